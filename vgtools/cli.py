@@ -1,0 +1,91 @@
+"""Assemble the commands into `vg`; turn signals and errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from vgtools import __version__
+from vgtools.io import DataError, Exit, plain
+
+# Order of `vg --help`. The module `vgtools.commands.<name>` holds a function of the same name, dashes as underscores.
+COMMANDS = ("prepare", "extract-image-feats", "train-matcher", "build-index", "vokenize", "revokenize", "show", "env")
+
+app = typer.Typer(
+    name="vg", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Composable tools for visually grounded language learning.\n\nData goes to stdout, talk to stderr; `-` is a stream.",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"vg {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                                help="Print the version and exit.")] = False) -> None:
+    """Composable tools for visually grounded language learning."""
+
+
+def register(target: typer.Typer, names: tuple[str, ...] = COMMANDS) -> None:
+    """Add the commands to an app; command modules import nothing heavy, so this is quick."""
+    for name in names:
+        module = importlib.import_module(f"vgtools.commands.{name.replace('-', '_')}")
+        entry = getattr(module, name.replace("-", "_"))
+        if isinstance(entry, typer.Typer):
+            target.add_typer(entry, name=name)
+        else:
+            target.command(name)(entry)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run `vg` and exit with the code that `vgtools.io.Exit` documents."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line and return its exit code; whatever goes wrong is said on stderr in one line."""
+    import signal
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # unwinds, so that locks and parts are cleared
+    try:
+        # `vg vokenize` needs one module, not all of them: start-up stays quick as commands are added.
+        register(app, tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
+        result: Any = app(argv, standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return int(result or 0)
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit: give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.PIPE
+    except DataError as error:
+        return _say(str(error), error.code)
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except MemoryError:
+        return _say("out of memory; a smaller --batch-size or a larger machine is needed", Exit.CANNOT_GO_ON)
+    except OSError as error:
+        return _say(f"{error.filename or 'input/output'}: {error.strerror or error}", Exit.IO)
+    except Exception as error:
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of the parser typer carries
+            context = getattr(error, "ctx", None)
+            hint = f" (see: {context.command_path} --help)" if context is not None else ""
+            return _say(error.format_message() + hint, Exit.USAGE)
+        if os.environ.get("VG_TRACEBACK"):
+            raise
+        return _say(f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)", Exit.INTERNAL)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"vg: {plain(message)}", file=sys.stderr)
+    return int(code)

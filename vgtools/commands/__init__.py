@@ -1,0 +1,1 @@
+"""One module a subcommand: flags, open, call, write."""

@@ -1,0 +1,867 @@
+"""Streams, files and errors: the one layer through which every byte enters or leaves.
+
+A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with `Output`, which survives a
+kill, or `atomic_write`. What a user can cause is raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import platform
+import signal
+import socket
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, BinaryIO, cast
+
+import numpy as np
+import orjson
+
+from vgtools import __version__
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+# ---------------------------------------------------------------------------------------------------------------- errors
+
+
+class Exit(IntEnum):
+    """Exit codes of every command (sysexits.h where it has a fitting one)."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    DATA = 65
+    NO_INPUT = 66
+    UNAVAILABLE = 69
+    CANNOT_GO_ON = 70
+    CANNOT_CREATE = 73
+    IO = 74
+    STOPPED = 75
+    CONFIG = 78
+    INTERRUPTED = 130
+    PIPE = 141
+    TERMINATED = 143
+
+
+class DataError(Exception):
+    """Something a user can cause and mend; printed as `vg: FILE:LINE: why`.
+
+    Args:
+        why: what was found, what was wanted, and the way out.
+        file: the file it is about.
+        line: its line, counted from 1.
+        code: the exit code of the command.
+    """
+
+    def __init__(self, why: str, file: str | Path | None = None, line: int | None = None, code: Exit = Exit.DATA) -> None:
+        self.why, self.file, self.line, self.code = why, file, line, code
+        where = "" if file is None else f"{name_of(file)}:" if line is None else f"{name_of(file)}:{line}:"
+        super().__init__(f"{where} {why}".strip())
+
+
+def name_of(path: str | Path) -> str:
+    """Return how a path is called in messages (`-` is the standard stream)."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def plain(text: object) -> str:
+    """Return text for a terminal, control characters (escape sequences among them) written out."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def _file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
+    """Turn an operating-system error into the message and exit code a user can act on."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if reading:
+        code = Exit.NO_INPUT if error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR) else Exit.IO
+        return DataError(f"cannot be read: {reason}", path, code=code)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    hint = "; free some space and run the same command again, it goes on where it stopped" if full else ""
+    return DataError(f"cannot be written: {reason}{hint}", path, code=Exit.IO if full else Exit.CANNOT_CREATE)
+
+
+# --------------------------------------------------------------------------------------------------------------- reading
+
+_BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
+
+
+def open_read(path: str | Path) -> BinaryIO:
+    """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
+
+    Raises:
+        DataError: the file is missing, a directory, or unreadable (exit 66).
+    """
+    name = str(path)
+    if name == "-":
+        if sys.stdin is None or sys.stdin.closed:
+            raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
+        return sys.stdin.buffer
+    try:
+        if os.path.isdir(name):
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        if name.endswith(".gz"):
+            return cast(BinaryIO, gzip.open(name, "rb"))
+        if name.endswith(".zst"):
+            return cast(BinaryIO, zstd.open(name, "rb"))
+        return open(name, "rb")
+    except OSError as error:
+        raise _file_error(error, path, reading=True) from None
+
+
+def _raw_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of a stream as bytes, split on `\\n` only, line end kept; a broken archive is a DataError."""
+    stream, number = open_read(path), 0
+    try:
+        for number, line in enumerate(stream, 1):
+            yield line
+    except _BROKEN_STREAM as error:
+        raise DataError(f"compressed data is cut off or damaged: {error}; make the file anew", path, number + 1) from None
+    except OSError as error:
+        raise _file_error(error, path, reading=True) from None
+    finally:
+        if str(path) != "-":
+            stream.close()
+
+
+@dataclass
+class TextStats:
+    """What reading a text met: lines, and lines whose bytes were not UTF-8 and were replaced."""
+
+    lines: int = 0
+    replaced: int = 0
+
+
+def decode(raw: bytes, first: bool = False, stats: TextStats | None = None) -> str:
+    """Decode one raw line: no line end (`\\n` or `\\r\\n`), no byte-order mark, bad bytes as U+FFFD."""
+    if first and raw.startswith(b"\xef\xbb\xbf"):
+        raw = raw[3:]
+    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        if stats is not None:
+            stats.replaced += 1
+        return raw.decode("utf-8", "replace")
+
+
+def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str]:
+    """Yield the lines of a text: split on `\\n` only, N lines in are N strings out.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        stats: counts lines and replaced bad bytes as they pass.
+
+    Raises:
+        DataError: missing (66), or a damaged archive (65, with the line it broke at).
+    """
+    for number, raw in enumerate(_raw_lines(path)):
+        if stats is not None:
+            stats.lines += 1
+        yield decode(raw, number == 0, stats)
+
+
+def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:
+    """Parse one jsonl line into an object, or name the file and line where it is not one."""
+    try:
+        row = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        torn = "" if text else " (the line is empty)"
+        raise DataError(f"not valid JSON: {error}{torn}; wanted one JSON object a line", path, line) from None
+    if not isinstance(row, dict):
+        raise DataError(f"a JSON object was wanted, found {type(row).__name__}", path, line)
+    return row
+
+
+_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object", bool: "a boolean"}
+
+
+def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, line: int) -> None:
+    """Check that a row has the keys with the types that a reader needs.
+
+    Raises:
+        DataError: a key is missing or of another type; file, line and key are named.
+    """
+    for key, kind in keys.items():
+        if key not in row:
+            raise DataError(f'the key "{key}" is missing; the row has {", ".join(map(repr, row)) or "no keys"}', path, line)
+        value = row[key]
+        fits = isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
+        if not fits or (isinstance(value, bool) and kind is not bool):
+            raise DataError(f'"{key}" must be {_TYPE_NAMES.get(kind, kind.__name__)}, found {value!r:.60}', path, line)
+
+
+def read_jsonl(path: str | Path, keys: Mapping[str, type] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield `(line number, object)` of a jsonl stream; blank lines are errors, not skipped.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        keys: required keys and their types.
+
+    Raises:
+        DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
+    """
+    for number, raw in enumerate(_raw_lines(path), 1):
+        if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
+            raw = raw[3:]
+        row = parse_json(raw, path, number)
+        if keys:
+            require(row, keys, path, number)
+        yield number, row
+
+
+@dataclass
+class Window:
+    """A run of consecutive input lines, and what is needed to go on behind it."""
+
+    path: str
+    first: int  # line number of lines[0], counted from 1
+    lines: list[str]
+    digest: str  # sha256 of every raw byte of the input up to the window's end
+
+
+def read_windows(path: str | Path, size: int, state: Mapping[str, Any] | None = None, stats: TextStats | None = None,
+                 limit: int | None = None) -> Iterator[Window]:
+    """Yield windows of up to `size` decoded lines, going on behind a committed state.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        size: lines a window; windows start at multiples of it, so a resumed run has the same windows.
+        state: `{"rows": …, "digest": …}` of the last committed window; those lines are read again, checked and skipped.
+        stats: counts lines and replaced bad bytes of the windows yielded.
+        limit: stop after this many lines of the input.
+
+    Raises:
+        DataError: the lines already done are not what they were (78), or the input cannot be read.
+    """
+    done = int((state or {}).get("rows", 0))
+    digest, lines, first, number = hashlib.sha256(), list[str](), done + 1, 0
+    for number, raw in enumerate(_raw_lines(path), 1):
+        if limit is not None and number > limit:
+            number -= 1
+            break
+        digest.update(raw)
+        if number <= done:
+            if number == done:
+                _check_prefix(path, done, digest.hexdigest(), state)
+            continue
+        lines.append(decode(raw, number == 1, stats))
+        if stats is not None:
+            stats.lines += 1
+        if len(lines) == size:
+            yield Window(str(path), first, lines, digest.hexdigest())
+            lines, first = [], number + 1
+    if number < done:
+        _check_prefix(path, done, f"only {number} lines", state)
+    if lines:
+        yield Window(str(path), first, lines, digest.hexdigest())
+
+
+def _check_prefix(path: str | Path, rows: int, found: str, state: Mapping[str, Any] | None) -> None:
+    wanted = (state or {}).get("digest")
+    if wanted and wanted != found:
+        raise DataError(f"changed since the run that is being resumed: its first {rows} lines had sha256 {wanted}, "
+                        f"now {found}; --restart starts over", path, code=Exit.CONFIG)
+
+
+# ---------------------------------------------------------------------------------------------------- hashes, manifests
+
+
+def sha256_file(path: str | Path) -> str:
+    """Return the sha256 of a file's bytes, in hex."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise _file_error(error, path, reading=True) from None
+
+
+def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
+    """Return what a manifest says of an input: its name and size, and its hash where asked."""
+    if str(path) == "-" or not os.path.isfile(path):
+        return {"path": str(path)}
+    found: dict[str, Any] = {"path": str(path), "bytes": os.path.getsize(path)}
+    return found | {"sha256": sha256_file(path)} if sha256 else found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of vgtools, Python and the numeric packages that are loaded now."""
+    found = {"vgtools": __version__, "python": platform.python_version()}
+    for name in ("numpy", "torch", "transformers", "tokenizers", "timm", "faiss", "PIL"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version:
+            found[name] = str(version)
+    return found
+
+
+def manifest_path(artifact: str | Path) -> Path:
+    """Return where the manifest of an artifact stands: `X.json` beside `X.npy`, `X.faiss`, `X.jsonl.gz` …"""
+    path = Path(artifact)
+    if path.suffix in (".gz", ".zst"):
+        path = path.with_suffix("")
+    return path.with_suffix(".json")
+
+
+def write_manifest(artifact: str | Path, files: Iterable[str | Path], inputs: Iterable[str | Path] = (), **facts: Any) -> None:
+    """Write the manifest of an artifact, last: an artifact without a true manifest is not whole.
+
+    Args:
+        artifact: the main file; the manifest is `X.json` beside it.
+        files: all files of the artifact, hashed here.
+        inputs: what it was made from, hashed here.
+        **facts: JSON values: kind, rows, fingerprints, configuration.
+    """
+    body = {"vg": __version__, **facts, "argv": sys.argv, "versions": versions(),
+            "files": {Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files},
+            "inputs": [identity(i, sha256=True) for i in inputs]}
+    atomic_write(manifest_path(artifact), orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+
+
+def read_json(path: str | Path, wanted: str = "a JSON object") -> dict[str, Any]:
+    """Read one small JSON file that must hold an object."""
+    with open_read(path) as stream:
+        try:
+            body = orjson.loads(stream.read())
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"not valid JSON ({error}); {wanted} was wanted", path) from None
+    if not isinstance(body, dict):
+        raise DataError(f"{wanted} was wanted, found {type(body).__name__}", path)
+    return body
+
+
+def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = True) -> dict[str, Any]:
+    """Read an artifact's manifest and check the artifact against it.
+
+    Args:
+        artifact: the main file.
+        kind: what it has to be, for example `image-features`.
+        verify: compare size and sha256 of every file of the artifact.
+
+    Raises:
+        DataError: no manifest (66), of another kind, or the files are not the ones it names (65); both sides are printed.
+    """
+    path = manifest_path(artifact)
+    if not path.exists():
+        missing = artifact if not os.path.exists(artifact) else path
+        raise DataError("does not exist" if missing == artifact else f"the manifest of {artifact} is missing; the command "
+                        "that writes it was perhaps killed: run it again", missing, code=Exit.NO_INPUT)
+    body = read_json(path, "a vg manifest")
+    files = body.get("files")
+    if not isinstance(files, dict) or "vg" not in body:
+        raise DataError("is not a manifest that vg wrote", path)
+    if kind is not None and body.get("kind") != kind:
+        raise DataError(f"describes {body.get('kind')!r}, wanted {kind!r}", path)
+    for name, facts in files.items() if verify else ():
+        file = path.with_name(name)
+        if not file.exists():
+            raise DataError(f"is missing; {path} names it", file, code=Exit.NO_INPUT)
+        if os.path.getsize(file) != facts.get("bytes"):
+            raise DataError(f"has {os.path.getsize(file)} bytes, its manifest says {facts.get('bytes')}; make it anew", file)
+        found = sha256_file(file)
+        if found != facts.get("sha256"):
+            raise DataError(f"is damaged or from another run: sha256 {found}, its manifest says {facts.get('sha256')}", file)
+    return body
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays, ids
+
+
+def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
+    """Open a `.npy` file as a read-only memory map, its size checked against its header.
+
+    Raises:
+        DataError: missing (66); cut off, trailing bytes, an object array (which would unpickle), or wrong dimensions (65).
+    """
+    if str(path) == "-":
+        raise DataError("a .npy file cannot come from a pipe; write it to a file and name that", path, code=Exit.USAGE)
+    try:
+        with open(path, "rb") as stream:
+            version = np.lib.format.read_magic(stream)
+            reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = reader(stream)
+            start = stream.tell()
+    except OSError as error:
+        raise _file_error(error, path, reading=True) from None
+    except Exception as error:  # numpy's header parser raises many kinds on damaged bytes
+        raise DataError(f"is not a readable .npy file: {error}", path) from None
+    if dtype.hasobject:
+        raise DataError("holds Python objects, which could run code when read; numbers were wanted", path)
+    wanted = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if os.path.getsize(path) != wanted:
+        raise DataError(f"has {os.path.getsize(path)} bytes, its header says {wanted}; it is cut off or was appended to", path)
+    if ndim is not None and len(shape) != ndim:
+        raise DataError(f"has shape {shape}, {ndim} dimensions were wanted", path)
+    if 0 in shape:
+        return np.empty(shape, dtype)  # an empty file region cannot be mapped
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def read_ids(path: str | Path, count: int | None = None) -> list[str]:
+    """Read a list of image ids, one a line, in the row order of the array beside it.
+
+    Raises:
+        DataError: another count than the array's rows, an empty or a repeated id.
+    """
+    ids, seen = [], dict[str, int]()
+    for number, line in enumerate(read_lines(path), 1):
+        if not line:
+            raise DataError("an empty image id", path, number)
+        if line in seen:
+            raise DataError(f"the id {line!r:.80} stands on line {seen[line]} already", path, number)
+        seen[line] = number
+        ids.append(line)
+    if count is not None and len(ids) != count:
+        raise DataError(f"holds {len(ids)} ids for {count} rows; both must come from the same run", path)
+    return ids
+
+
+@dataclass(frozen=True)
+class Features:
+    """Image features as `extract-image-feats` wrote them: row i belongs to ids[i]."""
+
+    array: np.ndarray[Any, Any]  # (N, D), float16 or float32, memory-mapped
+    ids: list[str]
+    manifest: dict[str, Any]
+
+
+def open_features(path: str | Path) -> Features:
+    """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
+
+    Raises:
+        DataError: any of the three is missing, damaged or from another run; or a row is NaN, infinite or all zero.
+    """
+    manifest = read_manifest(path, "image-features")
+    array = open_npy(path, ndim=2)
+    ids = read_ids(Path(path).with_suffix(".ids"), len(array))
+    for start in range(0, len(array), 4096):
+        block = np.asarray(array[start : start + 4096], np.float32)
+        bad = ~np.isfinite(block).all(1) | ~block.any(1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            raise DataError(f"row {row} ({ids[row]}) is NaN, infinite or all zero; extract it again or leave it out", path)
+    return Features(array, ids, manifest)
+
+
+# --------------------------------------------------------------------------------------------------------------- writing
+
+
+def dumps(row: object) -> bytes:
+    """Return one jsonl line (numpy arrays allowed), line end included."""
+    return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def _sync_dir(path: Path) -> None:
+    """Make a rename last through a power cut; file systems that cannot sync a directory are left alone."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def atomic_write(path: str | Path, data: bytes) -> None:
+    """Write a small file so that it is either the old one or the new one, whole, whatever happens."""
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise _file_error(error, path, reading=False) from None
+    _sync_dir(path.parent)
+
+
+class Lock:
+    """Keep a second writer away from an output; the kernel lets go of it when its owner dies, however it dies."""
+
+    def __init__(self, target: str | Path) -> None:
+        self.path = Path(f"{target}.lock")
+        while True:
+            try:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise _file_error(error, target, reading=False) from None
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
+                os.close(self._fd)
+                raise DataError(f"is being written by {owner}; wait for it or stop it", target, code=Exit.STOPPED) from None
+            with contextlib.suppress(OSError):
+                if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
+                    break
+            os.close(self._fd)  # the former owner removed the file between our open and our lock
+        os.truncate(self._fd, 0)
+        os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def release(self) -> None:
+        """Remove the lock file and let go."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Stop:
+    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError):  # not the main thread: leave signals alone
+                self._old[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            self.__exit__(None, None, None)
+            os.kill(os.getpid(), number)
+            return
+        self.signal = number
+        print("vg: stopping at the next checkpoint; once more stops at once", file=sys.stderr)
+
+    def check(self) -> None:
+        """Raise if a stop was asked for; call it where everything done so far is safe on disk."""
+        if self.signal is not None:
+            code = Exit.INTERRUPTED if self.signal == signal.SIGINT else Exit.STOPPED
+            raise DataError("stopped; run the same command again to go on", code=code)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+
+def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the settings in which two runs differ, both sides printed, or an empty string."""
+    sides = (orjson.loads(orjson.dumps(side, option=orjson.OPT_SERIALIZE_NUMPY)) for side in (old, new))
+    before, after = cast(tuple[dict[str, Any], dict[str, Any]], tuple(sides))
+    return "; ".join(f"{key} was {json.dumps(before.get(key))}, is now {json.dumps(after.get(key))}"
+                     for key in sorted({*before, *after}) if before.get(key) != after.get(key))
+
+
+@dataclass
+class _Part:
+    """One file of an Output while it grows."""
+
+    final: Path
+    stream: IO[bytes]
+    committed: int = 0
+    buffer: list[bytes] = field(default_factory=list)  # compressed files: the bytes since the last commit
+
+
+_NPY_HEADER = 128  # room for the header of any 1-D or 2-D array, written when the row count is known
+
+
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    body = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    return b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little") + body.ljust(_NPY_HEADER - 11).encode() + b"\n"
+
+
+class Output:
+    """Files that grow by committed steps, survive a kill at any moment, and appear whole or not at all.
+
+    Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` how long every part is and where the work
+    stands; the same command started again cuts what came after the last commit and goes on. `finish` renames the parts and
+    writes the manifest. `-` (and a pipe or device) streams instead: nothing is kept, nothing resumes.
+
+    Args:
+        paths: the files; the first is the one the user named, and names journal, lock and manifest.
+        config: what decides the bytes; a journal with another one is refused (exit 78), `restart` throws it away.
+        npy: for each `.npy` among the files, its index -> (dtype, row width, None for a 1-D array).
+        inputs: files read; writing over one of them is refused, and the manifest names and hashes them.
+        restart: start over.
+
+    Example:
+        with Output(["out.jsonl"], config) as out:
+            for window in read_windows(path, 4096, out.state):
+                out.write(b"…")
+                out.commit({"rows": …, "digest": window.digest})
+            out.finish(kind="vokens", rows=…)
+    """
+
+    def __init__(self, paths: Sequence[str | Path], config: Mapping[str, Any], *,
+                 npy: Mapping[int, tuple[Any, int | None]] | None = None, inputs: Sequence[str | Path] = (),
+                 restart: bool = False) -> None:
+        self.config, self.inputs = dict(config), [str(i) for i in inputs]
+        self.state: dict[str, Any] = {}
+        self.complete = False  # a former run finished this very output: nothing to do
+        self._npy = {i: (np.dtype(d), w) for i, (d, w) in (npy or {}).items()}
+        self._stop, self._lock, self._parts = Stop(), None, list[_Part]()
+        self._paths, self._restart = [str(p) for p in paths], restart
+        self.resumable = not _is_stream(self._paths[0])
+        if not self.resumable and (len(paths) > 1 or self._npy):
+            raise DataError("several files or a .npy cannot go into a pipe; give -o a file name", paths[0], code=Exit.USAGE)
+
+    def __enter__(self) -> Output:
+        if not self.resumable:
+            self._parts = [_Part(Path(self._paths[0]), _open_stream(self._paths[0]))]
+            return self
+        finals = [_final_path(p, self.inputs) for p in self._paths]
+        self._journal = finals[0].with_name(finals[0].name + ".journal")
+        self._lock = Lock(finals[0])
+        try:
+            self._open_parts(finals)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._stop.__enter__()
+        return self
+
+    def _open_parts(self, finals: list[Path]) -> None:
+        manifest = manifest_path(finals[0])
+        if manifest.exists() and "vg" not in read_json(manifest):
+            raise DataError("is not a manifest of vg and would be overwritten; choose another -o", manifest,
+                            code=Exit.CANNOT_CREATE)
+        journal: dict[str, Any] = {}
+        if self._restart:
+            self._journal.unlink(missing_ok=True)
+        elif self._journal.exists():
+            journal = read_json(self._journal, "the journal of an unfinished run (--restart throws it away)")
+            difference = config_difference(journal.get("config", {}), self.config)
+            if difference:
+                raise DataError(f"an unfinished run with other settings is in the way: {difference}. Give the same settings "
+                                "to go on, or --restart to start over", finals[0], code=Exit.CONFIG)
+            if "manifest" in journal:
+                self._publish(finals, journal["manifest"])
+                self.complete = True
+                return
+        elif self._is_current(finals, manifest):
+            self.complete = True
+            return
+        sizes = journal.get("sizes") or [0] * len(finals)
+        self.state = journal.get("state", {})
+        for index, (final, size) in enumerate(zip(finals, sizes, strict=True)):
+            part = final.with_name(final.name + ".part")
+            try:
+                stream = open(part, "r+b" if size and part.exists() else "w+b")
+                if os.fstat(stream.fileno()).st_size < size:
+                    raise DataError(f"is shorter than its journal says ({size} bytes); --restart starts over", part)
+                stream.truncate(size)
+                stream.seek(size)
+                if size == 0 and index in self._npy:
+                    stream.write(bytes(_NPY_HEADER))
+            except OSError as error:
+                raise _file_error(error, final, reading=False) from None
+            self._parts.append(_Part(final, stream, size))
+
+    def _is_current(self, finals: list[Path], manifest: Path) -> bool:
+        """Say whether a former run with this configuration, on these very inputs, finished these very files."""
+        if "-" in self.inputs or not manifest.exists() or not all(f.exists() for f in finals):
+            return False
+        body = read_json(manifest)
+        if body.get("config") is None or config_difference(body["config"], self.config):
+            return False
+        try:
+            read_manifest(finals[0])
+            return bool(body["inputs"] == [identity(i, sha256=True) for i in self.inputs])
+        except DataError:
+            return False
+
+    def write(self, data: bytes | memoryview, file: int = 0) -> None:
+        """Append bytes to one of the files; they count once `commit` returns."""
+        part = self._parts[file]
+        if part.final.suffix in (".gz", ".zst") and self.resumable:
+            part.buffer.append(bytes(data))
+            return
+        try:
+            part.stream.write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _file_error(error, part.final, reading=False) from None
+
+    def commit(self, state: Mapping[str, Any]) -> None:
+        """Make everything written so far safe, record the state to go on from, and stop here if asked to."""
+        self._flush()
+        if self.resumable:
+            self.state = dict(state)
+            body = {"config": self.config, "sizes": [p.committed for p in self._parts], "state": self.state}
+            atomic_write(self._journal, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
+            self._stop.check()
+
+    def _flush(self) -> None:
+        for part in self._parts:
+            try:
+                if part.buffer:
+                    # One gzip member or zstd frame a commit: what a kill cuts off never spoils what came before it.
+                    part.stream.write(compress(b"".join(part.buffer), part.final))
+                    part.buffer.clear()
+                part.stream.flush()
+                if self.resumable:
+                    os.fsync(part.stream.fileno())
+                    part.committed = part.stream.tell()
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise _file_error(error, part.final, reading=False) from None
+
+    def finish(self, **facts: Any) -> None:
+        """Publish the files and their manifest; facts (kind, rows, fingerprints …) go into the manifest."""
+        self._flush()
+        if not self.resumable:
+            return
+        for index, (dtype, width) in self._npy.items():
+            part = self._parts[index]
+            rows, rest = divmod(part.committed - _NPY_HEADER, dtype.itemsize * (width or 1))
+            assert rest == 0, f"{part.final}: {rest} bytes beyond whole rows"
+            part.stream.seek(0)
+            part.stream.write(_npy_header(dtype, (rows,) if width is None else (rows, width)))
+        for part in self._parts:
+            if part.final.suffix in (".gz", ".zst") and not part.committed:
+                part.stream.write(compress(b"", part.final))
+            part.stream.flush()
+            os.fsync(part.stream.fileno())
+            part.stream.close()
+        manifest = {"config": self.config, **facts}
+        body = {"config": self.config, "sizes": [], "state": self.state, "manifest": manifest}
+        atomic_write(self._journal, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
+        self._publish([p.final for p in self._parts], manifest)
+
+    def _publish(self, finals: list[Path], manifest: dict[str, Any]) -> None:
+        """Rename the parts, main file last, and write the manifest; safe to repeat after a kill at any step."""
+        try:
+            for final in reversed(finals):
+                part = final.with_name(final.name + ".part")
+                if part.exists():
+                    os.replace(part, final)
+            _sync_dir(finals[0].parent)
+        except OSError as error:
+            raise _file_error(error, finals[0], reading=False) from None
+        write_manifest(finals[0], finals, [i for i in self.inputs if i != "-"], **manifest)
+        self._journal.unlink(missing_ok=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.__exit__()
+        if not self.resumable:
+            if str(self._parts[0].final) != "-":
+                self._parts[0].stream.close()
+            return
+        for part in self._parts:
+            with contextlib.suppress(OSError):
+                part.stream.close()
+            if kind is not None and not self._journal.exists():
+                part.final.with_name(part.final.name + ".part").unlink(missing_ok=True)  # nothing was committed
+        if self._lock is not None:
+            self._lock.release()
+
+
+def compress(data: bytes, path: str | Path) -> bytes:
+    """Return data as one gzip member or zstd frame, by the path's suffix, with a checksum and no time stamp."""
+    if str(path).endswith(".gz"):
+        return gzip.compress(data, 6, mtime=0)
+    return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+def _is_stream(path: str) -> bool:
+    """Say whether bytes sent there are gone: `-`, a pipe, a terminal, a device."""
+    if path == "-":
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
+    except OSError:
+        return False
+
+
+def _open_stream(path: str) -> IO[bytes]:
+    if path == "-":
+        if sys.stdout is None:
+            raise DataError("standard output is closed; give -o a file name", code=Exit.IO)
+        return sys.stdout.buffer
+    try:
+        return open(path, "wb")
+    except OSError as error:
+        raise _file_error(error, path, reading=False) from None
+
+
+def _final_path(path: str, inputs: Sequence[str]) -> Path:
+    """Return where an output really goes, links followed, refusing what cannot be written before any work is done."""
+    real = Path(os.path.realpath(path))
+    if os.path.islink(path) and not real.exists():
+        raise DataError(f"is a link to {real}, which does not exist", path, code=Exit.CANNOT_CREATE)
+    if real.is_dir():
+        raise DataError("is a directory; a file name was wanted", path, code=Exit.CANNOT_CREATE)
+    if not real.parent.is_dir():
+        raise DataError(f"the folder {real.parent} does not exist; make it first", path, code=Exit.CANNOT_CREATE)
+    for name in inputs:
+        if os.path.exists(name) and os.path.realpath(name) == str(real):
+            raise DataError("is an input of this command and would be overwritten; choose another -o", path,
+                            code=Exit.CANNOT_CREATE)
+    return real
+
+
+# -------------------------------------------------------------------------------------------------------------- progress
+
+
+class Progress:
+    """Show how far a command is, on stderr: a bar on a terminal, a line every 30 seconds elsewhere.
+
+    Args:
+        what: the command or step.
+        unit: what is counted, for example `tokens`.
+        total: how many there will be, if known.
+        quiet: show nothing.
+    """
+
+    def __init__(self, what: str, unit: str, total: int | None = None, quiet: bool = False,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self.what, self.unit, self.total, self.done = what, unit, total, 0
+        self._clock, self._start, self._last, self._bar, self._task = clock, clock(), clock(), None, None
+        self._quiet = quiet or sys.stderr is None
+        self._terminal = not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __enter__(self) -> Progress:
+        if self._terminal:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=Console(stderr=True),
+                            transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task(self.what, total=self.total, rate="")
+        return self
+
+    def advance(self, count: int) -> None:
+        """Count some more done."""
+        self.done += count
+        now = self._clock()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, rate=self._rate(now))
+        elif not self._quiet and now - self._last >= 30:
+            self._last = now
+            of = f" of {self.total:,}" if self.total else ""
+            print(f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr)
+
+    def _rate(self, now: float) -> str:
+        return f"{self.done / max(now - self._start, 1e-9):,.0f} {self.unit}/s"
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

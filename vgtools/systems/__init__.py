@@ -1,0 +1,1 @@
+"""One module a paper: model, losses, batch builder, paper-only algorithms."""
