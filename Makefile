@@ -1,0 +1,45 @@
+# Two commands set everything up: `make demo` and `make test`. Neither needs root, a model hub or a GPU.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help install demo test lint bench man dist clean
+help:
+	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
+	@echo "make test    install, then run the tests"
+	@echo "make lint    ruff, mypy, stale man pages"
+	@echo "make bench   measure speed and memory against their targets"
+	@echo "make man     write man/*.1 from the commands' help"
+	@echo "make dist    build the wheel and the source archive"
+
+install: $(READY)
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("vgtools needs Python 3.11 or newer; make PYTHON=python3.12 names one" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev,parse]'
+	@touch $@
+
+demo: $(READY)
+	@$(MAKE) --no-print-directory -C examples/vokenization demo VG=$(abspath $(BIN)/vg) DEMO=$(abspath demo)
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python man/build.py --check
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+man: $(READY)
+	$(BIN)/python man/build.py
+
+dist: $(READY)
+	$(BIN)/python -m build
+
+clean:
+	rm -rf build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
