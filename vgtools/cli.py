@@ -69,9 +69,11 @@ def run(argv: list[str]) -> int:
             sys.stdout.flush()
         return int(result or 0)
     except BrokenPipeError:
-        # Python flushes stdout once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.PIPE
+        return _closed_pipe()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer's own answer to a closed pipe is exit 1
+            return _closed_pipe()
+        raise
     except DataError as error:
         return _say(str(error), error.code)
     except (KeyboardInterrupt, typer.Abort):
@@ -90,6 +92,12 @@ def run(argv: list[str]) -> int:
         if os.environ.get("VG_TRACEBACK"):
             raise
         return _say(f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)", Exit.INTERNAL)
+
+
+def _closed_pipe() -> int:
+    # Python flushes stdout once more at exit: give it somewhere to go.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return int(Exit.PIPE)
 
 
 def _say(message: str, code: int) -> int:

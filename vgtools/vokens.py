@@ -5,8 +5,8 @@ Spans are code points of the raw sentence. A voken of -1 means none, its score i
 and `scores` are lists of k.
 
 Packed, `-o X.npy`: `X.npy` holds an int32 (tokens, 2) array of [token id, voken], all rows after one another;
-`X.rows.npy` holds an int64 (rows,) array of where each row ends in it: row i is `X[ends[i - 1] : ends[i]]`, row 0 starts
-at 0. One voken a token.
+`X.rows.npy` holds an int64 (rows,) array of where each row ends in it: row i is `X[ends[i - 1] : ends[i]]`, row 0
+starts at 0. One voken a token.
 """
 
 from __future__ import annotations
@@ -16,15 +16,111 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vgtools import io
 from vgtools.io import DataError, Exit
 
-NONE = -1  # the voken of a token that has no image
-_MAX = 2**31 - 1
+_MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
+_flat = chain.from_iterable
+
+
+class VokenRows(NamedTuple):
+    """Checked voken rows, their spans also as flat arrays."""
+
+    rows: list[dict[str, Any]]  # R, as they were read
+    spans: np.ndarray[Any, Any]  # (T, 2) int64
+    starts: np.ndarray[Any, Any]  # (R + 1,) int64: row i owns spans[starts[i] : starts[i + 1]]
+
+
+def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
+    """Parse lines of a voken file.
+
+    Args:
+        lines: R lines of jsonl.
+        path: where they come from, for messages.
+        first: number of the first line.
+
+    Raises:
+        DataError: a line that is no voken row; file, line and key are named.
+    """
+    rows = [io.parse_json(line, path, number) for number, line in enumerate(lines, first)]
+    return check_rows(rows, path, first)
+
+
+def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -> VokenRows:
+    """Check voken rows: keys, types, equal lengths, spans inside the text.
+
+    Args:
+        rows: R rows with `text`, `spans`, `vokens`, and `scores` or none.
+        path: where they come from, for messages.
+        first: number of the first row.
+
+    Raises:
+        DataError: what is wrong in which row, by number and key.
+    """
+    try:
+        spans = [row["spans"] for row in rows]
+        counts = np.fromiter(map(len, spans), np.int64, len(rows))
+        every = list(_flat(spans))
+        ends = np.fromiter((len(row["text"]) for row in rows), np.int64, len(rows))
+        vokens = list(_flat(row["vokens"] for row in rows))
+        # All at once, by the sets of types met: the slow way, which can name the place, runs only where this fails.
+        plain = (
+            {type(row[key]) for row in rows for key in ("spans", "vokens")} <= {list}
+            and {type(row["text"]) for row in rows} <= {str}
+            and set(map(type, every)) <= {list} and set(map(len, every)) <= {2} and set(map(type, _flat(every))) <= {int}
+            and set(map(type, vokens)) <= {int} and (not vokens or -1 <= min(vokens) <= max(vokens) <= _MAX)
+            and all(len(row["vokens"]) == n for row, n in zip(rows, counts.tolist(), strict=True))
+            and all(_plain_scores(row) for row in rows)
+        )
+        flat = np.fromiter(_flat(every), np.int64, 2 * len(every)).reshape(-1, 2)
+        inside = (flat[:, 0] >= 0) & (flat[:, 0] <= flat[:, 1]) & (flat[:, 1] <= np.repeat(ends, counts))
+        plain = plain and bool(inside.all())
+    except (KeyError, TypeError, ValueError, OverflowError):
+        plain = False
+    if not plain:
+        for number, row in enumerate(rows, first):
+            _check_row(row, path, number)
+    return VokenRows(rows, flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+
+
+def _plain_scores(row: Mapping[str, Any]) -> bool:
+    if "scores" not in row:
+        return True
+    scores = row["scores"]
+    return type(scores) is list and len(scores) == len(row["vokens"]) and set(map(type, scores)) <= {float, int}
+
+
+def _check_row(row: dict[str, Any], path: str, line: int) -> None:
+    """Find what is wrong with one row and say it; a row with k vokens a token is right, too."""
+    keys = {"text": str, "spans": list, "vokens": list} | ({"scores": list} if "scores" in row else {})
+    io.require(row, keys, path, line)
+    length, count = len(row["text"]), len(row["spans"])
+    for key in keys:
+        if key not in ("text", "spans") and len(row[key]) != count:
+            raise DataError(f'"{key}" has {len(row[key])} entries, "spans" has {count}; one a token was wanted', path, line)
+    for i, span in enumerate(row["spans"]):
+        if type(span) is not list or len(span) != 2 or {*map(type, span)} != {int}:
+            raise DataError(f'"spans" entry {i} must be [start, end], two integers, found {span!r:.60}', path, line)
+        if not 0 <= span[0] <= span[1] <= length:
+            raise DataError(f'"spans" entry {i} is {span}, not inside the text of {length} code points; the text was '
+                            "changed after vokenizing, or spans count bytes", path, line)
+    k = {len(v) if type(v) is list else 0 for v in row["vokens"]}
+    if len(k) > 1:
+        raise DataError('"vokens" has entries of several lengths; all integers or all lists of k were wanted', path, line)
+    checks = (("vokens", {int}, f"a row of the image bank, -1 to {_MAX}"), ("scores", {int, float}, "a number"))
+    for key, kinds, wanted in checks:
+        for i, entry in enumerate(row.get(key, ())):
+            listed = k != {0}
+            values = entry if listed and type(entry) is list else [entry]
+            shaped = not listed or (type(entry) is list and {len(entry)} == k)
+            if not shaped or not {*map(type, values)} <= kinds or (
+                    key == "vokens" and not all(-1 <= v <= _MAX for v in values)):
+                lists = f"a list of {max(k)}: " if listed else ""
+                raise DataError(f'"{key}" entry {i} must be {lists}{wanted}, found {entry!r:.60}', path, line)
 
 
 class VokenWriter:
@@ -90,7 +186,7 @@ class VokenWriter:
             block = np.empty((len(ids), 2), "<i4")
             block[:, 0] = ids
             try:
-                block[:, 1] = np.fromiter(chain.from_iterable(row["vokens"] for row in rows), "<i4", len(ids))
+                block[:, 1] = np.fromiter(_flat(row["vokens"] for row in rows), "<i4", len(ids))
             except (TypeError, ValueError):
                 raise DataError("the packed form holds one voken a token; write .jsonl for more (-k)", self.path,
                                 code=Exit.USAGE) from None
@@ -102,11 +198,13 @@ class VokenWriter:
             self.counts[name] = self.counts.get(name, 0) + int(count)
 
     def commit(self, digest: str) -> None:
-        """Make safe what was written, of the input up to this `Window.digest`; a stop that was asked for happens here."""
+        """Make safe what was written of the input up to this `Window.digest`; a stop that was asked for happens here."""
         self._out.commit({"rows": self.counts["rows"], "digest": digest, "counts": self.counts})
 
     def finish(self, **facts: Any) -> None:
         """Publish the files and a manifest of kind `vokens` with the counts and these facts."""
+        if self.complete:
+            return
         self._out.finish(kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
