@@ -182,8 +182,7 @@ def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        torn = "" if text else " (the line is empty)"
-        raise DataError(f"not valid JSON: {error}{torn}; wanted one JSON object a line", path, line) from None
+        raise DataError(f"not valid JSON: {error}; wanted one JSON object a line", path, line) from None
     if not isinstance(row, dict):
         raise DataError(f"a JSON object was wanted, found {type(row).__name__}", path, line)
     return row

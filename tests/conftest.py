@@ -1,0 +1,46 @@
+"""What every test shares: no hub, no network, and `vg` as a real process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any connection other than one on this machine fails the test that makes it."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a test tried to connect to {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+def vg_command(*args: str | Path) -> list[str]:
+    """Return the command line of `vg` with this interpreter."""
+    return [sys.executable, "-m", "vgtools", *map(str, args)]
+
+
+@pytest.fixture(scope="session")
+def vg() -> Runner:
+    """Run `vg ARGS…` as a process and return what it did; keywords go to subprocess.run."""
+
+    def run(*args: str | Path, **keywords: Any) -> subprocess.CompletedProcess[bytes]:
+        keywords = {"capture_output": True, "timeout": 120, **({} if "stdin" in keywords else {"input": b""}), **keywords}
+        return subprocess.run(vg_command(*args), **keywords)
+
+    return run

@@ -1,0 +1,87 @@
+"""How `vg` behaves as a process: exit codes, streams, environments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vgtools import __version__, cli
+from vgtools.io import DataError, Exit
+
+from .conftest import Runner, vg_command
+
+
+def test_version_and_help(vg: Runner) -> None:
+    assert vg("--version").stdout == f"vg {__version__}\n".encode()
+    done = vg("--help")
+    assert done.returncode == 0
+    assert done.stderr == b""
+    for name in cli.COMMANDS:
+        assert name.encode() in done.stdout
+
+
+def test_usage_errors_are_exit_2(vg: Runner) -> None:
+    for args in (["vokenise"], ["env", "--no-such-flag"], []):
+        done = vg(*args)
+        assert done.returncode == 2, args
+    assert b"vg: " in vg("env", "--no-such-flag").stderr
+
+
+def test_env_is_text_or_json(vg: Runner) -> None:
+    import json
+
+    facts = json.loads(vg("env", "--json").stdout)
+    assert facts["vg"] == __version__
+    assert "cpu" in facts["devices"]
+    assert facts["packages"]["torch"] in vg("env").stdout.decode()
+
+
+def test_a_closed_pipe_is_141_and_silent() -> None:
+    command = " ".join(vg_command("env")) + " | true; echo ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout in ("141\n", "0\n"), "0 where the pipe's reader outlived the few lines"
+    with subprocess.Popen(vg_command("env"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as unread:
+        assert unread.stdout is not None
+        unread.stdout.close()
+        assert unread.stderr is not None
+        assert unread.stderr.read() == b""
+    assert unread.returncode == Exit.PIPE
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (DataError("bad row", "x.jsonl", 3), 65, "vg: x.jsonl:3: bad row\n"),
+        (DataError("no \x1b[31mred\x1b[0m", "x"), 65, "vg: x: no \\x1b[31mred\\x1b[0m\n"),
+        (MemoryError(), 70, "vg: out of memory"),
+        (KeyboardInterrupt(), 130, ""),
+        (RuntimeError("boom"), 1, "vg: internal error: RuntimeError: boom"),
+        (OSError(5, "Input/output error", "f"), 74, "vg: f: Input/output error\n"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_a_code(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", failing)
+    monkeypatch.setattr(cli, "register", lambda *_: None)
+    assert cli.run(["env"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(said)
+    assert err.count("\n") <= 1
+
+
+def test_bare_environments(tmp_path: Path) -> None:
+    """Locale C, no HOME, closed standard streams: the same answer."""
+    bare = {"PATH": os.environ["PATH"], "LC_ALL": "C", "LANG": "C"}
+    done = subprocess.run(vg_command("--version"), env=bare, capture_output=True, cwd=tmp_path)
+    assert done.stdout == f"vg {__version__}\n".encode()
+    closed = subprocess.run(["bash", "-c", " ".join(vg_command("env", "--json")) + " <&-"], env=bare, capture_output=True)
+    assert closed.returncode == 0, closed.stderr
