@@ -597,7 +597,7 @@ class _Part:
     buffer: list[bytes] = field(default_factory=list)  # compressed files: the bytes since the last commit
 
 
-_NPY_HEADER = 128  # room for the header of any 1-D or 2-D array, written when the row count is known
+_NPY_HEADER = 128  # room for the header of any array of up to four dimensions, written when the row count is known
 
 
 def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -615,7 +615,7 @@ class Output:
     Args:
         paths: the files; the first is the one the user named, and names journal, lock and manifest.
         config: what decides the bytes; a journal with another one is refused (exit 78), `restart` throws it away.
-        npy: for each `.npy` among the files, its index -> (dtype, row width, None for a 1-D array).
+        npy: for each `.npy` among the files, its index -> (dtype, row width or shape, None for a 1-D array).
         inputs: files read; writing over one of them is refused, and the manifest names and hashes them.
         restart: start over.
 
@@ -632,7 +632,7 @@ class Output:
         paths: Sequence[str | Path],
         config: Mapping[str, Any],
         *,
-        npy: Mapping[int, tuple[Any, int | None]] | None = None,
+        npy: Mapping[int, tuple[Any, int | tuple[int, ...] | None]] | None = None,
         inputs: Sequence[str | Path] = (),
         restart: bool = False,
     ) -> None:
@@ -762,10 +762,10 @@ class Output:
             return
         for index, (dtype, width) in self._npy.items():
             part = self._parts[index]
-            rows, rest = divmod(part.committed - _NPY_HEADER, dtype.itemsize * (width or 1))
+            rows, rest = divmod(part.committed - _NPY_HEADER, dtype.itemsize * int(np.prod(width or 1)))
             assert rest == 0, f"{part.final}: {rest} bytes beyond whole rows"
             part.stream.seek(0)
-            part.stream.write(_npy_header(dtype, (rows,) if width is None else (rows, width)))
+            part.stream.write(_npy_header(dtype, (rows, *((width,) if isinstance(width, int) else width or ()))))
         for part in self._parts:
             if part.final.suffix in (".gz", ".zst") and not part.committed:
                 part.stream.write(compress(b"", part.final))
