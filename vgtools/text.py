@@ -236,6 +236,7 @@ def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, in
 
 # ----------------------------------------------------------------------------------------------------------------- words
 
+
 def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     """Return the words of a file, one a line, in lower case; or our own short list of English words that show nothing.
 
@@ -284,8 +285,7 @@ def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
     return np.where(inside[:, None], np.column_stack([begin, end]), spans[:, :1]).astype(np.int32)
 
 
-def content_mask(texts: Sequence[str], spans: Array, starts: Array,
-                 stop_words: frozenset[str] | None = None) -> Array:
+def content_mask(texts: Sequence[str], spans: Array, starts: Array, stop_words: frozenset[str] | None = None) -> Array:
     """Return which tokens are part of a content word: a whole word with a letter or digit that is no stop word.
 
     Args:

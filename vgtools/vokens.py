@@ -71,8 +71,11 @@ def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -
         plain = (
             {type(row[key]) for row in rows for key in ("spans", "vokens")} <= {list}
             and {type(row["text"]) for row in rows} <= {str}
-            and set(map(type, every)) <= {list} and set(map(len, every)) <= {2} and set(map(type, _flat(every))) <= {int}
-            and set(map(type, vokens)) <= {int} and (not vokens or -1 <= min(vokens) <= max(vokens) <= _MAX)
+            and set(map(type, every)) <= {list}
+            and set(map(len, every)) <= {2}
+            and set(map(type, _flat(every))) <= {int}
+            and set(map(type, vokens)) <= {int}
+            and (not vokens or -1 <= min(vokens) <= max(vokens) <= _MAX)
             and all(len(row["vokens"]) == n for row, n in zip(rows, counts.tolist(), strict=True))
             and all(_plain_scores(row) for row in rows)
         )
@@ -106,8 +109,12 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
         if type(span) is not list or len(span) != 2 or {*map(type, span)} != {int}:
             raise DataError(f'"spans" entry {i} must be [start, end], two integers, found {span!r:.60}', path, line)
         if not 0 <= span[0] <= span[1] <= length:
-            raise DataError(f'"spans" entry {i} is {span}, not inside the text of {length} code points; the text was '
-                            "changed after vokenizing, or spans count bytes", path, line)
+            raise DataError(
+                f'"spans" entry {i} is {span}, not inside the text of {length} code points; the text was '
+                "changed after vokenizing, or spans count bytes",
+                path,
+                line,
+            )
     k = {len(v) if type(v) is list else 0 for v in row["vokens"]}
     if len(k) > 1:
         raise DataError('"vokens" has entries of several lengths; all integers or all lists of k were wanted', path, line)
@@ -117,8 +124,11 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
             listed = k != {0}
             values = entry if listed and type(entry) is list else [entry]
             shaped = not listed or (type(entry) is list and {len(entry)} == k)
-            if not shaped or not {*map(type, values)} <= kinds or (
-                    key == "vokens" and not all(-1 <= v <= _MAX for v in values)):
+            if (
+                not shaped
+                or not {*map(type, values)} <= kinds
+                or (key == "vokens" and not all(-1 <= v <= _MAX for v in values))
+            ):
                 lists = f"a list of {max(k)}: " if listed else ""
                 raise DataError(f'"{key}" entry {i} must be {lists}{wanted}, found {entry!r:.60}', path, line)
 
@@ -145,8 +155,9 @@ class VokenWriter:
             out.finish(tokenizer=…)
     """
 
-    def __init__(self, path: str, config: Mapping[str, Any], *, inputs: Sequence[str | Path] = (),
-                 restart: bool = False) -> None:
+    def __init__(
+        self, path: str, config: Mapping[str, Any], *, inputs: Sequence[str | Path] = (), restart: bool = False
+    ) -> None:
         self.packed = path.endswith(".npy")
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
@@ -188,8 +199,9 @@ class VokenWriter:
             try:
                 block[:, 1] = np.fromiter(_flat(row["vokens"] for row in rows), "<i4", len(ids))
             except (TypeError, ValueError):
-                raise DataError("the packed form holds one voken a token; write .jsonl for more (-k)", self.path,
-                                code=Exit.USAGE) from None
+                raise DataError(
+                    "the packed form holds one voken a token; write .jsonl for more (-k)", self.path, code=Exit.USAGE
+                ) from None
             self._out.write(block.data)
             self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
         else:
@@ -207,6 +219,5 @@ class VokenWriter:
             return
         self._out.finish(kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._out.__exit__(kind, error, trace)

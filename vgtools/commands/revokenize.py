@@ -14,8 +14,15 @@ _WINDOW = 2048  # rows a step: what a kill can cost, and what is held in memory
 
 def revokenize(
     context: typer.Context,
-    tokenizer: Annotated[str, typer.Option("--tokenizer", "-t", metavar="REF", help=(
-        "Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME."))],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            "--tokenizer",
+            "-t",
+            metavar="REF",
+            help=("Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME."),
+        ),
+    ],
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="Voken rows: .jsonl, .gz, .zst, or - for stdin.")] = "-",
     output: OutputFile = "-",
     limit: Limit = None,
@@ -49,8 +56,10 @@ def revokenize(
     target = load_tokenizer(tokenizer, offline=offline)
     config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit}
     stats = TextStats()
-    with (VokenWriter(output, config, inputs=[file], restart=restart) as out,
-          Progress("revokenize", "tokens", quiet=quiet) as bar):
+    with (
+        VokenWriter(output, config, inputs=[file], restart=restart) as out,
+        Progress("revokenize", "tokens", quiet=quiet) as bar,
+    ):
         if out.complete:
             if not quiet:
                 print(f"vg revokenize: {output} is up to date", file=sys.stderr)
@@ -64,5 +73,8 @@ def revokenize(
     if not quiet:
         replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
         counts = out.counts
-        print(f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {counts.get('none', 0):,} without voken"
-              f"{replaced}", file=sys.stderr)
+        print(
+            f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {counts.get('none', 0):,} without voken"
+            f"{replaced}",
+            file=sys.stderr,
+        )
