@@ -1,0 +1,225 @@
+"""Layers that two or more systems use: the padding-free text encoder.
+
+A text encoder spends most of its time on padding when sentences of different lengths share a batch. `PackedEncoder` lays the
+tokens of many sentences behind one another, (T, H), so that linear layers, norms and activations see no padding, and runs
+attention once for each run of sentences of equal length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vgtools.checkpoint import Encoder
+from vgtools.io import DataError, Exit
+
+Array = np.ndarray[Any, Any]
+
+# Matrix products get a multiple of so many rows. BLAS libraries take other kernels, and other roundings, for a few rows
+# (MKL: below 8); with whole tiles a token's numbers do not depend on how many tokens share its pack.
+TILE = 64
+_BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
+
+
+class Hidden(NamedTuple):
+    """What the encoder gives for one pack of segments."""
+
+    segments: Array  # (S,) int64: which segments these are
+    tokens: Tensor  # (T, layers * H), the segments' tokens behind one another, special tokens left out
+    first: Tensor  # (S, layers * H), the special token before each segment, [CLS]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an exception means that memory, of the host or of the device, ran out."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+
+
+class PackedEncoder:
+    """Run a frozen text encoder over token ids without padding, and return its last layers concatenated.
+
+    BERT and RoBERTa shapes are computed here from the loaded model's weights; any other architecture runs its own forward
+    on batches of equal length, which need no padding either.
+
+    Args:
+        encoder: as `checkpoint.load_encoder` returns it.
+        layers: how many of the last layers to concatenate, the last one last.
+        pack: tokens (special ones included) a pack; halved when memory runs out.
+
+    Attributes:
+        pack: tokens a pack now; smaller than asked for after memory ran out.
+
+    Source: Tan & Bansal 2020 (Vokenization), appendix A.1: "concatenation of the last 4 layers of BERT outputs".
+    """
+
+    def __init__(self, encoder: Encoder, layers: int, pack: int | None = None) -> None:
+        if not 1 <= layers <= encoder.layers:
+            raise DataError(f"has {encoder.layers} layers, the last {layers} were wanted", encoder.ref)
+        self.encoder, self.layers = encoder, layers
+        weight = encoder.model.get_input_embeddings().weight
+        self.device, self.dtype = weight.device, weight.dtype
+        on_gpu = self.device.type == "cuda"
+        self.pack = pack or (16384 if on_gpu else 2048)
+        # A GPU library chooses its kernel by the number of rows: there, every pack is filled up to the same number.
+        self._constant = on_gpu
+        config = encoder.model.config
+        self.packed = (
+            config.model_type in _BERT_SHAPED
+            and not getattr(config, "is_decoder", False)
+            and getattr(config, "position_embedding_type", "absolute") in (None, "absolute")
+        )
+        if self.packed:
+            self._layers = [_fuse(layer) for layer in encoder.model.encoder.layer]
+            self._heads = int(config.num_attention_heads)
+            self._first_position = 0 if config.model_type == "bert" else int(config.pad_token_id) + 1
+
+    def __call__(self, ids: Array, starts: Array, lengths: Array) -> Iterator[Hidden]:
+        """Yield the hidden states of segments, pack by pack, shortest segments first.
+
+        Args:
+            ids: (N,) token ids without special tokens.
+            starts: (S,) where each segment starts in `ids`; segments may overlap.
+            lengths: (S,) its tokens, at most `encoder.max_tokens`; 0 is allowed.
+
+        Raises:
+            DataError: memory ran out with a single segment in the pack (exit 70).
+        """
+        order = np.argsort(lengths, kind="stable")
+        extra = len(self.encoder.prefix) + len(self.encoder.suffix)
+        at = 0
+        while at < len(order):
+            end = at + self._fit(lengths[order[at:]] + extra)
+            try:
+                hidden = self._run(ids, starts, lengths, order[at:end])
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if end - at == 1:
+                    raise DataError(
+                        f"out of memory with one segment of {int(lengths[order[at]])} tokens at a time; a machine "
+                        "with more memory, or --device cpu, is needed",
+                        code=Exit.CANNOT_GO_ON,
+                    ) from None
+                self.pack = max(self.pack // 2, 1)
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            yield hidden
+            at = end
+
+    def _fit(self, totals: Array) -> int:
+        """Return how many of the next segments fit a pack, at least one."""
+        head = totals[: self.pack]  # none is shorter than a token
+        return max(1, int(np.searchsorted(np.cumsum(head), self.pack, "right")))
+
+    @torch.inference_mode()
+    def _run(self, ids: Array, starts: Array, lengths: Array, segments: Array) -> Hidden:
+        prefix, suffix = self.encoder.prefix, self.encoder.suffix
+        inner = lengths[segments]
+        total = inner + len(prefix) + len(suffix)
+        ends = np.cumsum(total)
+        position = np.arange(ends[-1]) - np.repeat(ends - total, total)
+        left = np.repeat(total, total) - position  # 1 at the last token of a segment
+        is_inner = (position >= len(prefix)) & (left > len(suffix))
+        source = (np.repeat(starts[segments], total) + position - len(prefix))[is_inner]
+        tokens = np.empty(len(position), np.int64)
+        tokens[is_inner] = ids[source]
+        for i, special in enumerate(prefix):
+            tokens[position == i] = special
+        for i, special in enumerate(reversed(suffix), 1):
+            tokens[left == i] = special
+        runs = _runs(total)
+        hidden = self._forward(tokens, position, runs) if self.packed else self._own_forward(tokens, runs)
+        keep = torch.from_numpy(np.flatnonzero(is_inner)).to(self.device)
+        first = torch.from_numpy(ends - total).to(self.device)
+        width = self.layers * self.encoder.width
+        inside, heads = hidden[0].new_empty(len(keep), width), hidden[0].new_empty(len(first), width)
+        for i, layer in enumerate(hidden):
+            part = slice(i * self.encoder.width, (i + 1) * self.encoder.width)
+            inside[:, part] = layer[keep]
+            heads[:, part] = layer[first]
+        return Hidden(segments, inside, heads)
+
+    def _forward(self, tokens: Array, position: Array, runs: list[tuple[int, int]]) -> list[Tensor]:
+        """Return the last layers of packed tokens, each (T, H); `runs` are (count, length) of equal segments."""
+        both = torch.from_numpy(np.stack([tokens, position + self._first_position])).to(self.device, non_blocking=True)
+        table = self.encoder.model.embeddings
+        x = table.word_embeddings(both[0]) + table.token_type_embeddings.weight[0] + table.position_embeddings(both[1])
+        x = table.LayerNorm(x)  # (T, H)
+        size = len(x)
+        rows = self.pack if self._constant and size <= self.pack else -(-size // TILE) * TILE
+        x = F.pad(x, (0, 0, 0, rows - size))
+        context = torch.zeros_like(x)
+        kept = list[Tensor]()
+        for number, layer in enumerate(self._layers):
+            qkv = F.linear(x, layer.qkv, layer.qkv_bias)  # (T, 3 H)
+            at = 0
+            for count, length in runs:
+                part = slice(at, at + count * length)
+                q, k, v = qkv[part].view(count, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)  # (count, heads, length, d)
+                mixed = F.scaled_dot_product_attention(q, k, v)
+                context[part].view(count, length, self._heads, -1).copy_(mixed.transpose(1, 2))
+                at = part.stop
+            x = layer.attention_norm(layer.attention_out(context) + x)
+            x = layer.norm(layer.down(layer.activation(layer.up(x))) + x)
+            if number >= len(self._layers) - self.layers:
+                kept.append(x)
+        return kept
+
+    def _own_forward(self, tokens: Array, runs: list[tuple[int, int]]) -> list[Tensor]:
+        """Return the last layers from the model's own forward, one batch for each run of equal length."""
+        kept = [torch.empty(len(tokens), self.encoder.width, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
+        at = 0
+        for count, length in runs:
+            end = at + count * length
+            batch = torch.from_numpy(tokens[at:end]).to(self.device).view(count, length)
+            copies = -(-TILE // (count * length))  # a few rows would take other kernels, see TILE
+            batch = batch.repeat(copies, 1)
+            out = self.encoder.model(input_ids=batch, attention_mask=torch.ones_like(batch), output_hidden_states=True)
+            for own, layer in zip(kept, out.hidden_states[-self.layers :], strict=True):
+                own[at:end] = layer[:count].reshape(count * length, -1)
+            at = end
+        return kept
+
+
+class _Layer(NamedTuple):
+    """The weights of one encoder layer; query, key and value as one product."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    attention_out: Any
+    attention_norm: Any
+    up: Any
+    activation: Any
+    down: Any
+    norm: Any
+
+
+def _fuse(layer: Any) -> _Layer:
+    own = layer.attention.self
+    parts = (own.query, own.key, own.value)
+    out = layer.attention.output
+    return _Layer(
+        torch.cat([p.weight for p in parts]),
+        torch.cat([p.bias for p in parts]),
+        out.dense,
+        out.LayerNorm,
+        layer.intermediate.dense,
+        layer.intermediate.intermediate_act_fn,
+        layer.output.dense,
+        layer.output.LayerNorm,
+    )
+
+
+def _runs(lengths: Sequence[int] | Array) -> list[tuple[int, int]]:
+    """Return (count, length) for each run of equal neighbours."""
+    sizes = np.asarray(lengths)
+    cuts = np.flatnonzero(np.diff(sizes)) + 1
+    edges = [0, *cuts.tolist(), len(sizes)]
+    return [(b - a, int(sizes[a])) for a, b in zip(edges, edges[1:], strict=False) if b > a]
