@@ -8,12 +8,16 @@ unit vectors. The search for the most relevant image of every token, and the str
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vgtools.checkpoint import Encoder, as_config, load_encoder, open_run, save_run
 from vgtools.nn import TILE
 
 
@@ -112,3 +116,36 @@ def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
     size = len(rows)
     tiled = rows.float() if mlp.training else F.pad(rows.float(), (0, 0, 0, -size % TILE))
     return mlp(tiled)[:size]  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------------------------------ runs
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """A trained matcher with the text encoder that it reads."""
+
+    model: TokenImageMatcher  # eval mode, float32
+    encoder: Encoder
+    info: dict[str, Any]  # run.json
+    ref: str
+    fingerprint: str  # of the matcher's weights, the encoder's and the tokenizer
+
+
+def save_matcher(path: str | Path, model: TokenImageMatcher, encoder: Encoder, info: Mapping[str, Any]) -> None:
+    """Write a run that `load_matcher` reads; `info` must hold `backbone`, the manifest entry of the image features."""
+    save_run(path, "matcher", model.state_dict(), {**info, "config": asdict(model.config)}, encoder)
+
+
+def load_matcher(path: str | Path, *, device: str = "cpu", dtype: str = "float32", offline: bool = False) -> Matcher:
+    """Load a run of `vg train-matcher`; `dtype` is what the encoder computes with, the matcher itself keeps float32.
+
+    Raises:
+        DataError: not there or not finished (66), damaged, of another kind or of another shape (65).
+    """
+    run = open_run(path, "matcher")
+    model = TokenImageMatcher(as_config(MatcherConfig, run.info.get("config", {}), run.path / "run.json"))
+    model.load_state_dict(run.weights)
+    encoder = load_encoder(str(run.path), device=device, dtype=dtype, offline=offline)
+    where = encoder.model.get_input_embeddings().weight.device
+    return Matcher(model.eval().requires_grad_(False).to(where), encoder, run.info, str(path), run.fingerprint)
