@@ -1,0 +1,141 @@
+"""`vg extract-image-feats`: images to features of a frozen backbone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vgtools.commands.options import Device, Limit, MaxErrors, Offline, OnError, Quiet, Restart, choice
+
+_COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can cost
+
+
+def extract_image_feats(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="Directory, tar, image jsonl, list of paths, or - for a list on stdin.")] = "-",
+    output: Annotated[str, typer.Option("--output", "-o", help="X.npy to write; the same command resumes it.")] = "feats.npy",
+    backbone: Annotated[
+        str,
+        typer.Option(
+            "--backbone", "-b", metavar="REF", help=("timm name, directory as timm's save_for_hf writes it, or builtin:NAME.")
+        ),
+    ] = "builtin:efficientnet-lite0",
+    pooling: Annotated[str, typer.Option(help="Over the last feature map: mean, max, or none (every position).")] = "mean",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Numbers in the file: float32, or float16 at half the size.")
+    ] = "float32",
+    compute_dtype: Annotated[str, typer.Option(help="Numbers the backbone computes with: float32, bfloat16.")] = "float32",
+    device: Device = "auto",
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size",
+            min=1,
+            show_default="8 on a CPU, else 64",
+            help=("Images a step, always filled; it moves the last bits of a row, so resume with the same."),
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Threads that decode (and, on a CPU, compute); 0: one a core.")] = 0,
+    limit: Limit = None,
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help=("Also write captions jsonl from the .txt beside each image of a directory.")),
+    ] = None,
+    offline: Offline = False,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write one feature row for each image: X.npy, its ids in X.ids, its manifest X.json.
+
+    Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have one meaning: EXIF
+    orientation applied, 16 bits scaled, transparency on white, first frame of an animation. The backbone's own
+    preprocessing is used and recorded. Images that cannot be read stop the command, or go to X.errors.jsonl with
+    --on-error skip; files that are no images are counted.
+
+    Examples:
+
+        vg extract-image-feats photos/ -o feats.npy
+
+        vg extract-image-feats images.tar -b resnext101_32x8d.fb_wsl_ig1b_ft_in1k --dtype float16 -o feats.npy
+
+        find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
+    """
+    if source == "-" and sys.stdin is not None and sys.stdin.isatty():
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
+    choice(pooling, ("mean", "max", "none"), "--pooling")
+    choice(dtype, ("float32", "float16"), "--dtype")
+    choice(compute_dtype, ("float32", "bfloat16", "float16"), "--compute-dtype")
+    choice(on_error, ("fail", "skip"), "--on-error")
+    if not output.endswith(".npy"):
+        raise typer.BadParameter(f"{output!r} does not end in .npy, the form of features", param_hint="--output")
+    if captions is not None and not os.path.isdir(source):
+        raise typer.BadParameter("needs a directory as source", param_hint="--captions")
+
+    from vgtools import images, sources
+    from vgtools.checkpoint import load_backbone, pick_device
+    from vgtools.io import Progress, read_ids
+
+    opened = sources.open_source(source, limit)  # before the backbone: what is wrong with it should not take seconds to say
+    where = pick_device(device)
+    size = batch_size or (8 if where.type == "cpu" else 64)
+    net = load_backbone(backbone, device=str(where), dtype=compute_dtype, offline=offline)
+    featurizer = images.Featurizer(net.model, net.preprocessing, pooling, dtype, size)
+    facts = images.describe(net.preprocessing)
+    config = {
+        "command": "extract-image-feats",
+        "backbone": net.fingerprint,
+        "preprocessing": facts,
+        "pooling": pooling,
+        "dtype": dtype,
+        "compute_dtype": compute_dtype,
+        "device": where.type,
+        "batch_size": size,
+        "limit": limit,
+    }
+    output_ = images.FeatureOutput(
+        output,
+        config,
+        featurizer,
+        opened,
+        [] if source == "-" else [source],
+        on_error=on_error,
+        max_errors=max_errors,
+        commit_seconds=_COMMIT_SECONDS,
+        restart=restart,
+    )
+    with output_ as out, Progress("extract-image-feats", "images", opened.total, quiet) as bar:
+        if not out.complete:
+            bar.advance(out.items)
+            for batch in images.extract(opened, featurizer, items=out.items, digest=out.digest, workers=workers):
+                out.write(batch)
+                bar.advance(batch.items - bar.done)
+            out.finish(backbone={"ref": net.ref, "fingerprint": net.fingerprint, "preprocessing": facts})
+        elif not quiet:
+            print(f"vg extract-image-feats: {output} is up to date", file=sys.stderr)
+    if captions is not None:
+        from vgtools.io import atomic_write, dumps
+
+        rows = sources.folder_captions(source, read_ids(Path(output).with_suffix(".ids")))
+        atomic_write(captions, b"".join(dumps(row) for row in rows))
+    if not quiet and not output_.complete:
+        _summary(output, output_, opened, where)
+
+
+def _summary(output: str, out: Any, source: Any, device: Any) -> None:
+    """Say what came of it, on stderr."""
+    from vgtools.sources import counted
+
+    shape = " x ".join(f"{n:,}" for n in (out.rows, *out.featurizer.row_shape))
+    print(f"vg extract-image-feats: {output}: {shape} {out.featurizer.dtype} on {device}", file=sys.stderr)
+    if out.errors:
+        errors = Path(output).with_suffix(".errors.jsonl")
+        print(f"vg extract-image-feats: {out.errors:,} images could not be used; {errors} says why", file=sys.stderr)
+    if source.left_out:
+        print(f"vg extract-image-feats: left out, no images by suffix: {counted(source.left_out)}", file=sys.stderr)

@@ -1,0 +1,496 @@
+"""From image files to feature rows: sources, pixels, the backbone's own preprocessing, pooling.
+
+Axes: B batch, N images, P positions of the last feature map, D channels.
+
+An image has one meaning here, whatever its file says of itself: the content decides the format, EXIF orientation is applied,
+16-bit grey is scaled, transparency lies on white, of an animation the first frame counts, colour profiles are ignored (as the
+backbones' own training did). What has no such meaning is an `ImageError` with a reason, never a guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor, nn
+
+from vgtools.io import DataError, Exit, Output, dumps, manifest_path, read_json
+from vgtools.sources import ImageError, Item, Source, add_stamp, id_fault
+
+MAX_PIXELS = 178_956_970  # what Pillow calls a decompression bomb; also the largest picture between two steps of ours
+DECODER = 1  # part of the preprocessing fingerprint: raise it when `decode` gives other pixels
+
+
+Image.init()  # loads every plugin once, here: doing so from several threads is a race
+# Read by content, never by name. Not among them: formats that call other programs (EPS) or describe drawings (WMF).
+_KINDS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
+_FORMATS = tuple(kind for kind in _KINDS if kind in Image.OPEN)
+
+
+# ---------------------------------------------------------------------------------------------------------------- pixels
+
+
+# EXIF orientation -> the turn that makes the picture upright
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def decode(data: bytes) -> Image.Image:
+    """Decode one image to upright 8-bit RGB.
+
+    EXIF orientation is applied (one that cannot be read counts as upright); 16-bit grey keeps its high byte, as Pillow does
+    with 16-bit colour; alpha, palette transparency and colour keys are composited on white; of an animation the first
+    frame is taken; CMYK is converted without a profile.
+
+    Args:
+        data: the file's bytes.
+
+    Raises:
+        ImageError: not an image, cut off, larger than MAX_PIXELS, or of a kind that has no defined white.
+    """
+    if not data:
+        raise ImageError("0 bytes")
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        if image.width * image.height > MAX_PIXELS:
+            raise ImageError(f"{image.width}x{image.height} pixels; more than {MAX_PIXELS:,} are not decoded")
+        image.load()
+    except (ImageError, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(_what_else(data)) from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(str(error)) from None
+    except Exception as error:  # the format plugins raise nearly every kind on damaged bytes
+        raise ImageError(f"cannot be decoded: {error}") from None
+    try:
+        orientation = image.getexif().get(0x0112, 1)
+    except Exception:
+        orientation = 1
+    try:
+        image = _to_rgb(image)
+    except (ValueError, OSError) as error:
+        raise ImageError(f"mode {image.mode} cannot become RGB: {error}") from None
+    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Bring any mode that Pillow knows to RGB with the meaning that `decode` states."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        values = np.asarray(image).astype(np.int64)
+        clear = image.info.get("transparency")
+        grey = np.where(values == clear, 255, values >> 8) if isinstance(clear, int) else values >> 8
+        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ImageError(f"32-bit pixels (mode {image.mode}) have no defined white; save it with 8 or 16 bits")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _what_else(data: bytes) -> str:
+    """Say what bytes are that are no image, as far as a user is helped by it."""
+    head = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if head.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page, not an image; the download probably failed"
+    if b"<svg" in head:
+        return "an SVG drawing; rasterise it first (vg prepare openmoji does so for its bank)"
+    return f"no image of a known kind ({', '.join(_FORMATS)})"
+
+
+# -------------------------------------------------------------------------------------------------------------- features
+
+
+def describe(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the preprocessing as a manifest names it: its values, our decoder's version, and a fingerprint of both."""
+    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in sorted(preprocessing.items())}
+    facts["decoder"] = DECODER
+    return facts | {"fingerprint": hashlib.sha256(dumps(facts)).hexdigest()}
+
+
+class Featurizer:
+    """A backbone with its own preprocessing and a pooling: pixels in, feature rows out.
+
+    Args:
+        model: a timm network without classifier, in eval mode.
+        preprocessing: timm's `resolve_data_config` of it.
+        pooling: `mean` over the positions of the last feature map (Vokenization, section 3.2: ResNeXt's mean pooling),
+            `max` over them (Grounded LMs, table 1: pre-logit max pool), or `none`: every position, in row order.
+        dtype: numbers of the returned rows, `float32` or `float16`.
+        batch_size: images a forward pass; always filled up to it, so that a row never depends on how many came along.
+
+    Raises:
+        DataError: the network has no feature map that can be pooled, or takes no RGB pictures.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        preprocessing: Mapping[str, Any],
+        pooling: str = "mean",
+        dtype: str = "float32",
+        batch_size: int = 8,
+    ) -> None:
+        from timm.data import create_transform
+
+        first = next(model.parameters())
+        self.device, self._compute = first.device, first.dtype
+        # Image networks run up to three times faster with channels last, on a CPU and on a GPU.
+        self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.pooling, self.dtype = pooling, np.dtype(dtype)
+        self.batch_size = self.size = (
+            batch_size  # size: images that go through the network at once, fewer after a lack of memory
+        )
+        channels, height, width = preprocessing["input_size"]
+        if channels != 3:
+            raise DataError(f"the backbone takes {channels} channels; one that takes RGB was wanted")
+        self._scale = height * width / preprocessing["crop_pct"] ** 2
+        # Exactly timm's evaluation transform up to the uint8 picture; what follows is done for a whole batch at once.
+        self._transform = create_transform(**preprocessing, is_training=False, use_prefetcher=True)
+        self._mean, self._std = (torch.tensor(preprocessing[key], device=self.device).view(3, 1, 1) for key in ("mean", "std"))
+        self.input_shape = (channels, height, width)
+        with torch.inference_mode():
+            positions, self.grid = self._positions(torch.zeros((1, 3, height, width), dtype=torch.uint8))
+        self.row_shape = tuple(positions.shape[1:]) if pooling == "none" else (int(positions.shape[2]),)
+
+    def pixels(self, image: Image.Image) -> np.ndarray[Any, Any]:
+        """Return the (3, H, W) uint8 picture that the backbone sees of an RGB image.
+
+        Raises:
+            ImageError: so thin that its resized form would have more than MAX_PIXELS.
+        """
+        long, short = max(image.size), min(image.size)
+        if self._scale * long / short > MAX_PIXELS:
+            raise ImageError(f"{image.width}x{image.height} pixels are too thin to be resized")
+        return np.asarray(self._transform(image))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Return what the network takes of a uint8 (B, 3, H, W) batch: bit for bit timm's ToTensor and Normalize."""
+        batch = pixels.to(self.device).to(torch.float32).div_(255).sub_(self._mean).div_(self._std)
+        return batch.to(self._compute, memory_format=torch.channels_last)
+
+    def _positions(self, pixels: Tensor) -> tuple[Tensor, list[int]]:
+        """Return the last feature map as (B, P, D) and its grid [height, width]."""
+        out = self.model.forward_features(self.normalise(pixels))  # type: ignore[operator]
+        width = int(self.model.num_features)  # type: ignore[arg-type]
+        if out.ndim == 4 and out.shape[1] == width:
+            return out.flatten(2).transpose(1, 2), list(out.shape[2:])  # (B, D, h, w)
+        if out.ndim == 4 and out.shape[3] == width:
+            return out.flatten(1, 2), list(out.shape[1:3])  # (B, h, w, D): Swin and its kin
+        if out.ndim == 3 and out.shape[2] == width:
+            out = out[:, int(getattr(self.model, "num_prefix_tokens", 0)) :]  # the class token has no position
+            grid = list(getattr(getattr(self.model, "patch_embed", None), "grid_size", ()))
+            return out, grid if len(grid) == 2 and grid[0] * grid[1] == out.shape[1] else [1, int(out.shape[1])]
+        raise DataError(f"the backbone's features have shape {tuple(out.shape)}; a map of {width} channels was wanted")
+
+    def _rows(self, pixels: Tensor) -> np.ndarray[Any, Any]:
+        """Return the (B, *row_shape) rows of a full batch."""
+        positions = self._positions(pixels)[0].float()
+        if self.pooling == "none":
+            rows = positions
+        else:
+            rows = positions.amax(1) if self.pooling == "max" else positions.mean(1)
+        rows = rows.to(torch.float16 if self.dtype == np.float16 else torch.float32)
+        return np.ascontiguousarray(rows.cpu().numpy())
+
+    def features(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return one feature row for each picture, in their order.
+
+        Where memory does not suffice the batch is halved, for good: `size` tells what it is now.
+
+        Args:
+            pixels: (B, 3, H, W) uint8, any B.
+
+        Returns:
+            (B, D), or (B, P, D) without pooling.
+
+        Raises:
+            DataError: not even one picture fits into memory (exit 70).
+        """
+        done: list[np.ndarray[Any, Any]] = []
+        start = 0
+        while start < len(pixels):
+            size = self.size
+            chunk = torch.zeros((size, *self.input_shape), dtype=torch.uint8)
+            count = min(size, len(pixels) - start)
+            chunk[:count] = torch.from_numpy(pixels[start : start + count])
+            try:
+                with torch.inference_mode():
+                    done.append(self._rows(chunk)[:count])
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
+                self._halve(size)
+                continue
+            start += count
+        return np.concatenate(done) if done else np.empty((0, *self.row_shape), self.dtype)
+
+    def _halve(self, size: int) -> None:
+        if size == 1:
+            raise DataError(
+                "out of memory with one image a step; another --device or backbone is needed", code=Exit.CANNOT_GO_ON
+            )
+        self.size = min(self.size, size // 2)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)  # the second is a CPU's RuntimeError
+
+
+# -------------------------------------------------------------------------------------------------------------- pipeline
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a run of consecutive images came to, and what is needed to go on behind it."""
+
+    ids: list[str]  # of the rows, in source order
+    features: np.ndarray[Any, Any]  # (len(ids), D) or (len(ids), P, D)
+    errors: list[tuple[str, str]]  # (id, reason), in source order
+    items: int  # images of the source up to here
+    digest: str  # sha256 over the ids and stamps of all of them
+
+
+def extract(
+    source: Source, featurizer: Featurizer, *, items: int = 0, digest: str | None = None, workers: int = 0
+) -> Iterator[Batch]:
+    """Yield features in source order, batch by batch, going on behind images that are done.
+
+    Each worker thread takes a whole batch: it reads and decodes it and, on a CPU, computes it in that one thread, so that
+    decoding and computing fill every core and a row does not depend on the number of cores. On other devices one thread at a
+    time computes while the others decode. (Decoding releases the interpreter lock. Threads cannot die unnoticed as worker
+    processes can: what they raise is raised here.)
+
+    Args:
+        source: from `open_source`.
+        featurizer: what makes rows of them.
+        items: images that a former run finished; they are checked and skipped.
+        digest: the `digest` of that run's last batch.
+        workers: threads; 0 is one for each core.
+
+    Raises:
+        DataError: the images done are not what they were (78); the source breaks (65); out of memory (70).
+    """
+    workers = workers or _cores()
+    turn = threading.Semaphore(workers if featurizer.device.type == "cpu" else 1)
+    threads, seen, count = torch.get_num_threads(), hashlib.sha256(), 0
+    for item in islice(source.items, items):
+        add_stamp(seen, item)
+        count += 1
+    if items and (count < items or seen.hexdigest() != digest):
+        raise DataError(
+            f"the images changed since the run that is being resumed (the first {items:,} are not the same names, sizes "
+            "and times); --restart starts over",
+            code=Exit.CONFIG,
+        )
+    pending = deque[tuple[int, str, Future[tuple[list[str], np.ndarray[Any, Any], list[tuple[str, str]]]]]]()
+
+    def result() -> Batch:
+        upto, mark, future = pending.popleft()
+        return Batch(*future.result(), upto, mark)
+
+    with (
+        warnings.catch_warnings(),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+        ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
+        # Warnings of Pillow are about one file each; what matters of them is an error row.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        try:
+            while group := list(islice(source.items, featurizer.batch_size)):
+                for item in group:
+                    add_stamp(seen, item)
+                count += len(group)
+                pending.append((count, seen.hexdigest(), pool.submit(_work, group, featurizer, turn)))
+                if len(pending) > workers + 1:
+                    yield result()
+            while pending:
+                yield result()
+        finally:
+            for _, _, future in pending:
+                future.cancel()
+            torch.set_num_threads(threads)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _work(
+    group: list[Item], featurizer: Featurizer, turn: threading.Semaphore
+) -> tuple[list[str], np.ndarray[Any, Any], list[tuple[str, str]]]:
+    """Read, decode and compute one batch; an image's place in it is its place in the source, broken ones stay black."""
+    pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)
+    faults: dict[int, str] = {}
+    for place, item in enumerate(group):
+        try:
+            fault = id_fault(item.id)
+            if fault:
+                raise ImageError(fault)
+            pixels[place] = featurizer.pixels(decode(item.load()))
+        except ImageError as error:
+            faults[place] = str(error)
+    with turn:
+        rows = featurizer.features(pixels)
+    flat = rows.reshape(len(rows), -1)
+    for bad in np.flatnonzero(~np.isfinite(flat).all(1) | ~flat.any(1)).tolist():
+        faults.setdefault(bad, _bad_row(flat[bad]))
+    good = [place for place in range(len(group)) if place not in faults]
+    errors = [(_printable(group[place].id), faults[place]) for place in sorted(faults)]
+    return [group[place].id for place in good], rows[good], errors
+
+
+def _bad_row(row: np.ndarray[Any, Any]) -> str:
+    if not row.any():
+        return "its features are all zero"
+    if row.dtype == np.float16 and not np.isnan(row).any():
+        return "its features are infinite in float16; --dtype float32 may hold them"
+    return "its features are NaN or infinite"
+
+
+def _printable(image: str) -> str:
+    return image.encode("utf-8", "backslashreplace").decode()
+
+
+class FeatureOutput:
+    """`X.npy`, `X.ids` and `X.errors.jsonl` while they grow, resumable, with the budget for images that cannot be used.
+
+    Args:
+        path: X.npy.
+        config: what decides the rows.
+        featurizer: says the shape of a row.
+        source: its listing tells a finished output whether it is still up to date.
+        inputs: files the source was opened from.
+        on_error: `fail` or `skip`.
+        max_errors: with skip, how many at most.
+        commit_seconds: how often rows are made safe.
+        restart: throw an unfinished run away.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        config: Mapping[str, Any],
+        featurizer: Featurizer,
+        source: Source,
+        inputs: list[str],
+        *,
+        on_error: str = "fail",
+        max_errors: int | None = None,
+        commit_seconds: float = 1.0,
+        restart: bool = False,
+    ) -> None:
+        self.path, self.featurizer, self._source = Path(path), featurizer, source
+        self._skip, self._max, self._every = on_error == "skip", max_errors, commit_seconds
+        files = [self.path, self.path.with_suffix(".ids"), self.path.with_suffix(".errors.jsonl")]
+        self._output = Output(
+            files,
+            config,
+            npy={0: (featurizer.dtype, featurizer.row_shape)},
+            inputs=inputs,
+            restart=restart or self._outdated(),
+        )
+
+    def _outdated(self) -> bool:
+        """Say whether a finished output was made of other images than the source lists now."""
+        final = Path(os.path.realpath(self.path))
+        manifest = manifest_path(final)
+        if not manifest.is_file() or final.with_name(final.name + ".journal").exists():
+            return False
+        body = read_json(manifest)
+        return "vg" in body and body.get("source", {}).get("listing") != self._source.listing
+
+    def __enter__(self) -> FeatureOutput:
+        self._output.__enter__()
+        state = self._output.state
+        self.complete = self._output.complete
+        self.items, self.rows, self.errors = (int(state.get(key, 0)) for key in ("items", "rows", "errors"))
+        self.digest: str | None = state.get("digest")
+        self._reason = str(state.get("reason", ""))
+        self.featurizer.size = int(state.get("size", self.featurizer.size))
+        self._saved = time.monotonic()
+        return self
+
+    def write(self, batch: Batch) -> None:
+        """Append a batch; now and then make everything safe.
+
+        Raises:
+            DataError: an image cannot be used and may not be skipped, or too many cannot (65); what came before is kept.
+        """
+        if batch.errors and not self._skip:
+            image, reason = batch.errors[0]
+            self._commit()
+            raise DataError(f"{reason}; mend or remove it, or note and skip such images with --on-error skip", image)
+        self._output.write(np.ascontiguousarray(batch.features).data)
+        self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)
+        for image, reason in batch.errors:
+            self._output.write(dumps({"image": image, "reason": reason}), 2)
+            self._reason = f"{image}: {reason}"
+        self.items, self.digest = batch.items, batch.digest
+        self.rows, self.errors = self.rows + len(batch.ids), self.errors + len(batch.errors)
+        over = self._max is not None and self.errors > self._max
+        if over or time.monotonic() - self._saved >= self._every:
+            self._commit()
+        if over:
+            raise DataError(
+                f"{self.errors:,} images could not be used, more than --max-errors {self._max}; the last: {self._reason}",
+                self.path,
+            )
+
+    def _commit(self) -> None:
+        state = {"items": self.items, "digest": self.digest, "rows": self.rows, "errors": self.errors}
+        self._output.commit(state | {"reason": self._reason, "size": self.featurizer.size})
+        self._saved = time.monotonic()
+
+    def finish(self, backbone: Mapping[str, Any]) -> None:
+        """Publish the files with their manifest.
+
+        Raises:
+            DataError: not one image could be used.
+        """
+        if not self.rows:
+            raise DataError(f"none of the {self.items:,} images could be used; the last: {self._reason}", self.path)
+        featurizer, source = self.featurizer, self._source
+        self._output.finish(
+            kind="image-grid" if featurizer.pooling == "none" else "image-features",
+            rows=self.rows,
+            dim=featurizer.row_shape[-1],
+            backbone=backbone,
+            pooling=featurizer.pooling,
+            grid=featurizer.grid,  # of the last feature map, [height, width]; position p = y * width + x
+            source={"listing": source.listing, "images": self.items, "left_out": dict(source.left_out)},
+            errors=self.errors,
+            batch={"asked": featurizer.batch_size, "used": featurizer.size},
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._output.__exit__(kind, error, trace)
