@@ -8,6 +8,7 @@ attention once for each run of sentences of equal length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -222,4 +223,4 @@ def _runs(lengths: Sequence[int] | Array) -> list[tuple[int, int]]:
     sizes = np.asarray(lengths)
     cuts = np.flatnonzero(np.diff(sizes)) + 1
     edges = [0, *cuts.tolist(), len(sizes)]
-    return [(b - a, int(sizes[a])) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [(b - a, int(sizes[a])) for a, b in pairwise(edges) if b > a]

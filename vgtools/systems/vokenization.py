@@ -125,16 +125,16 @@ def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
 class Matcher:
     """A trained matcher with the text encoder that it reads."""
 
-    model: TokenImageMatcher  # eval mode, float32
+    matcher: TokenImageMatcher  # eval mode, float32
     encoder: Encoder
     info: dict[str, Any]  # run.json
     ref: str
     fingerprint: str  # of the matcher's weights, the encoder's and the tokenizer
 
 
-def save_matcher(path: str | Path, model: TokenImageMatcher, encoder: Encoder, info: Mapping[str, Any]) -> None:
+def save_matcher(path: str | Path, matcher: TokenImageMatcher, encoder: Encoder, info: Mapping[str, Any]) -> None:
     """Write a run that `load_matcher` reads; `info` must hold `backbone`, the manifest entry of the image features."""
-    save_run(path, "matcher", model.state_dict(), {**info, "config": asdict(model.config)}, encoder)
+    save_run(path, "matcher", matcher.state_dict(), {**info, "config": asdict(matcher.config)}, encoder)
 
 
 def load_matcher(path: str | Path, *, device: str = "cpu", dtype: str = "float32", offline: bool = False) -> Matcher:
@@ -144,8 +144,8 @@ def load_matcher(path: str | Path, *, device: str = "cpu", dtype: str = "float32
         DataError: not there or not finished (66), damaged, of another kind or of another shape (65).
     """
     run = open_run(path, "matcher")
-    model = TokenImageMatcher(as_config(MatcherConfig, run.info.get("config", {}), run.path / "run.json"))
-    model.load_state_dict(run.weights)
+    matcher = TokenImageMatcher(as_config(MatcherConfig, run.info.get("config", {}), run.path / "run.json"))
+    matcher.load_state_dict(run.weights)
     encoder = load_encoder(str(run.path), device=device, dtype=dtype, offline=offline)
     where = encoder.model.get_input_embeddings().weight.device
-    return Matcher(model.eval().requires_grad_(False).to(where), encoder, run.info, str(path), run.fingerprint)
+    return Matcher(matcher.eval().requires_grad_(False).to(where), encoder, run.info, str(path), run.fingerprint)
