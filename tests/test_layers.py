@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 # Lower layers first; a module may import from its own layer or a lower one, systems not from each other's papers.
 LAYERS = [
     {"io"},
-    {"checkpoint", "images", "nn", "report", "retrieval", "text", "train", "vokens", "prepare"},
+    {"checkpoint", "images", "nn", "report", "retrieval", "text", "train", "vokens", "prepare", "jsonstream", "openmoji",
+     "corpus"},
     {"systems"},
     {"commands"},
     {"cli"},

