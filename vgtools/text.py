@@ -177,13 +177,11 @@ def span_iou_align(source: Array, source_starts: Array, target: Array, target_st
     if (np.diff(s[order, 0]) < 0).any():
         order = order[np.argsort(s[order, 0], kind="stable")]
     start, end = s[order].T
-    # Sources before `low` end before the target starts; sources from `high` on start behind its end.
+    # Sources before `low` end before the target starts, `low` itself does not; from `high` on they start behind its end.
     low = np.searchsorted(np.maximum.accumulate(end), t[:, 0], "right")
     high = np.where(t[:, 1] > t[:, 0], np.searchsorted(start, t[:, 1], "left"), low)
     one = high - low == 1
-    single = low[one]
-    meets = np.minimum(end[single], t[one, 1]) > np.maximum(start[single], t[one, 0])
-    best[one] = np.where(meets, order[single], -1)
+    best[one] = order[low[one]]
     many = np.flatnonzero(high - low > 1)
     pairs = np.cumsum((high - low)[many])
     for part in np.split(many, np.searchsorted(pairs, np.arange(_PAIRS, pairs[-1], _PAIRS)) if len(many) else []):
@@ -193,7 +191,7 @@ def span_iou_align(source: Array, source_starts: Array, target: Array, target_st
 
 
 def _best_of_many(start: Array, end: Array, order: Array, t: Array, low: Array, high: Array) -> Array:
-    """Return for targets with candidates low…high - 1 the index of the best source, ties to the lowest, or -1."""
+    """Return for targets with candidates low…high - 1 the index of the best source, ties to the lowest."""
     count = high - low
     heads = np.cumsum(count) - count
     candidate = np.arange(int(count.sum())) + np.repeat(low - heads, count)
@@ -204,7 +202,7 @@ def _best_of_many(start: Array, end: Array, order: Array, t: Array, low: Array, 
     iou = overlap / (t_end - t_start + s_end - s_start - overlap)
     top = np.maximum.reduceat(iou, heads)
     index = np.where(iou == np.repeat(top, count), order[candidate], np.iinfo(np.int64).max)
-    return np.where(top > 0, np.minimum.reduceat(index, heads), -1)
+    return np.asarray(np.minimum.reduceat(index, heads))
 
 
 def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, int]]:
