@@ -1,0 +1,267 @@
+"""The one training loop: a generator of log records, resumable to the bit.
+
+A command hands over a model whose `model(batch)` returns named losses, and a function that gives the batches of an epoch; it
+saves, evaluates and prints between the records. There are no callbacks.
+
+    state = TrainState.load(path) if path.exists() else TrainState()
+    for record in train(model, batches, config, weights={"match": 1.0}, state=state):
+        ...
+        state.save(path)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vgtools.io import DataError, Exit, atomic_write
+from vgtools.nn import is_out_of_memory
+
+# batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of the seed and the epoch.
+Batches = Callable[[int, int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to optimise.
+
+    Attributes:
+        epochs: passes over the batches.
+        steps: optimiser steps of all epochs together; the schedule ends there.
+        lr: highest learning rate.
+        schedule: `constant`, `linear` or `cosine`, down to 0 at `steps`, behind the warm-up.
+        warmup: steps over which the learning rate rises from 0.
+        weight_decay: AdamW's, on matrices only; with 0 it is plain Adam.
+        betas: AdamW's.
+        eps: AdamW's.
+        clip: longest gradient, in L2 norm over all parameters; 0 does not clip.
+        accumulate: batches a step.
+        seed: of the initial random state (dropout); the sampler has its own.
+        log_every: steps between records.
+    """
+
+    epochs: int
+    steps: int
+    lr: float = 1e-3
+    schedule: str = "constant"
+    warmup: int = 0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float = 5.0
+    accumulate: int = 1
+    seed: int = 0
+    log_every: int = 50
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Return the learning rate of a step, counted from 0: a pure function, so that a schedule needs no state."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    done = min(1.0, (step - config.warmup) / max(1, config.steps - config.warmup))
+    factor = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+    return config.lr * factor[config.schedule]
+
+
+class TrainState:
+    """Where a training stands: weights, optimiser, random states, epoch and batch; saved and loaded as one safetensors file.
+
+    Attributes:
+        epoch: the epoch that runs now, from 0.
+        batch: batches of it that are done.
+        step: optimiser steps done.
+        notes: JSON values of the caller, kept with the state (best epoch, metrics so far).
+        saved: where it was last saved.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = self.batch = self.step = 0
+        self.notes: dict[str, Any] = {}
+        self.saved: Path | None = None
+        self._model: nn.Module | None = None
+        self._optimizer: torch.optim.AdamW | None = None
+        self._loaded: dict[str, Tensor] | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the state, whole or not at all."""
+        from safetensors.torch import save
+
+        assert self._model is not None, "save() belongs between the records of train()"
+        assert self._optimizer is not None
+        tensors = {f"model.{name}": t for name, t in self._model.state_dict().items()}
+        for name, parameter in self._model.named_parameters():
+            slots = self._optimizer.state.get(parameter, {})
+            tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
+        tensors["rng.cpu"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            tensors |= {f"rng.cuda.{i}": t for i, t in enumerate(torch.cuda.get_rng_state_all())}
+        where = {"epoch": self.epoch, "batch": self.batch, "step": self.step, "notes": self.notes}
+        atomic_write(path, save({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, {"vg": json.dumps(where)}))
+        self.saved = Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> TrainState:
+        """Read a saved state; `train` puts it back into model, optimiser and random generators.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        state = cls()
+        try:
+            with safe_open(path, "pt") as file:
+                where = json.loads(file.metadata()["vg"])
+                state._loaded = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+            raise DataError(f"is not a readable checkpoint ({error}); --restart starts over", path) from None
+        state.epoch, state.batch, state.step, state.notes = (where[k] for k in ("epoch", "batch", "step", "notes"))
+        state.saved = Path(path)
+        return state
+
+    def _attach(self, model: nn.Module, optimizer: torch.optim.AdamW, seed: int) -> None:
+        self._model, self._optimizer = model, optimizer
+        if self._loaded is None:
+            torch.manual_seed(seed)
+            return
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
+        for key, tensor in self._loaded.items():
+            head, _, name = key.partition(".")
+            parts[head][name] = tensor
+        try:
+            model.load_state_dict(parts["model"])
+        except RuntimeError:
+            raise DataError("holds the weights of another model; --restart starts over", self.saved) from None
+        for name, parameter in model.named_parameters():
+            slots = {s: parts["optimizer"].get(f"{s}.{name}") for s in ("step", "exp_avg", "exp_avg_sq")}
+            if None not in slots.values():  # a parameter that no step has reached has none
+                optimizer.state[parameter] = {
+                    s: t if s == "step" else t.to(parameter.device) for s, t in slots.items() if t is not None
+                }
+        torch.set_rng_state(parts["rng"]["cpu"])
+        if torch.cuda.is_available():
+            for i in range(torch.cuda.device_count()):
+                if f"cuda.{i}" in parts["rng"]:
+                    torch.cuda.set_rng_state(parts["rng"][f"cuda.{i}"], i)
+        self._loaded = None
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """Return AdamW over the parameters that learn; biases, norms and scalars are not decayed."""
+    learning = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learning if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps)
+
+
+def train(
+    model: nn.Module,
+    batches: Batches,
+    config: TrainConfig,
+    *,
+    weights: Mapping[str, float],
+    state: TrainState | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Train, and yield a record every `log_every` steps and behind each epoch.
+
+    Everything up to a record is in `state` when the record comes: save it then, and a run that is killed later goes on from
+    there to the same weights, bit for bit on a CPU with the same number of threads.
+
+    Args:
+        model: `model(batch)` returns a dict of named scalar losses, unweighted; in train mode whenever a step is taken.
+        batches: `batches(epoch, first)` yields the batches of an epoch from number `first` on.
+        config: the optimiser's settings.
+        weights: lambda of each loss, by name.
+        state: where to start; filled as the training goes on.
+
+    Yields:
+        `epoch` (from 1), `step`, `lr`, `gradient` (its norm before clipping, of the last step), `loss` and each loss under
+        its name (means since the record before), `end` (True behind the last batch of an epoch).
+
+    Raises:
+        DataError: the loss is not finite, or memory ran out (exit 70); the last checkpoint is named.
+        KeyError: a loss without a weight, or a weight without a loss.
+    """
+    optimizer = make_optimizer(model, config)
+    state = TrainState() if state is None else state
+    state._attach(model, optimizer, config.seed)
+    while state.epoch < config.epochs:
+        sums, count, gradient, pending = dict[str, float](), 0, 0.0, 0
+        model.train()
+        for batch in batches(state.epoch, state.batch):
+            losses = _losses(model, batch, weights, state)
+            (losses["loss"] / config.accumulate).backward()
+            for name, value in losses.items():
+                sums[name] = sums.get(name, 0.0) + float(value.detach())
+            count, pending = count + 1, pending + 1
+            state.batch += 1
+            if pending == config.accumulate:
+                gradient, pending = _step(model, optimizer, config, state), 0
+                if state.step % config.log_every == 0:
+                    yield _record(config, state, sums, count, gradient, end=False)
+                    sums, count = {}, 0
+                    model.train()
+        if pending:  # the last batches of an epoch are no full step: they are one all the same
+            gradient = _step(model, optimizer, config, state)
+        if not state.batch:
+            raise DataError("there is nothing to train on: no batch in an epoch", code=Exit.DATA)
+        state.epoch, state.batch = state.epoch + 1, 0
+        yield _record(config, state, sums, count, gradient, end=True)
+
+
+def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: TrainState) -> dict[str, Tensor]:
+    """Return the named losses of a batch and their weighted sum under `loss`."""
+    try:
+        losses: dict[str, Tensor] = model(batch)
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise DataError(f"out of memory in step {state.step + 1}; {_last_good(state)} a smaller --batch-size needs less",
+                            code=Exit.CANNOT_GO_ON) from None
+        raise
+    if losses.keys() != weights.keys():
+        raise KeyError(f"the model returns the losses {sorted(losses)}, there are weights for {sorted(weights)}")
+    total = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
+    if not torch.isfinite(total):
+        found = ", ".join(f"{name} {float(value.detach())}" for name, value in losses.items())
+        raise DataError(f"the loss is no longer a number in step {state.step + 1}, epoch {state.epoch + 1} ({found}); "
+                        f"{_last_good(state)} a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
+    return {**losses, "loss": total}
+
+
+def _last_good(state: TrainState) -> str:
+    return f"the last good checkpoint is {state.saved};" if state.saved else "no checkpoint was written yet;"
+
+
+def _step(model: nn.Module, optimizer: torch.optim.AdamW, config: TrainConfig, state: TrainState) -> float:
+    """Take one optimiser step and return the length of the gradient."""
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(config, state.step)
+    if torch.isfinite(norm):  # an infinite gradient would spoil every weight: the step is left out, the loss tells
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    return float(norm)
+
+
+def _record(
+    config: TrainConfig, state: TrainState, sums: Mapping[str, float], count: int, gradient: float, end: bool
+) -> dict[str, Any]:
+    means = {name: total / count for name, total in sums.items()} if count else {}
+    return {
+        "epoch": state.epoch + (not end),
+        "step": state.step,
+        "lr": learning_rate(config, max(0, state.step - 1)),
+        "gradient": gradient,
+        **means,
+        "end": end,
+    }
