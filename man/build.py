@@ -41,12 +41,11 @@ def paragraphs(text: str) -> list[str]:
     """Return help text as roff lines: blank lines part paragraphs, indented ones stay as they are."""
     lines: list[str] = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
-        if block.strip() == "\b":
-            continue
+        block = block.removeprefix("\b\n")
         if block.startswith("    "):
             lines += [".PP", ".nf", ".RS", *(roff(line[4:]) for line in block.splitlines()), ".RE", ".fi"]
         else:
-            lines += [".PP", *(roff(line.strip()) for line in block.splitlines() if line.strip() != "\b")]
+            lines += [".PP", *(roff(line.strip()) for line in block.splitlines())]
     return lines
 
 

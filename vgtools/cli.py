@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
+import re
 import sys
 from typing import Annotated, Any
 
@@ -46,9 +48,16 @@ def register(target: typer.Typer, names: tuple[str, ...] = COMMANDS) -> None:
         module = importlib.import_module(f"vgtools.commands.{name.replace('-', '_')}")
         entry = getattr(module, name.replace("-", "_"))
         if isinstance(entry, typer.Typer):
+            for inner in entry.registered_commands:
+                inner.help = _keep_examples(inner.help or getattr(inner.callback, "__doc__", None))
             target.add_typer(entry, name=name)
         else:
-            target.command(name)(entry)
+            target.command(name, help=_keep_examples(entry.__doc__))(entry)
+
+
+def _keep_examples(text: str | None) -> str:
+    """Mark the indented blocks of a docstring, so that help never breaks a command line that a user would copy."""
+    return re.sub(r"\n\n(?=    \S)", "\n\n\b\n", inspect.cleandoc(text or ""))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -60,6 +69,7 @@ def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; whatever goes wrong is said on stderr in one line."""
     import signal
 
+    _reserve_standard_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # unwinds, so that locks and parts are cleared
     try:
         # `vg vokenize` needs one module, not all of them: start-up stays quick as commands are added.
@@ -92,6 +102,18 @@ def run(argv: list[str]) -> int:
         if os.environ.get("VG_TRACEBACK"):
             raise
         return _say(f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)", Exit.INTERNAL)
+
+
+def _reserve_standard_streams() -> None:
+    """Keep data and messages apart where a caller closed a standard stream (`2>&-`).
+
+    A file opened later would take the closed stream's number, and print(file=None) would write a message to stdout.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _closed_pipe() -> int:
