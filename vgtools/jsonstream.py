@@ -51,8 +51,8 @@ class _Json:
             start = self.at
             try:
                 found, end = self.decoder.raw_decode(self.text, start)
-                if end == len(self.text) and self.more():
-                    continue  # a number that ends where we stopped reading could go on
+                if end + 3 > len(self.text) and self.more():
+                    continue  # a number that ends where we stopped reading could go on, with `.5` or `e-9`
                 self.at += end - start  # `more` may have moved the text
                 return found
             except RecursionError:
@@ -96,6 +96,8 @@ def json_items(path: str | Path, chunk: int = 1 << 20) -> Iterator[tuple[str, in
                     source.value(str(key))
                 if source.take(",}", f"after {key!r:.40}") == "}":
                     break
+            else:
+                source.at += 1
         else:
             yield from items("")
         if source.peek():

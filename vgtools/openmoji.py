@@ -52,8 +52,10 @@ def openmoji(tally: Tally, limit: int | None = None) -> Iterator[Row]:
             continue
         limit = None if limit is None else limit - 1
         names = [alias.strip(":").replace("_", " ") for alias in (facts["en"], *facts.get("alias", ()))]
-        unique = {" ".join(re.findall(r"\w+", n)).casefold() or n: n for n in reversed(names)}  # the first spelling wins
-        yield {"image": name, "names": list(reversed(unique.values())), "svg": str(folder / f"{name}.svg")}
+        unique: dict[str, str] = {}  # of names that differ in case and punctuation alone, the first stays
+        for one in names:
+            unique.setdefault(" ".join(re.findall(r"\w+", one)).casefold() or one, one)
+        yield {"image": name, "names": list(unique.values()), "svg": str(folder / f"{name}.svg")}
 
 
 def release() -> list[str]:

@@ -73,9 +73,10 @@ def _check_images(images: str | None, images_out: str | None, output: str, urls:
 def _flickr8k(tokens: Annotated[str, typer.Argument(help="Flickr8k.token.txt")], splits: Splits = None, split: Split = None,
               images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-", on_error: OnError = "fail",
               max_errors: MaxErrors = None, restart: Restart = False, quiet: Quiet = False) -> None:
-    """Write the captions of Flickr8k; Flickr30k's results_20130124.token has the same form.
+    """Write the captions of Flickr8k.
 
-    Rows are {"image", "text", "split"}; a photo of no list has no split. Captions are kept as they are.
+    Flickr30k's results_20130124.token has the same form. Rows are {"image", "text", "split"}; a photo of no list has
+    no split. Captions are kept as they are.
 
     Examples:
 
@@ -94,10 +95,10 @@ def _flickr30k_entities(folder: Annotated[str, typer.Argument(help="Folder with 
                         splits: Splits = None, split: Split = None, images: Images = None, images_out: ImagesOut = None,
                         output: OutputFile = "-", on_error: OnError = "fail", max_errors: MaxErrors = None,
                         restart: Restart = False, quiet: Quiet = False) -> None:
-    """Write the captions of Flickr30k Entities with the spans and boxes of their phrases.
+    """Write captions with phrase spans and boxes.
 
-    Rows are {"image", "text", "width", "height", "phrases", "split"}, a phrase {"start", "end", "type", "id", "boxes"}: its
-    characters in the text and its chain. Phrases of notvisual, scene and nobox chains have no boxes.
+    Rows are {"image", "text", "width", "height", "phrases", "split"}, a phrase {"start", "end", "type", "id",
+    "boxes"}: its characters in the text and its chain. Phrases of notvisual, scene and nobox chains have no boxes.
 
     Examples:
 
@@ -117,10 +118,10 @@ def _coco(annotations: Annotated[str, typer.Argument(help="captions_*.json or in
           drop_crowd: Annotated[bool, typer.Option("--drop-crowd", help="Drop boxes around crowds.")] = False,
           images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-", on_error: OnError = "fail",
           max_errors: MaxErrors = None, restart: Restart = False, quiet: Quiet = False) -> None:
-    """Write the captions or the instance boxes of COCO; the file says which.
+    """Write captions or instance boxes of COCO.
 
-    Rows are {"image", "text"}, or one an image: {"image", "width", "height", "boxes", "labels", "crowd"}, boxes
-    x1, y1, x2, y2 in pixels.
+    The file says which. Rows are {"image", "text"}, or one an image: {"image", "width", "height", "boxes",
+    "labels", "crowd"}, boxes x1, y1, x2, y2 in pixels.
 
     Examples:
 
@@ -140,9 +141,10 @@ def _visual_genome(image_data: Annotated[str, typer.Argument(help="image_data.js
                    limit: Limit = None, images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-",
                    on_error: OnError = "fail", max_errors: MaxErrors = None, restart: Restart = False,
                    quiet: Quiet = False) -> None:
-    """Write the image list of Visual Genome without COCO (vokenization's vokens), and its region descriptions.
+    """Write images outside COCO, region captions.
 
-    Ids are vg_nococo/ID. --limit 50000 takes the paper's vokens. Without --regions only --images-out is written.
+    The image list without COCO is the paper's bank of vokens. Ids are vg_nococo/ID. --limit 50000 takes the paper's
+    vokens. Without --regions only --images-out is written.
 
     Examples:
 
@@ -172,9 +174,10 @@ def _conceptual_captions(table: Annotated[str, typer.Argument(help="Train_GCC-tr
                          as_split: AsSplit = None, images: Images = None, images_out: ImagesOut = None,
                          output: OutputFile = "-", on_error: OnError = "fail", max_errors: MaxErrors = None,
                          restart: Restart = False, quiet: Quiet = False) -> None:
-    """Write the captions of Conceptual Captions, with the URL of each image.
+    """Write captions and URLs of web images.
 
-    The image is cc/LINE, or cc/SPLIT/LINE with --as-split. With --images its photo is LINE.jpg (or .png …) in that folder.
+    The image is cc/LINE, or cc/SPLIT/LINE with --as-split. With --images its photo is LINE.jpg (or .png …) in that
+    folder.
 
     Examples:
 
@@ -193,7 +196,9 @@ def _sbu(urls: Annotated[str, typer.Argument(help="SBU_captioned_photo_dataset_u
          captions: Annotated[str | None, typer.Argument(help="SBU_captioned_photo_dataset_captions.txt")] = None,
          images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-", on_error: OnError = "fail",
          max_errors: MaxErrors = None, restart: Restart = False, quiet: Quiet = False) -> None:
-    """Write the captions of SBU Captioned Photos, with the URL of each image; the image is sbu/NAME, NAME as in the URL.
+    """Write captions and URLs of Flickr photos.
+
+    The image is sbu/NAME, with the file name in its URL.
 
     Examples:
 
@@ -212,10 +217,11 @@ def _openmoji(folder: Annotated[str, typer.Argument(help="Folder for the PNG fil
               carriers: Annotated[int, typer.Option("--carriers", min=0, max=8, help="Sentences around each name.")] = 2,
               limit: Limit = None, images_out: ImagesOut = None, output: OutputFile = "-", restart: Restart = False,
               quiet: Quiet = False) -> None:
-    """Draw the OpenMoji emoji of an installed package, and write their names and aliases as captions.
+    """Draw a bank of emoji and write their names.
 
-    A bank of 1,600 images that needs no download. Flags and skin tones are left out. --carriers puts each name into
-    sentences such as "a photo of a cat" as well: names alone overfit. The image list has the SVG under "svg".
+    The pictures are OpenMoji's, names and aliases Unicode's, both of installed packages: a bank of 1,600 images
+    that needs no download. Flags and skin tones are left out. --carriers puts each name into sentences such as "a
+    photo of a cat" as well: names alone overfit. The image list has the SVG under "svg".
 
     Examples:
 
@@ -241,7 +247,9 @@ def _wikitext(text: Annotated[str, typer.Argument(help="wiki.train.tokens or the
               drop_short: Annotated[int, typer.Option("--drop-short", min=0, help="Drop lines of fewer words (paper: 5).")] = 0,
               trim: Annotated[bool, typer.Option("--trim", help="Take off the space at both ends of a line.")] = False,
               output: OutputFile = "-", restart: Restart = False, quiet: Quiet = False) -> None:
-    """Filter the lines of WikiText, each filter a flag of its own, counted on stderr; <unk> stays.
+    """Drop headings and short lines of WikiText.
+
+    Each filter is a flag of its own and counts on stderr what it drops; <unk> stays.
 
     Examples:
 
@@ -260,7 +268,9 @@ def _wikitext(text: Annotated[str, typer.Argument(help="wiki.train.tokens or the
 def _sentences(text: Annotated[str, typer.Argument(help="A text, or a .jsonl with \"text\"; - is stdin.")] = "-",
                language: Annotated[str, typer.Option("--language", help="Two letters: whose abbreviations to know.")] = "en",
                drop_empty: DropEmpty = False, output: OutputFile = "-", restart: Restart = False, quiet: Quiet = False) -> None:
-    """Split a text into sentences, one a line, in order.
+    """Split a text into sentences, one a line.
+
+    Rules of the sentencex package, which need no data. Order stays, and so do empty lines, unless --drop-empty.
 
     Examples:
 
