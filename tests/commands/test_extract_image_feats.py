@@ -1,0 +1,318 @@
+"""`vg extract-image-feats` as a user runs it: files, exit codes, kills."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from timm.models import save_for_hf
+
+from vgtools.cli import run
+from vgtools.io import Exit, open_features, open_npy, read_manifest
+
+FILES = ("f.npy", "f.ids", "f.errors.jsonl")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random network in a directory as timm saves it."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("backbone")
+    network = timm.create_model("test_resnet", num_classes=7, pretrained_cfg_overlay={"input_size": (3, 64, 64)})
+    save_for_hf(network, path, model_config={"num_classes": 7}, safe_serialization=True)
+    return path
+
+
+def draw(path: Path, number: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(number).integers(0, 255, (9, 12, 3), np.uint8)
+    Image.fromarray(noise).resize((60, 45)).save(path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number in range(21):
+        draw(tmp_path / f"photos/p{number}.png", number)
+    return tmp_path / "photos"
+
+
+def extract(source: Path | str, backbone: Path, *more: str | Path, output: str | Path = "f.npy") -> int:
+    given = [source, "-b", backbone, "-o", output, "--device", "cpu", "--batch-size", 4, *more]
+    return run(["extract-image-feats", *map(str, given)])
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def hashes() -> list[str]:
+    return [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in FILES]
+
+
+def left() -> list[str]:
+    """Return what lies around that should not."""
+    return [p.name for p in Path().iterdir() if p.suffix in (".part", ".journal", ".lock", ".tmp")]
+
+
+def test_a_directory_becomes_features_ids_and_a_manifest(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "notes.txt").touch()
+    assert extract(photos, backbone) == Exit.OK
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "f.npy: 21 x 96 float32 on cpu" in err
+    assert "left out, no images by suffix: 1 .txt" in err
+    features = open_features("f.npy")
+    assert features.ids == [f"p{n}.png" for n in range(21)]
+    assert features.array.shape == (21, 96)
+    assert features.array.dtype == np.float32
+    network = timm.create_model(f"local-dir:{backbone}", pretrained=True, num_classes=0).eval()
+    preprocessing = timm.data.resolve_data_config({}, model=network)
+    transform = timm.data.create_transform(**preprocessing)
+    with torch.inference_mode():
+        expected = network(torch.stack([transform(Image.open(photos / name)) for name in features.ids]))
+    np.testing.assert_allclose(features.array, expected.numpy(), rtol=1e-3, atol=1e-5)
+    manifest = features.manifest
+    assert (manifest["kind"], manifest["rows"], manifest["dim"], manifest["pooling"]) == ("image-features", 21, 96, "mean")
+    assert manifest["backbone"]["ref"] == str(backbone)
+    assert re.fullmatch("[0-9a-f]{64}", manifest["backbone"]["fingerprint"])
+    assert manifest["backbone"]["preprocessing"]["input_size"] == [3, 64, 64]
+    assert manifest["source"]["left_out"] == {".txt": 1}
+    assert (manifest["errors"], Path("f.errors.jsonl").read_bytes(), left()) == (0, b"", [])
+
+
+def test_every_source_gives_the_same_bytes(photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extract(photos, backbone, "-q") == Exit.OK
+    expected = hashes()
+    names = Path("f.ids").read_text().splitlines()
+    (photos / "list.txt").write_text("".join(f"{n}\n" for n in names))
+    rows = "".join(json.dumps({"image": n, "path": f"photos/{n}"}) + "\n" for n in names)
+    Path("images.jsonl").write_text(rows)
+    with tarfile.open("photos.tar.gz", "w:gz") as tar:
+        for name in names:
+            tar.add(photos / name, name)
+    for source in (photos / "list.txt", "images.jsonl", "photos.tar.gz", "-"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
+        assert extract(source, backbone, "-q", "--restart", "--workers", "3") == Exit.OK
+        assert hashes() == expected, source
+
+
+def test_float16_grid_and_limit(photos: Path, backbone: Path) -> None:
+    assert extract(photos, backbone, "-q", "--limit", "6", "--dtype", "float16") == Exit.OK
+    half = open_features("f.npy").array
+    assert (half.shape, half.dtype) == ((6, 96), np.float16)
+    assert extract(photos, backbone, "-q", "--limit", "6", "--pooling", "none", output="g.npy") == Exit.OK
+    manifest = read_manifest("g.npy", "image-grid")
+    grid = open_npy("g.npy")
+    assert grid.shape == (6, manifest["grid"][0] * manifest["grid"][1], 96)
+    np.testing.assert_allclose(np.asarray(grid).mean(1), half.astype(np.float32), rtol=2e-3, atol=1e-3)
+
+
+def test_what_is_done_is_not_done_again_but_changed_images_are(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert extract(photos, backbone) == Exit.OK
+    before = Path("f.npy").stat().st_mtime_ns
+    capfd.readouterr()
+    assert extract(photos, backbone) == Exit.OK
+    assert "up to date" in capfd.readouterr().err
+    assert Path("f.npy").stat().st_mtime_ns == before
+    first = hashes()
+    draw(photos / "p3.png", 99)
+    assert extract(photos, backbone, "-q") == Exit.OK
+    second = hashes()
+    assert (first[0] != second[0], first[1:]) == (True, second[1:])
+
+
+BAD = {"0.jpg": b"", "p7.png": b"<html>gone</html>", "half.jpg": b"\xff\xd8\xff\xe0"}
+
+
+def test_broken_images_stop_the_command_or_become_error_rows(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, data in BAD.items():
+        (photos / name).write_bytes(data)
+    assert extract(photos, backbone) == Exit.DATA
+    assert "vg: 0.jpg: 0 bytes; mend or remove it, or note and skip such images with --on-error skip" in capfd.readouterr().err
+    assert not Path("f.npy").exists()
+    assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "2") == Exit.DATA
+    assert "3 images could not be used, more than --max-errors 2; the last: p7.png: an HTML page" in capfd.readouterr().err
+    assert not Path("f.npy").exists()
+    assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK  # goes on where it gave up
+    assert "3 images could not be used; f.errors.jsonl says why" in capfd.readouterr().err
+    rows = [json.loads(line) for line in Path("f.errors.jsonl").read_text().splitlines()]
+    assert [row["image"] for row in rows] == ["0.jpg", "half.jpg", "p7.png"]
+    assert rows[0]["reason"] == "0 bytes"
+    features = open_features("f.npy")
+    assert features.ids == [f"p{n}.png" for n in range(21) if n != 7]
+    assert (features.manifest["errors"], left()) == (3, [])
+    skipped = np.asarray(features.array)
+    for name in BAD:
+        (photos / name).unlink()
+    assert extract(photos, backbone, "-q", "--batch-size", "4", output="again.npy") == Exit.OK
+    np.testing.assert_array_equal(open_npy("again.npy"), skipped)
+
+
+def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert extract(empty, backbone) == Exit.DATA
+    assert "empty: holds no image; wanted a directory" in capfd.readouterr().err
+    assert extract("missing", backbone) == Exit.NO_INPUT
+    (empty / "a.jpg").write_bytes(b"no")
+    assert extract(empty, backbone, "--on-error", "skip") == Exit.DATA
+    assert "none of the 1 images could be used; the last: a.jpg: no image of a known kind" in capfd.readouterr().err
+    assert (list(Path().glob("f.*")), left()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "why"),
+    [
+        (["-o", "f.bin"], Exit.USAGE, "does not end in .npy"),
+        (["-o", "no/f.npy"], Exit.CANNOT_CREATE, "no does not exist"),
+        (["--pooling", "median"], Exit.USAGE, "'median' is not one of mean, max, none"),
+        (["--dtype", "int8"], Exit.USAGE, "'int8' is not one of float32, float16"),
+        (["-b", "builtin:none"], Exit.USAGE, "no builtin is called 'none'"),
+        (["-b", "no_such_network"], Exit.USAGE, "timm knows no backbone 'no_such_network'"),
+        (["-b", "resnet18.a1_in1k", "--offline"], Exit.UNAVAILABLE, "resnet18.a1_in1k"),
+        (["--captions", "c.jsonl"], Exit.OK, ""),
+    ],
+)
+def test_wrong_flags_leave_with_their_code(
+    photos: Path, backbone: Path, more: list[str], code: Exit, why: str,
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_HUB_CACHE", "nowhere")
+    (photos / "p5.txt").write_text("A red door.\nDoors.\n")
+    assert extract(photos, backbone, "--limit", "6", *more) == code
+    assert why in capfd.readouterr().err
+    if code == Exit.OK:
+        rows = [json.loads(line) for line in Path("c.jsonl").read_text().splitlines()]
+        assert rows == [{"image": "p5.png", "text": "A red door."}, {"image": "p5.png", "text": "Doors."}]
+
+
+def test_a_cut_tar_leaves_no_output(photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with tarfile.open("photos.tar", "w") as tar:
+        tar.add(photos, "photos")
+    data = Path("photos.tar").read_bytes()
+    Path("photos.tar").write_bytes(data[: len(data) // 2])
+    assert extract("photos.tar", backbone) == Exit.DATA
+    assert re.search(r"photos\.tar: is cut off, damaged or no tar behind 'photos/p\d+\.png'", capfd.readouterr().err)
+    assert not Path("f.npy").exists()
+
+
+def start(code: str, *args: str | Path) -> subprocess.Popen[bytes]:
+    """Start the command in a process of its own, with some code run before it."""
+    given = ["extract-image-feats", *map(str, args), "-o", "f.npy", "--device", "cpu", "--batch-size", "4"]
+    body = f"import os, signal, sys, time\nfrom vgtools import cli\n{textwrap.dedent(code)}\ncli.main({given!r})"
+    return subprocess.Popen(
+        [sys.executable, "-c", body], stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}
+    )
+
+
+EAGER = "from vgtools.commands import extract_image_feats\nextract_image_feats._COMMIT_SECONDS = 0\n"
+KILL = """
+from vgtools import images
+write, count = images.FeatureOutput.write, [0]
+def killing(self, batch):
+    write(self, batch)
+    count[0] += 1
+    if count[0] == {at}:
+        os.kill(os.getpid(), signal.{name})
+images.FeatureOutput.write = killing
+"""
+
+
+@pytest.mark.parametrize("commit", [0, 100])
+def test_kill_9_and_the_same_command_again_ends_byte_identical(photos: Path, backbone: Path, commit: int) -> None:
+    (photos / "p4.png").write_bytes(b"")
+    assert extract(photos, backbone, "-q", "--on-error", "skip") == Exit.OK
+    expected = hashes()
+    for name in (*FILES, "f.json"):
+        Path(name).unlink()
+    code = EAGER.replace("= 0", f"= {commit}") + KILL.format(at=3, name="SIGKILL")
+    killed = start(code, photos, "-b", backbone, "--on-error", "skip")
+    killed.communicate(timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert not Path("f.npy").exists()
+    assert Path("f.npy.journal").exists() == (commit == 0)
+    if commit == 0:
+        assert json.loads(Path("f.npy.journal").read_bytes())["state"]["items"] == 12
+    assert extract(photos, backbone, "-q", "--on-error", "skip") == Exit.OK
+    assert (hashes(), left()) == (expected, [])
+
+
+def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refused(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stopped = start(EAGER + KILL.format(at=2, name="SIGTERM"), photos, "-b", backbone)
+    _, err = stopped.communicate(timeout=120)
+    assert stopped.returncode == Exit.STOPPED
+    assert b"stopped; run the same command again to go on" in err
+    assert extract(photos, backbone, "--pooling", "max") == Exit.CONFIG
+    assert 'pooling was "mean", is now "max"' in capfd.readouterr().err
+    times = (photos / "p0.png").stat()
+    os.utime(photos / "p0.png")
+    assert extract(photos, backbone) == Exit.CONFIG
+    assert "the images changed since the run that is being resumed" in capfd.readouterr().err
+    os.utime(photos / "p0.png", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert extract(photos, backbone, "-q") == Exit.OK
+    resumed = hashes()
+    assert extract(photos, backbone, "-q", "--restart") == Exit.OK
+    assert hashes() == resumed
+
+
+def test_a_second_writer_leaves_at_once(photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from vgtools.io import Lock
+
+    lock = Lock("f.npy")
+    try:
+        assert extract(photos, backbone) == Exit.STOPPED
+    finally:
+        lock.release()
+    assert f"is being written by process {os.getpid()}" in capfd.readouterr().err
+
+
+def test_out_of_memory_is_recorded_and_resumed_small(photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vgtools import images
+
+    rows, calls = images.Featurizer._rows, []
+
+    def greedy(self: images.Featurizer, pixels: torch.Tensor) -> Any:
+        calls.append(len(pixels))
+        if len(pixels) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return rows(self, pixels)
+
+    monkeypatch.setattr(images.Featurizer, "_rows", greedy)
+    assert extract(photos, backbone, "-q", "--workers", "1") == Exit.OK
+    assert set(calls) == {4, 2}
+    assert open_features("f.npy").manifest["batch"] == {"asked": 4, "used": 2}
+    assert open_features("f.npy").ids == [f"p{n}.png" for n in range(21)]
+
+
+def test_the_command_does_not_hang_on_a_pipe_in_the_directory(photos: Path, backbone: Path) -> None:
+    os.mkfifo(photos / "p99.png")
+    began = time.monotonic()
+    assert extract(photos, backbone, "-q", "--on-error", "skip") == Exit.OK
+    assert time.monotonic() - began < 60
+    assert json.loads(Path("f.errors.jsonl").read_text()) == {"image": "p99.png", "reason": "not a regular file"}
