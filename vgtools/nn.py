@@ -55,6 +55,7 @@ class PackedEncoder:
 
     Attributes:
         pack: tokens a pack now; smaller than asked for after memory ran out.
+        halved: whether that happened.
 
     Source: Tan & Bansal 2020 (Vokenization), appendix A.1: "concatenation of the last 4 layers of BERT outputs".
     """
@@ -67,6 +68,7 @@ class PackedEncoder:
         self.device, self.dtype = weight.device, weight.dtype
         on_gpu = self.device.type == "cuda"
         self.pack = pack or (16384 if on_gpu else 2048)
+        self.halved = False
         # A GPU library chooses its kernel by the number of rows: there, every pack is filled up to the same number.
         self._constant = on_gpu
         config = encoder.model.config
@@ -107,7 +109,7 @@ class PackedEncoder:
                         "with more memory, or --device cpu, is needed",
                         code=Exit.CANNOT_GO_ON,
                     ) from None
-                self.pack = max(self.pack // 2, 1)
+                self.pack, self.halved = max(self.pack // 2, 1), True
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()
                 continue

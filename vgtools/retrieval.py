@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -107,7 +107,7 @@ def _product_error(queries: Array, bank: Array) -> float:
     """Return a bound on the rounding error of any of the float32 inner products, in whatever order they are summed."""
     n = queries.shape[1] + 4
     unit = 2.0**-24
-    bound = n * unit / (1 - n * unit)
+    bound: float = n * unit / (1 - n * unit)
     return bound * _largest_norm(queries) * _largest_norm(bank) + 1e-37
 
 
@@ -354,7 +354,11 @@ def open_index(path: str | Path) -> Index:
         raise DataError(f"has {index.ntotal} images by {metric} and {len(ids)} ids; wanted one id an image, by {METRIC}", path)
     bank = None
     if isinstance(index, faiss.IndexFlat):
-        flat = faiss.rev_swig_ptr(faiss.downcast_index(index).get_xb(), index.ntotal * index.d) if index.ntotal else np.empty(0)
+        flat = (
+            faiss.rev_swig_ptr(cast(Any, faiss.downcast_index(index)).get_xb(), index.ntotal * index.d)
+            if index.ntotal
+            else np.empty(0)
+        )
         bank = flat.reshape(index.ntotal, index.d)
         check_embeddings(bank, ids)
     return Index(str(path), ids, manifest, index, bank)

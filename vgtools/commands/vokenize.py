@@ -1,0 +1,102 @@
+"""`vg vokenize`: a picture for every token of a text."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from vgtools.commands.options import Device, Dtype, Limit, Offline, OutputFile, Quiet, Restart, choice
+
+_SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
+
+
+def vokenize(
+    context: typer.Context,
+    index: Annotated[str, typer.Option("--index", help="The image bank: .faiss file of vg build-index.")],
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.')] = "-",
+    output: OutputFile = "-",
+    level: Annotated[
+        str | None, typer.Option("--level", help="token or sentence; refused where the matcher has another.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Images a token; above 1, vokens and scores are lists of k.")] = 1,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Relevance below which a token gets no voken, -1.")
+    ] = None,
+    matcher: Annotated[
+        str | None, typer.Option("--matcher", help="The matcher's run, if it is not where the index says.")
+    ] = None,
+    window: Annotated[int, typer.Option("--window", min=1, help="Lines a step; results do not depend on it.")] = 4096,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Tokens an encoder step; results do not depend on it.")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    limit: Limit = None,
+    offline: Offline = False,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Assign to every token of a text the most relevant image of a bank (its voken).
+
+    One row a line of the text, in order, empty lines included: {"text", "spans": [[start, end], ...], "vokens": [row, ...],
+    "scores": [relevance, ...]}. Spans are code points of the line, rows are lines of the index's .ids file, -1 is none.
+    Sentences longer than the encoder takes are windowed with context on both sides. The search is exact; a sentence's
+    vokens depend on nothing but the sentence.
+
+    With -o FILE the same command goes on after a kill and ends byte-identical. -o X.npy writes the packed form.
+
+    Examples:
+
+        vg vokenize wiki.txt --index vg.faiss > vokens.jsonl
+
+        zcat wiki.txt.gz | vg vokenize - --index vg.faiss | head -3
+
+        vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
+    """
+    if text == "-" and sys.stdin is not None and sys.stdin.isatty():
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
+    if level is not None:
+        choice(level, ("token", "sentence"), "--level")
+    if output.endswith(".npy") and k > 1:
+        raise typer.BadParameter("the packed form holds one voken a token; write .jsonl", param_hint="-k")
+    from vgtools import io
+    from vgtools.retrieval import open_index
+    from vgtools.systems import vokenizer as system
+    from vgtools.vokens import VokenWriter
+
+    bank = open_index(index)
+    loaded = system.load_for(bank, matcher, device=device, dtype=dtype, offline=offline, level=level)
+    worker = system.Vokenizer(loaded, bank, k=k, min_score=min_score, pack=batch_size)
+    config = {"command": "vokenize", "index_sha256": bank.manifest["files"], "matcher": loaded.fingerprint, "k": k,
+              "min_score": min_score, "dtype": dtype, "device": worker.encoder.device.type, "limit": limit}  # fmt: skip
+    stats = io.TextStats()
+    with (
+        VokenWriter(output, config, inputs=[text], restart=restart) as out,
+        io.Progress("vokenize", "tokens", quiet=quiet) as bar,
+    ):
+        if out.complete:
+            if not quiet:
+                print(f"vg vokenize: {output} is up to date", file=sys.stderr)
+            return
+        lines = io.read_windows(text, min(64, window), out.state, stats, limit)
+        agreed: float | None = None
+        for step, done in system.vokenize(system.grow(lines, window), worker, system.sentences_of(text)):
+            if dtype != "float32" and agreed is None:
+                agreed = system.agreement(worker, done.texts[:_SAMPLE])
+            out.write(done.rows(), done.tokens.ids)
+            out.commit(step.digest)
+            bar.advance(len(done.tokens.ids))
+        out.finish(
+            index=index, matcher=bank.manifest["matcher"], count=len(bank.ids), level=loaded.matcher.config.level, k=k,
+            pack=worker.encoder.pack, agreement_with_float32=agreed,
+        )  # fmt: skip
+    if agreed is not None:
+        print(f"vg vokenize: {agreed:.1%} of a sample's vokens equal those of --dtype float32", file=sys.stderr)
+    if worker.encoder.halved:
+        print(f"vg vokenize: memory ran out; --batch-size {worker.encoder.pack} would have done", file=sys.stderr)
+    if not quiet:
+        replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
+        print(f"vg vokenize: {out.counts['rows']:,} rows, {out.counts['tokens']:,} tokens{replaced}", file=sys.stderr)
