@@ -13,7 +13,16 @@ from vgtools.corpus import is_heading, sentences, texts, wikitext
 from vgtools.io import DataError
 from vgtools.prepare import Tally
 
-LINES = [" ", " = Lighthouse = ", " ", " = = The tower = = ", " A <unk> tower stands on the rock . ", " It is white . ", " = 3 x + 2 ", ""]
+LINES = [
+    " ",
+    " = Lighthouse = ",
+    " ",
+    " = = The tower = = ",
+    " A <unk> tower stands on the rock . ",
+    " It is white . ",
+    " = 3 x + 2 ",
+    "",
+]
 
 
 def run(**flags: object) -> tuple[list[str], dict[str, int]]:
@@ -42,9 +51,20 @@ def test_short_is_fewer_than_n_words() -> None:
 
 @pytest.mark.parametrize(
     ("line", "heading"),
-    [(" = A = ", True), ("= A =", True), (" = = A b = = ", True), (" = = A = ", False), (" = A = = ", False), (" = A ", False), ("A =", False),
-     (" = ", False), (" = = ", False), ("", False), (" = a = b = ", True)],
-)  # fmt: skip
+    [
+        (" = A = ", True),
+        ("= A =", True),
+        (" = = A b = = ", True),
+        (" = = A = ", False),
+        (" = A = = ", False),
+        (" = A ", False),
+        ("A =", False),
+        (" = ", False),
+        (" = = ", False),
+        ("", False),
+        (" = a = b = ", True),
+    ],
+)
 def test_headings_have_as_many_signs_behind_as_before(line: str, heading: bool) -> None:
     assert is_heading(line) is heading
 
@@ -55,8 +75,13 @@ def split(text: str, language: str = "en") -> list[str]:
 
 def test_sentences_end_where_a_reader_ends_them() -> None:
     text = 'Dr. Smith met J. R. Jones in the U.S. Senate on Jan. 5, 2020.  He paid $3.50 for it. "Why?" she asked. He left! So?'
-    assert split(text) == ["Dr. Smith met J. R. Jones in the U.S. Senate on Jan. 5, 2020.", "He paid $3.50 for it.",
-                           '"Why?" she asked.', "He left!", "So?"]  # fmt: skip
+    assert split(text) == [
+        "Dr. Smith met J. R. Jones in the U.S. Senate on Jan. 5, 2020.",
+        "He paid $3.50 for it.",
+        '"Why?" she asked.',
+        "He left!",
+        "So?",
+    ]
     assert split("It is 7 @.@ 2 kg . Or 8 . )") == ["It is 7 @.@ 2 kg .", "Or 8 . )"]
     assert split("Das ist z. B. gut. Ja.", "de") == ["Das ist z. B. gut.", "Ja."]
     assert split("你好。再见。", "zh") == ["你好。", "再见。"]
@@ -65,7 +90,12 @@ def test_sentences_end_where_a_reader_ends_them() -> None:
 def test_order_other_keys_and_empty_lines_stay() -> None:
     rows = [{"text": "One. Two.", "id": 7}, {"text": " "}, {"text": "Three."}]
     tally = Tally()
-    assert list(sentences(rows, "en", tally)) == [{"text": "One.", "id": 7}, {"text": "Two.", "id": 7}, {"text": " "}, {"text": "Three."}]
+    assert list(sentences(rows, "en", tally)) == [
+        {"text": "One.", "id": 7},
+        {"text": "Two.", "id": 7},
+        {"text": " "},
+        {"text": "Three."},
+    ]
     assert tally.left_out == {}
     assert len(list(sentences(rows, "en", tally, drop_empty=True))) == 3
     assert tally.left_out == {"empty line": 1}
@@ -90,5 +120,5 @@ def test_texts_and_jsonl_are_read_alike(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text":"one","id":1}\n{"id":2}\n'))
     rows = texts(tmp_path / "a.jsonl.gz")
     assert next(rows) == {"text": "one", "id": 1}
-    with pytest.raises(DataError, match='a.jsonl.gz:2: the key "text" is missing'):
+    with pytest.raises(DataError, match=r'a\.jsonl\.gz:2: the key "text" is missing'):
         next(rows)

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from vgtools.io import DataError
 from vgtools.jsonstream import json_items
 
-VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-                      lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 def expected(document: Any) -> list[tuple[str, int, Any]]:
@@ -24,7 +27,11 @@ def expected(document: Any) -> list[tuple[str, int, Any]]:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(VALUES, max_size=5) | st.dictionaries(st.text(), VALUES, max_size=4), st.integers(1, 40), st.sampled_from([None, 1]))
+@given(
+    st.lists(VALUES, max_size=5) | st.dictionaries(st.text(), VALUES, max_size=4),
+    st.integers(1, 40),
+    st.sampled_from([None, 1]),
+)
 def test_items_are_those_of_json_at_any_chunk_size(tmp_path: Path, document: Any, chunk: int, indent: int | None) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps(document, indent=indent), encoding="utf-8")

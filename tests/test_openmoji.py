@@ -50,10 +50,16 @@ def test_captions_are_names_and_carriers_in_turn() -> None:
     rows = [{"image": "A", "names": ["apple", "glasses"]}, {"image": "B", "names": ["dress"]}]
     assert [(r["image"], r["text"]) for r in openmoji_captions(rows, 0)] == [("A", "apple"), ("A", "glasses"), ("B", "dress")]
     assert [r["text"] for r in openmoji_captions(rows, 2)] == [
-        "apple", "a photo of an apple", "this is an apple",
-        "glasses", "there is glasses over here", "we looked at glasses for a long time",
-        "dress", "can you see a dress in the picture ?", "they told me about a dress yesterday",
-    ]  # fmt: skip
+        "apple",
+        "a photo of an apple",
+        "this is an apple",
+        "glasses",
+        "there is glasses over here",
+        "we looked at glasses for a long time",
+        "dress",
+        "can you see a dress in the picture ?",
+        "they told me about a dress yesterday",
+    ]
     used = Counter(r["text"].replace("x", "{}") for r in openmoji_captions([{"image": "A", "names": ["x"] * 8}], 2))
     assert set(used.values()) == {2, 8}, "every carrier is used as often as any other"
     assert len(used) == len(CARRIERS) + 1
@@ -62,7 +68,11 @@ def test_captions_are_names_and_carriers_in_turn() -> None:
 def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
     rows = list(openmoji(Tally(), 3))
     listed = list(rasterise(rows, tmp_path / "png", 32, 1, True))
-    assert listed[0] == {"image": rows[0]["image"], "path": str(tmp_path / "png" / f"{rows[0]['image']}.png"), "svg": rows[0]["svg"]}
+    assert listed[0] == {
+        "image": rows[0]["image"],
+        "path": str(tmp_path / "png" / f"{rows[0]['image']}.png"),
+        "svg": rows[0]["svg"],
+    }
     files = sorted((tmp_path / "png").iterdir())
     assert [f.suffix for f in files] == [".png"] * 3
     with Image.open(files[0]) as picture:

@@ -27,8 +27,15 @@ def is_heading(line: str) -> bool:
     return 0 < level < len(words) - level and words[-level:] == ["="] * level and words[-level - 1] != "="
 
 
-def wikitext(rows: Iterable[Row], tally: Tally, *, drop_headings: bool = False, drop_empty: bool = False, drop_short: int = 0,
-             trim: bool = False) -> Iterator[Row]:
+def wikitext(
+    rows: Iterable[Row],
+    tally: Tally,
+    *,
+    drop_headings: bool = False,
+    drop_empty: bool = False,
+    drop_short: int = 0,
+    trim: bool = False,
+) -> Iterator[Row]:
     """Yield the lines of WikiText that no filter drops; `<unk>` stays.
 
     Args:

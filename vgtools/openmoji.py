@@ -17,9 +17,16 @@ _SKIN = set(range(0x1F3FB, 0x1F400))
 _FLAGS = {*range(0x1F1E6, 0x1F200), *range(0xE0020, 0xE0080), 0x1F38C, 0x1F3C1, 0x1F3F3, 0x1F3F4, 0x1F6A9}
 
 # A name alone never meets an article or a sentence in training, and a matcher then reads both badly.
-CARRIERS = ("a photo of {}", "this is {}", "there is {} over here", "we looked at {} for a long time",
-            "can you see {} in the picture ?", "they told me about {} yesterday", "{} is what she drew on the wall",
-            "it was {} , nothing else")
+CARRIERS = (
+    "a photo of {}",
+    "this is {}",
+    "there is {} over here",
+    "we looked at {} for a long time",
+    "can you see {} in the picture ?",
+    "they told me about {} yesterday",
+    "{} is what she drew on the wall",
+    "it was {} , nothing else",
+)
 
 
 def openmoji(tally: Tally, limit: int | None = None) -> Iterator[Row]:

@@ -52,8 +52,17 @@ class Tally:
             raise DataError(why, error.file, error.line, error.code)
 
 
-def save(rows: Iterable[Row], path: str, tally: Tally, what: str, config: Mapping[str, Any], inputs: Iterable[str | Path],
-         restart: bool = False, quiet: bool = False, step: int = 65536) -> int:
+def save(
+    rows: Iterable[Row],
+    path: str,
+    tally: Tally,
+    what: str,
+    config: Mapping[str, Any],
+    inputs: Iterable[str | Path],
+    restart: bool = False,
+    quiet: bool = False,
+    step: int = 65536,
+) -> int:
     """Write rows to a file or stdout, resumably, and say on stderr how many there are and what was left out.
 
     The suffix chooses the form: `.txt` (and stdout for a corpus, `what` being "lines" or "sentences") takes the text alone,
@@ -93,8 +102,10 @@ def save(rows: Iterable[Row], path: str, tally: Tally, what: str, config: Mappin
             print(f"vg: skipped: {plain(error)}", file=sys.stderr)
         left = ", ".join(f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number)
         fate = " (up to date)" if out.complete else ""
-        print(f"vg prepare: {count:,} {what} in {'stdout' if path == '-' else path}{fate}"
-              + f"; left out: {left}" * bool(left), file=sys.stderr)
+        print(
+            f"vg prepare: {count:,} {what} in {'stdout' if path == '-' else path}{fate}" + f"; left out: {left}" * bool(left),
+            file=sys.stderr,
+        )
     return count
 
 
@@ -182,8 +193,9 @@ class Folder:
                 return os.path.abspath(self.path / min(found))
             if found:
                 raise DataError(f"{image!r:.80} is ambiguous: {' and '.join(sorted(found)[:2])} both fit", self.path)
-        raise DataError(f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip", self.path,
-                        code=Exit.NO_INPUT)
+        raise DataError(
+            f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip", self.path, code=Exit.NO_INPUT
+        )
 
 
 def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[Row]:
@@ -226,8 +238,9 @@ def _scaled(row: Row, path: str) -> Row:
     width, height = _photo_size(path)
     x, y = width / row["width"], height / row["height"]
     if abs(width - row["width"] * y) > 2 + 0.02 * width:  # rounding to whole pixels moves a side by less
-        raise DataError(f"is {width}×{height}, its annotation says {row['width']}×{row['height']}: another picture, or cropped",
-                        path)
+        raise DataError(
+            f"is {width}×{height}, its annotation says {row['width']}×{row['height']}: another picture, or cropped", path
+        )
     if x == y == 1:
         return row
 
@@ -337,8 +350,13 @@ def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
     chains without a box have an empty list.
     """
     sentences, annotations = (Folder(Path(folder, name)) for name in ("Sentences", "Annotations"))
-    tally.left_out += Counter({"annotation without sentences": len({f[:-4] for f in annotations.files if f.endswith(".xml")}
-                                                                   - {f[:-4] for f in sentences.files})})
+    tally.left_out += Counter(
+        {
+            "annotation without sentences": len(
+                {f[:-4] for f in annotations.files if f.endswith(".xml")} - {f[:-4] for f in sentences.files}
+            )
+        }
+    )
     for name in sentences.files:
         file, stem = sentences.path / name, Path(name).stem
         try:
@@ -352,8 +370,13 @@ def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
             except ValueError as error:
                 tally.bad(DataError(str(error), file, number))
                 continue
-            yield {"image": f"{stem}.jpg", "text": text, "width": width, "height": height,
-                   "phrases": [phrase | {"boxes": chains.get(phrase["id"], [])} for phrase in phrases]}
+            yield {
+                "image": f"{stem}.jpg",
+                "text": text,
+                "width": width,
+                "height": height,
+                "phrases": [phrase | {"boxes": chains.get(phrase["id"], [])} for phrase in phrases],
+            }
 
 
 # ------------------------------------------------------------------------------------------------------- COCO, Visual Genome
@@ -364,15 +387,13 @@ def _get(item: Any, key: str, kind: type | tuple[type, ...], path: str | Path, w
     value = item.get(key) if isinstance(item, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         wanted = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
-        found = f"found {value!r:.40}" if isinstance(item, dict) and key in item else "missing"
+        found = f"{value!r:.40}" if isinstance(item, dict) and key in item else "missing"
         raise DataError(f'{where}: "{key}" is {found}, wanted {wanted}', path)
     if isinstance(value, str):
         if any("\ud800" <= c <= "\udfff" for c in value):
             raise DataError(f'{where}: "{key}" holds half a character (a lone surrogate)', path)
         return value.rstrip("\r\n")
     return value
-
-
 
 
 def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[Row]:
@@ -401,13 +422,14 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
                 names[_get(item, "id", int, path, where)] = _get(item, "name", str, path, where)
             elif key == "annotations":
                 now = "captions" if isinstance(item, dict) and "caption" in item else "instances"
-                kind = kind or now
-                if now != kind:
-                    raise DataError(f'{where}: {now[:-1]} among {kind}; "caption" or "bbox" must be in all', path)
+                if kind and now != kind:
+                    wanted = "caption" if kind == "captions" else "bbox"
+                    raise DataError(f'{where}: no "{wanted}" here, as all before have', path)
                 number = _get(item, "id", int, path, where)
                 if first.setdefault(number, where) != where:
                     raise DataError(f"{where}: the id {number} is that of {first[number]} already", path)
-                value = _get(item, "caption", str, path, where) if kind == "captions" else _instance(item, path, where)
+                value = _get(item, "caption", str, path, where) if now == "captions" else _instance(item, path, where)
+                kind = now
                 found.setdefault(_get(item, "image_id", int, path, where), []).append(value)
         except DataError as error:
             tally.bad(error)
@@ -425,7 +447,7 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
         tally.left_out["crowd box"] += len(found.get(number, ())) - len(here)
         boxes, labels, crowds = (list(column) for column in zip(*here, strict=True)) if here else ([], [], [])
         if "" in labels:
-            tally.bad(DataError(f"image {number} has a category_id that \"categories\" does not have", path))
+            tally.bad(DataError(f'image {number} has a category_id that "categories" does not have', path))
             continue
         yield image | {"boxes": boxes, "labels": labels, "crowd": crowds}
 

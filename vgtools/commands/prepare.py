@@ -48,8 +48,19 @@ def _tally(on_error: str, max_errors: int | None) -> Tally:
     return Tally(choice(on_error, ("fail", "skip"), "--on-error") == "skip", max_errors)
 
 
-def _write(rows: Iterable[Row], what: str, tally: Tally, output: str, images: str | None, images_out: str | None,
-           inputs: list[str], config: dict[str, Any], restart: bool, quiet: bool, urls: bool = False) -> None:
+def _write(
+    rows: Iterable[Row],
+    what: str,
+    tally: Tally,
+    output: str,
+    images: str | None,
+    images_out: str | None,
+    inputs: list[str],
+    config: dict[str, Any],
+    restart: bool,
+    quiet: bool,
+    urls: bool = False,
+) -> None:
     """Write the rows, then the list of their images."""
     _check_images(images, images_out, output, urls)
     photos, found = Folder(images) if images else None, dict[str, Row]()
@@ -70,9 +81,18 @@ def _check_images(images: str | None, images_out: str | None, output: str, urls:
 
 
 @prepare.command("flickr8k")
-def _flickr8k(tokens: Annotated[str, typer.Argument(help="Flickr8k.token.txt")], splits: Splits = None, split: Split = None,
-              images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-", on_error: OnError = "fail",
-              max_errors: MaxErrors = None, restart: Restart = False, quiet: Quiet = False) -> None:
+def _flickr8k(
+    tokens: Annotated[str, typer.Argument(help="Flickr8k.token.txt")],
+    splits: Splits = None,
+    split: Split = None,
+    images: Images = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Write the captions of Flickr8k.
 
     Flickr30k's results_20130124.token has the same form. Rows are {"image", "text", "split"}; a photo of no list has
@@ -86,15 +106,33 @@ def _flickr8k(tokens: Annotated[str, typer.Argument(help="Flickr8k.token.txt")],
     """
     tally, lists = _tally(on_error, max_errors), read_splits(splits) if splits else {}
     rows = with_split(flickr8k(tokens, tally), lists, split, tally)
-    _write(rows, "captions", tally, output, images, images_out, [tokens],
-           {"command": "flickr8k", "lists": _hash(lists), "split": split}, restart, quiet)
+    _write(
+        rows,
+        "captions",
+        tally,
+        output,
+        images,
+        images_out,
+        [tokens],
+        {"command": "flickr8k", "lists": _hash(lists), "split": split},
+        restart,
+        quiet,
+    )
 
 
 @prepare.command("flickr30k-entities")
-def _flickr30k_entities(folder: Annotated[str, typer.Argument(help="Folder with Annotations/ and Sentences/.")],
-                        splits: Splits = None, split: Split = None, images: Images = None, images_out: ImagesOut = None,
-                        output: OutputFile = "-", on_error: OnError = "fail", max_errors: MaxErrors = None,
-                        restart: Restart = False, quiet: Quiet = False) -> None:
+def _flickr30k_entities(
+    folder: Annotated[str, typer.Argument(help="Folder with Annotations/ and Sentences/.")],
+    splits: Splits = None,
+    split: Split = None,
+    images: Images = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Write captions with phrase spans and boxes.
 
     Rows are {"image", "text", "width", "height", "phrases", "split"}, a phrase {"start", "end", "type", "id",
@@ -109,15 +147,33 @@ def _flickr30k_entities(folder: Annotated[str, typer.Argument(help="Folder with 
     tally, lists = _tally(on_error, max_errors), read_splits(splits) if splits else {}
     rows = with_split(flickr30k_entities(folder, tally), lists, split, tally)
     parts = [Folder(Path(folder, name)).digest() for name in ("Annotations", "Sentences")]
-    _write(rows, "phrase captions", tally, output, images, images_out, [],
-           {"command": "flickr30k-entities", "folder": parts, "lists": _hash(lists), "split": split}, restart, quiet)
+    _write(
+        rows,
+        "phrase captions",
+        tally,
+        output,
+        images,
+        images_out,
+        [],
+        {"command": "flickr30k-entities", "folder": parts, "lists": _hash(lists), "split": split},
+        restart,
+        quiet,
+    )
 
 
 @prepare.command("coco")
-def _coco(annotations: Annotated[str, typer.Argument(help="captions_*.json or instances_*.json")], as_split: AsSplit = None,
-          drop_crowd: Annotated[bool, typer.Option("--drop-crowd", help="Drop boxes around crowds.")] = False,
-          images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-", on_error: OnError = "fail",
-          max_errors: MaxErrors = None, restart: Restart = False, quiet: Quiet = False) -> None:
+def _coco(
+    annotations: Annotated[str, typer.Argument(help="captions_*.json or instances_*.json")],
+    as_split: AsSplit = None,
+    drop_crowd: Annotated[bool, typer.Option("--drop-crowd", help="Drop boxes around crowds.")] = False,
+    images: Images = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Write captions or instance boxes of COCO.
 
     The file says which. Rows are {"image", "text"}, or one an image: {"image", "width", "height", "boxes",
@@ -130,17 +186,34 @@ def _coco(annotations: Annotated[str, typer.Argument(help="captions_*.json or in
         vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c | sort -rn | head
     """
     tally = _tally(on_error, max_errors)
-    _write(_named(coco(annotations, tally, drop_crowd), as_split), "rows", tally, output, images, images_out, [annotations],
-           {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd}, restart, quiet)
+    _write(
+        _named(coco(annotations, tally, drop_crowd), as_split),
+        "rows",
+        tally,
+        output,
+        images,
+        images_out,
+        [annotations],
+        {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd},
+        restart,
+        quiet,
+    )
 
 
 @prepare.command("visual-genome")
-def _visual_genome(image_data: Annotated[str, typer.Argument(help="image_data.json")],
-                   regions: Annotated[str | None, typer.Option("--regions", help="region_descriptions.json: captions.")] = None,
-                   keep_coco: Annotated[bool, typer.Option("--keep-coco", help="Keep the images of COCO too.")] = False,
-                   limit: Limit = None, images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-",
-                   on_error: OnError = "fail", max_errors: MaxErrors = None, restart: Restart = False,
-                   quiet: Quiet = False) -> None:
+def _visual_genome(
+    image_data: Annotated[str, typer.Argument(help="image_data.json")],
+    regions: Annotated[str | None, typer.Option("--regions", help="region_descriptions.json: captions.")] = None,
+    keep_coco: Annotated[bool, typer.Option("--keep-coco", help="Keep the images of COCO too.")] = False,
+    limit: Limit = None,
+    images: Images = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Write images outside COCO, region captions.
 
     The image list without COCO is the paper's bank of vokens. Ids are vg_nococo/ID. --limit 50000 takes the paper's
@@ -156,8 +229,13 @@ def _visual_genome(image_data: Annotated[str, typer.Argument(help="image_data.js
         raise typer.BadParameter("nothing to write: give --regions FILE, --images-out FILE, or both", param_hint="--images-out")
     _check_images(images, images_out, output if regions else "", urls=True)
     tally, photos, found = _tally(on_error, max_errors), Folder(images) if images else None, dict[str, Row]()
-    config = {"command": "visual-genome", "keep_coco": keep_coco, "limit": limit, "on_error": on_error,
-              "photos": photos.digest() if photos else None}
+    config = {
+        "command": "visual-genome",
+        "keep_coco": keep_coco,
+        "limit": limit,
+        "on_error": on_error,
+        "photos": photos.digest() if photos else None,
+    }
     rows = visual_genome(image_data, tally, keep_coco, limit)
     for _ in listing(with_photos(rows, photos, tally) if photos else rows, found, photos):
         pass  # all images must be known before the first region
@@ -170,10 +248,17 @@ def _visual_genome(image_data: Annotated[str, typer.Argument(help="image_data.js
 
 
 @prepare.command("conceptual-captions")
-def _conceptual_captions(table: Annotated[str, typer.Argument(help="Train_GCC-training.tsv or the like")],
-                         as_split: AsSplit = None, images: Images = None, images_out: ImagesOut = None,
-                         output: OutputFile = "-", on_error: OnError = "fail", max_errors: MaxErrors = None,
-                         restart: Restart = False, quiet: Quiet = False) -> None:
+def _conceptual_captions(
+    table: Annotated[str, typer.Argument(help="Train_GCC-training.tsv or the like")],
+    as_split: AsSplit = None,
+    images: Images = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Write captions and URLs of web images.
 
     The image is cc/LINE, or cc/SPLIT/LINE with --as-split. With --images its photo is LINE.jpg (or .png …) in that
@@ -187,15 +272,33 @@ def _conceptual_captions(table: Annotated[str, typer.Argument(help="Train_GCC-tr
     """
     tally = _tally(on_error, max_errors)
     rows = _named(conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc"), as_split)
-    _write(rows, "captions", tally, output, images, images_out, [table],
-           {"command": "conceptual-captions", "as_split": as_split}, restart, quiet, urls=True)
+    _write(
+        rows,
+        "captions",
+        tally,
+        output,
+        images,
+        images_out,
+        [table],
+        {"command": "conceptual-captions", "as_split": as_split},
+        restart,
+        quiet,
+        urls=True,
+    )
 
 
 @prepare.command("sbu")
-def _sbu(urls: Annotated[str, typer.Argument(help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json")],
-         captions: Annotated[str | None, typer.Argument(help="SBU_captioned_photo_dataset_captions.txt")] = None,
-         images: Images = None, images_out: ImagesOut = None, output: OutputFile = "-", on_error: OnError = "fail",
-         max_errors: MaxErrors = None, restart: Restart = False, quiet: Quiet = False) -> None:
+def _sbu(
+    urls: Annotated[str, typer.Argument(help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json")],
+    captions: Annotated[str | None, typer.Argument(help="SBU_captioned_photo_dataset_captions.txt")] = None,
+    images: Images = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Write captions and URLs of Flickr photos.
 
     The image is sbu/NAME, with the file name in its URL.
@@ -207,16 +310,32 @@ def _sbu(urls: Annotated[str, typer.Argument(help="SBU_captioned_photo_dataset_u
         vg prepare sbu sbu-captions-all.json --images photos --on-error skip --images-out images.jsonl -o captions.jsonl
     """
     tally = _tally(on_error, max_errors)
-    _write(sbu(urls, captions, tally), "captions", tally, output, images, images_out, [x for x in (urls, captions) if x],
-           {"command": "sbu"}, restart, quiet, urls=True)
+    _write(
+        sbu(urls, captions, tally),
+        "captions",
+        tally,
+        output,
+        images,
+        images_out,
+        [x for x in (urls, captions) if x],
+        {"command": "sbu"},
+        restart,
+        quiet,
+        urls=True,
+    )
 
 
 @prepare.command("openmoji")
-def _openmoji(folder: Annotated[str, typer.Argument(help="Folder for the PNG files; made if it is not there.")],
-              size: Annotated[int, typer.Option("--size", min=1, max=4096, help="Pixels of a side.")] = 224,
-              carriers: Annotated[int, typer.Option("--carriers", min=0, max=8, help="Sentences around each name.")] = 2,
-              limit: Limit = None, images_out: ImagesOut = None, output: OutputFile = "-", restart: Restart = False,
-              quiet: Quiet = False) -> None:
+def _openmoji(
+    folder: Annotated[str, typer.Argument(help="Folder for the PNG files; made if it is not there.")],
+    size: Annotated[int, typer.Option("--size", min=1, max=4096, help="Pixels of a side.")] = 224,
+    carriers: Annotated[int, typer.Option("--carriers", min=0, max=8, help="Sentences around each name.")] = 2,
+    limit: Limit = None,
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Draw a bank of emoji and write their names.
 
     The pictures are OpenMoji's, names and aliases Unicode's, both of installed packages: a bank of 1,600 images
@@ -241,12 +360,16 @@ def _openmoji(folder: Annotated[str, typer.Argument(help="Folder for the PNG fil
 
 
 @prepare.command("wikitext")
-def _wikitext(text: Annotated[str, typer.Argument(help="wiki.train.tokens or the like")],
-              drop_headings: Annotated[bool, typer.Option("--drop-headings", help="Drop ' = Title = ' lines.")] = False,
-              drop_empty: DropEmpty = False,
-              drop_short: Annotated[int, typer.Option("--drop-short", min=0, help="Drop lines of fewer words (paper: 5).")] = 0,
-              trim: Annotated[bool, typer.Option("--trim", help="Take off the space at both ends of a line.")] = False,
-              output: OutputFile = "-", restart: Restart = False, quiet: Quiet = False) -> None:
+def _wikitext(
+    text: Annotated[str, typer.Argument(help="wiki.train.tokens or the like")],
+    drop_headings: Annotated[bool, typer.Option("--drop-headings", help="Drop ' = Title = ' lines.")] = False,
+    drop_empty: DropEmpty = False,
+    drop_short: Annotated[int, typer.Option("--drop-short", min=0, help="Drop lines of fewer words (paper: 5).")] = 0,
+    trim: Annotated[bool, typer.Option("--trim", help="Take off the space at both ends of a line.")] = False,
+    output: OutputFile = "-",
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Drop headings and short lines of WikiText.
 
     Each filter is a flag of its own and counts on stderr what it drops; <unk> stays.
@@ -265,9 +388,14 @@ def _wikitext(text: Annotated[str, typer.Argument(help="wiki.train.tokens or the
 
 
 @prepare.command("sentences")
-def _sentences(text: Annotated[str, typer.Argument(help="A text, or a .jsonl with \"text\"; - is stdin.")] = "-",
-               language: Annotated[str, typer.Option("--language", help="Two letters: whose abbreviations to know.")] = "en",
-               drop_empty: DropEmpty = False, output: OutputFile = "-", restart: Restart = False, quiet: Quiet = False) -> None:
+def _sentences(
+    text: Annotated[str, typer.Argument(help='A text, or a .jsonl with "text"; - is stdin.')] = "-",
+    language: Annotated[str, typer.Option("--language", help="Two letters: whose abbreviations to know.")] = "en",
+    drop_empty: DropEmpty = False,
+    output: OutputFile = "-",
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
     """Split a text into sentences, one a line.
 
     Rules of the sentencex package, which need no data. Order stays, and so do empty lines, unless --drop-empty.
@@ -281,8 +409,16 @@ def _sentences(text: Annotated[str, typer.Argument(help="A text, or a .jsonl wit
     from vgtools.corpus import sentences, texts
 
     tally = Tally()
-    save(sentences(texts(text), language, tally, drop_empty), output, tally, "sentences",
-         {"command": "sentences", "language": language, "drop_empty": drop_empty}, [text], restart, quiet)
+    save(
+        sentences(texts(text), language, tally, drop_empty),
+        output,
+        tally,
+        "sentences",
+        {"command": "sentences", "language": language, "drop_empty": drop_empty},
+        [text],
+        restart,
+        quiet,
+    )
 
 
 def _named(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
