@@ -44,3 +44,16 @@ def vg() -> Runner:
         return subprocess.run(vg_command(*args), **keywords)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory, vg: Runner) -> Path:
+    """A folder with `encoder`, `run`, `feats.npy` and `vg.faiss`, tiny and random, built as a user builds them."""
+    from tests.tiny import save_encoder, save_feats, save_run_of
+
+    folder = tmp_path_factory.mktemp("tiny")
+    save_run_of(folder / "run", save_encoder(folder / "encoder"))
+    feats = save_feats(folder / "feats.npy")
+    done = vg("build-index", feats, "--matcher", folder / "run", "-o", folder / "vg.faiss", "--device", "cpu")
+    assert done.returncode == 0, done.stderr.decode()
+    return folder

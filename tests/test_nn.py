@@ -1,0 +1,113 @@
+"""The packed encoder against the models' own forward, and its independence of what shares a pack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny import WIDTH, save_encoder, text
+from vgtools.checkpoint import Encoder, load_encoder
+from vgtools.io import DataError, Exit
+from vgtools.nn import PackedEncoder
+from vgtools.text import Tokens, tokenize
+
+KINDS = ("bert", "roberta", "distilbert")
+
+
+def load(folder: Path, kind: str) -> Encoder:
+    return load_encoder(str(save_encoder(folder, kind, positions=64, still=False)))
+
+
+def hidden_of(encoder: PackedEncoder, tokens: Tokens) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """Return each sentence's hidden states in order, and those of [CLS]."""
+    lengths = np.diff(tokens.starts)
+    found: list[Any] = [None] * len(lengths)
+    first = np.zeros((len(lengths), encoder.layers * WIDTH), np.float32)
+    for hidden in encoder(tokens.ids, tokens.starts[:-1], lengths):
+        pieces = np.split(hidden.tokens.numpy(), np.cumsum(lengths[hidden.segments])[:-1])
+        for segment, piece in zip(hidden.segments.tolist(), pieces, strict=True):
+            assert found[segment] is None, "a segment came twice"
+            found[segment] = piece
+        first[hidden.segments] = hidden.first.numpy()
+    return found, first
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_hidden_states_are_those_of_padded_batches_by_the_models_own_forward(tmp_path: Path, kind: str, layers: int) -> None:
+    encoder = load(tmp_path, kind)
+    packed = PackedEncoder(encoder, layers, pack=100)
+    assert packed.packed is (kind != "distilbert")
+    tokens = tokenize(encoder.tokenizer, text(50, longest=40))
+    found, first = hidden_of(packed, tokens)
+    rows = [encoder.prefix + tokens.row(i)[0].tolist() + encoder.suffix for i in range(50)]
+    width = max(map(len, rows))
+    ids = torch.tensor([r + [0] * (width - len(r)) for r in rows])
+    mask = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
+    with torch.inference_mode():
+        own = encoder.model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    wanted = torch.cat(own[-layers:], -1).numpy()
+    for i, row in enumerate(rows):
+        np.testing.assert_allclose(found[i], wanted[i, 1 : len(row) - 1], atol=1e-5)
+        np.testing.assert_allclose(first[i], wanted[i, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_does_not_see_its_neighbours(tmp_path: Path, kind: str) -> None:
+    encoder = load(tmp_path, kind)
+    tokens = tokenize(encoder.tokenizer, text(60, longest=40))
+    together, _ = hidden_of(PackedEncoder(encoder, 2, pack=500), tokens)
+    packed = PackedEncoder(encoder, 2, pack=500)
+    for i in range(0, 60, 7):
+        alone = next(packed(tokens.ids, tokens.starts[i : i + 1], np.diff(tokens.starts)[i : i + 1]))
+        np.testing.assert_allclose(alone.tokens.numpy(), together[i], rtol=0, atol=2e-6)
+
+
+def test_more_memory_than_there_is_halves_the_pack_and_keeps_every_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load(tmp_path, "bert")
+    tokens = tokenize(encoder.tokenizer, text(40))
+    wanted, _ = hidden_of(PackedEncoder(encoder, 2), tokens)
+    packed = PackedEncoder(encoder, 2)
+    forward = packed._forward
+
+    def small(ids: Any, position: Any, runs: Any) -> Any:
+        if len(ids) > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a lot")
+        return forward(ids, position, runs)
+
+    monkeypatch.setattr(packed, "_forward", small)
+    found, _ = hidden_of(packed, tokens)
+    assert packed.halved
+    assert packed.pack == 64
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
+
+
+def test_no_memory_for_a_single_segment_ends_with_70(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load(tmp_path, "bert")
+    packed = PackedEncoder(encoder, 1)
+    monkeypatch.setattr(packed, "_forward", lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA out of memory")))
+    tokens = tokenize(encoder.tokenizer, ["a b c"])
+    with pytest.raises(DataError, match="one segment of 3 tokens") as error:
+        list(packed(tokens.ids, tokens.starts[:-1], np.diff(tokens.starts)))
+    assert error.value.code == Exit.CANNOT_GO_ON
+
+
+def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = load(tmp_path, "bert")
+    packed = PackedEncoder(encoder, 1)
+    monkeypatch.setattr(packed, "_forward", lambda *_: (_ for _ in ()).throw(RuntimeError("shapes disagree")))
+    tokens = tokenize(encoder.tokenizer, ["a b", "c"])
+    with pytest.raises(RuntimeError, match="shapes disagree"):
+        list(packed(tokens.ids, tokens.starts[:-1], np.diff(tokens.starts)))
+
+
+def test_more_layers_than_there_are_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 3 layers, the last 4 were wanted"):
+        PackedEncoder(load(tmp_path, "bert"), 4)
