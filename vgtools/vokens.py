@@ -11,8 +11,10 @@ starts at 0. One voken a token.
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +27,21 @@ from vgtools.io import DataError, Exit
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
 _flat = chain.from_iterable
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Switch Python's search for reference cycles off for a while.
+
+    Voken rows are millions of small lists without cycles; walking them again and again takes more time than parsing them.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class VokenRows(NamedTuple):

@@ -51,7 +51,7 @@ def revokenize(
     from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
     from vgtools.io import Progress, TextStats, read_windows
     from vgtools.systems.revokenization import revokenize_batch
-    from vgtools.vokens import VokenWriter, parse_rows
+    from vgtools.vokens import VokenWriter, no_collection, parse_rows
 
     target = load_tokenizer(tokenizer, offline=offline)
     config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit}
@@ -59,6 +59,7 @@ def revokenize(
     with (
         VokenWriter(output, config, inputs=[file], restart=restart) as out,
         Progress("revokenize", "tokens", quiet=quiet) as bar,
+        no_collection(),
     ):
         if out.complete:
             if not quiet:
