@@ -39,8 +39,9 @@ def test_items_are_those_of_json_at_any_chunk_size(tmp_path: Path, document: Any
 
 
 def test_a_number_cut_by_the_chunk_stays_whole(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("[1234567, 89]")
-    assert list(json_items(tmp_path / "x.json", 3)) == [("", 0, 1234567), ("", 1, 89)]
+    (tmp_path / "x.json").write_text("[1234567, 1e-5, 2.5, -3E+7]")
+    for chunk in range(1, 12):
+        assert [item for _, _, item in json_items(tmp_path / "x.json", chunk)] == [1234567, 1e-5, 2.5, -3e7]
 
 
 @pytest.mark.parametrize(

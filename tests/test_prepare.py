@@ -134,16 +134,16 @@ def test_a_folder_s_digest_changes_with_its_files(tmp_path: Path) -> None:
 
 
 def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
-    photo(tmp_path / "a.jpg", 224, 168)
-    photo(tmp_path / "b.jpg", 500, 375)
-    phrases = [{"start": 0, "end": 1, "boxes": [[1, 2, 500, 375]]}, {"start": 2, "end": 3, "boxes": []}]
+    photo(tmp_path / "a.jpg", 224, 149)
+    photo(tmp_path / "b.jpg", 500, 333)
+    phrases = [{"start": 0, "end": 1, "boxes": [[1, 2, 500, 333]]}, {"start": 2, "end": 3, "boxes": []}]
     rows: list[Row] = [
-        {"image": n, "width": 500, "height": 375, "phrases": phrases, "boxes": [[0, 0, 250, 100]]} for n in ("a.jpg", "b.jpg")
+        {"image": n, "width": 500, "height": 333, "phrases": phrases, "boxes": [[0, 0, 250, 100]]} for n in ("a.jpg", "b.jpg")
     ]
     small, same = prepare.with_photos(rows, Folder(tmp_path), Tally())
-    assert (small["width"], small["height"]) == (224, 168)
-    assert small["boxes"] == [[0, 0, 112, 44.8]]
-    assert [p["boxes"] for p in small["phrases"]] == [[[0.45, 0.9, 224, 168]], []]
+    assert (small["width"], small["height"]) == (224, 149)
+    assert small["boxes"] == [[0, 0, 112, 44.74]]
+    assert [p["boxes"] for p in small["phrases"]] == [[[0.45, 0.89, 224, 149]], []]
     assert same is rows[1]
 
 
@@ -290,7 +290,7 @@ CAPTIONS = [
     {"image_id": 20, "id": 3, "caption": "Two."},
 ]
 BOXES = [
-    {"image_id": 30, "id": 1, "category_id": 4, "bbox": [0.5, 10.25, 100.1, 20.2], "iscrowd": 0, "segmentation": [[1, 2]]},
+    {"image_id": 30, "id": 1, "category_id": 4, "bbox": [0.1, 10.25, 0.2, 20.2], "iscrowd": 0, "segmentation": [[1, 2]]},
     {"image_id": 30, "id": 2, "category_id": 9, "bbox": [1, 2, 3, 4], "iscrowd": 1},
 ]
 CATEGORIES = [{"id": 4, "name": "cat"}, {"id": 9, "name": "teddy bear"}]
@@ -317,12 +317,12 @@ def test_coco_boxes(tmp_path: Path) -> None:
     first: Row = {"image": "0030.jpg", "width": 640, "height": 480}
     empty = {"image": "0020.jpg", "width": 100, "height": 50, "boxes": [], "labels": [], "crowd": []}
     assert list(prepare.coco(file, tally)) == [
-        first | {"boxes": [[0.5, 10.25, 100.6, 30.45], [1, 2, 4, 6]], "labels": ["cat", "teddy bear"], "crowd": [0, 1]},
+        first | {"boxes": [[0.1, 10.25, 0.3, 30.45], [1, 2, 4, 6]], "labels": ["cat", "teddy bear"], "crowd": [0, 1]},
         empty,
     ]
     assert +tally.left_out == {}
     assert list(prepare.coco(file, tally, drop_crowd=True)) == [
-        first | {"boxes": [[0.5, 10.25, 100.6, 30.45]], "labels": ["cat"], "crowd": [0]},
+        first | {"boxes": [[0.1, 10.25, 0.3, 30.45]], "labels": ["cat"], "crowd": [0]},
         empty,
     ]
     assert +tally.left_out == {"crowd box": 1}

@@ -390,7 +390,7 @@ def _get(item: Any, key: str, kind: type | tuple[type, ...], path: str | Path, w
         found = f"{value!r:.40}" if isinstance(item, dict) and key in item else "missing"
         raise DataError(f'{where}: "{key}" is {found}, wanted {wanted}', path)
     if isinstance(value, str):
-        if any("\ud800" <= c <= "\udfff" for c in value):
+        if not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise DataError(f'{where}: "{key}" holds half a character (a lone surrogate)', path)
         return value.rstrip("\r\n")
     return value
