@@ -165,9 +165,10 @@ LETTERS |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not
 def walk(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
     """Find tokens in their sentence letter by letter: WordPiece without case and accents, or bytes."""
     tokens = tokenizer.encode(text, add_special_tokens=False).tokens
+    octets = tokenizer.token_to_id("[UNK]") is None
     letters: list[tuple[str, int]] = []
     for i, character in enumerate(text):
-        if tokenizer.token_to_id("[UNK]") is None:
+        if octets:
             letters += [(LETTERS[byte], i) for byte in character.encode()]
         elif not character.isspace():
             letters += [(c, i) for c in unicodedata.normalize("NFD", character.lower()) if unicodedata.category(c) != "Mn"]
