@@ -1,0 +1,261 @@
+"""Predictions of the downstream tasks: the form of `predictions.jsonl`, and its official scores.
+
+A fine-tuned model writes one `prediction_row` an example; `score_predictions` scores such rows again without the model, and,
+as each row carries its label, without the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools import metrics
+from vgtools.io import DataError, Exit, read_jsonl
+from vgtools.tasks import Example, Task, find_task, label_value
+
+
+def prediction_row(
+    task: Task,
+    example: Example,
+    prediction: int | float | str,
+    *,
+    score: float | None = None,
+    logits: Sequence[float] | None = None,
+    no_answer: float | None = None,
+) -> dict[str, Any]:
+    """Return the row of `predictions.jsonl` for one example.
+
+    Args:
+        task: the task.
+        example: what was asked.
+        prediction: class or choice number, score, or answer text ("" for none).
+        score: how sure the model is, optional.
+        logits: one a class or choice, optional.
+        no_answer: SQuAD 2.0, how sure the model is that there is no answer: a probability, or a difference of scores.
+
+    Returns:
+        `id`, `prediction` and, where the example has one, `label`: class names, choice numbers, scores, or answer texts
+        (a list, empty for an unanswerable question), so that a file of rows can be scored by itself.
+    """
+    named = task.kind == "classify"
+    row: dict[str, Any] = {"id": example.id, "prediction": task.labels[int(prediction)] if named else prediction}
+    if task.kind == "span":
+        row["label"] = [answer.text for answer in example.answers]
+    elif example.label is not None:
+        row["label"] = task.labels[int(example.label)] if named else example.label
+    extra = {"score": score, "logits": logits, "no_answer": no_answer}
+    return row | {key: value for key, value in extra.items() if value is not None}
+
+
+def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a `predictions.jsonl`, each checked.
+
+    Raises:
+        DataError: not jsonl, `id` or `prediction` missing, a label the task does not have, NaN, an id twice, or no rows;
+            with file and line.
+    """
+    task, seen = find_task(task) if isinstance(task, str) else task, set[str]()
+    for line, row in read_jsonl(path, {"id": str}):
+        _checked(task, row, path, line)
+        if row["id"] in seen:
+            raise DataError(f"the id {row['id']!r:.80} stands there already", path, line)
+        seen.add(row["id"])
+        yield row
+    if not seen:
+        raise DataError("holds no predictions; the run that writes it was perhaps stopped: run it again", path)
+
+
+def _checked(task: Task, row: Mapping[str, Any], path: str | Path | None, line: int | None) -> None:
+    if not isinstance(row.get("id"), str):
+        raise DataError(f'"id" must be a string, found {row.get("id")!r:.60}', path, line)
+    if row.get("prediction") is None:
+        raise DataError(f'the key "prediction" is missing or null; the row has {", ".join(row)}', path, line)
+    _value(task, "prediction", row["prediction"], path, line)
+    if "label" in row:
+        _value(task, "label", row["label"], path, line)
+    logits = row.get("logits", [])
+    if not isinstance(logits, list) or any(isinstance(x, bool) or not isinstance(x, (int, float)) for x in logits):
+        raise DataError(f'"logits" must be a list of numbers, found {logits!r:.60}', path, line)
+    for key in ("score", "no_answer"):
+        found = row.get(key, 0.0)
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+            raise DataError(f'"{key}" must be a finite number, found {found!r:.60}', path, line)
+
+
+def _value(task: Task, key: str, value: Any, path: str | Path | None, line: int | None) -> Any:
+    """Return a prediction or label as the metrics take it: class number, float, or text (label: list of texts)."""
+    if task.kind == "span":
+        if key == "label" and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            raise DataError(f'"label" must be a list of answer texts, found {value!r:.60}', path, line)
+        if key == "prediction" and not isinstance(value, str):
+            raise DataError(f'"prediction" must be an answer text, found {value!r:.60}', path, line)
+        return value
+    if task.kind == "regress" and key == "prediction":  # a model may leave the range of the scores
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise DataError(f'"prediction" must be a finite number, found {value!r:.60}', path, line)
+        return float(value)
+    return label_value(task, key, value, path, line)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """What SQuAD's metrics need of every question."""
+
+    exact: metrics.Array  # (N,) exact match with every answer given
+    overlap: metrics.Array  # (N,) F1 with every answer given
+    answerable: metrics.Array  # (N,) bool
+    answered: metrics.Array  # (N,) bool, the prediction is not ""
+    no_answer: metrics.Array | None  # (N,), SQuAD 2.0 where the rows have it
+
+
+@dataclass(frozen=True)
+class Items:
+    """Predictions beside their gold, in the order of the examples, ready for the metrics and the bootstrap."""
+
+    ids: list[str]
+    gold: metrics.Array  # (N,) class numbers or scores; span: zeros
+    predicted: metrics.Array  # (N,) likewise; span: each item's mean of exact match and F1
+    statistic: metrics.Statistic  # makes the headline, as a fraction, of gold and predicted
+    spans: Spans | None = None
+
+
+def gather(
+    task: Task | str,
+    predictions: Iterable[Mapping[str, Any]],
+    examples: Iterable[Example] | None = None,
+    *,
+    threshold: float | None = None,
+    file: str | Path | None = None,
+) -> Items:
+    """Join predictions to their gold by id.
+
+    Args:
+        task: a task or its name.
+        predictions: rows of `predictions.jsonl`.
+        examples: the gold; None takes the rows' own `label`.
+        threshold: SQuAD 2.0, withhold answers whose `no_answer` is above it.
+        file: named in errors.
+
+    Raises:
+        DataError: an id missing, unknown or twice, a row without gold, `no_answer` in some rows only.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    rows: dict[str, Mapping[str, Any]] = {}
+    for row in predictions:
+        _checked(task, row, file, None)
+        if row["id"] in rows:
+            raise DataError(f"two predictions for the id {row['id']!r:.80}", file)
+        rows[row["id"]] = row
+    gold: dict[str, Any] = {}
+    if examples is None:
+        gold = {name: row.get("label") for name, row in rows.items()}
+    else:
+        for example in examples:
+            gold[example.id] = [a.text for a in example.answers] if task.kind == "span" else example.label
+        for found, wanted, what in ((rows, gold, "has no prediction"), (gold, rows, "is predicted but not in the examples")):
+            odd = [name for name in wanted if name not in found]
+            if odd:
+                raise DataError(
+                    f"{len(odd)} of {len(gold)} examples: the id {odd[0]!r:.80} {what}; predict the same file that is scored",
+                    file,
+                )
+    if not gold:
+        raise DataError("there are no predictions to score", file)
+    for name, value in gold.items():
+        if value is None:
+            raise DataError(f"the id {name!r:.80} has no label; a file without labels cannot be scored", file)
+    ids = list(gold)
+    said = [_value(task, "prediction", rows[name]["prediction"], file, None) for name in ids]
+    real = [_value(task, "label", gold[name], file, None) for name in ids]
+    if task.kind != "span":
+        return Items(ids, np.array(real), np.array(said), metrics.mean_of(task.metrics))
+    spans = _spans(task, said, real, [rows[name].get("no_answer") for name in ids], threshold, file)
+    both = (spans.exact + spans.overlap) / 2
+    if spans.no_answer is not None and threshold is not None:
+        both = np.where(spans.no_answer > threshold, (~spans.answerable).astype(np.float64), both)
+    return Items(ids, np.zeros(len(ids)), both, metrics.mean, spans)
+
+
+def _spans(
+    task: Task,
+    said: list[str],
+    real: list[list[str]],
+    sure: list[float | None],
+    threshold: float | None,
+    file: str | Path | None,
+) -> Spans:
+    version_2 = task.name == "squad-2.0"
+    scores = np.array([metrics.squad_item(text, texts, version_2) for text, texts in zip(said, real, strict=True)])
+    have = sum(value is not None for value in sure)
+    if 0 < have < len(sure):
+        raise DataError(f"{have} of {len(sure)} rows have no_answer; all or none must", file)
+    if threshold is not None and not (have and version_2):
+        raise DataError("a no-answer threshold needs squad-2.0 and no_answer in every row", file, code=Exit.USAGE)
+    no_answer = np.array(sure, np.float64) if have and version_2 else None
+    return Spans(scores[:, 0], scores[:, 1], np.array([bool(t) for t in real]), np.array([bool(t) for t in said]), no_answer)
+
+
+def score_predictions(
+    task: Task | str,
+    predictions: Iterable[Mapping[str, Any]],
+    examples: Iterable[Example] | None = None,
+    *,
+    threshold: float | None = None,
+    file: str | Path | None = None,
+) -> dict[str, float]:
+    """Score saved predictions with the task's official metrics; no model is needed.
+
+    Args: as `gather`.
+
+    Returns:
+        The metrics by name, in percent as the papers print them (correlations times 100), `headline` (their mean: QQP and
+        MRPC F1 and accuracy, STS-B both correlations, SQuAD exact match and F1), and `total`, the number of examples.
+        SQuAD 2.0 adds HasAns_/NoAns_ values, and with `no_answer` best_exact, best_f1 and their thresholds (`_thresh`,
+        in the unit of `no_answer`).
+
+    Raises:
+        DataError: as `gather`.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    items = gather(task, predictions, examples, threshold=threshold, file=file)
+    spans = items.spans
+    if spans is None:
+        found = {name: float(metrics.METRICS[name](items.gold, items.predicted, None)) for name in task.metrics}
+    elif task.name == "squad-2.0":
+        found = metrics.squad2_breakdown(
+            spans.exact, spans.overlap, spans.answerable, spans.answered, spans.no_answer, threshold
+        )
+    else:
+        found = {"exact": float(spans.exact.mean()), "f1": float(spans.overlap.mean())}
+    percent = {name: value if name.endswith("_thresh") else 100 * value for name, value in found.items()}
+    return percent | {"headline": headline(task, percent), "total": len(items.ids)}
+
+
+def headline(task: Task | str, scores: Mapping[str, float]) -> float:
+    """Return the one number of a task in a table: the mean of its metrics.
+
+    Source: Vokenization, section 4.3 (QQP is the mean of F1 and accuracy, after Wang et al. 2019).
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    return sum(scores[name] for name in task.metrics) / len(task.metrics)
+
+
+def average(scores: Mapping[str, Mapping[str, float]]) -> float:
+    """Return `Avg.` of Table 2: the macro mean of the tasks' headlines, each SQuAD one task with mean(EM, F1).
+
+    Args:
+        scores: task name -> its metrics, as `score_predictions` gives them.
+
+    Raises:
+        ValueError: no tasks.
+
+    Source: Vokenization, Table 2; its rows 1 and 4 give 75.6 and 82.1 so.
+    """
+    if not scores:
+        raise ValueError("the average of no tasks")
+    return sum(headline(name, values) for name, values in scores.items()) / len(scores)
