@@ -102,12 +102,17 @@ def test_order_other_keys_and_empty_lines_stay() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(alphabet=st.sampled_from(list('ab C.!?"“”()@,…。é\u0301🏳\ufe0f\u2028\t\x00')), max_size=40))
+@given(st.text(alphabet=st.sampled_from(list('ab C.!?"“”()@,…。é\u0301🏳\ufe0f\u2028\u00a0\u3000\t\x00')), max_size=40))
 def test_no_character_but_white_space_is_lost(text: str) -> None:
     found = split(text)
     if text.strip():
         assert "".join("".join(found).split()) == "".join(text.split())
         assert all(s == s.strip() and s for s in found)
+
+
+def test_wide_spaces_are_spaces() -> None:
+    assert split("C\u2028.") == ["C\u2028."]  # the splitter itself panics on this one
+    assert split("Yes.\u00a0Good.\u3000No.") == ["Yes.", "Good.", "No."]
 
 
 def test_a_long_line_takes_linear_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -77,8 +78,10 @@ def sentences(rows: Iterable[Row], language: str, tally: Tally, drop_empty: bool
             else:
                 yield row
             continue
+        # Of the same length, so that cuts fit. A wide space makes sentencex 1.0.32 cut inside a character (and panic).
+        safe = re.sub(r"[^\S\x00-\x7f]", " ", text).replace("@.@", "@,@")
         start = end = 0
-        for piece in sentencex.segment(language, text.replace("@.@", "@,@")):
+        for piece in sentencex.segment(language, safe):
             # A piece without a word, such as the `)` behind `( He left . )`, belongs to the sentence before it.
             if any(map(str.isalnum, piece)) and any(map(str.isalnum, text[start:end])):
                 yield row | {"text": text[start:end].strip()}
