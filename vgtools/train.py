@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, atomic_write
+from vgtools.checkpoint import Encoder, open_run, save_run
+from vgtools.io import DataError, Exit, atomic_write, config_difference, dumps, read_json, sha256_file
 from vgtools.nn import is_out_of_memory
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of the seed and the epoch.
@@ -231,10 +232,13 @@ def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: T
         raise KeyError(f"the model returns the losses {sorted(losses)}, there are weights for {sorted(weights)}")
     total = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
     if not torch.isfinite(total):
-        found = ", ".join(f"{name} {float(value.detach())}" for name, value in losses.items())
-        raise DataError(f"the loss is no longer a number in step {state.step + 1}, epoch {state.epoch + 1} ({found}); "
-                        f"{_last_good(state)} a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
+        raise _diverged("the loss", state, ", ".join(f" {name} {float(v.detach())}" for name, v in losses.items()))
     return {**losses, "loss": total}
+
+
+def _diverged(what: str, state: TrainState, found: str) -> DataError:
+    return DataError(f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}{found and ':'}{found}; "
+                     f"{_last_good(state)} a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
 
 
 def _last_good(state: TrainState) -> str:
@@ -246,8 +250,9 @@ def _step(model: nn.Module, optimizer: torch.optim.AdamW, config: TrainConfig, s
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
-    if torch.isfinite(norm):  # an infinite gradient would spoil every weight: the step is left out, the loss tells
-        optimizer.step()
+    if not torch.isfinite(norm):  # one such step would spoil every weight
+        raise _diverged("the gradient", state, "")
+    optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     state.step += 1
     return float(norm)
@@ -265,3 +270,101 @@ def _record(
         **means,
         "end": end,
     }
+
+
+# ---------------------------------------------------------------------------------------------------------- run directories
+
+
+class TrainingRun:
+    """The directory of one training: resumes the same configuration, refuses another, keeps the best epoch.
+
+    While it trains it holds `checkpoint.safetensors` and `best.safetensors`; when it is finished, what `save_run` writes and
+    `metrics.jsonl`, one record an epoch.
+
+    Args:
+        path: the directory; made if needed.
+        kind: of the run, for example `matcher`.
+        config: what decides the weights, JSON values.
+        restart: throw away what is there.
+
+    Attributes:
+        complete: a former run with this configuration finished: nothing to do.
+        state: where `train` starts.
+        records: one of each epoch so far.
+
+    Raises:
+        DataError: another configuration is in the way (78, both sides printed), the directory is something else (73), or
+            what it holds is damaged (65).
+    """
+
+    def __init__(self, path: str | Path, kind: str, config: Mapping[str, Any], restart: bool = False) -> None:
+        self.path, self.kind, self.config = Path(path), kind, dict(config)
+        self._checkpoint, self._best = self.path / "checkpoint.safetensors", self.path / "best.safetensors"
+        self.complete = False
+        ours = [n for n in ("run.json", "checkpoint.safetensors", "best.safetensors") if (self.path / n).exists()]
+        if self.path.exists() and not ours and any(self.path.iterdir()):
+            raise DataError("is not empty and no run of vg; choose another -o", self.path, code=Exit.CANNOT_CREATE)
+        if (self.path / "run.json").exists() and read_json(self.path / "run.json").get("kind") != kind:
+            raise DataError(f"holds a run of another kind than {kind}; choose another -o", self.path, code=Exit.CANNOT_CREATE)
+        if restart:
+            for name in ("run.json", "checkpoint.safetensors", "best.safetensors", "metrics.jsonl"):
+                (self.path / name).unlink(missing_ok=True)
+        if (self.path / "run.json").exists():
+            self._same(open_run(self.path, kind).info["config"], "a finished run")
+            self.complete = True
+            self._clear()
+            self.state = TrainState()
+            with open(self.path / "metrics.jsonl", "rb") as stream:
+                self.state.notes = {"records": [json.loads(line) for line in stream]}
+        elif self._checkpoint.exists():
+            self.state = TrainState.load(self._checkpoint)
+            self._same(self.state.notes["config"], "an unfinished run")
+        else:
+            self.state = TrainState()
+            self.state.notes = {"config": self.config, "records": [], "score": None}
+
+    def _same(self, before: Mapping[str, Any], what: str) -> None:
+        difference = config_difference(before, self.config)
+        if difference:
+            raise DataError(f"{what} with other settings is in the way: {difference}. Give the same settings to go on, another "
+                            "-o, or --restart to start over", self.path, code=Exit.CONFIG)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of the epochs so far."""
+        return list(self.state.notes["records"])
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.state.save(self._checkpoint)
+
+    def end_epoch(self, model: nn.Module, record: Mapping[str, Any], score: float) -> dict[str, Any]:
+        """Note an epoch, keep its weights if none scored higher, and write a checkpoint; return the record with `best`."""
+        from safetensors.torch import save
+
+        before = self.state.notes["score"]
+        best = before is None or score >= before  # of equals the later one: it has seen more
+        if best:
+            atomic_write(self._best, save({k: t.detach().cpu().contiguous() for k, t in model.state_dict().items()}))
+            self.state.notes["score"] = score
+        noted = {**record, "best": best}
+        self.state.notes["records"].append(noted)
+        atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
+        self.save()
+        return noted
+
+    def finish(self, info: Mapping[str, Any], encoder: Encoder | None = None) -> None:
+        """Write the run with the weights of the best epoch, and clear what only a resume needs."""
+        from safetensors.torch import load
+
+        best = max(i for i, record in enumerate(self.records) if record["best"])
+        facts = {"config": self.config, **info, "best": self.records[best],
+                 "metrics": {"sha256": sha256_file(self.path / "metrics.jsonl")}}
+        save_run(self.path, self.kind, load(self._best.read_bytes()), facts, encoder)
+        self.complete = True
+        self._clear()
+
+    def _clear(self) -> None:
+        for name in ("checkpoint.safetensors", "best.safetensors"):
+            for path in (self.path / name, self.path / f"{name}.tmp"):
+                path.unlink(missing_ok=True)

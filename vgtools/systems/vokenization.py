@@ -62,18 +62,41 @@ class MatcherConfig:
     root: bool = True
     loss: str = "info_nce"
     margin: float = 0.5
-    share: float = 0.5
+    share: float = 0.7
     stop_share: float = 0.3
 
 
 # What section 3.2, appendix A.1 and the published code say, as changes to the defaults above and to those of training.
 PAPER: dict[str, Any] = {
-    "hidden": 256, "dim": 64, "dropout": 0.3, "sentence": False, "root": False, "loss": "hinge", "margin": 0.5,
-    "stop_share": 1.0, "epochs": 20, "batch_size": 256, "lr": 1e-3, "schedule": "constant", "warmup": 0.0,
+    "hidden": 256,
+    "dim": 64,
+    "dropout": 0.3,
+    "sentence": False,
+    "root": False,
+    "loss": "hinge",
+    "margin": 0.5,
+    "stop_share": 1.0,
+    "epochs": 20,
+    "batch_size": 256,
+    "lr": 1e-3,
+    "schedule": "constant",
+    "warmup": 0.0,
 }
 DEFAULT: dict[str, Any] = {
-    "hidden": 512, "dim": 256, "dropout": 0.3, "sentence": True, "root": True, "loss": "info_nce", "margin": 0.5,
-    "stop_share": 0.3, "epochs": 6, "batch_size": 384, "lr": 1.5e-3, "schedule": "cosine", "warmup": 0.1,
+    "hidden": 512,
+    "dim": 256,
+    "dropout": 0.3,
+    "sentence": True,
+    "root": True,
+    "loss": "info_nce",
+    "margin": 0.5,
+    "share": 0.7,
+    "stop_share": 0.3,
+    "epochs": 6,
+    "batch_size": 384,
+    "lr": 1.5e-3,
+    "schedule": "cosine",
+    "warmup": 0.1,
 }
 PRESETS = {"default": DEFAULT, "paper": PAPER}
 
@@ -142,7 +165,7 @@ class TokenImageMatcher(nn.Module):
         images = self.embed_images(batch.feats)
         if self.config.loss == "hinge":
             return {"hinge": hinge_loss(text, images[batch.own], images[batch.other], self.config.margin)}
-        scale = self.log_scale.exp().clamp(max=100.0)
+        scale = self.log_scale.clamp(max=math.log(100.0)).exp()
         return {"info_nce": info_nce(text, batch.own, images, scale, batch.keys, batch.holders, self.config.share)}
 
 
@@ -204,13 +227,15 @@ def hinge_loss(tokens: Tensor, images: Tensor, negatives: Tensor, margin: float 
     Deviation: mean over tokens; the paper sums. Multiply by T for its value.
     """
     if not tokens.shape == images.shape == negatives.shape:
-        raise ValueError(f"one image and one negative a token are wanted, (T, E) each; given {tuple(tokens.shape)}, "
-                         f"{tuple(images.shape)}, {tuple(negatives.shape)}")
+        raise ValueError(
+            f"one image and one negative a token are wanted, (T, E) each; given {tuple(tokens.shape)}, "
+            f"{tuple(images.shape)}, {tuple(negatives.shape)}"
+        )
     return F.relu(margin - (tokens * images).sum(1) + (tokens * negatives).sum(1)).mean()
 
 
 def info_nce(
-    tokens: Tensor, own: Tensor, images: Tensor, scale: Tensor, keys: Tensor, holders: Tensor, share: float = 0.5
+    tokens: Tensor, own: Tensor, images: Tensor, scale: Tensor, keys: Tensor, holders: Tensor, share: float = 0.7
 ) -> Tensor:
     """Return the cross entropy of choosing a token's images among all of the batch.
 
@@ -235,8 +260,10 @@ def info_nce(
     Deviation: not in Tan & Bansal 2020, which takes `hinge_loss`.
     """
     if len(own) != len(tokens) or len(keys) != len(tokens) or holders.shape[1] != len(images):
-        raise ValueError(f"wanted own (T,), keys (T,), holders (K, C) for tokens {tuple(tokens.shape)}, images "
-                         f"{tuple(images.shape)}; given {tuple(own.shape)}, {tuple(keys.shape)}, {tuple(holders.shape)}")
+        raise ValueError(
+            f"wanted own (T,), keys (T,), holders (K, C) for tokens {tuple(tokens.shape)}, images "
+            f"{tuple(images.shape)}; given {tuple(own.shape)}, {tuple(keys.shape)}, {tuple(holders.shape)}"
+        )
     logits = scale * tokens @ images.T  # (T, C)
     target = logits.gather(1, own[:, None])[:, 0]
     if share and len(holders):
@@ -268,8 +295,9 @@ class Holds(NamedTuple):
     counts: Array  # (P,) captions of the image that hold it
 
 
-def read_captions(texts: Sequence[str], images: Sequence[int], tokenizer: Any, longest: int,
-                  stop_words: frozenset[str] | None = None) -> tuple[Captions, dict[str, int]]:
+def read_captions(
+    texts: Sequence[str], images: Sequence[int], tokenizer: Any, longest: int, stop_words: frozenset[str] | None = None
+) -> tuple[Captions, dict[str, int]]:
     """Tokenise captions and find their content words.
 
     Args:
@@ -342,11 +370,14 @@ class HiddenStates:
         self._encoder, self._tokens = encoder, tokens
         self._lengths = np.diff(tokens.starts)
         width = encoder.layers * encoder.encoder.width
-        self.bytes = 2 * width * (len(tokens.ids) + 2 * len(self._lengths))
+        wanted = 2 * width * (len(tokens.ids) + 2 * len(self._lengths))
+        self.held = 0  # bytes in memory
         self._kept: States | None = None
-        if self.bytes <= budget:
-            kept = States(*(torch.empty(n, width, dtype=torch.float16)
-                            for n in (len(tokens.ids), len(self._lengths), len(self._lengths))))
+        if wanted <= budget:
+            self.held = wanted
+            kept = States(
+                *(torch.empty(n, width, dtype=torch.float16) for n in (len(tokens.ids), len(self._lengths), len(self._lengths)))
+            )
             for start in range(0, len(self._lengths), 4096):
                 part = np.arange(start, min(start + 4096, len(self._lengths)))
                 found = self._compute(part)
@@ -395,8 +426,15 @@ class Batch(NamedTuple):
     holders: Tensor  # (K, C) rows sum to 1
 
 
-def make_batches(captions: Captions, states: HiddenStates, feats: Array, config: MatcherConfig, batch_size: int, seed: int,
-                 device: torch.device) -> Batches:
+def make_batches(
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    config: MatcherConfig,
+    batch_size: int,
+    seed: int,
+    device: torch.device,
+) -> Batches:
     """Return the batches of an epoch as a pure function of (seed, epoch), as `train` wants them.
 
     Captions are shuffled and cut into batches of equal size, at most `batch_size`.
@@ -419,8 +457,15 @@ def steps_per_epoch(captions: Captions, batch_size: int) -> int:
     return -(-len(captions.images) // batch_size)
 
 
-def collate(captions: Captions, states: HiddenStates, feats: Array, config: MatcherConfig, sentences: Array,
-            rng: np.random.Generator, device: torch.device | str = "cpu") -> Batch:
+def collate(
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    config: MatcherConfig,
+    sentences: Array,
+    rng: np.random.Generator,
+    device: torch.device | str = "cpu",
+) -> Batch:
     """Build the batch of some captions: the tokens to learn from, the images, and who else holds a token's stem.
 
     Args:
@@ -460,8 +505,16 @@ def collate(captions: Captions, states: HiddenStates, feats: Array, config: Matc
     arrays = (rows, own[rows], other[rows], compact)
     at = [torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(device) for a in arrays]
     bank_feats = torch.from_numpy(np.asarray(feats[distinct], np.float32)).to(device)
-    return Batch(hidden.to(device).float(), at[0], found.means.to(device).float(), bank_feats, at[1], at[2], at[3],
-                 torch.from_numpy(holders).to(device))
+    return Batch(
+        hidden.to(device).float(),
+        at[0],
+        found.means.to(device).float(),
+        bank_feats,
+        at[1],
+        at[2],
+        at[3],
+        torch.from_numpy(holders).to(device),
+    )
 
 
 def _holders(holds: Holds, images: Array, keys: Array) -> Array:
@@ -491,8 +544,9 @@ class Ranked(NamedTuple):
 
 
 @torch.inference_mode()
-def rank_captions(matcher: TokenImageMatcher, captions: Captions, states: HiddenStates, feats: Array,
-                  bank: Array | None = None) -> Iterator[Ranked]:
+def rank_captions(
+    matcher: TokenImageMatcher, captions: Captions, states: HiddenStates, feats: Array, bank: Array | None = None
+) -> Iterator[Ranked]:
     """Rank the own image of every token and caption among a bank of images, block by block.
 
     A caption's embedding is the normalised mean of its tokens' (`level="sentence"`: that of [CLS]). Among images of the same
@@ -510,8 +564,12 @@ def rank_captions(matcher: TokenImageMatcher, captions: Captions, states: Hidden
     """
     device = next(matcher.parameters()).device
     bank = np.unique(captions.images) if bank is None else np.unique(bank)
-    images = torch.cat([matcher.embed_images(torch.from_numpy(np.asarray(feats[part], np.float32)).to(device))
-                        for part in np.array_split(bank, -(-len(bank) // 4096))])
+    images = torch.cat(
+        [
+            matcher.embed_images(torch.from_numpy(np.asarray(feats[part], np.float32)).to(device))
+            for part in np.array_split(bank, -(-len(bank) // 4096))
+        ]
+    )
     lengths = np.diff(captions.tokens.starts)
     for start in range(0, len(captions.images), 256):
         sentences = np.arange(start, min(start + 256, len(captions.images)))
@@ -547,8 +605,9 @@ def recall(ranks: Array) -> dict[str, float]:
     return {f"r{k}": round(100 * float((ranks < k).mean()), 2) if len(ranks) else 0.0 for k in (1, 5, 10)}
 
 
-def evaluate_matcher(matcher: TokenImageMatcher, captions: Captions, states: HiddenStates, feats: Array,
-                     bank: Array | None = None) -> dict[str, Any]:
+def evaluate_matcher(
+    matcher: TokenImageMatcher, captions: Captions, states: HiddenStates, feats: Array, bank: Array | None = None
+) -> dict[str, Any]:
     """Measure true recall: the own image among the first k of the whole bank.
 
     Returns:
@@ -572,6 +631,13 @@ def evaluate_matcher(matcher: TokenImageMatcher, captions: Captions, states: Hid
         result["concept"] = round(100 * float(hits.mean()), 2) if len(hits) else 0.0
     result["caption"] = recall(np.concatenate([b.caption_ranks for b in blocks]))
     return result
+
+
+def score(found: Mapping[str, Any] | None) -> float:
+    """Return what the best epoch is chosen by: content words' R@10 plus concept hit; of sentences, R@10; 0 if not measured."""
+    if not found:
+        return 0.0
+    return float(found["content"]["r10"] + found["concept"] if "content" in found else found["caption"]["r10"])
 
 
 def holds_stem(holds: Holds, images: Array, keys: Array) -> Array:
