@@ -133,12 +133,14 @@ def test_every_token_has_the_brute_force_voken(vg: Runner, source: Tokenizer, ta
         assert after["scores"] == [score[v] for v in after["vokens"]]
     tokens, none = (sum(f(r["vokens"]) for r in got) for f in (len, lambda v: v.count(-1)))
     assert none > 0
-    assert f"6 rows, {tokens} tokens, {none} without voken" in done.stderr.decode()
+    assert f"6 rows, {tokens} tokens, {none} of them overlap no token" in done.stderr.decode()
 
 
 def test_its_own_tokenizer_changes_nothing(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
     rows = rows_of(target[1], SENTENCES)  # each byte of a character, each lone space has a voken of its own
-    assert parse(vg("revokenize", "-q", "-t", target[0], input=jsonl(rows), check=True).stdout) == rows
+    done = vg("revokenize", "-t", target[0], input=jsonl(rows), check=True)
+    assert parse(done.stdout) == rows
+    assert b" 0 of them overlap no token" in done.stderr
 
 
 def test_lists_of_k_are_carried_as_they_are(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
@@ -238,6 +240,16 @@ def test_the_writer_adds_up_counts_over_runs(tmp_path: Path) -> None:
     assert (tmp_path / "x.jsonl").read_bytes() == b'{"text":"x","spans":[[0,1]],"vokens":[4],"scores":[0.5]}\n' * 2
     manifest = io.read_manifest(tmp_path / "x.jsonl", "vokens")
     assert (manifest["rows"], manifest["tokens"], manifest["seen"]) == (2, 2, 4)
+
+
+def test_packed_rows_end_where_they_end_over_several_writes(tmp_path: Path) -> None:
+    rows = [{"vokens": [4, 5]}, {"vokens": []}, {"vokens": np.array([6])}]
+    with VokenWriter(str(tmp_path / "x.npy"), {}) as out:
+        for _ in range(2):
+            out.write(rows, np.array([1, 2, 3]))
+        out.finish()
+    assert io.open_npy(tmp_path / "x.npy").tolist() == [[1, 4], [2, 5], [3, 6]] * 2
+    assert io.open_npy(tmp_path / "x.rows.npy").tolist() == [2, 2, 3, 5, 5, 6]
 
 
 # ------------------------------------------------------------------------------------------------------------- bad input

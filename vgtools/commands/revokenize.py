@@ -75,7 +75,7 @@ def revokenize(
         replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
         counts = out.counts
         print(
-            f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {counts.get('none', 0):,} without voken"
+            f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {counts.get('none', 0):,} of them overlap no token of the source"
             f"{replaced}",
             file=sys.stderr,
         )
