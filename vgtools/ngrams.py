@@ -73,11 +73,8 @@ class Words:
 
     def encode(self, sentences: Sequence[str]) -> Array:
         """Return the (tokens + sentences,) uint32 ids of sentences that hold no line end."""
-        text = "\n".join([*sentences, ""])
-        if text.isascii():
-            tokens = self._ascii.findall(text.lower())
-        else:
-            tokens = self._token.findall(unicodedata.normalize("NFC", text).lower())
+        text = "\n".join([*(x if x.isascii() else unicodedata.normalize("NFC", x) for x in sentences), ""]).lower()
+        tokens = (self._ascii if text.isascii() else self._token).findall(text)
         return np.fromiter(map(self._ids.__getitem__, tokens), np.uint32, len(tokens))
 
     def names(self) -> list[str]:
@@ -318,7 +315,7 @@ def _shared_part(p: Array, q: Array) -> float:
 def _finish(shared: float, p: float, q: float, base: str) -> float:
     """Add what occurs on one side alone, with probability p and q in all: an event of probability p adds p / 2 bits."""
     bits = min(1.0, max(0.0, shared + 0.5 * (p + q)))
-    return bits * math.log(2) if base == "e" else bits
+    return bits * {"2": 1.0, "e": math.log(2), "10": math.log10(2)}[base]
 
 
 def jsd(a: Array, b: Array, base: str = "2") -> float:
@@ -327,9 +324,10 @@ def jsd(a: Array, b: Array, base: str = "2") -> float:
     Args:
         a: (V,) counts, at least one above 0.
         b: (W,) counts, at least one above 0.
-        base: "2" for bits, from 0 to 1; "e" for nats, from 0 to ln 2.
+        base: "2" for bits, from 0 to 1; "e" for nats, from 0 to ln 2; "10" from 0 to log10(2).
 
-    Source: Tan & Bansal 2020 (Vokenization), Table 1; the paper does not name its base.
+    Source: Tan & Bansal 2020 (Vokenization), Table 1. The paper does not name its base; captions against Wikipedia
+    text come to its 0.15 and 0.27 in base 10.
     """
     size, a_total, b_total = min(len(a), len(b)), int(a.sum()), int(b.sum())
     both = np.flatnonzero((a[:size] > 0) & (b[:size] > 0))
@@ -338,7 +336,13 @@ def jsd(a: Array, b: Array, base: str = "2") -> float:
 
 
 def jsd_pairs(a: PairCounts, b: PairCounts, base: str = "2") -> float:
-    """Return the Jensen-Shannon divergence of two counts of pairs, block by block; both hold at least one pair."""
+    """Return the Jensen-Shannon divergence of two counts of pairs, block by block; both hold at least one pair.
+
+    Args:
+        a: one text's pairs.
+        b: the other's, over the same ids.
+        base: as of `jsd`.
+    """
     shared, a_alone, b_alone = 0.0, a.total, b.total
     for left, right in _in_blocks([a.runs(), b.runs()], _CHUNK):
         if not len(left.keys) or not len(right.keys):

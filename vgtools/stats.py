@@ -52,7 +52,7 @@ def read_sentences(path: str, stats: io.TextStats | None = None) -> Iterator[str
 # ------------------------------------------------------------------------------------------------------------- grounding
 
 
-def content_types(names: Sequence[str], stop_words: frozenset[str] | None = None) -> Array:
+def content_types(names: Sequence[str], stop_words: frozenset[str] | None = None, punctuation: bool = False) -> Array:
     """Return which types have a letter or digit and are no stop word: (V,) bool.
 
     A piece is compared without its space mark (`Ġthe`), not without its `##`: the paper counts `##k` and `##l` as types.
@@ -60,10 +60,14 @@ def content_types(names: Sequence[str], stop_words: frozenset[str] | None = None
     Args:
         names: what each id stands for.
         stop_words: lower-case words; our own list if None.
+        punctuation: types without letter or digit are content, too.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 2.3, "after removing all stop words", which leaves open whether
+    punctuation marks remain. XDBERT's appendix D puts them among the stop words.
     """
     stop = load_stop_words() if stop_words is None else stop_words
     plain = (name.lstrip("Ġ▁").lower().replace("’", "'") for name in names)
-    return np.fromiter((any(map(str.isalnum, name)) and name not in stop for name in plain), bool, len(names))
+    return np.fromiter(((punctuation or any(map(str.isalnum, name))) and name not in stop for name in plain), bool, len(names))
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class Survey:
         captions: text that says which types are grounded, or None.
         base: of the divergence, "2" or "e".
         above: how often a grounded type occurs at least in the captions, less one.
-        content_only: ratio of tokens that are neither stop words nor punctuation.
+        content_only: ratio of tokens that are content, not of all.
+        punctuation: punctuation marks are content, too.
         memory: bytes for the 2-gram counts of one corpus.
         limit: lines of each text, or None.
         keep: corpora that will be asked for.
@@ -131,6 +136,7 @@ class Survey:
         base: str = "2",
         above: int = GROUNDED_ABOVE,
         content_only: bool = False,
+        punctuation: bool = False,
         memory: int = 1 << 30,
         limit: int | None = None,
         keep: Sequence[str] = (),
@@ -140,7 +146,7 @@ class Survey:
         self.types, self.reference, self.captions, self.base = types, reference, captions, base
         self._stop = load_stop_words() if stop_words is None else stop_words
         self._content = np.zeros(0, bool)
-        self._content_only, self._memory, self._limit = content_only, memory, limit
+        self._content_only, self._punctuation, self._memory, self._limit = content_only, punctuation, memory, limit
         self._stats, self._progress = stats, progress
         self._kept = dict[str, Counts]()
         for name in dict.fromkeys(n for n in (captions, reference) if n is not None):
@@ -160,7 +166,9 @@ class Survey:
         """Which of the types met so far are content: (V,) bool."""
         names = self.types.names()
         if len(self._content) < len(names):
-            self._content = np.concatenate([self._content, content_types(names[len(self._content) :], self._stop)])
+            self._content = np.concatenate(
+                [self._content, content_types(names[len(self._content) :], self._stop, self._punctuation)]
+            )
         return self._content
 
     def _count(self, name: str, pairs: bool) -> Counts:
@@ -189,7 +197,7 @@ class Survey:
             assert other.pairs is not None
             record |= {
                 "reference": self.reference,
-                "jsd_base": 2 if self.base == "2" else self.base,
+                "jsd_base": self.base if self.base == "e" else int(self.base),
                 "jsd_1": jsd(found.unigrams, other.unigrams, self.base) if found.tokens else None,
                 "jsd_2": jsd_pairs(found.pairs, other.pairs, self.base) if found.pairs.total and other.pairs.total else None,
             }
@@ -198,9 +206,8 @@ class Survey:
                 "captions": self.captions,
                 "grounded_above": self.grounding.above,
                 "grounded_types": len(self.grounding.types(self.content)),
-                "grounding_of": "the tokens that are neither stop words nor punctuation"
-                if self._content_only
-                else "all tokens",
+                "grounded_punctuation": self._punctuation,
+                "grounding_of": "content tokens" if self._content_only else "all tokens",
                 "grounding_ratio": self.grounding.ratio(found.unigrams, self.content, self._content_only),
             }
         return record
@@ -322,19 +329,26 @@ def name_of(record: dict[str, Any]) -> str:
     return f"{record['corpus']} ({record['source']})" if "source" in record else io.plain(io.name_of(record["corpus"]))
 
 
-def notes(record: dict[str, Any]) -> list[str]:
-    """Return how a record was counted, for people."""
+def notes(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return how records were counted, for people; the first of them is no reported one."""
+    record = records[0]
     lines = [
         f"Tokens are {'words in lower case and punctuation marks' if record['tokenizer'] == 'words' else record['tokenizer']}; "
         f"the vocabulary is the types seen more than {VOCABULARY_ABOVE} times."
     ]
     if "reference" in record:
-        base = "base 2, in bits" if record["jsd_base"] == 2 else "base e, in nats"
-        lines.append(f"Jensen-Shannon divergence to {io.name_of(record['reference'])} ({base}).")
+        unit = {2: "base 2: 0 to 1 bit", "e": "base e: 0 to 0.69 nats", 10: "base 10: 0 to 0.30"}[record["jsd_base"]]
+        lines.append(f"JSD: Jensen-Shannon divergence to {io.name_of(record['reference'])} ({unit}).")
     if "captions" in record:
+        removed = "stop words" if record["grounded_punctuation"] else "stop words and punctuation"
         lines.append(
             f"Grounded: the {record['grounded_types']:,} types with more than {record['grounded_above']} occurrences in "
-            f"{io.name_of(record['captions'])}, stop words removed; as a share of {record['grounding_of']}."
+            f"{io.name_of(record['captions'])}, {removed} removed; "
+            + ("of all tokens." if record["grounding_of"] == "all tokens" else "of the tokens that these leave.")
+        )
+    if any("source" in record for record in records):
+        lines.append(
+            "Reported: Tan & Bansal 2020, Table 1, to English Wikipedia, in a base and with punctuation that it leaves open."
         )
     return [io.plain(line) for line in lines]
 
@@ -349,7 +363,9 @@ def plot(records: Sequence[dict[str, Any]]) -> bytes:
         there = [v for v in values if v is not None]
         if not there:
             continue
-        top = max(1.0, *there) if key.startswith("jsd") else max(there) or 1
+        # A divergence is drawn against its largest possible value.
+        bound = {"e": math.log(2), 10: math.log10(2)}.get(records[0].get("jsd_base", 2), 1.0) if key.startswith("jsd") else 0.0
+        top = max(bound, *there) or 1
         scaled = [math.log10(1 + v) / math.log10(1 + top) if log else v / top for v in (v or 0 for v in values)]
         cells = [None if v is None else {"share": s, "label": form.format(v)} for v, s in zip(values, scaled, strict=True)]
         columns.append({"heading": heading, "log": log, "cells": cells})
@@ -360,7 +376,7 @@ def plot(records: Sequence[dict[str, Any]]) -> bytes:
         {"name": name_of(r) if "source" not in r else r["corpus"], "reported": "source" in r, "full": name_of(r)}
         for r in records
     ]
-    return environment.get_template("stats.svg").render(rows=rows, columns=columns, remarks=notes(records[0])).encode()
+    return environment.get_template("stats.svg").render(rows=rows, columns=columns, remarks=notes(records)).encode()
 
 
 def _console() -> Any:
@@ -391,7 +407,7 @@ def print_corpora(records: Sequence[dict[str, Any]]) -> None:
     rows = (
         [name_of(r), *("–" if (v := r.get(key)) is None else form.format(v) for key, _, _, form in columns)] for r in records
     )
-    print_table(["Corpus", *(heading for _, heading, _, _ in columns)], rows, notes(records[0]))
+    print_table(["Corpus", *(heading for _, heading, _, _ in columns)], rows, notes(records))
 
 
 def print_types(records: Sequence[dict[str, Any]]) -> None:
