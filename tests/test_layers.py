@@ -15,7 +15,7 @@ from vgtools.cli import COMMANDS
 ROOT = Path(__file__).parents[1]
 # Lower layers first; a module may import from its own layer or a lower one, systems not from each other's papers.
 LAYERS = [
-    {"io"},
+    {"io", "errors", "process"},
     {"checkpoint", "images", "nn", "report", "retrieval", "text", "train", "vokens", "prepare", "jsonstream", "openmoji",
      "corpus", "sources", "ngrams", "stats", "tasks", "metrics", "predictions"},
     {"systems"},

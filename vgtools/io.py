@@ -8,97 +8,41 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gzip
 import hashlib
 import json
 import os
 import platform
-import signal
-import socket
 import stat
 import sys
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import orjson
 
 from vgtools import __version__
+from vgtools.errors import DataError as DataError
+from vgtools.errors import Exit as Exit
+from vgtools.errors import file_error
+from vgtools.errors import name_of as name_of
+from vgtools.errors import plain as plain
+from vgtools.process import Lock as Lock
+from vgtools.process import Progress as Progress
+from vgtools.process import Stop as Stop
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-# ---------------------------------------------------------------------------------------------------------------- errors
-
-
-class Exit(IntEnum):
-    """Exit codes of every command (sysexits.h where it has a fitting one)."""
-
-    OK = 0
-    INTERNAL = 1
-    USAGE = 2
-    DATA = 65
-    NO_INPUT = 66
-    UNAVAILABLE = 69
-    CANNOT_GO_ON = 70
-    CANNOT_CREATE = 73
-    IO = 74
-    STOPPED = 75
-    CONFIG = 78
-    INTERRUPTED = 130
-    PIPE = 141
-    TERMINATED = 143
-
-
-class DataError(Exception):
-    """Something a user can cause and mend; printed as `vg: FILE:LINE: why`.
-
-    Args:
-        why: what was found, what was wanted, and the way out.
-        file: the file it is about.
-        line: its line, counted from 1.
-        code: the exit code of the command.
-    """
-
-    def __init__(self, why: str, file: str | Path | None = None, line: int | None = None, code: Exit = Exit.DATA) -> None:
-        self.why, self.file, self.line, self.code = why, file, line, code
-        where = "" if file is None else f"{name_of(file)}:" if line is None else f"{name_of(file)}:{line}:"
-        super().__init__(f"{where} {why}".strip())
-
-
-def name_of(path: str | Path) -> str:
-    """Return how a path is called in messages (`-` is the standard stream)."""
-    return "standard input" if str(path) == "-" else str(path)
-
-
-def plain(text: object) -> str:
-    """Return text for a terminal, control characters (escape sequences among them) written out."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
-
-
-def _file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
-    """Turn an operating-system error into the message and exit code a user can act on."""
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    if reading:
-        code = Exit.NO_INPUT if error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR) else Exit.IO
-        return DataError(f"cannot be read: {reason}", path, code=code)
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-    hint = "; free some space and run the same command again, it goes on where it stopped" if full else ""
-    return DataError(f"cannot be written: {reason}{hint}", path, code=Exit.IO if full else Exit.CANNOT_CREATE)
-
-
 # --------------------------------------------------------------------------------------------------------------- reading
 
-_BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
+BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 
 
 def open_read(path: str | Path) -> BinaryIO:
@@ -121,7 +65,7 @@ def open_read(path: str | Path) -> BinaryIO:
             return cast(BinaryIO, zstd.open(name, "rb"))
         return open(name, "rb")
     except OSError as error:
-        raise _file_error(error, path, reading=True) from None
+        raise file_error(error, path, reading=True) from None
 
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:
@@ -131,10 +75,10 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
         for line in stream:
             number += 1
             yield line
-    except _BROKEN_STREAM as error:
+    except BROKEN_STREAM as error:
         raise DataError(f"compressed data is cut off or damaged: {error}; make the file anew", path, number + 1) from None
     except OSError as error:
-        raise _file_error(error, path, reading=True) from None
+        raise file_error(error, path, reading=True) from None
     finally:
         if str(path) != "-":
             stream.close()
@@ -297,7 +241,7 @@ def sha256_file(path: str | Path) -> str:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise _file_error(error, path, reading=True) from None
+        raise file_error(error, path, reading=True) from None
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
@@ -351,7 +295,7 @@ def read_json(path: str | Path, wanted: str = "a JSON object") -> dict[str, Any]
     with open_read(path) as stream:
         try:
             body = orjson.loads(stream.read())
-        except orjson.JSONDecodeError as error:
+        except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
             raise DataError(f"not valid JSON ({error}); {wanted} was wanted", path) from None
     if not isinstance(body, dict):
         raise DataError(f"{wanted} was wanted, found {type(body).__name__}", path)
@@ -415,7 +359,7 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
             shape, fortran, dtype = reader(stream)
             start = stream.tell()
     except OSError as error:
-        raise _file_error(error, path, reading=True) from None
+        raise file_error(error, path, reading=True) from None
     except Exception as error:  # numpy's header parser raises many kinds on damaged bytes
         raise DataError(f"is not a readable .npy file: {error}", path) from None
     if dtype.hasobject:
@@ -507,73 +451,8 @@ def atomic_write(path: str | Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise _file_error(error, path, reading=False) from None
+        raise file_error(error, path, reading=False) from None
     _sync_dir(path.parent)
-
-
-class Lock:
-    """Keep a second writer away from an output; the kernel lets go of it when its owner dies, however it dies."""
-
-    def __init__(self, target: str | Path) -> None:
-        self.path = Path(f"{target}.lock")
-        while True:
-            try:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError as error:
-                raise _file_error(error, target, reading=False) from None
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                owner = os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
-                os.close(self._fd)
-                raise DataError(f"is being written by {owner}; wait for it or stop it", target, code=Exit.STOPPED) from None
-            with contextlib.suppress(OSError):
-                if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
-                    break
-            os.close(self._fd)  # the former owner removed the file between our open and our lock
-        os.truncate(self._fd, 0)
-        os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-
-    def release(self) -> None:
-        """Remove the lock file and let go."""
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-            os.close(self._fd)
-            self._fd = -1
-
-
-class Stop:
-    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> Stop:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError):  # not the main thread: leave signals alone
-                self._old[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
-            self.__exit__(None, None, None)
-            os.kill(os.getpid(), number)
-            return
-        self.signal = number
-        print("vg: stopping at the next checkpoint; once more stops at once", file=sys.stderr)
-
-    def check(self) -> None:
-        """Raise if a stop was asked for; call it where everything done so far is safe on disk."""
-        if self.signal is not None:
-            code = Exit.INTERRUPTED if self.signal == signal.SIGINT else Exit.STOPPED
-            raise DataError("stopped; run the same command again to go on", code=code)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        self._old = {}
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -595,6 +474,7 @@ class _Part:
     stream: IO[bytes]
     committed: int = 0
     buffer: list[bytes] = field(default_factory=list)  # compressed files: the bytes since the last commit
+    packed: bool = False  # .gz or .zst
 
 
 _NPY_HEADER = 128  # room for the header of any array of up to four dimensions, written when the row count is known
@@ -701,8 +581,8 @@ class Output:
                 if size == 0 and index in self._npy:
                     stream.write(bytes(_NPY_HEADER))
             except OSError as error:
-                raise _file_error(error, final, reading=False) from None
-            self._parts.append(_Part(final, stream, size))
+                raise file_error(error, final, reading=False) from None
+            self._parts.append(_Part(final, stream, size, packed=final.suffix in (".gz", ".zst")))
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
         """Say whether a former run with this configuration, on these very inputs, finished these very files."""
@@ -720,7 +600,7 @@ class Output:
     def write(self, data: bytes | memoryview, file: int = 0) -> None:
         """Append bytes to one of the files; they count once `commit` returns."""
         part = self._parts[file]
-        if part.final.suffix in (".gz", ".zst") and self.resumable:
+        if part.packed:
             part.buffer.append(bytes(data))
             return
         try:
@@ -728,7 +608,7 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _file_error(error, part.final, reading=False) from None
+            raise file_error(error, part.final, reading=False) from None
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make everything written so far safe, record the state to go on from, and stop here if asked to."""
@@ -753,7 +633,7 @@ class Output:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise _file_error(error, part.final, reading=False) from None
+                raise file_error(error, part.final, reading=False) from None
 
     def finish(self, **facts: Any) -> None:
         """Publish the files and their manifest; facts (kind, rows, fingerprints …) go into the manifest."""
@@ -767,7 +647,7 @@ class Output:
             part.stream.seek(0)
             part.stream.write(_npy_header(dtype, (rows, *((width,) if isinstance(width, int) else width or ()))))
         for part in self._parts:
-            if part.final.suffix in (".gz", ".zst") and not part.committed:
+            if part.packed and not part.committed:
                 part.stream.write(compress(b"", part.final))
             part.stream.flush()
             os.fsync(part.stream.fileno())
@@ -786,7 +666,7 @@ class Output:
                     os.replace(part, final)
             _sync_dir(finals[0].parent)
         except OSError as error:
-            raise _file_error(error, finals[0], reading=False) from None
+            raise file_error(error, finals[0], reading=False) from None
         write_manifest(finals[0], finals, [i for i in self.inputs if i != "-"], **manifest)
         self._journal.unlink(missing_ok=True)
 
@@ -830,7 +710,7 @@ def _open_stream(path: str) -> IO[bytes]:
     try:
         return open(path, "wb")
     except OSError as error:
-        raise _file_error(error, path, reading=False) from None
+        raise file_error(error, path, reading=False) from None
 
 
 def _final_path(path: str, inputs: Sequence[str]) -> Path:
@@ -848,64 +728,3 @@ def _final_path(path: str, inputs: Sequence[str]) -> Path:
                 "is an input of this command and would be overwritten; choose another -o", path, code=Exit.CANNOT_CREATE
             )
     return real
-
-
-# -------------------------------------------------------------------------------------------------------------- progress
-
-
-class Progress:
-    """Show how far a command is, on stderr: a bar on a terminal, a line every 30 seconds elsewhere.
-
-    Args:
-        what: the command or step.
-        unit: what is counted, for example `tokens`.
-        total: how many there will be, if known.
-        quiet: show nothing.
-    """
-
-    def __init__(
-        self, what: str, unit: str, total: int | None = None, quiet: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.what, self.unit, self.total, self.done = what, unit, total, 0
-        self._clock, self._start, self._last = clock, clock(), clock()
-        self._bar: Any = None
-        self._task: Any = None
-        self._quiet = quiet or sys.stderr is None
-        self._terminal = not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-    def __enter__(self) -> Progress:
-        if self._terminal:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self.what, total=self.total, rate="")
-        return self
-
-    def advance(self, count: int) -> None:
-        """Count some more done."""
-        self.done += count
-        now = self._clock()
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=self.done, rate=self._rate(now))
-        elif not self._quiet and now - self._last >= 30:
-            self._last = now
-            of = f" of {self.total:,}" if self.total else ""
-            print(f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr)
-
-    def _rate(self, now: float) -> str:
-        return f"{self.done / max(now - self._start, 1e-9):,.0f} {self.unit}/s"
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import _BROKEN_STREAM, DataError, open_read
+from vgtools.io import BROKEN_STREAM, DataError, open_read
 
 
 class _Json:
@@ -22,7 +22,7 @@ class _Json:
     def more(self) -> bool:
         try:
             new = self.stream.read(max(self.chunk, len(self.text) - self.at))  # doubling keeps a long item linear
-        except (*_BROKEN_STREAM, UnicodeDecodeError) as error:
+        except (*BROKEN_STREAM, UnicodeDecodeError) as error:
             raise DataError(f"compressed data is cut off or the text is not UTF-8: {error}", self.path) from None
         self.text, self.at = self.text[self.at :] + new, 0
         return bool(new)

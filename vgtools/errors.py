@@ -1,0 +1,64 @@
+"""What a user can cause, as one exception with an exit code; `vgtools.cli` prints it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from enum import IntEnum
+from pathlib import Path
+
+
+class Exit(IntEnum):
+    """Exit codes of every command (sysexits.h where it has a fitting one)."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    DATA = 65
+    NO_INPUT = 66
+    UNAVAILABLE = 69
+    CANNOT_GO_ON = 70
+    CANNOT_CREATE = 73
+    IO = 74
+    STOPPED = 75
+    CONFIG = 78
+    INTERRUPTED = 130
+    PIPE = 141
+    TERMINATED = 143
+
+
+class DataError(Exception):
+    """Something a user can cause and mend; printed as `vg: FILE:LINE: why`.
+
+    Args:
+        why: what was found, what was wanted, and the way out.
+        file: the file it is about.
+        line: its line, counted from 1.
+        code: the exit code of the command.
+    """
+
+    def __init__(self, why: str, file: str | Path | None = None, line: int | None = None, code: Exit = Exit.DATA) -> None:
+        self.why, self.file, self.line, self.code = why, file, line, code
+        where = "" if file is None else f"{name_of(file)}:" if line is None else f"{name_of(file)}:{line}:"
+        super().__init__(f"{where} {why}".strip())
+
+
+def name_of(path: str | Path) -> str:
+    """Return how a path is called in messages (`-` is the standard stream)."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def plain(text: object) -> str:
+    """Return text for a terminal, control characters (escape sequences among them) written out."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
+    """Turn an operating-system error into the message and exit code a user can act on."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if reading:
+        code = Exit.NO_INPUT if error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR) else Exit.IO
+        return DataError(f"cannot be read: {reason}", path, code=code)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    hint = "; free some space and run the same command again, it goes on where it stopped" if full else ""
+    return DataError(f"cannot be written: {reason}{hint}", path, code=Exit.IO if full else Exit.CANNOT_CREATE)
