@@ -10,6 +10,7 @@ Source: Tan & Bansal 2020 (Vokenization), figure 4.
 from __future__ import annotations
 
 import base64
+import bisect
 import contextlib
 import hashlib
 import itertools
@@ -140,28 +141,37 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
     Args:
         ids: path of a list of ids.
         index: path of a `.faiss` file with its manifest.
-        vokens: voken rows; where their manifest names the index that they were made with, it has to be this one.
+        vokens: voken rows; where their manifest says which bank they were made with, it has to be this one.
 
     Raises:
         DataError: missing files (66); ids or vokens of another index (65), both sides printed.
     """
     if index is None:
         assert ids is not None
+        found = io.read_ids(ids)
         path = io.manifest_path(ids)
         beside = io.read_json(path) if path.is_file() else {}
-        return Bank(io.read_ids(ids), beside if "vg" in beside else {})
+        if os.path.isfile(ids):
+            _check_origin(vokens, ids, io.sha256_file(ids))
+        return Bank(found, beside if "vg" in beside else {})
     manifest = io.read_manifest(index, "index")
-    found = io.read_ids(Path(index).with_suffix(".ids"), manifest.get("count"))
-    if str(vokens) != "-" and io.manifest_path(vokens).exists():
-        true = manifest["files"].get(Path(index).name, {}).get("sha256")
-        for source in io.read_manifest(vokens, verify=False).get("inputs", ()):
-            if str(source.get("path")).endswith(".faiss") and source.get("sha256") not in (None, true):
-                raise DataError(
-                    f"these vokens were made with {source['path']}, sha256 {source['sha256']}; {index} has sha256 "
-                    f"{true}: its rows are other images. Name the index that made them",
-                    vokens,
-                )
-    return Bank(found, manifest)
+    _check_origin(vokens, index, manifest["files"][Path(index).name]["sha256"])
+    return Bank(io.read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
+
+
+def _check_origin(vokens: str, file: str, sha256: str) -> None:
+    """Refuse vokens whose manifest names another bank than this file (an index, or ids) belongs to."""
+    path = io.manifest_path(vokens)
+    if vokens == "-" or not path.is_file():
+        return
+    made = (io.read_json(path).get("config") or {}).get("index_sha256") or {}
+    for name, facts in made.items():
+        if name.endswith(Path(file).suffix) and facts["sha256"] != sha256:
+            raise DataError(
+                f"was made with {name} of sha256 {facts['sha256']}; {file} has sha256 {sha256}, its rows are other images: "
+                "name the one that made it",
+                vokens,
+            )
 
 
 @dataclass(frozen=True)
@@ -330,6 +340,9 @@ def _hash(text: str) -> Markup:
     return Markup(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
 
 
+_WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")
+
+
 def _number(score: float | None) -> str:
     return "" if score is None else f"{score:.4g}"
 
@@ -337,7 +350,7 @@ def _number(score: float | None) -> str:
 def _parts(sentence: Sentence, bank: Bank, looks: Mapping[int, str], low: float, high: float) -> list[dict[str, Any]]:
     """Lay a sentence out: the gaps between tokens as they are, each token with what its tile needs."""
     text, tokens, parts, done = sentence.text, sentence.tokens, list[dict[str, Any]](), 0
-    words, word = [m.span() for m in re.finditer(r"\S+", text)] or [(0, 0)], 0
+    words, word = [m.span() for m in _WORD.finditer(text)] or [(0, 0)], 0
     for number, token in enumerate(tokens):
         if token.start > done:
             parts.append({"gap": readable(text[done : token.start])})
@@ -460,7 +473,8 @@ def _lines(text: str, font: FreeTypeFont, width: float) -> list[str]:
             lines.append(line.strip())
         line = piece.strip()
         while line and font.getlength(line) > width:
-            keep = next((n for n in range(len(line) - 1, 0, -1) if font.getlength(line[:n]) <= width), 1)
+            whole = line
+            keep = max(1, bisect.bisect_right(range(len(line)), width, key=lambda n: font.getlength(whole[:n])) - 1)
             lines.append(line[:keep])
             line = line[keep:]
     return [*lines, line.strip()] if line.strip() else lines

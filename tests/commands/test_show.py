@@ -73,12 +73,13 @@ LINES = (
 )
 
 
-def test_into_a_pipe_go_tab_separated_lines(vg: Runner, bank: Path) -> None:
+def test_into_a_pipe_go_tab_separated_lines(vg: Runner, call: Runner, bank: Path) -> None:
     done = vg("show", bank / "v.jsonl", "--ids", bank / "vg.ids")
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, LINES, b"")
     bare = vg("show", input=(bank / "v.jsonl").read_bytes(), env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"})
     assert bare.stdout.decode() == re.sub(r"\d\.png", "-", LINES)
-    one = vg("show", "-", "--limit", "1", input=gzip.decompress(gzip.compress((bank / "v.jsonl").read_bytes())))
+    (bank / "v.jsonl.gz").write_bytes(gzip.compress((bank / "v.jsonl").read_bytes()))
+    one = call("show", bank / "v.jsonl.gz", "--limit", "1")
     assert one.stdout.count(b"\n") == 3
 
 
@@ -90,9 +91,9 @@ def test_a_closed_pipe_is_no_error(bank: Path) -> None:
     assert done.stdout == b"1\tA\t0\t1\t1\t0\t-\t0.2500\n"
 
 
-def test_a_page_and_a_sheet(vg: Runner, bank: Path) -> None:
+def test_a_page_and_a_sheet(call: Runner, bank: Path) -> None:
     source = ["--images", bank / "images.jsonl", "--ids", bank / "vg.ids"]
-    done = vg("show", bank / "v.jsonl", *source, "-o", bank / "page.html", "--png", bank / "sheet.png")
+    done = call("show", bank / "v.jsonl", *source, "-o", bank / "page.html", "--png", bank / "sheet.png")
     assert (done.returncode, done.stdout) == (0, b"")
     page = (bank / "page.html").read_text()
     assert page.count("data:image/webp") == 3
@@ -102,9 +103,9 @@ def test_a_page_and_a_sheet(vg: Runner, bank: Path) -> None:
     assert sheet.width == 1600
     assert done.stderr.decode().startswith(f"vg show: {bank}/page.html: 3 sentences, 0.0 MB\n")
     assert sorted(p.name for p in bank.iterdir() if p.name.startswith(("page", "sheet"))) == ["page.html", "sheet.png"]
-    folder = vg("show", bank / "v.jsonl", "--images", bank / "photos", "--ids", bank / "vg.ids", "-o", "-", "-q")
+    folder = call("show", bank / "v.jsonl", "--images", bank / "photos", "--ids", bank / "vg.ids", "-o", "-", "-q")
     assert (folder.stdout.decode(), folder.stderr) == (page, b"")
-    drawn = vg("show", bank / "v.jsonl", *source, "--png", "-", "-q")
+    drawn = call("show", bank / "v.jsonl", *source, "--png", "-", "-q")
     assert Image.open(BytesIO(drawn.stdout)).tobytes() == sheet.tobytes()
 
 
@@ -132,15 +133,19 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
     assert call(*args).returncode == 0
     assert "<dt>Matcher</dt><dd>runs/m (ffffffffffff)</dd>" in (bank / "p.html").read_text()
     # Vokens whose manifest names another index are refused: their rows are other images.
-    other = hashlib.sha256(b"other").hexdigest()
-    true = hashlib.sha256(b"index").hexdigest()
-    for sha, code in ((true, 0), (other, io.Exit.DATA)):
-        body = {"vg": "0", "kind": "vokens", "files": {}, "inputs": [{"path": "some/other.faiss", "sha256": sha}]}
-        (bank / "v.json").write_text(json.dumps(body))
-        done = call(*args)
-        assert done.returncode == code
-    assert other in done.stderr.decode()
-    assert true in done.stderr.decode()
+    other, true = (hashlib.sha256(data).hexdigest() for data in (b"other", b"index"))
+    ids = hashlib.sha256((bank / "vg.ids").read_bytes()).hexdigest()
+    by_ids = [*args[:4], "--ids", bank / "vg.ids", *args[6:]]
+    for faiss, listed, codes in ((true, ids, (0, 0)), (other, ids, (io.Exit.DATA, 0)), (true, other, (0, io.Exit.DATA))):
+        made = {"a.faiss": {"sha256": faiss}, "a.ids": {"sha256": listed}}
+        (bank / "v.json").write_text(json.dumps({"vg": "0", "kind": "vokens", "config": {"index_sha256": made}}))
+        done = [call(*args), call(*by_ids)]
+        assert tuple(d.returncode for d in done) == codes
+        for refused in (d for d in done if d.returncode):
+            text = refused.stderr.decode()
+            assert text.startswith(f"vg: {bank}/v.jsonl: was made with a.")
+            assert other in text
+            assert (true in text) or (ids in text)
     (bank / "v.json").unlink()
     (bank / "vg.ids").write_text("0.png\n1.png\n3.png\n")
     failed(call(*args), io.Exit.DATA, "vg.ids: is damaged or from another run")
