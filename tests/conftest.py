@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# One thread a process: tests are many and tiny, and run beside one another.
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
