@@ -2,7 +2,7 @@
 
 All rates are taken in one run, in turns, on photos that the benchmark draws; each line is one JSON object.
 
-    python benchmarks/images.py [--images 192] [--rounds 3] [--device cpu] [--backbone builtin:efficientnet-lite0]
+    python benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] [--backbone builtin:efficientnet-lite0]
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def rates(ways: dict[str, Callable[[], None]], count: int, rounds: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=192)
+    parser.add_argument("--images", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backbone", default="builtin:efficientnet-lite0")

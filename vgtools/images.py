@@ -448,7 +448,8 @@ class FeatureOutput:
         """
         if batch.errors and not self._skip:
             image, reason = batch.errors[0]
-            self._commit()
+            if self.items:
+                self._commit()
             raise DataError(f"{reason}; mend or remove it, or note and skip such images with --on-error skip", image)
         self._output.write(np.ascontiguousarray(batch.features).data)
         self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)

@@ -23,7 +23,9 @@ import torch
 from PIL import Image
 from timm.models import save_for_hf
 
+from vgtools import images
 from vgtools.cli import run
+from vgtools.commands import extract_image_feats
 from vgtools.io import Exit, open_features, open_npy, read_manifest
 
 FILES = ("f.npy", "f.ids", "f.errors.jsonl")
@@ -153,7 +155,7 @@ def test_broken_images_stop_the_command_or_become_error_rows(
         (photos / name).write_bytes(data)
     assert extract(photos, backbone) == Exit.DATA
     assert "vg: 0.jpg: 0 bytes; mend or remove it, or note and skip such images with --on-error skip" in capfd.readouterr().err
-    assert not Path("f.npy").exists()
+    assert list(Path().glob("f.*")) == []  # nothing was done yet
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "2") == Exit.DATA
     assert "3 images could not be used, more than --max-errors 2; the last: p7.png: an HTML page" in capfd.readouterr().err
     assert not Path("f.npy").exists()
@@ -262,12 +264,21 @@ def test_kill_9_and_the_same_command_again_ends_byte_identical(photos: Path, bac
 
 
 def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refused(
-    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = start(EAGER + KILL.format(at=2, name="SIGTERM"), photos, "-b", backbone)
-    _, err = stopped.communicate(timeout=120)
-    assert stopped.returncode == Exit.STOPPED
-    assert b"stopped; run the same command again to go on" in err
+    with monkeypatch.context() as patch:
+        patch.setattr(extract_image_feats, "_COMMIT_SECONDS", 0)
+        write = images.FeatureOutput.write
+
+        def stopping(self: images.FeatureOutput, batch: images.Batch) -> None:
+            if batch.items == 8:
+                os.kill(os.getpid(), signal.SIGTERM)
+            write(self, batch)
+
+        patch.setattr(images.FeatureOutput, "write", stopping)
+        assert extract(photos, backbone) == Exit.STOPPED
+    assert "stopped; run the same command again to go on" in capfd.readouterr().err
+    assert json.loads(Path("f.npy.journal").read_bytes())["state"]["rows"] == 8
     assert extract(photos, backbone, "--pooling", "max") == Exit.CONFIG
     assert 'pooling was "mean", is now "max"' in capfd.readouterr().err
     times = (photos / "p0.png").stat()
@@ -293,8 +304,6 @@ def test_a_second_writer_leaves_at_once(photos: Path, backbone: Path, capfd: pyt
 
 
 def test_out_of_memory_is_recorded_and_resumed_small(photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vgtools import images
-
     rows, calls = images.Featurizer._rows, []
 
     def greedy(self: images.Featurizer, pixels: torch.Tensor) -> Any:
