@@ -302,6 +302,7 @@ GOOD = b'{"text": "ab", "spans": [[0, 1], [1, 2]], "vokens": [1, 2], "scores": [
         (GOOD.replace(b"[0, 1]", b"[0, true]"), '"spans" entry 0 must be'),
         (GOOD.replace(b"[0, 1]", b"[0]"), '"spans" entry 0 must be'),
         (GOOD.replace(b"[0, 1]", b"[0, 1, 2]"), '"spans" entry 0 must be'),
+        (GOOD.replace(b"[0, 1], [1, 2]]", b"[0], [1, 1, 2]]"), '"spans" entry 0 must be'),
         (GOOD.replace(b"[0, 1]", b'"ab"'), '"spans" entry 0 must be'),
         (GOOD.replace(b"[0, 1]", b"0"), '"spans" entry 0 must be'),
         (GOOD.replace(b"[1, 2],", b"[1, -2],"), '"vokens" entry 1 must be a row of the image bank'),

@@ -72,10 +72,7 @@ def revokenize(
             bar.advance(len(done.tokens.ids))
         out.finish(tokenizer={"ref": tokenizer, "sha256": config["tokenizer_sha256"]})
     if not quiet:
-        replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
         counts = out.counts
-        print(
-            f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {counts.get('none', 0):,} of them overlap no token of the source"
-            f"{replaced}",
-            file=sys.stderr,
-        )
+        replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
+        overlap = f"{counts.get('none', 0):,} of them overlap no token of the source"
+        print(f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {overlap}{replaced}", file=sys.stderr)
