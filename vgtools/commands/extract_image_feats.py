@@ -71,7 +71,7 @@ def extract_image_feats(
         raise typer.Exit(2)
     choice(pooling, ("mean", "max", "none"), "--pooling")
     choice(dtype, ("float32", "float16"), "--dtype")
-    choice(compute_dtype, ("float32", "bfloat16", "float16"), "--compute-dtype")
+    choice(compute_dtype, ("float32", "bfloat16"), "--compute-dtype")
     choice(on_error, ("fail", "skip"), "--on-error")
     if not output.endswith(".npy"):
         raise typer.BadParameter(f"{output!r} does not end in .npy, the form of features", param_hint="--output")
