@@ -196,6 +196,7 @@ def test_the_mouse_and_the_keyboard_show_the_score(browser: cdp.Browser) -> None
     while browser.js("!document.activeElement.closest('.t')"):
         browser.press("Tab")
     assert browser.js("document.activeElement.textContent") == "brown"
+    assert browser.js(f"{card}.hidden") is False
     assert "relevance 0.2" in browser.js(f"{card}.innerText")
     assert browser.js("document.activeElement.getAttribute('aria-label')").endswith(", relevance 0.2")
     for _ in range(3):
