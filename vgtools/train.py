@@ -225,8 +225,10 @@ def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: T
         losses: dict[str, Tensor] = model(batch)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
-            raise DataError(f"out of memory in step {state.step + 1}; {_last_good(state)} a smaller --batch-size needs less",
-                            code=Exit.CANNOT_GO_ON) from None
+            raise DataError(
+                f"out of memory in step {state.step + 1}; {_last_good(state)} a smaller --batch-size needs less",
+                code=Exit.CANNOT_GO_ON,
+            ) from None
         raise
     if losses.keys() != weights.keys():
         raise KeyError(f"the model returns the losses {sorted(losses)}, there are weights for {sorted(weights)}")
@@ -237,8 +239,11 @@ def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: T
 
 
 def _diverged(what: str, state: TrainState, found: str) -> DataError:
-    return DataError(f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}{found and ':'}{found}; "
-                     f"{_last_good(state)} a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
+    return DataError(
+        f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}{found and ':'}{found}; "
+        f"{_last_good(state)} a lower --lr usually helps",
+        code=Exit.CANNOT_GO_ON,
+    )
 
 
 def _last_good(state: TrainState) -> str:
@@ -306,6 +311,7 @@ class TrainingRun:
             raise DataError("is not empty and no run of vg; choose another -o", self.path, code=Exit.CANNOT_CREATE)
         if (self.path / "run.json").exists() and read_json(self.path / "run.json").get("kind") != kind:
             raise DataError(f"holds a run of another kind than {kind}; choose another -o", self.path, code=Exit.CANNOT_CREATE)
+        self.path.mkdir(exist_ok=True)
         if restart:
             for name in ("run.json", "checkpoint.safetensors", "best.safetensors", "metrics.jsonl"):
                 (self.path / name).unlink(missing_ok=True)
@@ -326,8 +332,12 @@ class TrainingRun:
     def _same(self, before: Mapping[str, Any], what: str) -> None:
         difference = config_difference(before, self.config)
         if difference:
-            raise DataError(f"{what} with other settings is in the way: {difference}. Give the same settings to go on, another "
-                            "-o, or --restart to start over", self.path, code=Exit.CONFIG)
+            raise DataError(
+                f"{what} with other settings is in the way: {difference}. Give the same settings to go on, another "
+                "-o, or --restart to start over",
+                self.path,
+                code=Exit.CONFIG,
+            )
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -358,8 +368,12 @@ class TrainingRun:
         from safetensors.torch import load
 
         best = max(i for i, record in enumerate(self.records) if record["best"])
-        facts = {"config": self.config, **info, "best": self.records[best],
-                 "metrics": {"sha256": sha256_file(self.path / "metrics.jsonl")}}
+        facts = {
+            "config": self.config,
+            **info,
+            "best": self.records[best],
+            "metrics": {"sha256": sha256_file(self.path / "metrics.jsonl")},
+        }
         save_run(self.path, self.kind, load(self._best.read_bytes()), facts, encoder)
         self.complete = True
         self._clear()

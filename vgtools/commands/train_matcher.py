@@ -45,21 +45,35 @@ def train_matcher(
     schedule: Annotated[str | None, Flag(help="constant, linear or cosine [default: cosine; paper: constant].")] = None,
     loss: Annotated[str | None, Flag(help="info_nce or hinge [default: info_nce; paper: hinge].")] = None,
     margin: Annotated[float | None, Flag(help="Margin of the hinge [0.5].")] = None,
-    share: Annotated[float | None, Flag(min=0, max=1, help=(
-        "InfoNCE: part of a content word's target shared by all photos whose captions hold its stem [0.7]."))] = None,
-    stop_share: Annotated[float | None, Flag(min=0, max=1, help=(
-        "Part of stop words and punctuation to learn from [default: 0.3; paper: 1]."))] = None,
-    sentence: Annotated[bool | None, Flag("--sentence/--no-sentence", help=(
-        "Add the sentence's mean hidden state to each token [default: yes; paper: no]."))] = None,
-    root: Annotated[bool | None, Flag("--root/--no-root", help=(
-        "Take the square root of image features [default: yes; paper: no]."))] = None,
+    share: Annotated[
+        float | None,
+        Flag(
+            min=0,
+            max=1,
+            help=("InfoNCE: part of a content word's target shared by all photos whose captions hold its stem [0.7]."),
+        ),
+    ] = None,
+    stop_share: Annotated[
+        float | None, Flag(min=0, max=1, help=("Part of stop words and punctuation to learn from [default: 0.3; paper: 1]."))
+    ] = None,
+    sentence: Annotated[
+        bool | None,
+        Flag(
+            "--sentence/--no-sentence", help=("Add the sentence's mean hidden state to each token [default: yes; paper: no].")
+        ),
+    ] = None,
+    root: Annotated[
+        bool | None, Flag("--root/--no-root", help=("Take the square root of image features [default: yes; paper: no]."))
+    ] = None,
     layers: Annotated[int, Flag(min=1, help="Last layers of the encoder, concatenated (paper: 4).")] = 4,
     hidden: Annotated[int | None, Flag(min=1, help="Hidden width of the MLPs [default: 512; paper: 256].")] = None,
     dim: Annotated[int | None, Flag(min=1, help="Width of the shared space [default: 256; paper: 64].")] = None,
     dropout: Annotated[float | None, Flag(min=0, max=0.99, help="Behind the hidden layer [0.3].")] = None,
     stop_words: Annotated[str | None, Flag(help="File of words that are no content words, one a line.")] = None,
-    cache_gb: Annotated[float, Flag(min=0, help=(
-        "Memory for hidden states: computed once if they fit, else in every epoch; the result is the same."))] = 4.0,
+    cache_gb: Annotated[
+        float,
+        Flag(min=0, help=("Memory for hidden states: computed once if they fit, else in every epoch; the result is the same.")),
+    ] = 4.0,
     seed: Seed = 0,
     device: Device = "auto",
     offline: Offline = False,
@@ -90,17 +104,30 @@ def train_matcher(
     from vgtools.text import load_stop_words
     from vgtools.train import TrainingRun
 
-    settings = system.preset(preset, epochs=epochs, batch_size=batch_size, lr=lr, schedule=schedule, loss=loss, margin=margin,
-                             share=share, stop_share=stop_share, sentence=sentence, root=root, hidden=hidden, dim=dim,
-                             dropout=dropout)
+    settings = system.preset(
+        preset,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        schedule=schedule,
+        loss=loss,
+        margin=margin,
+        share=share,
+        stop_share=stop_share,
+        sentence=sentence,
+        root=root,
+        hidden=hidden,
+        dim=dim,
+        dropout=dropout,
+    )
     choice(settings["schedule"], ("constant", "linear", "cosine"), "--schedule")
     choice(settings["loss"], ("info_nce", "hinge"), "--loss")
     if "-" in (feats, output) or (valid == "-" == captions):
         raise io.DataError("only CAPTIONS or --valid can come from a pipe", "-", code=io.Exit.USAGE)
     bank = io.open_features(feats)
-    rows = _read(captions, bank, split, valid_split)
+    rows = _read(captions, bank, split, valid_split, quiet)
     if valid is not None:
-        rows["valid"] += [row for part in _read(valid, bank, None, None).values() for row in part]
+        rows["valid"] += [row for part in _read(valid, bank, None, None, quiet).values() for row in part]
     _hold_out(rows, hold_out, captions)
     where = pick_device(device)
     folder = _folder(output)
@@ -109,9 +136,17 @@ def train_matcher(
         text = load_encoder(encoder, device=device, offline=offline)
         words = load_stop_words(stop_words)
         config = {
-            "preset": preset, "level": level, "layers": layers, **settings, "seed": seed, "hold_out": hold_out,
-            "captions": _digest(rows), "feats": bank.manifest["files"], "encoder": text.fingerprint,
-            "stop_words": _digest(sorted(words)), "device": where.type,
+            "preset": preset,
+            "level": level,
+            "layers": layers,
+            **settings,
+            "seed": seed,
+            "hold_out": hold_out,
+            "captions": _digest(rows),
+            "feats": bank.manifest["files"],
+            "encoder": text.fingerprint,
+            "stop_words": _digest(sorted(words)),
+            "device": where.type,
         }
         run = TrainingRun(folder, "matcher", config, restart)
         if not run.complete:
@@ -120,8 +155,17 @@ def train_matcher(
         sys.stdout.buffer.write(io.dumps(record))
 
 
-def _fit(run: TrainingRun, text: Encoder, bank: Features, rows: Rows, stop_words: frozenset[str], device: torch.device,
-         budget: int, stop: Stop, quiet: bool) -> None:
+def _fit(
+    run: TrainingRun,
+    text: Encoder,
+    bank: Features,
+    rows: Rows,
+    stop_words: frozenset[str],
+    device: torch.device,
+    budget: int,
+    stop: Stop,
+    quiet: bool,
+) -> None:
     """Train until the last epoch, or to the checkpoint at which a signal asks to stop."""
     import torch
 
@@ -135,6 +179,7 @@ def _fit(run: TrainingRun, text: Encoder, bank: Features, rows: Rows, stop_words
     data: dict[str, tuple[system.Captions, system.HiddenStates]] = {}
     left_out: dict[str, dict[str, int]] = {}
     with io.Progress("train-matcher: hidden states", "tokens", quiet=quiet) as bar:
+
         def watch(tokens: int) -> None:
             bar.advance(tokens)
             stop.check()
@@ -147,8 +192,11 @@ def _fit(run: TrainingRun, text: Encoder, bank: Features, rows: Rows, stop_words
                 budget -= data[part][1].held
     for part, counts in left_out.items():
         if any(counts.values()) and not quiet:
-            print(f"vg train-matcher: {part}: {counts['empty']} captions without a token left out, {counts['cut']} cut to "
-                  f"{text.max_tokens} tokens", file=sys.stderr)
+            print(
+                f"vg train-matcher: {part}: {counts['empty']} captions without a token left out, {counts['cut']} cut to "
+                f"{text.max_tokens} tokens",
+                file=sys.stderr,
+            )
     captions, states = data["train"]
     if len(set(captions.images.tolist())) < 2:
         raise io.DataError("captions of fewer than 2 images hold a token; there is nothing to tell apart")
@@ -157,8 +205,15 @@ def _fit(run: TrainingRun, text: Encoder, bank: Features, rows: Rows, stop_words
     matcher = system.TokenImageMatcher(shape).to(device)
     per_epoch = system.steps_per_epoch(captions, config["batch_size"])
     steps = config["epochs"] * per_epoch
-    plan = TrainConfig(epochs=config["epochs"], steps=steps, lr=config["lr"], schedule=config["schedule"],
-                       warmup=round(config["warmup"] * steps), seed=config["seed"], log_every=10)
+    plan = TrainConfig(
+        epochs=config["epochs"],
+        steps=steps,
+        lr=config["lr"],
+        schedule=config["schedule"],
+        warmup=round(config["warmup"] * steps),
+        seed=config["seed"],
+        log_every=10,
+    )
     batches = system.make_batches(captions, states, bank.array, shape, config["batch_size"], config["seed"], device)
     saved = time.monotonic()
     with io.Progress("train-matcher", "steps", steps, quiet=quiet) as bar:
@@ -197,23 +252,34 @@ def _digest(value: object) -> str:
     return hashlib.sha256(dumps(value)).hexdigest()
 
 
-def _read(path: str, bank: Features, split: str | None, valid_split: str | None) -> Rows:
-    """Return the (feature row, caption) pairs to train and to validate on; a row without "split" trains."""
+def _read(path: str, bank: Features, split: str | None, valid_split: str | None, quiet: bool) -> Rows:
+    """Return the (feature row, caption) pairs to train and to validate on; in a file without splits all train."""
     from vgtools.io import DataError, read_jsonl
 
     row_of = {name: i for i, name in enumerate(bank.ids)}
     found: Rows = {"train": [], "valid": []}
+    unsplit, other = list[tuple[int, str]](), 0
     for line, row in read_jsonl(path, {"image": str, "text": str}):
         own = row.get("split")
         if own is not None and not isinstance(own, str):
             raise DataError(f'"split" must be a string, found {own!r:.60}', path, line)
-        part = "train" if split is None or own is None or own == split else "valid" if own == valid_split else None
-        if part is None:
+        known = split is None or own is None or own in (split, valid_split)
+        if known and row["image"] not in row_of:
+            raise DataError(
+                f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS; extract them, "
+                "or leave the caption out",
+                path,
+                line,
+            )
+        if not known:
+            other += 1
             continue
-        if row["image"] not in row_of:
-            raise DataError(f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS; extract them, "
-                            "or leave the caption out", path, line)
-        found[part].append((row_of[row["image"]], row["text"]))
+        part = "valid" if own is not None and own == valid_split else "train"
+        (unsplit if split is not None and own is None else found[part]).append((row_of[row["image"]], row["text"]))
+    if unsplit and not other and not any(found.values()):
+        return {"train": unsplit, "valid": []}  # a file without splits: all of it
+    if unsplit and not quiet:
+        print(f"vg train-matcher: {len(unsplit)} captions without a split left out, others have one", file=sys.stderr)
     return found
 
 
@@ -223,12 +289,16 @@ def _hold_out(rows: Rows, number: int, path: str) -> None:
 
     images = sorted({i for i, _ in rows["train"]}, key=lambda i: hashlib.sha256(str(i).encode()).digest())
     if len(images) - number < 2:
-        raise DataError(f"captions of {len(images)} images to train on, less {number} held out: at least 2 must stay, one to "
-                        'match and one to tell apart; look at --split and the "split" of the rows', path)
+        raise DataError(
+            f"captions of {len(images)} images to train on, less {number} held out: at least 2 must stay, one to "
+            'match and one to tell apart; look at --split and the "split" of the rows',
+            path,
+        )
     held = set(images[:number])
     rows["valid"] += [row for row in rows["train"] if row[0] in held]
     rows["train"] = [row for row in rows["train"] if row[0] not in held]
     both = {i for i, _ in rows["train"]} & {i for i, _ in rows["valid"]}
     if both:
-        raise DataError(f"{len(both)} images stand in training and in validation; recall would measure memory. Split by image",
-                        path)
+        raise DataError(
+            f"{len(both)} images stand in training and in validation; recall would measure memory. Split by image", path
+        )

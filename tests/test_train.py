@@ -1,0 +1,237 @@
+"""The loop: steps worked out by hand, resume to the bit, what stops it; the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vgtools.checkpoint import fingerprint, open_run
+from vgtools.io import DataError, Exit
+from vgtools.train import TrainConfig, TrainingRun, TrainState, learning_rate, train
+
+
+class Line(nn.Module):
+    """y = w x with two losses; `w` starts at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([[1.0]]))
+
+    def forward(self, batch: float) -> dict[str, Tensor]:
+        return {"up": self.w.sum() * batch, "square": (self.w**2).sum()}
+
+
+class Noisy(nn.Module):
+    """A small network with dropout: its steps depend on the random state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def forward(self, batch: Tensor) -> dict[str, Tensor]:
+        return {"mse": ((self.net(batch)[:, 0] - batch.sum(1)) ** 2).mean()}
+
+
+def numbers(*values: float) -> Callable[[int, int], Iterator[float]]:
+    return lambda epoch, first: iter(values[first:])
+
+
+def noise(epoch: int, first: int) -> Iterator[Tensor]:
+    for index in range(first, 5):
+        yield torch.randn(4, 3, generator=torch.Generator().manual_seed(100 * epoch + index))
+
+
+def config(**changes: Any) -> TrainConfig:
+    return TrainConfig(**({"epochs": 1, "steps": 10, "lr": 0.5, "clip": 0.0, "log_every": 1} | changes))
+
+
+BOTH = {"up": 1.0, "square": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "wanted"),
+    [
+        ("constant", 0, 0.5), ("constant", 1, 1.0), ("constant", 9, 1.0),
+        ("linear", 2, 1.0), ("linear", 6, 0.5), ("linear", 10, 0.0), ("linear", 99, 0.0),
+        ("cosine", 4, 0.8535534), ("cosine", 6, 0.5), ("cosine", 10, 0.0),
+    ],
+)  # fmt: skip
+def test_learning_rate_rises_over_the_warm_up_and_falls_to_nothing(schedule: str, step: int, wanted: float) -> None:
+    found = learning_rate(TrainConfig(epochs=1, steps=10, lr=1.0, schedule=schedule, warmup=2), step)
+    assert found == pytest.approx(wanted, abs=1e-7)
+
+
+def test_first_step_of_adam_is_the_learning_rate_and_losses_are_weighted() -> None:
+    model = Line()
+    (record, end) = train(model, numbers(3.0), config(), weights=BOTH)
+    # loss = 1 * 3 w + 0.5 w^2, gradient 3 + w = 4; Adam's first step is lr * sign of the gradient.
+    assert record["loss"] == pytest.approx(3.5)
+    assert (record["up"], record["square"], record["gradient"]) == (3.0, 1.0, 4.0)
+    assert model.w.item() == pytest.approx(0.5, abs=1e-6)
+    assert (record["end"], end["end"], end["epoch"], end["step"]) == (False, True, 1, 1)
+
+
+def test_decay_spares_vectors() -> None:
+    model = nn.Module()
+    model.matrix, model.bias = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.ones(1))
+    model.forward = lambda batch: {"zero": 0.0 * (model.matrix.sum() + model.bias.sum())}  # type: ignore[method-assign]
+    list(train(model, numbers(1.0), config(weight_decay=0.2), weights={"zero": 1.0}))
+    assert (model.matrix.item(), model.bias.item()) == (pytest.approx(0.9), 1.0)  # 1 - lr * decay
+
+
+def test_accumulated_batches_are_one_step_on_their_mean() -> None:
+    model = Line()
+    records = list(train(model, numbers(1.0, 3.0, 5.0), config(accumulate=2, epochs=1), weights={"up": 1.0, "square": 0.0}))
+    assert [r["step"] for r in records] == [1, 2]  # the odd batch at the end is a step of its own
+    assert [r["gradient"] for r in records] == [2.0, 2.5]
+    assert records[0]["up"] == 2.0
+
+
+def test_gradients_are_clipped_and_their_length_is_told() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+    seen: list[float] = []
+    model.weight.register_post_accumulate_grad_hook(lambda p: None)
+    net = nn.Module()
+    net.inner = model
+    net.forward = lambda batch: {"l": 100.0 * model.weight.sum()}  # type: ignore[method-assign]
+    for record in train(net, numbers(1.0), config(clip=2.0, eps=1e3, lr=1.0), weights={"l": 1.0}):
+        seen.append(record["gradient"])
+    # With so large an eps Adam moves by lr * g / eps: the clipped 2, not 100.
+    assert (seen[0], model.weight.item()) == (100.0, pytest.approx(-2.0 / 1002.0, rel=1e-4))
+
+
+@pytest.mark.parametrize("weights", [{"up": 1.0}, {**BOTH, "more": 1.0}])
+def test_a_loss_and_its_weight_belong_together(weights: dict[str, float]) -> None:
+    with pytest.raises(KeyError, match="square"):
+        list(train(Line(), numbers(1.0), config(), weights=weights))
+
+
+def unbroken() -> str:
+    model = Noisy()
+    list(train(model, noise, config(epochs=3, lr=0.05, seed=1), weights={"mse": 1.0}))
+    return fingerprint(model)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 6, 8, 17])
+def test_resume_at_any_record_gives_the_weights_of_the_unbroken_run(tmp_path: Path, cut: int) -> None:
+    plan = config(epochs=3, lr=0.05, seed=1)
+    state, path = TrainState(), tmp_path / "checkpoint.safetensors"
+    for number, _ in enumerate(train(Noisy(), noise, plan, weights={"mse": 1.0}, state=state), 1):
+        if number == cut:
+            state.notes = {"seen": cut}
+            state.save(path)
+            break
+    torch.manual_seed(999)  # another process has another random state
+    later, model = TrainState.load(path), Noisy()
+    assert later.notes == {"seen": cut}
+    list(train(model, noise, plan, weights={"mse": 1.0}, state=later))
+    assert fingerprint(model) == unbroken()
+
+
+def test_a_loss_that_is_no_number_stops_and_names_the_checkpoint(tmp_path: Path) -> None:
+    state, path = TrainState(), tmp_path / "checkpoint.safetensors"
+    with pytest.raises(
+        DataError, match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is .*checkpoint"
+    ) as e:
+        for _ in train(Line(), numbers(1.0, 1.0, float("nan")), config(), weights=BOTH, state=state):
+            state.save(path)
+    assert e.value.code == Exit.CANNOT_GO_ON
+    assert TrainState.load(path).step == 2
+
+
+def test_an_infinite_gradient_stops_before_it_spoils_the_weights() -> None:
+    model = nn.Module()
+    model.w = nn.Parameter(torch.zeros(1))
+    model.forward = lambda batch: {"root": model.w.sqrt().sum()}  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="the gradient is no longer a number"):
+        list(train(model, numbers(1.0), config(), weights={"root": 1.0}))
+    assert model.w.item() == 0.0
+
+
+def test_out_of_memory_is_said_with_the_way_out() -> None:
+    model = Line()
+    model.forward = lambda batch: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory"))  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="smaller --batch-size") as error:
+        list(train(model, numbers(1.0), config(), weights=BOTH))
+    assert error.value.code == Exit.CANNOT_GO_ON
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:40], lambda b: b[:-3], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    state, path = TrainState(), tmp_path / "checkpoint.safetensors"
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=state):
+        state.save(path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"checkpoint\.safetensors: is not a readable checkpoint"):
+        TrainState.load(path)
+
+
+def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    state, path = TrainState(), tmp_path / "checkpoint.safetensors"
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=state):
+        state.save(path)
+    with pytest.raises(DataError, match="weights of another model"):
+        list(train(Noisy(), noise, config(), weights={"mse": 1.0}, state=TrainState.load(path)))
+
+
+# -------------------------------------------------------------------------------------------------------- run directories
+
+
+def fit(path: Path, scores: list[float], settings: dict[str, Any], **options: Any) -> TrainingRun:
+    run = TrainingRun(path, "toy", settings, **options)
+    model = Line()
+    plan = config(epochs=len(scores), lr=0.25)
+    if not run.complete:
+        for record in train(model, numbers(1.0), plan, weights={"up": 1.0, "square": 0.0}, state=run.state):
+            if record["end"]:
+                run.end_epoch(model, {"epoch": record["epoch"]}, scores[record["epoch"] - 1])
+        run.finish({"toy": 1})
+    return run
+
+
+def test_the_best_epoch_is_kept_and_of_equals_the_later(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run", [1.0, 3.0, 3.0, 2.0], {"a": 1})
+    assert [r["best"] for r in run.records] == [True, True, True, False]
+    opened = open_run(tmp_path / "run", "toy")
+    assert opened.weights["w"].item() == pytest.approx(0.25)  # three steps of 0.25 from 1
+    assert opened.info["best"] == {"epoch": 3, "best": True}
+    assert opened.info["config"] == {"a": 1}
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["metrics.jsonl", "run.json", "toy.safetensors"]
+
+
+def test_a_finished_run_is_not_done_again_and_another_configuration_is_refused(tmp_path: Path) -> None:
+    first = fit(tmp_path / "run", [1.0, 2.0], {"a": 1, "b": [2]})
+    again = fit(tmp_path / "run", [1.0, 2.0], {"a": 1, "b": [2]})
+    assert again.complete
+    assert again.records == first.records
+    with pytest.raises(DataError, match=r"b was \[2\], is now \[3\].*--restart") as error:
+        TrainingRun(tmp_path / "run", "toy", {"a": 1, "b": [3]})
+    assert error.value.code == Exit.CONFIG
+    assert not TrainingRun(tmp_path / "run", "toy", {"a": 1, "b": [3]}, restart=True).complete
+
+
+def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path / "run", "toy", {"a": 1})
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        run.save()
+    assert TrainingRun(tmp_path / "run", "toy", {"a": 1}).state.epoch == 1
+    with pytest.raises(DataError, match="a was 1, is now 2"):
+        TrainingRun(tmp_path / "run", "toy", {"a": 2})
+
+
+def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(DataError, match="no run of vg") as error:
+        TrainingRun(tmp_path, "toy", {}, restart=True)
+    assert error.value.code == Exit.CANNOT_CREATE
+    fit(tmp_path / "run", [1.0], {})
+    with pytest.raises(DataError, match="another kind than matcher"):
+        TrainingRun(tmp_path / "run", "matcher", {}, restart=True)
