@@ -88,14 +88,18 @@ def pearson(gold: Array, predicted: Array, weights: Array | None = None) -> Arra
 
 
 def _correlation(x: Array, y: Array, w: Array) -> Array:
-    """Return the weighted correlation of x and y over their last axis, which may have one row or one row a sample."""
-    total = w.sum(-1, keepdims=True)
-    x = x - (w * x).sum(-1, keepdims=True) / total
-    y = y - (w * y).sum(-1, keepdims=True) / total
-    xx, yy, xy = (w * x * x).sum(-1), (w * y * y).sum(-1), (w * x * y).sum(-1)
+    """Return the weighted correlation of x and y: (N,), or (..., N) with values of their own for every sample."""
+
+    def total(values: Array) -> Array:
+        return np.asarray(w @ values if values.ndim == 1 else (w * values).sum(-1))
+
+    x, y, count = x - x.mean(), y - y.mean(), w.sum(-1)  # near the samples' means already: the squares below stay exact
+    sx, sy, xx, yy = total(x), total(y), total(x * x), total(y * y)
+    vx, vy = xx - sx * sx / count, yy - sy * sy / count
     # Rounding leaves a constant side with a variance that is not quite 0.
-    below = np.where((xx > 1e-20 * total[..., 0]) & (yy > 1e-20 * total[..., 0]), np.sqrt(xx * yy), 0)
-    return np.asarray(np.clip(_ratio(xy, below), -1, 1))
+    varied = (vx > 1e-12 * xx) & (vy > 1e-12 * yy)
+    below = np.sqrt(np.where(varied, vx, 0)) * np.sqrt(np.where(varied, vy, 0))
+    return np.asarray(np.clip(_ratio(total(x * y) - sx * sy / count, below), -1, 1))
 
 
 def ranks(values: Array, weights: Array | None = None) -> Array:
@@ -274,18 +278,19 @@ def _samples(columns: Sequence[Array], statistics: Callable[..., Array], samples
 
     Items that agree in every column are one item with a count: a QQP dev set of 40,000 pairs is eight of them.
     """
-    table, counts = np.unique(np.stack([np.asarray(c, np.float64) for c in columns], 1), axis=0, return_counts=True)
-    n, kinds = int(counts.sum()), len(counts)
+    rows = np.stack([np.asarray(c, np.float64) for c in columns], 1)
+    table, counts = np.unique(rows, axis=0, return_counts=True)
+    n = len(rows)
+    few = len(counts) * 8 < n  # few kinds: draw their counts at once; else draw items one by one, which is quicker there
+    table = table if few else rows
     generator = np.random.default_rng(seed)
-    found, block = [], max(1, _BLOCK // max(kinds, n if kinds * 8 >= n else 1))
-    owner = np.repeat(np.arange(kinds), counts)
+    block, found = max(1, _BLOCK // len(table)), []
     for start in range(0, samples, block):
         size = min(block, samples - start)
-        if kinds * 8 < n:  # few kinds: draw their counts at once; else draw item by item, which is quicker there
+        if few:
             weights = generator.multinomial(n, counts / n, size=size)
         else:
-            drawn = owner[generator.integers(n, size=(size, n))] + kinds * np.arange(size)[:, None]
-            weights = np.bincount(drawn.ravel(), minlength=size * kinds).reshape(size, kinds)
+            weights = np.stack([np.bincount(drawn, minlength=n) for drawn in generator.integers(n, size=(size, n))])
         found.append(np.asarray(statistics(*table.T, weights.astype(np.float64))))
     return np.concatenate(found)
 

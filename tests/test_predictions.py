@@ -1,0 +1,223 @@
+"""Saved predictions scored again: exact values a task, rows that score by themselves, and rows that cannot be scored."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgtools.io import DataError, Exit, dumps
+from vgtools.metrics import Interval, bootstrap
+from vgtools.predictions import average, gather, headline, prediction_row, read_predictions, score_predictions
+from vgtools.tasks import Answer, Example, find_task
+
+
+def rows(*pairs: tuple[Any, Any], **more: list[Any]) -> list[dict[str, Any]]:
+    """Return prediction rows of (prediction, label) pairs, ids 0, 1 …, with further keys item by item."""
+    return [
+        {"id": str(i), "prediction": said, "label": gold} | {key: values[i] for key, values in more.items()}
+        for i, (said, gold) in enumerate(pairs)
+    ]
+
+
+def test_classes_by_hand() -> None:
+    # tp 2, fp 1, fn 1, tn 2
+    yes, no = "duplicate", "not_duplicate"
+    pairs = [(yes, yes), (yes, yes), (yes, no), (no, yes), (no, no), (no, no)]
+    found = score_predictions("qqp", rows(*pairs))
+    assert found == pytest.approx({"f1": 200 / 3, "accuracy": 200 / 3, "headline": 200 / 3, "total": 6})
+    assert score_predictions("mnli", rows(("neutral", 1), (2, "entailment"))) == {"accuracy": 50, "headline": 50, "total": 2}
+    cola = score_predictions("cola", rows((1, 1), (1, 1), (1, 0), (0, 1), (0, 0), (0, 0)))
+    assert cola == pytest.approx({"matthews": 100 * (2 * 2 - 1) / 9, "headline": 100 / 3, "total": 6})
+
+
+def test_scores_by_hand() -> None:
+    found = score_predictions("sts-b", rows((2.0, 1.0), (1.0, 2.0), (4.0, 3.0), (9.0, 4.0)))
+    wanted = {"pearson": 1200 / math.sqrt(190), "spearman": 80.0}
+    assert found == pytest.approx(wanted | {"headline": (wanted["pearson"] + 80) / 2, "total": 4})
+
+
+def test_choices_by_hand() -> None:
+    assert score_predictions("swag", rows((0, 0), (3, 3), (2, 1), (1, 1)))["accuracy"] == 75
+    assert score_predictions("codah", rows((0, 0), ("3", 3)))["accuracy"] == 100
+
+
+def test_squad_1_by_hand() -> None:
+    found = score_predictions("squad", rows(("the Bo.", ["Bo", "x"]), ("Ann Lee", ["Ann"]), ("", ["y"])))
+    assert found == pytest.approx(
+        {"exact": 100 / 3, "f1": 100 * (1 + 2 / 3) / 3, "headline": 100 * (2 + 2 / 3) / 6, "total": 3}
+    )
+
+
+SQUAD2 = rows(
+    ("Bo", ["Bo"]), ("Ann Lee", ["Ann"]), ("z", []), ("", []), no_answer=[0.1, 0.4, 0.6, 0.9]
+)  # fmt: skip
+
+
+def test_squad_2_by_hand() -> None:
+    found = score_predictions("squad2", SQUAD2)
+    assert found == pytest.approx(
+        {
+            "exact": 50,
+            "HasAns_exact": 50,
+            "NoAns_exact": 50,
+            "best_exact": 75,
+            "best_exact_thresh": 0.1,
+            "f1": 100 * (1 + 2 / 3 + 1) / 4,
+            "HasAns_f1": 100 * (1 + 2 / 3) / 2,
+            "NoAns_f1": 50,
+            "best_f1": 100 * (2 + 1 + 2 / 3) / 4,
+            "best_f1_thresh": 0.4,
+            "headline": 100 * (2 + 2 + 2 / 3) / 8,
+            "total": 4,
+        }
+    )
+
+
+def test_squad_2_threshold_withholds_answers() -> None:
+    found = score_predictions("squad2", SQUAD2, threshold=0.3)
+    assert (found["exact"], found["HasAns_f1"], found["NoAns_f1"]) == (75, 50, 100)
+    assert (found["best_f1"], found["headline"]) == (pytest.approx(100 * (3 + 2 / 3) / 4), 75)
+    at_best = score_predictions("squad2", SQUAD2, threshold=found["best_f1_thresh"])
+    assert at_best["f1"] == pytest.approx(found["best_f1"])
+    assert gather("squad2", SQUAD2, threshold=0.3).predicted.tolist() == [1, 0, 1, 1]
+    plain = [{k: v for k, v in row.items() if k != "no_answer"} for row in SQUAD2]
+    assert set(score_predictions("squad2", plain)) == {
+        "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "headline", "total"
+    }  # fmt: skip
+
+
+def test_a_row_of_each_kind_scores_by_itself_and_with_its_examples() -> None:
+    cases: list[tuple[str, Example, Any, dict[str, Any]]] = [
+        ("rte", Example("a", "x", "y", 1), 1, {"prediction": "not_entailment", "label": "not_entailment"}),
+        ("sts-b", Example("b", "x", "y", 2.5), 2.25, {"prediction": 2.25, "label": 2.5}),
+        ("swag", Example("c", "x", None, 3, ("p", "q", "r", "s")), 3, {"prediction": 3, "label": 3}),
+        ("squad", Example("d", "q", "Bo", answers=(Answer("Bo", 0),)), "Bo", {"prediction": "Bo", "label": ["Bo"]}),
+        ("squad2", Example("e", "q", "Bo", is_impossible=True), "", {"prediction": "", "label": []}),
+    ]
+    for name, example, said, wanted in cases:
+        row = prediction_row(find_task(name), example, said)
+        assert row == {"id": example.id} | wanted
+        back = json.loads(dumps(row))
+        assert score_predictions(name, [back]) == score_predictions(name, [{"id": example.id, "prediction": said}], [example])
+        assert score_predictions(name, [back])["headline"] == (0 if name == "sts-b" else 100)
+    row = prediction_row(find_task("rte"), Example("a", "x", "y"), 0, score=0.9, logits=[1.0, -1.0], no_answer=None)
+    assert row == {"id": "a", "prediction": "entailment", "score": 0.9, "logits": [1.0, -1.0]}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=20), st.randoms())
+def test_order_of_predictions_does_not_matter(pairs: list[tuple[int, int]], random: Any) -> None:
+    made = rows(*pairs)
+    examples = [Example(str(i), "x", None, gold) for i, (_, gold) in enumerate(pairs)]
+    mixed = list(made)
+    random.shuffle(mixed)
+    assert score_predictions("sst-2", mixed, examples) == score_predictions("sst-2", made, examples)
+    for task in ("cola", "mrpc"):
+        assert score_predictions(task, mixed) == pytest.approx(score_predictions(task, made))
+
+
+def test_items_give_the_bootstrap_the_headline() -> None:
+    pairs = [(i % 2, int(i % 3 == 0)) for i in range(30)]
+    items = gather("mrpc", rows(*pairs))
+    found = bootstrap(items.statistic, items.gold, items.predicted, samples=200)
+    assert isinstance(found, Interval)
+    assert 100 * found.value == pytest.approx(score_predictions("mrpc", rows(*pairs))["headline"])
+    spans = gather("squad", rows(("Bo", ["Bo"]), ("Ann Lee", ["Ann"])))
+    assert spans.predicted.tolist() == pytest.approx([1, 1 / 3])
+    assert 100 * float(spans.statistic(spans.gold, spans.predicted, np.array([3.0, 1.0]))) == pytest.approx(
+        100 * (3 + 1 / 3) / 4
+    )
+
+
+def test_headline_and_average_are_the_paper_s() -> None:
+    # Vokenization, Table 2, rows 1 and 4.
+    names = ("sst-2", "qnli", "qqp", "mnli", "squad-1.1", "squad-2.0", "swag")
+    for values, wanted in (
+        ((88.0, 85.2, 87.1, 77.9, (71.3, 80.2), (57.2, 60.8), 56.2), 75.6),
+        ((92.2, 88.6, 88.6, 82.6, (78.8, 86.7), (68.1, 71.2), 70.6), 82.1),
+    ):
+        scores = {
+            name: {"exact": v[0], "f1": v[1]} if isinstance(v, tuple) else {"accuracy": v, "f1": v}
+            for name, v in zip(names, values, strict=True)
+        }
+        assert round(average(scores), 1) == wanted
+    assert headline("qqp", {"f1": 84.0, "accuracy": 90.0}) == 87
+    with pytest.raises(ValueError, match="no tasks"):
+        average({})
+
+
+# ----------------------------------------------------------------------------------------------------------- bad inputs
+
+
+def fails(task: str, folder: Path, text: str, *parts: str, line: int | None = None) -> None:
+    path = folder / "predictions.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        list(read_predictions(task, path))
+    assert (caught.value.line, caught.value.code) == (line, Exit.DATA), caught.value
+    for part in ("predictions.jsonl", *parts):
+        assert part in str(caught.value)
+
+
+GOOD = '{"id": "0", "prediction": "entailment"}\n'
+
+
+def test_good_file(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    path.write_text(GOOD + '{"id": "1", "prediction": 1, "label": 0, "score": 0.5, "logits": [0, 1.5]}\n')
+    assert [row["prediction"] for row in read_predictions("rte", path)] == ["entailment", 1]
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    fails("rte", tmp_path, "", "holds no predictions")
+    fails("rte", tmp_path, GOOD + GOOD, "the id '0'", line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1", "predic', "not valid JSON", line=2)
+    fails("rte", tmp_path, GOOD + '{"id": 1, "prediction": 0}\n', '"id" must be a string', line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1"}\n', '"prediction" is missing', line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": "neutral"}\n', "'neutral'", "entailment (0)", line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "label": 2}\n', '2 in "label"', line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "score": NaN}\n', "not valid JSON", line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "score": "x"}\n', '"score" must be a finite', line=2)
+    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "logits": [1, null]}\n', '"logits" must be', line=2)
+    fails("sts-b", tmp_path, '{"id": "1", "prediction": null}\n', "missing or null", line=1)
+    fails("sts-b", tmp_path, '{"id": "1", "prediction": "2"}\n', "a finite number", line=1)
+    fails("swag", tmp_path, '{"id": "1", "prediction": 4}\n', "0, 1, 2, 3", line=1)
+    fails("squad", tmp_path, '{"id": "1", "prediction": 4}\n', "an answer text", line=1)
+    fails("squad", tmp_path, '{"id": "1", "prediction": "a", "label": "a"}\n', "a list of answer texts", line=1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_scores_that_are_no_numbers(value: float) -> None:
+    with pytest.raises(DataError, match="finite number"):
+        score_predictions("sts-b", rows((value, 1.0)))
+
+
+def test_predictions_and_examples_must_be_of_the_same_file() -> None:
+    examples = [Example("0", "x", None, 1), Example("1", "x", None, 0)]
+    made = rows((1, 1), (0, 0), (1, 1))
+    with pytest.raises(DataError, match=r"1 of 2 examples: the id '1' has no prediction"):
+        score_predictions("sst-2", made[:1], examples)
+    with pytest.raises(DataError, match=r"the id '2' is predicted but not in the examples"):
+        score_predictions("sst-2", made, examples)
+    with pytest.raises(DataError, match="two predictions for the id '0'"):
+        score_predictions("sst-2", [made[0], made[0]])
+    with pytest.raises(DataError, match="the id '0' has no label"):
+        score_predictions("sst-2", [{"id": "0", "prediction": 1}])
+    with pytest.raises(DataError, match="no predictions"):
+        score_predictions("sst-2", [])
+
+
+def test_no_answer_scores_are_all_or_none() -> None:
+    mixed = [SQUAD2[0], {k: v for k, v in SQUAD2[1].items() if k != "no_answer"}]
+    with pytest.raises(DataError, match="1 of 2 rows have no_answer"):
+        score_predictions("squad2", mixed)
+    with pytest.raises(DataError, match=r"needs squad-2\.0") as caught:
+        score_predictions("squad", rows(("a", ["a"])), threshold=0.5)
+    assert caught.value.code == Exit.USAGE
