@@ -28,7 +28,7 @@ from PIL import Image
 from timm.data import create_transform
 
 from vgtools.checkpoint import load_backbone, pick_device
-from vgtools.images import FeatureOutput, Featurizer, describe, extract
+from vgtools.images import FeatureOutput, Featurizer, describe, emulates_bfloat16, extract
 from vgtools.io import DataError
 from vgtools.sources import open_source
 
@@ -140,6 +140,8 @@ def measure(
     }
     if device.type == "cpu":
         ways["bare forward, float32, one thread a core"] = lambda: bare_threads("float32")
+    if emulates_bfloat16(device):  # ten times slower: its ratio would say nothing about the program
+        ways = {name: way for name, way in ways.items() if "bfloat16" not in name}
     found = rates(ways, given.images, given.rounds)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     machine = {"machine": platform.processor() or platform.machine(), "cores": cores, "device": str(device)}
@@ -150,10 +152,15 @@ def measure(
     for name, rate in found.items():
         print(json.dumps({"benchmark": "images", "what": name, "images_per_s": round(rate, 1)}))
     bare_best = max(found["bare forward, float32, batch 32"], found[f"bare forward, float32, batch {batch}"])
-    targets = [
-        ("command to bare forward, float32", found["command, float32"] / bare_best, 0.9),
-        ("bfloat16 command to Pillow, then float32", found["command, bfloat16"] / found["Pillow, then float32"], 1.9),
-    ]
+    targets = [("command to bare forward, float32", found["command, float32"] / bare_best, 0.9)]
+    if "command, bfloat16" in found:
+        ratio = found["command, bfloat16"] / found["Pillow, then float32"]
+        targets.append(("bfloat16 command to Pillow, then float32", ratio, 1.9))
+    else:
+        why = "not measured: this CPU has no bfloat16 instructions"
+        print(json.dumps({"benchmark": "images", "what": "bfloat16 command to Pillow, then float32", "note": why}))
+        ratio = found["command, float32"] / found["Pillow, then float32"]
+        print(json.dumps({"benchmark": "images", "what": "float32 command to Pillow, then float32", "ratio": round(ratio, 3)}))
     for name, ratio, target in targets:
         row = {"what": name, "ratio": round(ratio, 3), "target": target, "met": ratio >= target}
         print(json.dumps({"benchmark": "images", **row}))

