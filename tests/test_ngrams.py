@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from vgtools import ngrams
 from vgtools.io import DataError, Exit
@@ -73,6 +73,48 @@ def test_pieces_are_a_tokenizers_vocabulary() -> None:
 def named(pairs: PairCounts, names: list[str]) -> dict[tuple[str, str], int]:
     rows = [row for block in pairs.blocks() for row in np.stack(block, axis=1).astype(np.int64).tolist()]
     return {(names[first], names[second]): n for first, second, n in rows}
+
+
+def bert() -> Tokenizer:
+    letters = "abcdé日" + "ßσ"
+    vocabulary = ["[UNK]", "[MASK]", ".", ",", "'", "-", *letters, *(f"##{c}" for c in letters), "ab", "##cd"]
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(["[MASK]"])
+    return tokenizer
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["ab", "cd", "É", "e\u0301", "\u0301", " ", "  ", "\t", "\u00a0", "\u2028", ".", "'", "日", "Σ",
+                                  "ß", "[MASK]", "\x00", "\ufffd", "\x1c", "🇨🇭", "ab" * 60]), max_size=8).map("".join),
+        max_size=6,
+    )
+)  # fmt: skip
+def test_pieces_cut_chunk_by_chunk_are_the_tokenizers(sentences: list[str]) -> None:
+    tokenizer = bert()
+    types = Pieces(tokenizer, "bert")
+    assert types._local
+    wanted = [i for e in tokenizer.encode_batch(sentences, add_special_tokens=False) for i in (*(n + 1 for n in e.ids), 0)]
+    assert types.encode(sentences).tolist() == wanted
+    assert types.encode(sentences).tolist() == wanted, "remembered"
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngrams, "_CACHE", 3)
+    types = Pieces(bert(), "bert")
+    for text in ("ab cd", "ab d c b a", "a", "ab cd"):
+        found = types.encode([text])
+        assert len(types._cut) <= 3 + 6
+    assert [types.names()[i] for i in found] == ["ab", "c", "##d", "\n"]
+
+
+def test_a_tokenizer_that_looks_across_spaces_gets_whole_sentences() -> None:
+    assert not Pieces(word_piece(), "tiny")._local
+    tokenizer = bert()
+    tokenizer.add_special_tokens([AddedToken("<x>", lstrip=True)])
+    assert not Pieces(tokenizer, "bert")._local
 
 
 def test_counts_by_hand() -> None:

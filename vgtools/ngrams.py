@@ -27,6 +27,7 @@ Array = np.ndarray[Any, Any]
 
 VOCABULARY_ABOVE = 5  # the vocabulary is the types seen more often than this (Karpathy & Fei-Fei 2015, footnote 4)
 _WINDOW = 1 << 21  # characters that are turned into ids at a time
+_CACHE = 1 << 20  # chunks between spaces whose word-pieces are remembered
 _CHUNK = 1 << 22  # pairs that are sorted at a time
 
 # ----------------------------------------------------------------------------------------------------------------- types
@@ -103,18 +104,36 @@ class Pieces:
     """
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
+        from tokenizers.normalizers import BertNormalizer
+        from tokenizers.pre_tokenizers import BertPreTokenizer
+
         self.name, self._tokenizer = name, tokenizer
+        # BERT's rules look at no more than what stands between two spaces: each such chunk need be cut only once.
+        self._local = isinstance(tokenizer.normalizer, BertNormalizer) and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
+        self._local &= not any(t.lstrip or t.rstrip or " " in t.content for t in tokenizer.get_added_tokens_decoder().values())
+        self._cut: dict[str, tuple[int, ...]] = {}
 
     def encode(self, sentences: Sequence[str]) -> Array:
         """Return the (tokens + sentences,) uint32 ids of the sentences."""
-        encodings = self._tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
-        flat = list(chain.from_iterable((*e.ids, -1) for e in encodings))
-        return (np.array(flat, np.int64) + 1).astype(np.uint32)
+        if not self._local:
+            return np.fromiter(chain.from_iterable((*ids, 0) for ids in self._ids(sentences)), np.uint32)
+        chunks = " \n ".join([*sentences, ""]).split(" ")
+        if len(self._cut) > _CACHE:
+            self._cut.clear()
+        new = list(set(chunks).difference(self._cut))
+        self._cut.update(zip(new, self._ids(new), strict=True))
+        self._cut["\n"] = (0,)
+        return np.fromiter(chain.from_iterable(map(self._cut.__getitem__, chunks)), np.uint32)
+
+    def _ids(self, texts: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False):
+            yield tuple([i + 1 for i in encoding.ids])
 
     def names(self) -> list[str]:
         """Return the word-pieces by id."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         names = [""] * (max(vocabulary.values(), default=0) + 2)
+        names[0] = "\n"
         for piece, number in vocabulary.items():
             names[number + 1] = piece
         return names

@@ -91,7 +91,7 @@ def stats(
     The paper names neither the base of its divergences nor whether punctuation counts. What we measure comes near its
     figures with word-pieces (--tokenizer of a BERT), --base 10 and --punctuation.
 
-    Texts stream. 2-grams take 16 bytes each while they fit --memory, and room in TMPDIR beyond it; the counts are exact
+    Texts stream, in about 300 MiB. 2-grams take 16 bytes each within --memory, and room in TMPDIR beyond it; the counts are exact
     either way. Words take about 120 bytes for each different one; with --tokenizer that, too, is bounded.
 
     With --vokens: distinct and effective number of images (e to the entropy), and the images a token type got.
@@ -126,9 +126,9 @@ def stats(
     from vgtools.text import load_stop_words
 
     sources = [str(n) for n in (*names, *voken_files, reference, captions, stop_words) if n not in (None, "-")]
-    target = None if plot is None else io._final_path(plot, sources)
+    target = None if plot is None else io.final_path(plot, sources)
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    out = io._open_stream("-")
+    out = io.open_stream("-")
     if tokenizer == "words":
         types: ngrams.Types = ngrams.Words()
     else:
