@@ -91,8 +91,8 @@ def stats(
     The paper names neither the base of its divergences nor whether punctuation counts. What we measure comes near its
     figures with word-pieces (--tokenizer of a BERT), --base 10 and --punctuation.
 
-    Texts stream, in about 300 MiB. 2-grams take 16 bytes each within --memory, and room in TMPDIR beyond it; the counts are exact
-    either way. Words take about 120 bytes for each different one; with --tokenizer that, too, is bounded.
+    Texts stream, in about 300 MiB. 2-grams take 16 bytes each within --memory, and room in TMPDIR beyond it; the counts are
+    exact either way. Words take about 120 bytes for each different one; with --tokenizer that, too, is bounded.
 
     With --vokens: distinct and effective number of images (e to the entropy), and the images a token type got.
 
