@@ -96,7 +96,7 @@ class TrainState:
 
         assert self._model is not None, "save() belongs between the records of train()"
         assert self._optimizer is not None
-        tensors = {f"model.{name}": t for name, t in self._model.state_dict().items()}
+        tensors = {f"model.{name}": t for name, t in own_tensors(self._model).items()}
         for name, parameter in self._model.named_parameters():
             slots = self._optimizer.state.get(parameter, {})
             tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
@@ -137,9 +137,12 @@ class TrainState:
             head, _, name = key.partition(".")
             parts[head][name] = tensor
         try:
-            model.load_state_dict(parts["model"])
-        except RuntimeError:
-            raise DataError("holds the weights of another model; --restart starts over", self.saved) from None
+            same = own_tensors(model).keys() == parts["model"].keys()
+            model.load_state_dict(parts["model"], strict=False)  # tied weights are there once, under one of their names
+        except RuntimeError:  # another shape
+            same = False
+        if not same:
+            raise DataError("holds the weights of another model; --restart starts over", self.saved)
         for name, parameter in model.named_parameters():
             slots = {s: parts["optimizer"].get(f"{s}.{name}") for s in ("step", "exp_avg", "exp_avg_sq")}
             if None not in slots.values():  # a parameter that no step has reached has none
@@ -152,6 +155,15 @@ class TrainState:
                 if f"cuda.{i}" in parts["rng"]:
                     torch.cuda.set_rng_state(parts["rng"][f"cuda.{i}"], i)
         self._loaded = None
+
+
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's state with weights that are tied to one another under their first name only."""
+    first: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        first.setdefault(id(tensor), name)
+    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
@@ -307,7 +319,7 @@ class TrainingRun:
         self._checkpoint, self._best = self.path / "checkpoint.safetensors", self.path / "best.safetensors"
         self.complete = False
         ours = [n for n in ("run.json", "checkpoint.safetensors", "best.safetensors") if (self.path / n).exists()]
-        if self.path.exists() and not ours and any(self.path.iterdir()):
+        if self.path.exists() and not ours and any(p.suffix != ".tmp" for p in self.path.iterdir()):
             raise DataError("is not empty and no run of vg; choose another -o", self.path, code=Exit.CANNOT_CREATE)
         if (self.path / "run.json").exists() and read_json(self.path / "run.json").get("kind") != kind:
             raise DataError(f"holds a run of another kind than {kind}; choose another -o", self.path, code=Exit.CANNOT_CREATE)
@@ -344,9 +356,17 @@ class TrainingRun:
         """The records of the epochs so far."""
         return list(self.state.notes["records"])
 
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Add a record of the training, which the next `save` keeps."""
+        self.state.notes["records"].append(dict(record))
+
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, and the records so far to `metrics.jsonl`."""
         self.state.save(self._checkpoint)
+        self._write_records()
+
+    def _write_records(self) -> None:
+        atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
 
     def end_epoch(self, model: nn.Module, record: Mapping[str, Any], score: float) -> dict[str, Any]:
         """Note an epoch, keep its weights if none scored higher, and write a checkpoint; return the record with `best`."""
@@ -358,23 +378,22 @@ class TrainingRun:
             atomic_write(self._best, save({k: t.detach().cpu().contiguous() for k, t in model.state_dict().items()}))
             self.state.notes["score"] = score
         noted = {**record, "best": best}
-        self.state.notes["records"].append(noted)
-        atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
+        self.note(noted)
         self.save()
         return noted
 
-    def finish(self, info: Mapping[str, Any], encoder: Encoder | None = None) -> None:
-        """Write the run with the weights of the best epoch, and clear what only a resume needs."""
+    def finish(
+        self, info: Mapping[str, Any], encoder: Encoder | None = None, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Write the run, with the weights of the best epoch or those given, and clear what only a resume needs."""
         from safetensors.torch import load
 
-        best = max(i for i, record in enumerate(self.records) if record["best"])
-        facts = {
-            "config": self.config,
-            **info,
-            "best": self.records[best],
-            "metrics": {"sha256": sha256_file(self.path / "metrics.jsonl")},
-        }
-        save_run(self.path, self.kind, load(self._best.read_bytes()), facts, encoder)
+        self._write_records()
+        facts = {"config": self.config, **info, "metrics": {"sha256": sha256_file(self.path / "metrics.jsonl")}}
+        if weights is None:
+            best = max(i for i, record in enumerate(self.records) if record["best"])
+            weights, facts["best"] = load(self._best.read_bytes()), self.records[best]
+        save_run(self.path, self.kind, weights, facts, encoder)
         self.complete = True
         self._clear()
 
