@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"io", "errors", "process"},
     {"checkpoint", "images", "nn", "report", "retrieval", "text", "train", "vokens", "prepare", "jsonstream", "openmoji",
-     "corpus", "sources", "ngrams", "stats", "tasks", "metrics", "predictions"},
+     "corpus", "blocks", "sources", "ngrams", "stats", "tasks", "metrics", "predictions"},
     {"systems"},
     {"commands"},
     {"cli"},

@@ -314,9 +314,6 @@ def load_encoder(
             folder,
         )
     prefix, suffix = special_ids(tokenizer)
-    # RoBERTa counts positions from behind the padding id.
-    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
-    room = int(config.max_position_embeddings) - reserved - len(prefix) - len(suffix)
     mark = fingerprint(model) if kind == pick_dtype("float32") else _file_fingerprint(folder)
     return Encoder(
         model.eval().requires_grad_(False).to(where),
@@ -325,7 +322,79 @@ def load_encoder(
         mark,
         int(config.hidden_size),
         int(config.num_hidden_layers),
-        room,
+        room(config) - len(prefix) - len(suffix),
+        prefix,
+        suffix,
+    )
+
+
+def room(config: Any) -> int:
+    """Return how many tokens an encoder takes, special tokens counted; RoBERTa counts positions from behind the padding id."""
+    reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    return int(config.max_position_embeddings) - reserved
+
+
+def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
+    """Load a masked language model with its tokenizer to train it further, on the CPU, in float32.
+
+    A checkpoint without the masked language model's head gets a new one, drawn from torch's random state.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`.
+        offline: never connect.
+
+    Returns:
+        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of the encoder in it.
+
+    Raises:
+        DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
+    """
+    folder = _local(ref, ["*.json", "*.txt", "*.safetensors"], offline)
+    _require_safetensors(folder)
+    tokenizer = load_tokenizer(str(folder), offline=True)
+    from transformers import AutoModelForMaskedLM
+
+    with _quiet_transformers():
+        try:
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                folder,
+                dtype="float32",
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except Exception as error:  # config, safetensors and torch errors alike: the checkpoint is not usable
+            raise DataError(
+                f"is not a usable masked language model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", folder
+            ) from None
+    own = f"{model.base_model_prefix}."
+    missing = [name for name in report["missing_keys"] if name.startswith(own)]
+    if missing:
+        raise DataError(
+            f"lacks {len(missing)} weights of its architecture, the first {missing[0]}; they would be random", folder
+        )
+    return as_encoder(model, tokenizer, ref)
+
+
+def as_encoder(model: Any, tokenizer: Tokenizer, ref: str) -> Encoder:
+    """Return a masked language model and its tokenizer as an `Encoder`, for `save_run`; what learns goes on learning."""
+    config = model.config
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise DataError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {config.vocab_size}: they do not "
+            "belong together",
+            ref,
+        )
+    prefix, suffix = special_ids(tokenizer)
+    return Encoder(
+        model,
+        tokenizer,
+        ref,
+        fingerprint(model.base_model),
+        int(config.hidden_size),
+        int(config.num_hidden_layers),
+        room(config) - len(prefix) - len(suffix),
         prefix,
         suffix,
     )
