@@ -36,6 +36,7 @@ class Packed(NamedTuple):
     name: str  # what the user gave, for messages
     tokens: Array  # (T, 2) integers: token id, voken
     ends: Array  # (R,) int64, where each row ends
+    vokens: int | None = None  # images of the bank, if the manifest says so
 
     def line_of(self, token: int) -> int:
         """Return the row of a token, counted from 1."""
@@ -78,7 +79,7 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
             "carry the vokens over with vg revokenize --tokenizer",
             name,
         )
-    return Packed(name, tokens, ends)
+    return Packed(name, tokens, ends, manifest.get("count"))
 
 
 def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> int:
@@ -151,8 +152,17 @@ def pack(path: str, folder: Path, tokenizer: Tokenizer, *, progress: io.Progress
             out.commit(window.digest)
             if progress is not None:
                 progress.advance(len(found.ids))
-        out.finish(tokenizer={"sha256": mark})
+        out.finish(tokenizer={"sha256": mark}, count=_bank_of(path))
     return open_packed(target, mark, name=path)
+
+
+def _bank_of(path: str) -> int | None:
+    """Return how many images the bank of a voken file has, if it has a manifest that says so."""
+    manifest = io.manifest_path(path)
+    if path == "-" or not manifest.exists():
+        return None
+    body = io.read_json(manifest)
+    return body.get("count") if body.get("kind") == "vokens" else None
 
 
 def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]] | None]:

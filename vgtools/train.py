@@ -11,6 +11,7 @@ saves, evaluates and prints between the records. There are no callbacks.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -211,8 +212,9 @@ def train(
         sums, count, gradient, pending = dict[str, float](), 0, 0.0, 0
         model.train()
         for batch in batches(state.epoch, state.batch):
-            losses = _losses(model, batch, weights, state)
-            (losses["loss"] / config.accumulate).backward()
+            with _memory(state):
+                losses = _losses(model, batch, weights, state)
+                (losses["loss"] / config.accumulate).backward()
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0.0) + float(value.detach())
             count, pending = count + 1, pending + 1
@@ -231,10 +233,11 @@ def train(
         yield _record(config, state, sums, count, gradient, end=True)
 
 
-def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: TrainState) -> dict[str, Tensor]:
-    """Return the named losses of a batch and their weighted sum under `loss`."""
+@contextlib.contextmanager
+def _memory(state: TrainState) -> Iterator[None]:
+    """Say what to do where memory runs out."""
     try:
-        losses: dict[str, Tensor] = model(batch)
+        yield
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise DataError(
@@ -242,6 +245,11 @@ def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: T
                 code=Exit.CANNOT_GO_ON,
             ) from None
         raise
+
+
+def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: TrainState) -> dict[str, Tensor]:
+    """Return the named losses of a batch and their weighted sum under `loss`."""
+    losses: dict[str, Tensor] = model(batch)
     if losses.keys() != weights.keys():
         raise KeyError(f"the model returns the losses {sorted(losses)}, there are weights for {sorted(weights)}")
     total = torch.stack([weights[name] * value for name, value in losses.items()]).sum()

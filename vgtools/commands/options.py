@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,3 +25,17 @@ def choice(value: str, allowed: tuple[str, ...], flag: str) -> str:
     if value not in allowed:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=flag)
     return value
+
+
+def run_folder(output: str) -> Path:
+    """Return the run directory, made if needed, refusing a place that cannot be one before any work is done."""
+    from vgtools.io import DataError, Exit
+
+    path = Path(output)
+    if path.exists() and not path.is_dir():
+        raise DataError("is a file; a run directory was wanted", path, code=Exit.CANNOT_CREATE)
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot be made: {error.strerror}", path, code=Exit.CANNOT_CREATE) from None
+    return path

@@ -7,12 +7,11 @@ import dataclasses
 import hashlib
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vgtools.commands.options import Device, Offline, Quiet, Restart, Seed, choice
+from vgtools.commands.options import Device, Offline, Quiet, Restart, Seed, choice, run_folder
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +129,7 @@ def train_matcher(
         rows["valid"] += [row for part in _read(valid, bank, None, None, quiet).values() for row in part]
     _hold_out(rows, hold_out, captions)
     where = pick_device(device)
-    folder = _folder(output)
+    folder = run_folder(output)
     with io.Stop() as stop, contextlib.ExitStack() as stack:
         stack.callback(io.Lock(folder).release)
         text = load_encoder(encoder, device=device, offline=offline)
@@ -230,20 +229,6 @@ def _fit(
             stop.check()
     info = {"matcher": dataclasses.asdict(shape), "backbone": bank.manifest.get("backbone"), "left_out": left_out}
     run.finish(info, text)
-
-
-def _folder(output: str) -> Path:
-    """Return the run directory, refusing a place that cannot be one before any work is done."""
-    from vgtools.io import DataError, Exit
-
-    path = Path(output)
-    if path.exists() and not path.is_dir():
-        raise DataError("is a file; a run directory was wanted", path, code=Exit.CANNOT_CREATE)
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot be made: {error.strerror}", path, code=Exit.CANNOT_CREATE) from None
-    return path
 
 
 def _digest(value: object) -> str:

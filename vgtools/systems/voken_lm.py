@@ -13,17 +13,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools.blocks import Corpus, mask_tokens
+from vgtools.blocks import Corpus, Packed, check_range, mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
-from vgtools.train import Batches
+from vgtools.train import Batches, TrainConfig
 
 Array = np.ndarray[Any, Any]
 
@@ -144,7 +144,8 @@ class VisuallySupervisedLM(nn.Module):
                 losses["mlm"] = total / batch.token_count
             if self.heads:
                 states = states[batch.places]
-            for name, head in self.heads.items():
+            for name in self.heads:
+                head = cast(VokenHead, self.heads[name])
                 rows = (head.hidden or mlm_hidden(self.lm))(states)
                 losses[name] = getattr(self, f"_{name}")(head, rows, batch.vokens) / batch.voken_count
         return losses
@@ -322,6 +323,60 @@ def linear_cross_entropy(
         chunk = max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
     with torch.autocast(rows.device.type, enabled=False):
         return _LinearCrossEntropy.apply(rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled())  # type: ignore[no-any-return,no-untyped-call]
+
+
+# -------------------------------------------------------------------------------------------------------------------- data
+
+
+def count_vokens(
+    files: Sequence[Packed], held: Sequence[Packed], encoder: Encoder, learned: bool, control: str | None, given: int | None
+) -> int:
+    """Return the size of the voken vocabulary, every token id and voken checked before any training.
+
+    Args:
+        files: to train on.
+        held: to evaluate on.
+        encoder: its vocabulary bounds the token ids.
+        learned: vokens are learned.
+        control: as `control_vokens`.
+        given: by the user; else what the manifests say; else one more than the largest voken.
+
+    Raises:
+        DataError: a token id or voken out of range (file and line are named), files of different image banks, or no voken to
+            learn.
+    """
+    vocabulary = int(encoder.model.config.vocab_size)
+    named = [file for file in (*files, *held) if file.vokens is not None]
+    for file in named:
+        if given is None and file.vokens != named[0].vokens:
+            raise DataError(
+                f"its vokens are of {file.vokens} images, those of {named[0].name} of {named[0].vokens}; use one image bank",
+                file.name,
+            )
+    bound = given if given is not None else named[0].vokens if named else None
+    tops = [check_range(file, vocabulary, bound) for file in (*files, *held)]
+    if control == "tokens":
+        return vocabulary
+    if learned and max(tops[: len(files)], default=-1) < 0:
+        raise DataError("holds no voken to learn; make some with vg vokenize, or train without: --weight mlm=1", files[0].name)
+    return bound if bound is not None else max(tops, default=-1) + 1
+
+
+def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: str) -> Corpus:
+    """Return the corpus of some files: with `pack` "stream" blocks cross sentences, with "document" none crosses a document.
+
+    Raises:
+        DataError: the block does not fit the encoder, or the files hold no token.
+    """
+    size = recipe.block - len(recipe.prefix) - len(recipe.suffix)
+    if not 1 <= size <= encoder.max_tokens:
+        raise DataError(
+            f"--block {recipe.block}: the encoder takes {encoder.max_tokens + recipe.block - size} tokens", code=Exit.CONFIG
+        )
+    corpus = Corpus(files, size, by_document=pack == "document")
+    if files and not len(corpus):
+        raise DataError("holds no token", files[0].name)
+    return corpus
 
 
 # ----------------------------------------------------------------------------------------------------------------- batches
@@ -507,7 +562,47 @@ def ahead(items: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-# -------------------------------------------------------------------------------------------------------------- evaluation
+# ------------------------------------------------------------------------------------------------ training and evaluation
+
+
+def train_config(config: Mapping[str, Any], schedule: Plan) -> TrainConfig:
+    """Return the optimiser's settings; a warm-up below 1 is a share of all steps.
+
+    Source: Tan & Bansal 2020, section 4.2 (learning rate 2e-4); eps, betas, decay and clipping are those of the published code.
+    """
+    warmup = config["warmup"]
+    return TrainConfig(
+        epochs=schedule.epochs,
+        steps=schedule.steps,
+        lr=config["lr"],
+        schedule=config["schedule"],
+        warmup=round(warmup * schedule.steps if warmup < 1 else warmup),
+        weight_decay=config["weight_decay"],
+        eps=1e-6,
+        clip=config["clip"],
+        accumulate=schedule.accumulate,
+        seed=config["seed"],
+        log_every=1,
+    )
+
+
+def mean_record(notes: dict[str, Any], record: Mapping[str, Any], due: bool) -> dict[str, Any] | None:
+    """Add a step's losses to those since the last record; where one is due, return it with their means.
+
+    Args:
+        notes: of the training's state: a run that goes on ends with the same records.
+        record: of one step.
+        due: the steps so far are a record.
+    """
+    window = notes.setdefault("window", {"steps": 0, "sums": {}})
+    place = {key: record[key] for key in ("epoch", "step", "lr", "gradient")}
+    window["steps"] += 1
+    for name in record.keys() - place.keys():
+        window["sums"][name] = window["sums"].get(name, 0.0) + record[name]
+    if not due:
+        return None
+    del notes["window"]
+    return place | {name: window["sums"][name] / window["steps"] for name in sorted(window["sums"])}
 
 
 @torch.no_grad()
