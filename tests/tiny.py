@@ -58,6 +58,8 @@ def save_encoder(folder: Path, kind: str = "bert", seed: int = 0, positions: int
                 weight.add_(0.1 * torch.randn_like(weight))
             elif name.endswith("bias"):
                 weight.normal_(0, 0.1)
+            elif "attention.output.dense" in name or "out_lin" in name:
+                weight.mul_(0.3)  # or every token of a sentence comes out alike
             elif still and "position_embeddings" in name:
                 weight.zero_()
     model.save_pretrained(folder)

@@ -53,7 +53,11 @@ def open_matcher(path: str | Path, *, device: str = "cpu", dtype: str = "float32
     Raises:
         DataError: not there or not finished (66); damaged, or the encoder in it is not the one it was trained with (65).
     """
-    matcher, run = load_matcher(path, device=device)
+    try:
+        matcher, run = load_matcher(path, device=device)
+    except RuntimeError as error:  # run.json was edited: its configuration is of other shapes than the weights
+        why = str(error).strip().splitlines()[-1].strip()
+        raise DataError(f"does not describe the weights beside it: {why}", Path(path) / "run.json") from None
     encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
     wanted, file = run.info.get("encoder", {}), run.path / "run.json"
     check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, wanted, file)

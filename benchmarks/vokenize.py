@@ -1,0 +1,232 @@
+"""`vg vokenize`: tokens a second against padded batches, share of the machine's GEMM rate, time and memory as text grows.
+
+All ways give the vokens of the same sentences to the same bank, tokenising and writing included, in turns in one run:
+
+- fixed: batches of 32 sentences padded to 128 tokens, one faiss search a batch, json.dumps;
+- longest: the same, padded to the longest of the batch;
+- ours: what the command does; with bfloat16 where the processor has it.
+
+On a GPU the encoder has the shape of BERT-base with random weights, bfloat16, and the goal is a million tokens a second.
+
+    python benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] [--rounds 3] [--lines 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bench
+import faiss
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tiny networks of the tests
+
+from vgtools.checkpoint import Encoder, load_encoder
+from vgtools.io import Window, dumps
+from vgtools.retrieval import Index
+from vgtools.systems import vokenizer as system
+from vgtools.systems.vokenization import MatcherConfig, TokenImageMatcher
+from vgtools.text import tokenize
+
+Array = np.ndarray[Any, Any]
+
+
+def matcher_of(encoder: Encoder, device: torch.device) -> system.Matcher:
+    """Return a random matcher of the paper's shape: last 4 layers, 256, 64."""
+    torch.manual_seed(0)
+    config = MatcherConfig(text_width=4 * encoder.width, image_width=64, hidden=256, dim=64, sentence=False, root=False)
+    matcher = TokenImageMatcher(config).eval().requires_grad_(False).to(device)
+    return system.Matcher(matcher, encoder, {}, "random", "random")
+
+
+def bank_of(matcher: system.Matcher, count: int) -> Array:
+    feats = np.random.default_rng(0).standard_normal((count, 64)).astype(np.float32)
+    return system.embed_bank(matcher, feats, [str(i) for i in range(count)])
+
+
+@torch.inference_mode()
+def padded(matcher: system.Matcher, flat: Any, texts: Sequence[str], width: int | None) -> list[list[int]]:
+    """Vokenize in padded batches of 32 in corpus order: what a plain program does."""
+    encoder, found, out = matcher.encoder, list[list[int]](), list[str]()
+    device = encoder.model.get_input_embeddings().weight.device
+    for start in range(0, len(texts), 32):
+        batch = encoder.tokenizer.encode_batch(texts[start : start + 32])
+        ids = [e.ids[:127] + e.ids[-1:] for e in batch]
+        longest = width or max(map(len, ids))
+        block = torch.tensor([row + [0] * (longest - len(row)) for row in ids], device=device)
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=device)
+        states = encoder.model(input_ids=block, attention_mask=mask, output_hidden_states=True).hidden_states
+        inner = mask.bool()
+        for i, row in enumerate(ids):
+            inner[i, 0] = inner[i, len(row) - 1] = False
+        lengths = torch.tensor([len(row) - 2 for row in ids], device=device)
+        emb = matcher.matcher.embed_tokens(torch.cat(states[-4:], -1)[inner].float(), lengths)
+        scores, rows = flat.search(emb.cpu().numpy(), 1)
+        at = 0
+        for i, row in enumerate(ids):
+            part = slice(at, at + len(row) - 2)
+            found.append(rows[part, 0].tolist())
+            spans = [list(s) for s in batch[i].offsets[1 : len(row) - 1]]
+            line = {"text": texts[start + i], "spans": spans, "vokens": found[-1], "scores": scores[part, 0].tolist()}
+            out.append(json.dumps(line))
+            at = part.stop
+    return found
+
+
+def ours(worker: system.Vokenizer, texts: Sequence[str], packed: bool = False) -> list[list[int]]:
+    windows = [Window("t", i + 1, list(texts[i : i + 4096]), "") for i in range(0, len(texts), 4096)]
+    fresh = system.Vokenizer(worker.matcher, worker.index, pack=worker.encoder.pack) if not packed else worker
+    found = list[list[int]]()
+    for _, vokens in system.vokenize(windows, fresh):
+        if packed:
+            np.column_stack([vokens.tokens.ids, vokens.vokens[:, 0]]).tobytes()
+        else:
+            rows = vokens.rows()
+            b"".join(map(dumps, rows))
+            found += [row["vokens"].tolist() for row in rows]
+    return found
+
+
+def peak_gemm(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the best FLOP/s of a large matrix product here and now."""
+    best = 0.0
+    for m, k, n in ((2048, 1536, 1536), (2048, 384, 1536), (4096, 1024, 1024)):
+        a, b = torch.randn(m, k, device=device, dtype=dtype), torch.randn(k, n, device=device, dtype=dtype)
+        for _ in range(6):
+            start = time.perf_counter()
+            a @ b
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            best = max(best, 2 * m * k * n / (time.perf_counter() - start))
+    return best
+
+
+def flops_a_token(encoder: Encoder, images: int, length: float) -> float:
+    h, f = encoder.width, encoder.model.config.intermediate_size
+    layer = 2 * (4 * h * h + 2 * h * f) + 4 * (length + 2) * h
+    return encoder.layers * layer * (length + 2) / length + 2 * (4 * h * 256 + 256 * 64) + 2 * 64 * images
+
+
+def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
+    matcher = matcher_of(load_encoder("builtin:minilm"), device)
+    encoder = matcher.encoder
+    texts = bench.sentences(given.text, given.sentences)
+    # Every way has all tokens to do: no sentence is longer than the fixed width.
+    tokens = tokenize(encoder.tokenizer, texts)
+    texts = [t for t, n in zip(texts, np.diff(tokens.starts), strict=True) if 0 < n <= 126]
+    count = len(tokenize(encoder.tokenizer, texts).ids)
+    bank = bank_of(matcher, given.images)
+    flat = faiss.IndexFlatIP(64)
+    flat.add(bank)
+    index = Index("vg.faiss", [], {"dim": 64}, None, bank)
+    worker = system.Vokenizer(matcher, index)
+    ways: dict[str, Any] = {
+        "fixed 128": lambda: padded(matcher, flat, texts, 128),
+        "longest in batch": lambda: padded(matcher, flat, texts, None),
+        "ours, float32": lambda: ours(worker, texts),
+    }
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported() and torch.cpu._is_avx512_bf16_supported():
+        low = load_encoder("builtin:minilm", dtype="bfloat16")
+        ways["ours, bfloat16"] = lambda: ours(system.Vokenizer(replace(matcher, encoder=low), index), texts)
+    peak = peak_gemm(device, torch.float32)
+    seconds = bench.in_turns(ways, given.rounds)
+    peak = max(peak, peak_gemm(device, torch.float32))
+    facts = {"sentences": len(texts), "tokens": count, "images": given.images, **bench.machine()}
+    for name, time_of in seconds.items():
+        bench.report("vokenize", f"{name}, tokens/s", count / time_of, **facts)
+    fast = seconds["ours, float32"]
+    bench.report("vokenize", "speed, to padding to 128", seconds["fixed 128"] / fast, ">= 3.5", **facts)
+    bench.report("vokenize", "speed, to padding to the longest", seconds["longest in batch"] / fast, ">= 2.7", **facts)
+    share = count / fast * flops_a_token(encoder, given.images, count / len(texts)) / peak
+    bench.report("vokenize", "share of the GEMM rate", share, ">= 0.7", gemm_gflops=round(peak / 1e9), **facts)
+    if "ours, bfloat16" in seconds:
+        ratio = seconds["fixed 128"] / seconds["ours, bfloat16"]
+        bench.report("vokenize", "bfloat16: speed, to padding to 128", ratio, ">= 5.5", **facts)
+    else:
+        print(json.dumps({"benchmark": "vokenize", "what": "bfloat16: speed, to padding to 128",
+                          "note": "not measured: this CPU has no bfloat16 instructions"}), flush=True)  # fmt: skip
+    one, other = ways["ours, float32"](), ways["longest in batch"]()
+    same = np.mean([a == b for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)])
+    bench.report("vokenize", "vokens equal to those of padded batches", float(same), ">= 0.9999", **facts)
+
+
+def on_gpu(given: argparse.Namespace, device: torch.device) -> None:
+    from transformers import BertConfig, BertModel
+
+    small = load_encoder("builtin:minilm")
+    model = BertModel(BertConfig(vocab_size=30522)).to(device, torch.bfloat16).eval().requires_grad_(False)
+    encoder = replace(small, model=model, width=768, layers=12)
+    matcher = matcher_of(encoder, device)
+    texts = bench.sentences(given.text, max(given.sentences, 32_768))
+    count = len(tokenize(encoder.tokenizer, texts).ids)
+    index = Index("vg.faiss", [], {"dim": 64}, None, bank_of(matcher, given.images))
+    seconds = bench.in_turns({"ours": lambda: ours(system.Vokenizer(matcher, index), texts, packed=True)}, given.rounds)["ours"]
+    facts = {"device": torch.cuda.get_device_name(device), "tokens": count, "images": given.images, **bench.machine()}
+    bench.report("vokenize", "BERT-base shape, bfloat16, tokens/s", count / seconds, ">= 1000000", **facts)
+    start = time.perf_counter()
+    tokenize(encoder.tokenizer, texts)
+    bench.report("vokenize", "tokenising alone, tokens/s", count / (time.perf_counter() - start), **facts)
+    peak = peak_gemm(device, torch.bfloat16)
+    share = count / seconds * flops_a_token(encoder, given.images, count / len(texts)) / peak
+    bench.report("vokenize", "share of the bfloat16 GEMM rate", share, gemm_gflops=round(peak / 1e9), **facts)
+
+
+def growth(given: argparse.Namespace) -> None:
+    """Measure time and peak memory of the command on n and 10 n lines, with a tiny encoder."""
+    from tests.tiny import save_encoder, save_feats, save_run_of
+    from vgtools.cli import run
+
+    code = (
+        "import resource, sys, time; from vgtools.cli import run; start = time.perf_counter(); run(sys.argv[1:]); "
+        "print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        save_run_of(home / "run", save_encoder(home / "encoder"))
+        index = str(home / "vg.faiss")
+        run(["build-index", str(save_feats(home / "feats.npy")), "-m", str(home / "run"), "-o", index, "-q"])
+        found = []
+        for lines in (given.lines, 10 * given.lines):
+            text = home / f"{lines}.txt"
+            text.write_text("".join(x + "\n" for x in bench.sentences(given.text, lines)), encoding="utf-8")
+            args = ["vokenize", str(text), "--index", index, "-o", str(home / f"{lines}.npy"), "-q", "--device", "cpu"]
+            done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+            found.append([float(x) for x in done.stdout.split()])
+        (small, rss), (large, rss10) = found
+    facts = {"lines": [given.lines, 10 * given.lines], "seconds": [round(small, 1), round(large, 1)],
+             "mib": [round(rss), round(rss10)], **bench.machine()}  # fmt: skip
+    bench.report("vokenize", "10 times the text: time", large / small, "<= 11", **facts)
+    bench.report("vokenize", "10 times the text: peak memory", rss10 / rss, "<= 1.01", **facts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text")
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--lines", type=int, default=20_000, help="of the smaller text whose memory is measured; 0 leaves it out"
+    )
+    given = parser.parse_args()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    on_cpu(given, torch.device("cpu"))
+    if torch.cuda.is_available():
+        on_gpu(given, torch.device("cuda"))
+    if given.lines:
+        growth(given)
+
+
+if __name__ == "__main__":
+    main()
