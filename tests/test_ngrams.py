@@ -171,7 +171,7 @@ def test_divergence_of_two_tiny_corpora_by_hand() -> None:
 TEXTS = st.lists(st.text("ab c.\u00e9é", max_size=12), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(TEXTS, TEXTS, st.sampled_from([1, 64, 1 << 30]), st.sampled_from([1, 3, 1 << 22]))
 def test_streaming_equals_counter(one: list[str], two: list[str], memory: int, chunk: int) -> None:
     types, brute, found = Words(), [], []

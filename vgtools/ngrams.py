@@ -12,6 +12,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +54,18 @@ class Ids(dict[str, int]):
         return new
 
 
+@cache
+def _word_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return what a word, a mark or a line end is, for any text and, quicker, for ASCII."""
+    marks = "".join(
+        f"{chr(first)}-{chr(last)}"
+        for first, last in _ranges_of(c for c in range(0x300, 0x10000) if unicodedata.category(chr(c))[0] == "M")
+    )
+    # Control characters and U+FFFD (what bad bytes were replaced by) are no tokens.
+    anything = re.compile(rf"[\w{marks}]+|[^\w\s\x00-\x1f\x7f-\x9f\ufffd]|\n")
+    return anything, re.compile(r"\w+|[^\w\s\x00-\x1f\x7f]|\n")
+
+
 class Words:
     """Lower-case words as types: runs of letters, digits, marks and `_`; each other visible character is one by itself.
 
@@ -64,13 +77,7 @@ class Words:
 
     def __init__(self) -> None:
         self._ids = Ids({"\n": 0})
-        marks = "".join(
-            f"{chr(first)}-{chr(last)}"
-            for first, last in _ranges_of(c for c in range(0x300, 0x10000) if unicodedata.category(chr(c))[0] == "M")
-        )
-        # Control characters and U+FFFD (what bad bytes were replaced by) are no tokens.
-        self._token = re.compile(rf"[\w{marks}]+|[^\w\s\x00-\x1f\x7f-\x9f\ufffd]|\n")
-        self._ascii = re.compile(r"\w+|[^\w\s\x00-\x1f\x7f]|\n")
+        self._token, self._ascii = _word_patterns()
 
     def encode(self, sentences: Sequence[str]) -> Array:
         """Return the (tokens + sentences,) uint32 ids of sentences that hold no line end."""
