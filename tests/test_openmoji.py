@@ -72,6 +72,7 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
         "image": rows[0]["image"],
         "path": str(tmp_path / "png" / f"{rows[0]['image']}.png"),
         "svg": rows[0]["svg"],
+        "names": rows[0]["names"],
     }
     files = sorted((tmp_path / "png").iterdir())
     assert [f.suffix for f in files] == [".png"] * 3

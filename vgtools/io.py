@@ -523,15 +523,15 @@ class Output:
         self._stop, self._parts = Stop(), list[_Part]()
         self._lock: Lock | None = None
         self._paths, self._restart = [str(p) for p in paths], restart
-        self.resumable = not _is_stream(self._paths[0])
+        self.resumable = not is_stream(self._paths[0])
         if not self.resumable and (len(paths) > 1 or self._npy):
             raise DataError("several files or a .npy cannot go into a pipe; give -o a file name", paths[0], code=Exit.USAGE)
 
     def __enter__(self) -> Output:
         if not self.resumable:
-            self._parts = [_Part(Path(self._paths[0]), _open_stream(self._paths[0]))]
+            self._parts = [_Part(Path(self._paths[0]), open_stream(self._paths[0]))]
             return self
-        finals = [_final_path(p, self.inputs) for p in self._paths]
+        finals = [final_path(p, self.inputs) for p in self._paths]
         self._journal = finals[0].with_name(finals[0].name + ".journal")
         self._lock = Lock(finals[0])
         try:
@@ -692,7 +692,7 @@ def compress(data: bytes, path: str | Path) -> bytes:
     return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
-def _is_stream(path: str) -> bool:
+def is_stream(path: str) -> bool:
     """Say whether bytes sent there are gone: `-`, a pipe, a terminal, a device."""
     if path == "-":
         return True
@@ -702,7 +702,8 @@ def _is_stream(path: str) -> bool:
         return False
 
 
-def _open_stream(path: str) -> IO[bytes]:
+def open_stream(path: str) -> IO[bytes]:
+    """Open `-`, a pipe or a device for writing bytes."""
     if path == "-":
         if sys.stdout is None:
             raise DataError("standard output is closed; give -o a file name", code=Exit.IO)
@@ -713,7 +714,7 @@ def _open_stream(path: str) -> IO[bytes]:
         raise file_error(error, path, reading=False) from None
 
 
-def _final_path(path: str, inputs: Sequence[str]) -> Path:
+def final_path(path: str, inputs: Sequence[str]) -> Path:
     """Return where an output really goes, links followed, refusing what cannot be written before any work is done."""
     real = Path(os.path.realpath(path))
     if os.path.islink(path) and not real.exists():

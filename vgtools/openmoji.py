@@ -101,7 +101,10 @@ def _draw(job: tuple[str, str, int]) -> None:
 
 
 def rasterise(rows: Iterable[Row], folder: str | Path, size: int, workers: int, quiet: bool = False) -> Iterator[Row]:
-    """Draw SVGs on white as `FOLDER/IMAGE.png`, those already there in this size left alone; yield {"image", "path", "svg"}.
+    """Draw SVGs on white as `FOLDER/IMAGE.png`, those already there in this size left alone; yield image rows.
+
+    Returns:
+        Rows of an image list with the drawing and its names: {"image", "path", "svg", "names"}.
 
     Raises:
         DataError: resvg-py is missing (69), or the folder cannot be written (73).
@@ -115,7 +118,10 @@ def rasterise(rows: Iterable[Row], folder: str | Path, size: int, workers: int, 
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot be made: {error.strerror}", folder, code=Exit.CANNOT_CREATE) from None
-    rows = [{"image": r["image"], "path": os.path.abspath(Path(folder, r["image"] + ".png")), "svg": r["svg"]} for r in rows]
+    rows = [
+        {"image": r["image"], "path": os.path.abspath(Path(folder, r["image"] + ".png")), "svg": r["svg"], "names": r["names"]}
+        for r in rows
+    ]
     jobs = [(row["svg"], row["path"], size) for row in rows if not _is_png(row["path"], size)]
     with Progress("prepare openmoji", "pictures", len(jobs), quiet) as progress:
         if workers < 2 or len(jobs) < 64:

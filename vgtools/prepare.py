@@ -62,12 +62,13 @@ def save(
     restart: bool = False,
     quiet: bool = False,
     step: int = 65536,
+    **facts: Any,
 ) -> int:
     """Write rows to a file or stdout, resumably, and say on stderr how many there are and what was left out.
 
     The suffix chooses the form: `.txt` (and stdout for a corpus, `what` being "lines" or "sentences") takes the text alone,
     anything else one JSON object a line. A resumed run parses from the start, compares what it would have written, and
-    writes only what is new.
+    writes only what is new. Further keywords go into the manifest.
 
     Returns:
         The number of rows.
@@ -96,7 +97,7 @@ def save(
             lines = [{"file": str(e.file or ""), "line": e.line, "error": e.why} for e in tally.errors]
             for line in lines if len(files) > 1 else ():
                 out.write(dumps(line), 1)
-            out.finish(kind=what, rows=count, left_out=dict(+tally.left_out))
+            out.finish(kind=what, rows=count, left_out=dict(+tally.left_out), **facts)
     if not quiet:
         for error in tally.errors if stream else ():
             print(f"vg: skipped: {plain(error)}", file=sys.stderr)

@@ -240,7 +240,7 @@ def test_emoji_are_drawn_listed_and_not_drawn_again(vg: Runner, tmp_path: Path) 
     done = vg(*call, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     images = jsonl((tmp_path / "i.jsonl").read_bytes())
-    assert [list(row) for row in images] == [["image", "path", "svg"]] * 3
+    assert [list(row) for row in images] == [["image", "path", "svg", "names"]] * 3
     assert all(Path(row["path"]).exists() and row["svg"].endswith(f"{row['image']}.svg") for row in images)
     assert jsonl((tmp_path / "c.jsonl").read_bytes())[:2] == [
         {"image": "1F947", "text": "1st place medal"},

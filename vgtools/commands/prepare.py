@@ -356,7 +356,8 @@ def _openmoji(
     drawn = list(rasterise(rows, folder, size, os.cpu_count() or 1, quiet))
     save(openmoji_captions(rows, carriers), output, tally, "captions", config | {"carriers": carriers}, [], restart, quiet)
     if images_out:
-        save(drawn, images_out, tally, "images", config | {"size": size, "folder": os.path.abspath(folder)}, [], restart, quiet)
+        made = config | {"size": size, "folder": os.path.abspath(folder)}
+        save(drawn, images_out, tally, "images", made, [], restart, quiet, credit="Pictures: OpenMoji, CC BY-SA 4.0")
 
 
 @prepare.command("wikitext")

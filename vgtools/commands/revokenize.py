@@ -54,7 +54,7 @@ def revokenize(
     from vgtools.vokens import VokenWriter, no_collection, parse_rows
 
     target = load_tokenizer(tokenizer, offline=offline)
-    config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit}
+    config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit, **_bank(file)}
     stats = TextStats()
     with (
         VokenWriter(output, config, inputs=[file], restart=restart) as out,
@@ -76,3 +76,12 @@ def revokenize(
         replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
         overlap = f"{counts.get('none', 0):,} of them overlap no token of the source"
         print(f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {overlap}{replaced}", file=sys.stderr)
+
+
+def _bank(file: str) -> dict[str, object]:
+    """Return which bank the vokens' rows count in, as their manifest says it, so that it is not lost on the way."""
+    from vgtools.io import manifest_path, read_json
+
+    manifest = manifest_path(file)
+    config = read_json(manifest).get("config") if file != "-" and manifest.is_file() else None
+    return {key: config[key] for key in ("index_sha256",) if key in config} if isinstance(config, dict) else {}

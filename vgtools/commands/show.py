@@ -126,7 +126,7 @@ def _text(report: Any, rows: Any, ids: list[str] | None, limit: int | None, note
 
 def _target(name: str, sources: list[Any]) -> str | Path:
     """Return where a file goes, refused before any work where it cannot; streams (`-`, pipes, devices) stay names."""
-    return name if io._is_stream(name) else io._final_path(name, sources)
+    return name if io.is_stream(name) else io.final_path(name, sources)
 
 
 def _write(target: str | Path, data: bytes) -> None:
@@ -134,6 +134,6 @@ def _write(target: str | Path, data: bytes) -> None:
     if isinstance(target, Path):
         io.atomic_write(target, data)
         return
-    stream = io._open_stream(target)
+    stream = io.open_stream(target)
     stream.write(data)
     stream.flush()
