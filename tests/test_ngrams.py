@@ -84,7 +84,7 @@ def bert() -> Tokenizer:
     return tokenizer
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(
         st.lists(st.sampled_from(["ab", "cd", "É", "e\u0301", "\u0301", " ", "  ", "\t", "\u00a0", "\u2028", ".", "'", "日",
