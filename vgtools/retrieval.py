@@ -86,7 +86,7 @@ def cores() -> int:
 def _one_thread_blas() -> Iterator[bool]:
     """Let numpy's products use one thread each; yields whether that could be had."""
     try:
-        from threadpoolctl import threadpool_limits
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
         yield False
         return
