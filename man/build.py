@@ -119,10 +119,10 @@ def main() -> int:
             (folder / name).write_text(text, encoding="utf-8")
         return 0
     there = {p.name: p.read_text(encoding="utf-8") for p in folder.glob("*.1")}
-    stale = sorted(n for n in {*there, *wanted} if there.get(n) != wanted.get(n))
-    if stale:
-        print(f"stale: {', '.join(stale)}; run `make man` and commit the pages", file=sys.stderr)
-    return bool(stale)
+    changed = sorted(n for n in {*there, *wanted} if there.get(n) != wanted.get(n))
+    if changed:
+        print(f"stale: {', '.join(changed)}; run `make man` and commit the pages", file=sys.stderr)
+    return bool(changed)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps; a
 Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16: numbers the network computes with.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items a step; results do not depend on it.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of every random choice; recorded.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many rows.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many rows (images, lines) of the input.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr; errors stay.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never connect; a missing model is exit 69.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Throw an unfinished run of this output away.")]
