@@ -34,6 +34,7 @@ EXIT_STATUS = (
 def roff(text: str) -> str:
     """Return text with the characters that troff takes for its own written out."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
+    text = re.sub(r"[^\x00-\x7f]", lambda found: f"\\[u{ord(found[0]):04X}]", text)  # pages are ASCII, read in any locale
     return re.sub(r"(?m)^\.", r"\\&.", text)
 
 
