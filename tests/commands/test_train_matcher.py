@@ -1,0 +1,373 @@
+"""`vg train-matcher` as a process: results, resume, kills, bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Runner, vg_command
+from tests.tiny import IMAGE, save_encoder, save_feats
+from vgtools import io
+from vgtools.cli import run
+from vgtools.io import Exit
+
+WORDS = ["dog", "cat", "man", "woman", "red", "ball", "runs", "sits", "blue", "house", "tree", "car"]
+FAST = ("--epochs", "2", "--batch-size", "8", "--hidden", "8", "--dim", "4", "--layers", "2", "--device", "cpu", "-q")
+
+
+def save_captions(path: Path, images: int = 12, each: int = 2, split: bool = False) -> Path:
+    rng = np.random.default_rng(1)
+    rows = [
+        {"image": f"image{i:03}", "text": "a " + " ".join(rng.choice(WORDS, 2))}
+        | ({"split": "dev" if i < 4 else "train"} if split else {})
+        for i in range(images)
+        for _ in range(each)
+    ]
+    path.write_bytes(b"".join(map(io.dumps, rows)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("matcher")
+    save_encoder(folder / "encoder")
+    save_feats(folder / "feats.npy")
+    save_captions(folder / "captions.jsonl")
+    save_captions(folder / "split.jsonl", split=True)
+    return folder
+
+
+@pytest.fixture
+def main(place: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., tuple[int, list[dict[str, Any]], str]]:
+    """Run the command in this process; return exit code, records, stderr."""
+
+    def call(*args: str | Path, captions: str | Path = "captions.jsonl", feats: str | Path = "feats.npy") -> Any:
+        code = run(
+            ["train-matcher", str(place / captions), str(place / feats), "-e", str(place / "encoder"), *FAST, *map(str, args)]
+        )
+        out, err = capfdbinary.readouterr()
+        return code, [json.loads(line) for line in out.splitlines()], err.decode()
+
+    return call
+
+
+def weights(run: Path) -> str:
+    return hashlib.sha256((run / "matcher.safetensors").read_bytes()).hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------------------- results
+
+
+def test_a_record_an_epoch_with_recall_and_chance_beside_it(main: Any, tmp_path: Path) -> None:
+    code, records, err = main("--hold-out", "5", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert [r["epoch"] for r in records] == [1, 2]
+    assert records[-1]["step"] == 4  # 14 captions, 2 batches
+    valid = records[0]["valid"]
+    assert valid["images"] == 5
+    assert valid["chance"] == {"r1": 20.0, "r5": 100.0, "r10": 100.0}
+    assert sorted(valid) == ["caption", "chance", "concept", "content", "images", "word"]
+    assert [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()] == records
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert info["matcher"]["image_width"] == IMAGE
+    assert info["backbone"]["ref"] == "tiny"
+    assert info["config"]["seed"] == 0
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "encoder",
+        "matcher.safetensors",
+        "metrics.jsonl",
+        "run.json",
+    ]
+    assert not (tmp_path / "run.lock").exists()
+
+
+def test_the_same_command_again_prints_the_same_and_does_nothing(main: Any, tmp_path: Path) -> None:
+    first = main("-o", tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").stat().st_mtime_ns
+    assert main("-o", tmp_path / "run") == first
+    assert (tmp_path / "run" / "run.json").stat().st_mtime_ns == before
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes_cache_or_not(main: Any, tmp_path: Path) -> None:
+    for name, more in {"a": (), "b": ("--cache-gb", "0"), "c": ("--seed", "1")}.items():
+        assert main(*more, "-o", tmp_path / name)[0] == 0
+    assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
+
+
+def test_the_paper_s_recipe_and_the_sentence_level(main: Any, tmp_path: Path) -> None:
+    assert main("--preset", "paper", "-o", tmp_path / "paper")[0] == 0
+    config = json.loads((tmp_path / "paper" / "run.json").read_text())["config"]
+    wanted = {"loss": "hinge", "margin": 0.5, "sentence": False, "root": False, "stop_share": 1.0, "lr": 1e-3, "dropout": 0.3}
+    assert wanted.items() <= config.items()
+    code, records, _ = main("--level", "sentence", "--hold-out", "3", "-o", tmp_path / "sentence")
+    assert code == 0
+    assert sorted(records[0]["valid"]) == ["caption", "chance", "images"]
+
+
+def test_splits_and_a_file_choose_what_validates(main: Any, tmp_path: Path, place: Path) -> None:
+    code, records, _ = main("--valid-split", "dev", "-o", tmp_path / "a", captions="split.jsonl")
+    assert (code, records[0]["valid"]["images"], records[0]["step"]) == (0, 4, 2)  # 16 captions
+    save_captions(place / "valid.jsonl", 15, 1)
+    rows = (place / "valid.jsonl").read_text().splitlines(keepends=True)[12:]
+    (place / "valid.jsonl").write_text("".join(rows))
+    code, records, _ = main("--valid", place / "valid.jsonl", "-o", tmp_path / "b")
+    assert (code, records[0]["valid"]["images"], records[0]["step"]) == (0, 3, 3)
+
+
+def test_captions_without_a_split_are_left_out_where_others_have_one(place: Path, tmp_path: Path, capfd: Any) -> None:
+    text = (place / "split.jsonl").read_text() + '{"image": "image020", "text": "dog"}\n'
+    (tmp_path / "c.jsonl").write_text(text)
+    flags = [f for f in FAST if f != "-q"]
+    files = [str(tmp_path / "c.jsonl"), str(place / "feats.npy"), "-e", str(place / "encoder"), "-o", str(tmp_path / "run")]
+    code = run(["train-matcher", *files, *flags])
+    out, err = capfd.readouterr()
+    assert code == 0
+    assert "1 captions without a split left out" in err
+    assert json.loads(out.splitlines()[-1])["step"] == 4
+
+
+def test_the_run_opens_as_a_matcher(main: Any, tmp_path: Path) -> None:
+    from vgtools.systems.vokenizer import open_matcher
+
+    assert main("-o", tmp_path / "run")[0] == 0
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    assert open_matcher(tmp_path / "elsewhere").matcher.config.dim == 4
+
+
+# ------------------------------------------------------------------------------------------------------------ kill, resume
+
+
+def test_killed_anywhere_the_same_command_ends_with_the_same_weights(
+    place: Path, tmp_path: Path, vg: Runner, main: Any
+) -> None:
+    """kill -9 behind a checkpoint in mid-training, then the same command."""
+    more = ["--hold-out", "3", "--epochs", "30", "--lr", "0.01"]
+    assert main(*more, "-o", tmp_path / "whole")[0] == 0
+    args = ["train-matcher", place / "captions.jsonl", place / "feats.npy", "-e", place / "encoder", *FAST, *more]
+    process = subprocess.Popen(vg_command(*args, "-o", tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    while not checkpoint.exists() and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = vg(*args, "-o", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    names = sorted(p.name for p in (tmp_path / "run").iterdir())
+    assert names == ["encoder", "matcher.safetensors", "metrics.jsonl", "run.json"]
+
+
+def test_a_signal_makes_a_checkpoint_and_exits_75(
+    place: Path, tmp_path: Path, main: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["--epochs", "8", "--lr", "0.01"]
+    assert main(*more, "-o", tmp_path / "whole")[0] == 0
+    from vgtools.systems import vokenization
+
+    collate, calls = vokenization.collate, [0]
+
+    def interrupted(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 8:  # in the middle of the third epoch
+            os.kill(os.getpid(), signal.SIGTERM)
+        return collate(*args)
+
+    monkeypatch.setattr(vokenization, "collate", interrupted)
+    code, records, err = main(*more, "-o", tmp_path / "run")
+    assert (code, records) == (Exit.STOPPED, [])
+    assert "run the same command again" in err
+    assert main(*more, "-o", tmp_path / "run")[0] == 0
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+
+
+def test_other_settings_are_refused_with_both_sides_and_restart_takes_over(main: Any, tmp_path: Path) -> None:
+    assert main("-o", tmp_path / "run")[0] == 0
+    code, records, err = main("-o", tmp_path / "run", "--lr", "0.5")
+    assert (code, records) == (Exit.CONFIG, [])
+    assert "lr was 0.0015, is now 0.5" in err
+    assert main("-o", tmp_path / "run", "--lr", "0.5", "--restart")[0] == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["lr"] == 0.5
+
+
+def test_two_writers_on_one_run(main: Any, tmp_path: Path) -> None:
+    lock = io.Lock(tmp_path / "run")
+    try:
+        code, _, err = main("-o", tmp_path / "run")
+    finally:
+        lock.release()
+    assert code == Exit.STOPPED
+    assert f"process {os.getpid()}" in err
+
+
+# --------------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ('{"image": "image001", "te', "captions.jsonl:2: not valid JSON"),
+        ("", "captions.jsonl:2: not valid JSON"),
+        ("[1]", "captions.jsonl:2: a JSON object was wanted"),
+        ('{"image": "image001"}', 'captions.jsonl:2: the key "text" is missing'),
+        ('{"image": 7, "text": "dog"}', 'captions.jsonl:2: "image" must be a string'),
+        ('{"image": "image001", "text": null}', 'captions.jsonl:2: "text" must be a string'),
+        ('{"image": "image001", "text": "dog", "split": 3}', 'captions.jsonl:2: "split" must be a string'),
+        ('{"image": "image999", "text": "dog"}', "captions.jsonl:2: the image 'image999' has no features among the 60"),
+    ],
+)
+def test_bad_captions_name_file_and_line(main: Any, tmp_path: Path, row: str, wanted: str) -> None:
+    path = tmp_path / "captions.jsonl"
+    path.write_text('{"image": "image000", "text": "a dog"}\n' + row + "\n" + '{"image": "image002", "text": "cat"}\n')
+    code, records, err = main("-o", tmp_path / "run", captions=path)
+    assert (code, records) == (Exit.DATA, [])
+    assert wanted in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "wanted"),
+    [
+        ([], (), "captions of 0 images"),
+        ([("image000", "dog"), ("image000", "cat")], (), "captions of 1 images"),
+        ([("image000", "dog"), ("image001", "cat"), ("image002", "cat")], ("--hold-out", "2"), "less 2 held out"),
+        ([("image000", ""), ("image001", "  "), ("image002", "cat")], (), "fewer than 2 images hold a token"),
+    ],
+)
+def test_too_few_images(main: Any, tmp_path: Path, rows: list[tuple[str, str]], more: tuple[str, ...], wanted: str) -> None:
+    path = tmp_path / "captions.jsonl"
+    path.write_bytes(b"".join(io.dumps({"image": i, "text": t}) for i, t in rows))
+    code, _, err = main("-o", tmp_path / "run", *more, captions=path)
+    assert code == Exit.DATA
+    assert wanted in err
+
+
+def test_images_that_train_and_validate_are_refused(main: Any, tmp_path: Path, place: Path) -> None:
+    code, _, err = main("-o", tmp_path / "run", "--valid", place / "captions.jsonl")
+    assert code == Exit.DATA
+    assert "12 images stand in training and in validation" in err
+
+
+@pytest.mark.parametrize(("value", "row"), [(np.nan, 3), (np.inf, 0), (0.0, 59)])
+def test_features_that_are_no_numbers_are_refused(main: Any, tmp_path: Path, value: float, row: int) -> None:
+    feats = np.random.default_rng(0).standard_normal((60, IMAGE))
+    feats[row] = value
+    code, _, err = main("-o", tmp_path / "run", feats=save_feats(tmp_path / "feats.npy", feats))
+    assert code == Exit.DATA
+    assert f"feats.npy: row {row} (image{row:03})" in err
+
+
+@pytest.mark.parametrize(("name", "damage"), [
+    ("feats.npy", lambda b: b[:-8]), ("feats.npy", lambda b: b[:200] + b"\x00\x01" + b[202:]), ("feats.ids", lambda b: b[:-3]),
+    ("feats.json", lambda b: b[:30]), ("feats.npy", lambda b: b + b"x"),
+])  # fmt: skip
+def test_damaged_features_are_refused(main: Any, tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+    save_feats(tmp_path / "feats.npy")
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    code, _, err = main("-o", tmp_path / "run", feats=tmp_path / "feats.npy")
+    assert code == Exit.DATA
+    assert str(tmp_path / name) in err
+
+
+def test_an_object_array_is_refused_unread(main: Any, tmp_path: Path) -> None:
+    save_feats(tmp_path / "feats.npy")
+    np.save(tmp_path / "feats.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    io.write_manifest(tmp_path / "feats.npy", [tmp_path / "feats.npy", tmp_path / "feats.ids"], kind="image-features")
+    code, _, err = main("-o", tmp_path / "run", feats=tmp_path / "feats.npy")
+    assert code == Exit.DATA
+    assert "Python objects" in err
+
+
+def test_missing_input_and_models(main: Any, tmp_path: Path) -> None:
+    assert main("-o", tmp_path / "run", captions="no.jsonl")[0] == Exit.NO_INPUT
+    assert main("-o", tmp_path / "run", feats="no.npy")[0] == Exit.NO_INPUT
+    code, _, err = main("-o", tmp_path / "run", "-e", "nobody/nothing", "--offline")
+    assert code == Exit.UNAVAILABLE
+    assert "nobody/nothing" in err
+
+
+def test_places_that_cannot_be_a_run(main: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    code, _, err = main("-o", tmp_path / "file")
+    assert (code, "is a file" in err) == (Exit.CANNOT_CREATE, True)
+    assert main("-o", tmp_path / "no" / "folder")[0] == Exit.CANNOT_CREATE
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    code, _, err = main("-o", tmp_path / "full", "--restart")
+    assert (code, "no run of vg" in err) == (Exit.CANNOT_CREATE, True)
+    assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize("flags", [("--loss", "l2"), ("--schedule", "up"), ("--level", "word"), ("--preset", "best"),
+                                   ("--batch-size", "1"), ("--share", "2"), ("--device", "tpu"), ("--valid", "-")])  # fmt: skip
+def test_flags_out_of_range(main: Any, tmp_path: Path, flags: tuple[str, str]) -> None:
+    captions = "-" if flags == ("--valid", "-") else "captions.jsonl"
+    code = run(["train-matcher", captions, "feats.npy", *flags, "-o", str(tmp_path / "run")]) if captions == "-" else main(
+        *flags, "-o", tmp_path / "run")[0]  # fmt: skip
+    assert code == Exit.USAGE
+
+
+def test_a_diverging_run_stops_with_70_and_names_the_checkpoint(main: Any, tmp_path: Path) -> None:
+    code, _, err = main("-o", tmp_path / "run", "--lr", "1e30", "--schedule", "constant", "--epochs", "9")
+    assert code == Exit.CANNOT_GO_ON
+    assert "no longer a number" in err
+    assert "--lr" in err
+
+
+def test_damaged_checkpoint_and_run_are_refused(main: Any, tmp_path: Path) -> None:
+    assert main("-o", tmp_path / "run")[0] == 0
+    file = tmp_path / "run" / "matcher.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x55")
+    code, _, err = main("-o", tmp_path / "run")
+    assert (code, "damaged" in err) == (Exit.DATA, True)
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
+    code, _, err = main("-o", tmp_path / "run")
+    assert (code, "not a readable checkpoint" in err) == (Exit.DATA, True)
+
+
+def test_a_read_only_folder_is_said_before_any_work(main: Any, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root writes anywhere")
+    tmp_path.chmod(0o500)
+    assert main("-o", tmp_path / "run")[0] == Exit.CANNOT_CREATE
+
+
+def test_locale_and_home_do_not_matter(place: Path, tmp_path: Path, vg: Runner, main: Any) -> None:
+    import torch
+
+    assert main("-o", tmp_path / "a")[0] == 0
+    # Another number of threads adds in another order: that is not what is tested here.
+    threads = str(torch.get_num_threads())
+    env = {
+        "PATH": os.environ["PATH"],
+        "LC_ALL": "C",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+    }
+    args = [
+        "train-matcher",
+        place / "captions.jsonl",
+        place / "feats.npy",
+        "-e",
+        place / "encoder",
+        *FAST,
+        "-o",
+        tmp_path / "b",
+    ]
+    done = vg(*args, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
