@@ -15,7 +15,18 @@ from vgtools import __version__
 from vgtools.io import DataError, Exit, plain
 
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function of the same name, dashes as underscores.
-COMMANDS = ("prepare", "extract-image-feats", "train-matcher", "build-index", "vokenize", "revokenize", "show", "stats", "env")
+COMMANDS = (
+    "prepare",
+    "extract-image-feats",
+    "train-matcher",
+    "build-index",
+    "vokenize",
+    "revokenize",
+    "pretrain",
+    "show",
+    "stats",
+    "env",
+)
 
 app = typer.Typer(
     name="vg",

@@ -115,11 +115,10 @@ def pretrain(
     if [*inputs, *(valid or ()), output].count("-") > 1 or output == "-":
         raise typer.BadParameter("only one input can come from a pipe, and a run is a directory", param_hint="-")
     from vgtools import io
-    from vgtools.blocks import has_vokens
     from vgtools.checkpoint import pick_device, tokenizer_fingerprint
     from vgtools.train import TrainingRun
 
-    weights = _weights(weight, control == "tokens" or any(map(has_vokens, inputs)))
+    weights = _weights(weight)
     bank = _features(feats, weights)
     where = pick_device(device)
     text = _encoder(shape, tokenizer, encoder, seed, offline)
@@ -128,6 +127,10 @@ def pretrain(
     with io.Stop() as stop, contextlib.ExitStack() as stack:
         stack.callback(io.Lock(folder).release)
         store = _Store(text, kept, quiet)
+        digests = [[store.digest(path) for path in paths] for paths in (inputs, valid or ())]
+        if not weights:
+            learned = control == "tokens" or any(map(store.has_vokens, inputs))
+            weights = {"mlm": 1.0, "voken_cls": 1.0} if learned else {"mlm": 1.0}
         config = {
             "start": shape or text.fingerprint,
             "tokenizer": tokenizer_fingerprint(text.tokenizer),
@@ -138,8 +141,8 @@ def pretrain(
             "vokens": vokens,
             "feats": bank and bank.manifest["files"],
             "shared_head": shared_head,
-            "inputs": [store.digest(path) for path in inputs],
-            "valid": [store.digest(path) for path in valid or ()],
+            "inputs": digests[0],
+            "valid": digests[1],
             "pack": pack,
             "block": block,
             "epochs": epochs or (None if steps else 40),
@@ -169,19 +172,17 @@ def pretrain(
             shutil.rmtree(kept, ignore_errors=True)
 
 
-def _weights(given: list[str] | None, vokens: bool) -> dict[str, float]:
-    """Return the weight of each loss by name, those of 0 left out."""
-    if given is None:
-        return {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
+def _weights(given: list[str] | None) -> dict[str, float]:
+    """Return the weight of each loss by name, those of 0 left out; nothing if none is given."""
     found: dict[str, float] = {}
-    for item in given:
+    for item in given or ():
         name, _, number = item.partition("=")
         choice(name, ("mlm", "voken_cls", "voken_reg", "voken_ctr"), "--weight")
         try:
             found[name] = float(number)
         except ValueError:
             raise typer.BadParameter(f"{item!r}: NAME=NUMBER was wanted, for example mlm=1.0", param_hint="--weight") from None
-    if not all(0 <= value < float("inf") for value in found.values()) or not any(found.values()):
+    if not all(0 <= value < float("inf") for value in found.values()) or (given and not any(found.values())):
         raise typer.BadParameter("weights are 0 or more, and one of them is more", param_hint="--weight")
     return {name: value for name, value in found.items() if value}
 
@@ -243,6 +244,12 @@ class _Store:
         self._piped = self.open(path)
         return hashlib.sha256(self._piped.tokens.data).hexdigest()
 
+    def has_vokens(self, path: str) -> bool:
+        """Say whether an input has vokens."""
+        from vgtools.blocks import has_vokens
+
+        return has_vokens(path) if self._piped is None or path != "-" else bool((self._piped.tokens[:, 1] >= 0).any())
+
 
 def _fit(
     run: TrainingRun,
@@ -278,7 +285,8 @@ def _fit(
     table = torch.from_numpy(bank.array.astype("float32")) if bank is not None else None
     model = system.VisuallySupervisedLM(text.model, shape, table, pick_dtype(config["dtype"])).to(device)
     if switches["checkpointing"]:
-        model.lm.gradient_checkpointing_enable({"use_reentrant": False})
+        save = getattr(model.lm, "activation_checkpointing_enable", None) or model.lm.gradient_checkpointing_enable
+        save({"use_reentrant": False})
     if switches["compiled"]:
         model.lm.base_model.compile()
     schedule = system.plan(len(corpus), config["batch_size"], config["micro_batch"], config["epochs"], config["steps"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vgtools.commands.options import Device, Dtype, Limit, Offline, OutputFile, Quiet, Restart, choice
+from vgtools.commands.options import Device, Dtype, Limit, Offline, OutputFile, Quiet, Restart, Seed, choice
+
+if TYPE_CHECKING:
+    from vgtools.retrieval import Index
 
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
@@ -27,6 +31,15 @@ def vokenize(
     matcher: Annotated[
         str | None, typer.Option("--matcher", help="The matcher's run, if it is not where the index says.")
     ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option("--control", help="term-frequency: vokens drawn by how often captions of an image hold the token."),
+    ] = None,
+    captions: Annotated[
+        list[str] | None, typer.Option("--captions", help="For it: captions of the bank's images; repeatable.")
+    ] = None,
+    gamma: Annotated[float, typer.Option("--gamma", min=1e-3, help="For it: temperature.")] = 0.01,
+    seed: Seed = 0,
     window: Annotated[int, typer.Option("--window", min=1, help="Lines a step; results do not depend on it.")] = 4096,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Tokens an encoder step; results do not depend on it.")
@@ -54,6 +67,8 @@ def vokenize(
         zcat wiki.txt.gz | vg vokenize - --index vg.faiss | head -3
 
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
+
+        vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl -o control.jsonl
     """
     if text == "-" and sys.stdin is not None and sys.stdin.isatty():
         print(context.get_help(), file=sys.stderr)
@@ -63,11 +78,20 @@ def vokenize(
     if output.endswith(".npy") and k > 1:
         raise typer.BadParameter("the packed form holds one voken a token; write .jsonl", param_hint="-k")
     from vgtools import io
+    from vgtools.checkpoint import tokenizer_fingerprint
     from vgtools.retrieval import open_index
     from vgtools.systems import vokenizer as system
     from vgtools.vokens import VokenWriter
 
     bank = open_index(index)
+    if control is not None:
+        choice(control, ("term-frequency",), "--control")
+        if k > 1 or min_score is not None or not captions:
+            raise typer.BadParameter("term-frequency wants --captions, and neither -k nor --min-score", param_hint="--control")
+        _term_frequency(bank, matcher, captions, gamma, seed, text, output, window, limit, offline, restart, quiet)
+        return
+    if captions:
+        raise typer.BadParameter("belongs to --control term-frequency", param_hint="--captions")
     loaded = system.load_for(bank, matcher, device=device, dtype=dtype, offline=offline, level=level)
     worker = system.Vokenizer(loaded, bank, k=k, min_score=min_score, pack=batch_size)
     config = {"command": "vokenize", "index_sha256": bank.manifest["files"], "matcher": loaded.fingerprint, "k": k,
@@ -83,15 +107,18 @@ def vokenize(
             return
         lines = io.read_windows(text, min(64, window), out.state, stats, limit)
         agreed: float | None = None
-        for step, done in system.vokenize(system.grow(lines, window), worker, system.sentences_of(text)):
-            if dtype != "float32" and agreed is None:
-                agreed = system.agreement(worker, done.texts[:_SAMPLE])
-            out.write(done.rows(), done.tokens.ids)
-            out.commit(step.digest)
-            bar.advance(len(done.tokens.ids))
+        found = system.vokenize(system.grow(lines, window), worker, system.sentences_of(text))
+        with contextlib.closing(found) as steps:  # its threads end here, whatever happens
+            for step, done in steps:
+                if dtype != "float32" and agreed is None:
+                    agreed = system.agreement(worker, done.texts[:_SAMPLE])
+                out.write(done.rows(), done.tokens.ids)
+                out.commit(step.digest)
+                bar.advance(len(done.tokens.ids))
         out.finish(
             index=index, matcher=bank.manifest["matcher"], count=len(bank.ids), level=loaded.matcher.config.level, k=k,
             pack=worker.encoder.pack, agreement_with_float32=agreed,
+            tokenizer={"ref": loaded.ref, "sha256": tokenizer_fingerprint(loaded.encoder.tokenizer)},
         )  # fmt: skip
     if agreed is not None:
         print(f"vg vokenize: {agreed:.1%} of a sample's vokens equal those of --dtype float32", file=sys.stderr)
@@ -100,3 +127,47 @@ def vokenize(
     if not quiet:
         replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
         print(f"vg vokenize: {out.counts['rows']:,} rows, {out.counts['tokens']:,} tokens{replaced}", file=sys.stderr)
+
+
+def _term_frequency(
+    bank: Index,
+    matcher: str | None,
+    captions: list[str],
+    gamma: float,
+    seed: int,
+    text: str,
+    output: str,
+    window: int,
+    limit: int | None,
+    offline: bool,
+    restart: bool,
+    quiet: bool,
+) -> None:
+    """Write vokens drawn by term frequency, the control of the paper's table 5; of the matcher only the tokenizer is used."""
+    from vgtools import io
+    from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
+    from vgtools.systems import vokenizer as system
+    from vgtools.systems.term_frequency import TermFrequency
+    from vgtools.vokens import VokenWriter
+
+    ref = matcher or system.run_of(bank)
+    tokenizer = load_tokenizer(ref, offline=offline)
+    mark = tokenizer_fingerprint(tokenizer)
+    digests = [io.sha256_file(path) for path in captions]
+    config = {"command": "vokenize", "control": "term-frequency", "index_sha256": bank.manifest["files"], "tokenizer": mark,
+              "captions": digests, "gamma": gamma, "seed": seed, "limit": limit}  # fmt: skip
+    with (
+        VokenWriter(output, config, inputs=[text, *captions], restart=restart) as out,
+        io.Progress("vokenize", "tokens", quiet=quiet) as bar,
+    ):
+        if out.complete:
+            return
+        worker = TermFrequency(tokenizer, bank.ids, captions, gamma, seed)
+        lines = io.read_windows(text, window, out.state, None, limit)
+        for step, done in system.vokenize(lines, worker, system.sentences_of(text)):
+            out.write(done.rows(), done.tokens.ids)
+            out.commit(step.digest)
+            bar.advance(len(done.tokens.ids))
+        out.finish(count=len(bank.ids), k=1, tokenizer={"ref": ref, "sha256": mark}, captions=worker.captions)
+    if not quiet:
+        print(f"vg vokenize: {worker.captions:,} captions of {worker.images:,} of {len(bank.ids):,} images", file=sys.stderr)

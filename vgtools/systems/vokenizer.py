@@ -204,14 +204,14 @@ class Vokenizer:
 
 def vokenize(
     windows: Iterable[Window],
-    vokenizer: Vokenizer,
+    vokenizer: Vokenizer | Any,
     texts_of: Callable[[Window], Sequence[str]] = lambda window: window.lines,
 ) -> Iterator[tuple[Window, Vokens]]:
     """Yield each window with its vokens, in order; the next ones are read, tokenised and computed meanwhile.
 
     Args:
         windows: of input lines.
-        vokenizer: does the work.
+        vokenizer: does the work; a `TermFrequency` does, too.
         texts_of: takes the sentences out of a window, one a line.
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
@@ -275,6 +275,12 @@ def sentences_of(path: str) -> Callable[[Window], Sequence[str]]:
     return texts
 
 
+def run_of(index: Index) -> str:
+    """Return where the run of an index's matcher lies, as its manifest says."""
+    named = index.manifest.get("matcher", {})
+    return os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+
+
 def load_for(
     index: Index,
     run: str | None = None,
@@ -299,7 +305,7 @@ def load_for(
             trained for another level (78).
     """
     named = index.manifest.get("matcher", {})
-    path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+    path = run or run_of(index)
     if run is None and not os.path.isdir(path):
         raise DataError(f"its matcher {path} is not there; name where it is now with --matcher", index.path, code=Exit.NO_INPUT)
     matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)

@@ -1,0 +1,307 @@
+"""`vg pretrain` as its users run it: a run that transformers opens, resumed to the bit, bad input refused by line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny import save_feats
+from tests.tiny_lm import make_tokenizer, save_packed, save_rows, save_shape, save_tokenizer, sentences, voken_rows
+from vgtools import cli
+from vgtools.checkpoint import fingerprint, load_encoder, open_run
+from vgtools.systems import voken_lm
+
+FAST = ["--block", 16, "--batch-size", 8, "--device", "cpu", "-q", "--log-every", 2]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `shape.json`, a tokenizer `t`, voken rows `rows.jsonl`, their text `text.txt` and `valid.jsonl`."""
+    folder = tmp_path_factory.mktemp("data")
+    save_shape(folder / "shape.json")
+    save_tokenizer(folder / "t")
+    texts = sentences(60)
+    save_rows(folder / "rows.jsonl", voken_rows(texts, 11))
+    (folder / "text.txt").write_text("".join(t + "\n" for t in texts))
+    save_rows(folder / "valid.jsonl", voken_rows(sentences(20, seed=9), 11))
+    return folder
+
+
+def pretrain(data: Path, output: Path, *flags: object, file: object = None, start: bool = True) -> int:
+    """Run `vg pretrain` in this process and return its exit code."""
+    begin = ["--shape", data / "shape.json", "--tokenizer", data / "t"] if start else []
+    return cli.run([str(a) for a in ["pretrain", file or data / "rows.jsonl", *begin, "-o", output, *FAST, *flags]])
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def weights(run: Path) -> dict[str, str]:
+    """Return the hashes of everything the run's weights are in."""
+    names = ("voken_lm.safetensors", "encoder/model.safetensors", "metrics.jsonl")
+    return {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in names}
+
+
+def test_a_run_that_transformers_opens(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
+
+    run = tmp_path / "run"
+    assert pretrain(data, run, "--epochs", 2, "--valid", data / "valid.jsonl", "--vokens", 13) == 0
+    out = capfd.readouterr()
+    printed = [json.loads(line) for line in out.out.splitlines()]
+    assert (printed, out.err) == (records(run), "")
+    assert [r["epoch"] for r in printed if "valid" in r] == [1, 2]
+    last = printed[-1]
+    assert last["loss"] == pytest.approx(last["mlm"] + last["voken_cls"], rel=1e-5)
+    assert last["valid"]["perplexity"] == pytest.approx(math.exp(last["valid"]["mlm"]))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]  # neither packed inputs nor a lock stay
+    assert sorted(p.name for p in run.iterdir()) == ["encoder", "metrics.jsonl", "run.json", "voken_lm.safetensors"]
+
+    found = open_run(run, "voken_lm")
+    assert found.info["config"]["weights"] == {"mlm": 1.0, "voken_cls": 1.0}
+    assert found.weights["heads.voken_cls.decoder.weight"].shape == (13, 16)
+    # What transformers opens is what was evaluated last.
+    lm = AutoModelForMaskedLM.from_pretrained(run / "encoder").eval()
+    assert type(lm) is BertForMaskedLM
+    tokenizer = AutoTokenizer.from_pretrained(run / "encoder")
+    text = "bam den fis"
+    assert tokenizer(text)["input_ids"] == make_tokenizer().encode(text).ids
+    head = voken_lm.VisuallySupervisedLM(lm, voken_lm.VokenLMConfig(vokens=13))
+    missing, unexpected = head.load_state_dict(found.weights, strict=False)
+    assert not unexpected
+    assert all(name.startswith("lm.") for name in missing)
+    encoder = load_encoder(str(run))
+    assert encoder.fingerprint == found.info["encoder"]["fingerprint"] == fingerprint(lm.base_model)
+
+
+def test_text_alone_trains_a_masked_language_model(data: Path, tmp_path: Path) -> None:
+    assert pretrain(data, tmp_path / "run", "--steps", 3, file=data / "text.txt") == 0
+    assert [(r["step"], "mlm" in r, "voken_cls" in r) for r in records(tmp_path / "run")] == [
+        (2, True, False),
+        (3, True, False),
+    ]
+    assert open_run(tmp_path / "run", "voken_lm").weights == {}
+
+
+def test_rows_packed_files_and_a_pipe_give_the_same_weights(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [json.loads(line) for line in (data / "rows.jsonl").read_text().splitlines()]
+    tokenizer = make_tokenizer()
+    ids = [tokenizer.encode(r["text"], add_special_tokens=False).ids for r in rows]
+    packed = save_packed(tmp_path / "x.npy", [list(zip(i, r["vokens"], strict=True)) for i, r in zip(ids, rows, strict=True)])
+    halves = [save_rows(tmp_path / f"{i}.jsonl", rows[i * 30 : i * 30 + 30]) for i in range(2)]
+    assert pretrain(data, tmp_path / "a", "--steps", 3) == 0
+    assert pretrain(data, tmp_path / "b", "--steps", 3, file=packed) == 0
+    assert pretrain(data, tmp_path / "c", halves[1], "--steps", 3, file=halves[0]) == 0
+    with (data / "rows.jsonl").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert pretrain(data, tmp_path / "d", "--steps", 3, file="-", start=True) == 0
+    wanted = weights(tmp_path / "a")
+    assert [weights(tmp_path / name) == wanted for name in "bcd"] == [True, True, True]
+
+
+@pytest.mark.parametrize("way", ["signal", "kill"])
+def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    flags = ["--epochs", 2, "--valid", data / "valid.jsonl", "--eval-every", 3, "--checkpoint-steps", 2, "--micro-batch", 3]
+    assert pretrain(data, tmp_path / "whole", *flags) == 0
+    real = voken_lm.mean_record
+
+    def interrupted(notes: dict[str, Any], record: dict[str, Any], due: bool) -> Any:
+        if record["step"] == 5:  # in the middle of the first epoch, between two records
+            if way == "kill":
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGTERM)
+        return real(notes, record, due)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(voken_lm, "mean_record", interrupted)
+        assert pretrain(data, tmp_path / "cut", *flags) == (75 if way == "signal" else 130)
+    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "cut" / "run.json").exists()
+    assert pretrain(data, tmp_path / "cut", *flags) == 0
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "whole"]
+
+
+def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert pretrain(data, run, "--steps", 2) == 0
+    first, before = capfd.readouterr().out, weights(run)
+    assert pretrain(data, run, "--steps", 2) == 0
+    assert (capfd.readouterr().out, weights(run)) == (first, before)
+    assert pretrain(data, run, "--steps", 3) == 78
+    assert "steps was 2, is now 3" in capfd.readouterr().err
+    assert pretrain(data, run, "--steps", 3, "--restart") == 0
+
+
+def test_goes_on_from_a_run_and_voken_only_leaves_the_mlm_head(data: Path, tmp_path: Path) -> None:
+    assert pretrain(data, tmp_path / "a", "--steps", 2, "--weight", "mlm=1") == 0
+    flags = ["--encoder", tmp_path / "a", "--weight", "mlm=0", "--weight", "voken_cls=0.5", "--steps", 2]
+    assert pretrain(data, tmp_path / "b", *flags, start=False) == 0
+    last = records(tmp_path / "b")[-1]
+    assert "mlm" not in last
+    assert last["loss"] == pytest.approx(0.5 * last["voken_cls"])
+    sides = [load_state(tmp_path / name) for name in "ab"]
+    same = {name for name in sides[0] if torch.equal(sides[0][name], sides[1][name])}
+    assert {name for name in same if name.startswith("cls.")} == {name for name in sides[0] if name.startswith("cls.")}
+    assert "bert.encoder.layer.0.attention.self.query.weight" not in same
+
+
+def load_state(run: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load
+
+    return load((run / "encoder" / "model.safetensors").read_bytes())
+
+
+@pytest.mark.parametrize("control", ["random", "shuffle", "reverse", "tokens"])
+def test_controls_train_on_other_labels(data: Path, tmp_path: Path, control: str) -> None:
+    assert pretrain(data, tmp_path / "run", "--steps", 2, "--control", control) == 0
+    found = open_run(tmp_path / "run", "voken_lm")
+    size = make_tokenizer().get_vocab_size() if control == "tokens" else 11
+    assert found.weights["heads.voken_cls.decoder.bias"].shape == (size,)
+    (record,) = records(tmp_path / "run")
+    assert record["voken_cls"] == pytest.approx(math.log(size), rel=0.1)  # an untrained head knows nothing
+
+
+def test_regression_and_contrast_with_the_images_features(data: Path, tmp_path: Path) -> None:
+    feats = save_feats(tmp_path / "feats.npy", np.random.default_rng(0).standard_normal((11, 6)))
+    flags = ["--feats", feats, "--weight", "voken_reg=1", "--weight", "voken_ctr=1", "--steps", 2]
+    assert pretrain(data, tmp_path / "run", *flags) == 0
+    assert {"voken_reg", "voken_ctr"} <= records(tmp_path / "run")[0].keys()
+    names = open_run(tmp_path / "run", "voken_lm").weights
+    assert "image.weight" in names
+    assert not any("feats" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--gradient-checkpointing", "--dtype=bfloat16", "--pack=document", "--label=first", "--shared-head"]
+)
+def test_flags_train(data: Path, tmp_path: Path, flag: str) -> None:
+    assert pretrain(data, tmp_path / "run", "--steps", 2, flag) == 0
+    assert all(math.isfinite(r["loss"]) for r in records(tmp_path / "run"))
+
+
+def test_gradient_checkpointing_changes_no_number(data: Path, tmp_path: Path) -> None:
+    assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
+    assert pretrain(data, tmp_path / "b", "--steps", 2, "--gradient-checkpointing") == 0
+    a, b = load_state(tmp_path / "a"), load_state(tmp_path / "b")
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6)
+
+
+def test_roberta_trains_and_counts_positions_from_its_padding(data: Path, tmp_path: Path) -> None:
+    shape = save_shape(tmp_path / "roberta.json", model_type="roberta")
+    words = save_tokenizer(tmp_path / "t", marks=("<s>", "<pad>", "</s>", "<mask>", "<unk>"))
+    flags = ["--shape", shape, "--tokenizer", words, "--steps", 2]
+    assert pretrain(data, tmp_path / "run", *flags, file=data / "text.txt", start=False) == 0
+    encoder = load_encoder(str(tmp_path / "run"))
+    assert type(encoder.model).__name__ == "RobertaModel"
+    assert encoder.model.config.pad_token_id == 1
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--epochs", 30, "--lr", 1e18, "--clip", 0, "--warmup", 0, "--checkpoint-steps", 1]
+    assert pretrain(data, tmp_path / "run", *flags) == 70
+    error = capfd.readouterr().err
+    assert "is no longer a number in step" in error
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    assert f"the last good checkpoint is {checkpoint}" in error
+    from safetensors.torch import load
+
+    state = load(checkpoint.read_bytes())
+    assert all(bool(torch.isfinite(t).all()) for name, t in state.items() if name.startswith("model."))
+
+
+def refused(capfd: pytest.CaptureFixture[str], code: int, *parts: str) -> None:
+    error = capfd.readouterr().err
+    assert error.startswith("vg: ")
+    assert error.count("\n") == 1
+    for part in parts:
+        assert part in error
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "parts"),
+    [
+        ({"vokens": [11, 0]}, 65, ["rows.jsonl:61:", "found the voken 11, there are 11 images: 0 to 10"]),
+        ({"vokens": [1]}, 65, ["rows.jsonl:61:", '"vokens" has 1 entries, "spans" has 2']),
+        ({"spans": [[0, 3], [4, 6]]}, 65, ["rows.jsonl:61:", "spans of other tokens", "vg revokenize"]),
+        ({"text": "bam den fis"}, 65, ["rows.jsonl:61:", "has 2 tokens, the encoder's tokenizer makes 3"]),
+    ],
+)
+def test_rows_that_do_not_align_are_refused_before_training(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], change: dict[str, Any], code: int, parts: list[str]
+) -> None:
+    rows = [json.loads(line) for line in (data / "rows.jsonl").read_text().splitlines()]
+    path = save_rows(tmp_path / "rows.jsonl", [*rows, voken_rows(["bam den"], 11)[0] | change])
+    assert pretrain(data, tmp_path / "run", "--vokens", 11, file=path) == code
+    refused(capfd, code, *parts)
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_other_refusals(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    packed = save_packed(tmp_path / "x.npy", [[(9, 1)]], tokenizer={"sha256": "e" * 64})
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    nomask = save_tokenizer(tmp_path / "nomask", marks=("[PAD]", "[UNK]", "[CLS]", "[SEP]"))
+    shape = data / "shape.json"
+    usual: list[object] = ["--shape", shape, "--tokenizer", data / "t"]
+    run = tmp_path / "run"
+    for file, output, flags, code, part in (
+        (packed, run, usual, 65, "e" * 64),
+        (empty, run, usual, 65, "empty.txt: holds no token"),
+        (tmp_path / "none.txt", run, usual, 66, "none.txt: cannot be read"),
+        (data / "text.txt", run, [*usual, "--weight", "voken_cls=1"], 65, "text.txt: holds no voken to learn"),
+        (data / "text.txt", run, [*usual, "--weight", "cls=1"], 2, "'cls' is not one of mlm, voken_cls"),
+        (data / "text.txt", run, [*usual, "--weight", "mlm=x"], 2, "NAME=NUMBER was wanted"),
+        (data / "text.txt", run, [*usual, "--weight", "mlm=0"], 2, "one of them is more"),
+        (data / "text.txt", run, [*usual, "--weight", "voken_reg=1"], 2, "--feats"),
+        (data / "text.txt", run, [*usual, "--block", 65], 78, "--block 65: the encoder takes 64 tokens"),
+        (data / "text.txt", run, ["--shape", shape], 2, "--tokenizer"),
+        (data / "text.txt", run, [*usual, "--encoder", "x"], 2, "--shape/--encoder"),
+        (data / "text.txt", run, ["--shape", "bert-huge", "--tokenizer", data / "t"], 2, "'bert-huge' is none of bert-base"),
+        (data / "text.txt", run, ["--shape", shape, "--tokenizer", nomask], 78, "no [MASK] or <mask>"),
+        (data / "text.txt", run, [*usual, "--epochs", 1, "--steps", 1], 2, "not both"),
+        (data / "text.txt", tmp_path / "full", usual, 73, "full: is not empty and no run of vg"),
+        (data / "text.txt", data / "text.txt", usual, 73, "is a file; a run directory was wanted"),
+        (data / "text.txt", tmp_path / "no" / "run", usual, 73, "cannot be made"),
+        (data / "text.txt", run, ["--encoder", tmp_path / "full"], 66, "holds no *.safetensors weights"),
+    ):
+        assert pretrain(data, output, *flags, file=file, start=False) == code, part
+        refused(capfd, code, part)
+    assert not run.exists() or not list(run.iterdir())
+
+
+def test_a_damaged_checkpoint_is_named(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoint.safetensors").write_bytes(b"\x00" * 100)
+    assert pretrain(data, run, "--steps", 2) == 65
+    refused(capfd, 65, "checkpoint.safetensors: is not a readable checkpoint", "--restart")
+    assert pretrain(data, run, "--steps", 2, "--restart") == 0
+
+
+def test_the_packed_inputs_can_be_kept_for_other_runs(data: Path, tmp_path: Path) -> None:
+    assert pretrain(data, tmp_path / "a", "--steps", 2, "--cache", tmp_path / "cache") == 0
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
+    assert len(stamps) == 3
+    shutil.rmtree(tmp_path / "a")
+    assert pretrain(data, tmp_path / "a", "--steps", 2, "--cache", tmp_path / "cache") == 0
+    assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
