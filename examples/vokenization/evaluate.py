@@ -10,13 +10,15 @@ pos:     R@10 of words by part of speech.
 concept: of the nouns in the annotated phrases of each photo's first caption, how many have a best photo whose own captions
          hold the same lemma; `concept_others` the same without the caption's own photo in the bank, which is stricter.
 chance:  both, for a random photo.
-diversity: best training photos of the words of a text: distinct ones, and effective number (e to the entropy).
+text:    best training photos of the words of a text: distinct ones, effective number (e to the entropy), and how many nouns
+         have a photo with a caption that holds the noun's stem.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -30,6 +32,7 @@ from vgtools.io import open_features, read_jsonl, read_lines
 from vgtools.nn import PackedEncoder
 from vgtools.systems.vokenization import Captions, HiddenStates, rank_captions, read_captions, recall
 from vgtools.systems.vokenizer import open_matcher
+from vgtools.text import stem_key
 
 POS = ("NOUN", "PROPN", "VERB", "ADJ", "NUM", "ADV", "ADP", "DET", "PRON", "AUX", "CCONJ", "PUNCT")
 
@@ -118,6 +121,7 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
     texts, images = dev_captions(args.captions, args.split, ids)
     dev = np.unique(images)
     prepared: dict[str, Any] = {}
+    train_holders: dict[str, set[int]] = defaultdict(set)
     for ref in runs:
         loaded = open_matcher(ref)
         matcher, encoder = loaded.matcher, loaded.encoder
@@ -167,10 +171,33 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
             captions, _ = read_captions(lines, [int(train[0])] * len(lines), encoder.tokenizer, encoder.max_tokens)
             if "text" not in prepared:
                 prepared["text"] = HiddenStates(packed, captions.tokens, 1 << 33)
+                for text, image in zip(*dev_captions(args.captions, args.bank_split, ids), strict=True):
+                    for word in re.findall(r"[^\W_]+", text):
+                        train_holders[stem_key(word)].add(image)
             top = top_images(matcher, captions, prepared["text"], bank.array, train)
             distinct, number = effective(top)
-            result["diversity"] = {"tokens": len(top), "images": len(train), "distinct": distinct, "effective": number}
+            result["text"] = {"tokens": len(top), "images": len(train), "distinct": distinct, "effective": number}
+            result["text"] |= text_nouns(nlp, lines, captions, top, train_holders, len(train))
         yield result
+
+
+def text_nouns(
+    nlp: Any, lines: list[str], captions: Captions, top: Any, holders: dict[str, set[int]], images: int
+) -> dict[str, float]:
+    """Return how many of the text's nouns have a best photo with a caption that holds the noun's stem, and chance."""
+    hits, chances = list[bool](), list[float]()
+    for i, doc in enumerate(nlp.pipe(lines, batch_size=64)):
+        first = {int(s): int(captions.tokens.starts[i]) + j for j, s in enumerate(captions.tokens.row(i)[1][:, 0].tolist())}
+        for token in doc:
+            if token.pos_ == "NOUN" and token.idx in first:
+                found = holders.get(stem_key(token.text), set())
+                hits.append(int(top[first[token.idx]]) in found)
+                chances.append(len(found) / images)
+    return {
+        "nouns": len(hits),
+        "noun_hit": round(100 * float(np.mean(hits)), 2),
+        "chance": round(100 * float(np.mean(chances)), 2),
+    }
 
 
 def _nouns(parsed: Parsed, spans: Iterable[list[tuple[int, int]]]) -> Iterator[int]:
@@ -220,17 +247,16 @@ def table(records: list[dict[str, Any]]) -> str:
         f"| {name} | " + " | ".join(f"{np.mean([r['pos'][p] for r in rows]):.1f}" for p in POS) + " |"
         for name, rows in groups.items()
     ]
-    if "diversity" in first:
-        d = first["diversity"]
+    if "text" in first:
+        d = first["text"]
         lines += [
             "",
-            f"| best of {d['images']:,} training photos for {d['tokens']:,} tokens of text | distinct | effective |",
-            "|---|---|---|",
+            f"| {d['tokens']:,} tokens of text, bank of {d['images']:,} training photos | distinct photos | effective | "
+            f"noun hit ({d['nouns']:,} nouns, chance {d['chance']}) |",
+            "|---|---|---|---|",
         ]
-        lines += [
-            f"| {name} | {cell(rows, 'diversity', 'distinct')} | {cell(rows, 'diversity', 'effective')} |"
-            for name, rows in groups.items()
-        ]
+        columns = ("distinct", "effective", "noun_hit")
+        lines += [f"| {name} | " + " | ".join(cell(rows, "text", c) for c in columns) + " |" for name, rows in groups.items()]
     return "\n".join(lines)
 
 

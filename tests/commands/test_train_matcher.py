@@ -152,7 +152,7 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_weights(
     place: Path, tmp_path: Path, vg: Runner, main: Any
 ) -> None:
     """kill -9 behind a checkpoint in mid-training, then the same command."""
-    more = ["--hold-out", "3", "--epochs", "30", "--lr", "0.01"]
+    more = ["--hold-out", "3", "--epochs", "12", "--lr", "0.01"]
     assert main(*more, "-o", tmp_path / "whole")[0] == 0
     args = ["train-matcher", place / "captions.jsonl", place / "feats.npy", "-e", place / "encoder", *FAST, *more]
     process = subprocess.Popen(vg_command(*args, "-o", tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
