@@ -30,6 +30,7 @@ LAYERS = [
         "openmoji",
         "corpus",
         "blocks",
+        "parallel",
         "sources",
         "ngrams",
         "stats",

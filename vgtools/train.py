@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vgtools import parallel
 from vgtools.checkpoint import Encoder, open_run, save_run
 from vgtools.io import DataError, Exit, atomic_write, config_difference, dumps, read_json, sha256_file
 from vgtools.nn import is_out_of_memory
@@ -92,7 +93,7 @@ class TrainState:
         self._loaded: dict[str, Tensor] | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state, whole or not at all; with several processes all call it, and the first one writes."""
         from safetensors.torch import save
 
         assert self._model is not None, "save() belongs between the records of train()"
@@ -101,11 +102,12 @@ class TrainState:
         for name, parameter in self._model.named_parameters():
             slots = self._optimizer.state.get(parameter, {})
             tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
-        tensors["rng.cpu"] = torch.get_rng_state()
+        tensors |= {f"rng.cpu.{i}": t for i, t in enumerate(parallel.gather(torch.get_rng_state()))}
         if torch.cuda.is_available():
-            tensors |= {f"rng.cuda.{i}": t for i, t in enumerate(torch.cuda.get_rng_state_all())}
-        where = {"epoch": self.epoch, "batch": self.batch, "step": self.step, "notes": self.notes}
-        atomic_write(path, save({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, {"vg": json.dumps(where)}))
+            tensors |= {f"rng.cuda.{i}": t for i, t in enumerate(parallel.gather(torch.cuda.get_rng_state()))}
+        if parallel.rank() == 0:
+            where = {"epoch": self.epoch, "batch": self.batch, "step": self.step, "notes": self.notes}
+            atomic_write(path, save({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, {"vg": json.dumps(where)}))
         self.saved = Path(path)
 
     @classmethod
@@ -130,8 +132,9 @@ class TrainState:
 
     def _attach(self, model: nn.Module, optimizer: torch.optim.AdamW, seed: int) -> None:
         self._model, self._optimizer = model, optimizer
+        own = parallel.rank()
         if self._loaded is None:
-            torch.manual_seed(seed)
+            torch.manual_seed(seed + own)  # each process drops out what it likes
             return
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
         for key, tensor in self._loaded.items():
@@ -150,11 +153,9 @@ class TrainState:
                 optimizer.state[parameter] = {
                     s: t if s == "step" else t.to(parameter.device) for s, t in slots.items() if t is not None
                 }
-        torch.set_rng_state(parts["rng"]["cpu"])
-        if torch.cuda.is_available():
-            for i in range(torch.cuda.device_count()):
-                if f"cuda.{i}" in parts["rng"]:
-                    torch.cuda.set_rng_state(parts["rng"][f"cuda.{i}"], i)
+        torch.set_rng_state(parts["rng"][f"cpu.{own}"])
+        if torch.cuda.is_available() and f"cuda.{own}" in parts["rng"]:
+            torch.cuda.set_rng_state(parts["rng"][f"cuda.{own}"])
         self._loaded = None
 
 
@@ -213,10 +214,10 @@ def train(
         model.train()
         for batch in batches(state.epoch, state.batch):
             with _memory(state):
-                losses = _losses(model, batch, weights, state)
-                (losses["loss"] / config.accumulate).backward()
+                total, losses = _losses(model, batch, weights, state)
+                (total / config.accumulate).backward()
             for name, value in losses.items():
-                sums[name] = sums.get(name, 0.0) + float(value.detach())
+                sums[name] = sums.get(name, 0.0) + value
             count, pending = count + 1, pending + 1
             state.batch += 1
             if pending == config.accumulate:
@@ -247,15 +248,18 @@ def _memory(state: TrainState) -> Iterator[None]:
         raise
 
 
-def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: TrainState) -> dict[str, Tensor]:
-    """Return the named losses of a batch and their weighted sum under `loss`."""
+def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: TrainState) -> tuple[Tensor, dict[str, float]]:
+    """Return the weighted sum of a batch's losses, and over all processes the mean of each by name and of the sum (`loss`)."""
     losses: dict[str, Tensor] = model(batch)
     if losses.keys() != weights.keys():
         raise KeyError(f"the model returns the losses {sorted(losses)}, there are weights for {sorted(weights)}")
     total = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
-    if not torch.isfinite(total):
-        raise _diverged("the loss", state, ", ".join(f" {name} {float(v.detach())}" for name, v in losses.items()))
-    return {**losses, "loss": total}
+    seen = torch.stack([value.detach().float() for value in (*losses.values(), total)])
+    parallel.average([seen])
+    found = dict(zip((*losses, "loss"), seen.tolist(), strict=True))
+    if not math.isfinite(found["loss"]):
+        raise _diverged("the loss", state, ", ".join(f" {name} {found[name]}" for name in losses))
+    return total, found
 
 
 def _diverged(what: str, state: TrainState, found: str) -> DataError:
@@ -271,7 +275,8 @@ def _last_good(state: TrainState) -> str:
 
 
 def _step(model: nn.Module, optimizer: torch.optim.AdamW, config: TrainConfig, state: TrainState) -> float:
-    """Take one optimiser step and return the length of the gradient."""
+    """Take one optimiser step, the gradient averaged over the processes, and return its length."""
+    parallel.average([p.grad for p in model.parameters() if p.grad is not None])
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
@@ -374,7 +379,8 @@ class TrainingRun:
         self._write_records()
 
     def _write_records(self) -> None:
-        atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
+        if parallel.rank() == 0:
+            atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
 
     def end_epoch(self, model: nn.Module, record: Mapping[str, Any], score: float) -> dict[str, Any]:
         """Note an epoch, keep its weights if none scored higher, and write a checkpoint; return the record with `best`."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -55,8 +56,8 @@ def pretrain(
     block: Annotated[int, Flag(min=8, help="Tokens a block, special tokens counted.")] = 128,
     epochs: Annotated[int | None, Flag(min=1, help="Passes over the input [40, unless --steps].")] = None,
     steps: Annotated[int | None, Flag(min=1, help="Steps in all, in place of --epochs.")] = None,
-    batch_size: Annotated[int, Flag(min=1, help="Most blocks a step.")] = 256,
-    micro_batch: Annotated[int, Flag(min=1, help="Most blocks in memory at a time; more of them make a step.")] = 256,
+    batch_size: Annotated[int, Flag(min=1, help="Most blocks a step, over all processes.")] = 256,
+    micro_batch: Annotated[int, Flag(min=1, help="Most blocks a process holds at a time; more of them make a step.")] = 256,
     lr: Annotated[float, Flag(min=0, help="Highest learning rate of AdamW.")] = 2e-4,
     warmup: Annotated[
         float, Flag(min=0, help="Steps of warm-up; below 1, their share (paper: 5000 of 200000, 10000 of 160000).")
@@ -87,6 +88,8 @@ def pretrain(
     The run directory holds encoder/ (a BertForMaskedLM or RobertaForMaskedLM with its tokenizer, as transformers saves it),
     voken_lm.safetensors (the voken head), run.json and metrics.jsonl.
 
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however many processes share it.
+
     Examples:
 
         vg pretrain vokens.jsonl --shape bert-small --tokenizer google-bert/bert-base-uncased -o run
@@ -94,6 +97,8 @@ def pretrain(
         vg pretrain wiki.txt --shape bert-small -t google-bert/bert-base-uncased --valid valid.txt -o run.mlm
 
         vg pretrain vokens.npy --encoder run.mlm --weight voken_cls=1 --steps 1000 --dtype bfloat16 -o run.vokens
+
+        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --shape bert-base -t google-bert/bert-base-uncased -o run
     """
     for value, allowed, flag in (
         (voken_tokens, ("all", "masked", "unmasked"), "--voken-tokens"),
@@ -114,19 +119,28 @@ def pretrain(
         raise typer.BadParameter("give --epochs or --steps, not both", param_hint="--steps")
     if [*inputs, *(valid or ()), output].count("-") > 1 or output == "-":
         raise typer.BadParameter("only one input can come from a pipe, and a run is a directory", param_hint="-")
-    from vgtools import io
+    from vgtools import io, parallel
     from vgtools.checkpoint import pick_device, tokenizer_fingerprint
     from vgtools.train import TrainingRun
 
     weights = _weights(weight)
     bank = _features(feats, weights)
-    where = pick_device(device)
+    first = parallel.rank() == 0
+    if parallel.world() > 1 and "-" in [*inputs, *(valid or ())]:
+        raise typer.BadParameter("several processes cannot read one pipe; write a file first", param_hint="-")
+    where = pick_device(parallel.device_name(device))
+    if where.type == "cuda":
+        import torch
+
+        torch.cuda.set_device(where)
     text = _encoder(shape, tokenizer, encoder, seed, offline)
     folder = run_folder(output)
     kept = Path(cache) if cache is not None else folder.with_name(f"{folder.name}.tokens")
     with io.Stop() as stop, contextlib.ExitStack() as stack:
-        stack.callback(io.Lock(folder).release)
-        store = _Store(text, kept, quiet)
+        stack.enter_context(parallel.joined(where.type == "cuda"))
+        if first:
+            stack.callback(io.Lock(folder).release)
+        store = _Store(text, kept, quiet or not first)
         digests = [[store.digest(path) for path in paths] for paths in (inputs, valid or ())]
         if not weights:
             learned = control == "tokens" or any(map(store.has_vokens, inputs))
@@ -159,16 +173,19 @@ def pretrain(
             "eval_every": eval_every,
             "seed": seed,
             "device": where.type,
+            "processes": parallel.world(),
         }
-        run = TrainingRun(folder, "voken_lm", config, restart)
-        for record in run.records:
+        with parallel.in_turn():
+            run = TrainingRun(folder, "voken_lm", config, restart and first)
+        for record in run.records if first else ():
             sys.stdout.buffer.write(io.dumps(record))
         if not run.complete:
-            data = [[store.open(path) for path in paths] for paths in (inputs, valid or ())]
+            with parallel.in_turn():
+                data = [[store.open(path) for path in paths] for paths in (inputs, valid or ())]
             switches = {"checkpointing": gradient_checkpointing, "compiled": compiled}
             every = {"steps": checkpoint_steps, "seconds": 60 * checkpoint_minutes}
-            _fit(run, text, data, bank, where, stop, quiet, switches, every)
-        if cache is None:
+            _fit(run, text, data, bank, where, stop, quiet or not first, switches, every)
+        if cache is None and first:
             shutil.rmtree(kept, ignore_errors=True)
 
 
@@ -265,7 +282,7 @@ def _fit(
     """Train until the last step, or to the step in which a signal asks to stop."""
     import torch
 
-    from vgtools import io
+    from vgtools import io, parallel
     from vgtools.checkpoint import fingerprint, pick_dtype
     from vgtools.systems import voken_lm as system
     from vgtools.train import train
@@ -289,7 +306,10 @@ def _fit(
         save({"use_reentrant": False})
     if switches["compiled"]:
         model.lm.base_model.compile()
-    schedule = system.plan(len(corpus), config["batch_size"], config["micro_batch"], config["epochs"], config["steps"])
+    schedule = system.plan(
+        len(corpus), config["batch_size"], config["micro_batch"], config["epochs"], config["steps"], parallel.world()
+    )
+    first = parallel.rank() == 0
     batches = system.make_batches(corpus, recipe, schedule, device)
     saved, last_saved = time.monotonic(), run.state.step
     with io.Progress("pretrain", "steps", schedule.steps, quiet=quiet) as bar:
@@ -305,15 +325,21 @@ def _fit(
             )
             mean = system.mean_record(run.state.notes, record, ends or judge or step % config["log_every"] == 0)
             if mean is not None:
-                found = system.evaluate(model, held, recipe, config["micro_batch"], device) if judge else None
+                found = system.evaluate(model, held, recipe, config["micro_batch"], device) if judge and first else None
                 run.note(mean | ({"valid": found} if found else {}))
-                sys.stdout.buffer.write(io.dumps(run.records[-1]))
-                sys.stdout.buffer.flush()
+                if first:
+                    sys.stdout.buffer.write(io.dumps(run.records[-1]))
+                    sys.stdout.buffer.flush()
             due = time.monotonic() - saved > every["seconds"] or step - last_saved == every["steps"]
-            if due or stop.signal is not None or step == schedule.steps:
+            due, stopped = parallel.anywhere(due, stop.signal is not None)
+            if due or stopped or step == schedule.steps:
                 run.save()
                 saved, last_saved = time.monotonic(), step
-            stop.check()
+            if stopped:  # in all processes, whichever the signal reached
+                stop.signal = stop.signal or signal.SIGTERM
+                stop.check()
+    if not first:
+        return
     final = dataclasses.replace(text, fingerprint=fingerprint(model.lm.base_model))
     info = {"voken_lm": dataclasses.asdict(shape), "tokens": corpus.tokens, "blocks": len(corpus), "steps": schedule.steps}
     run.finish(info, final, model.own_weights())

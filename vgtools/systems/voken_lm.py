@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vgtools import parallel
 from vgtools.blocks import Corpus, Packed, check_range, mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
@@ -513,12 +514,19 @@ class Plan(NamedTuple):
     """How a corpus is cut into steps."""
 
     per_epoch: int  # steps an epoch
-    accumulate: int  # batches a step
+    accumulate: int  # batches a step, of each process
     steps: int  # of all epochs
     epochs: int
 
 
-def plan(blocks: int, batch_size: int, micro_batch: int, epochs: int | None = None, steps: int | None = None) -> Plan:
+def plan(
+    blocks: int,
+    batch_size: int,
+    micro_batch: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    processes: int = 1,
+) -> Plan:
     """Return how many steps an epoch of some blocks has, and how many batches a step.
 
     The steps of an epoch are of equal size but for one block: none is small, and none is left out.
@@ -529,16 +537,26 @@ def plan(blocks: int, batch_size: int, micro_batch: int, epochs: int | None = No
         micro_batch: most blocks in memory at a time (one more in a rare case: a step is never cut finer than its blocks).
         epochs: to train, unless `steps` says how many steps.
         steps: of all epochs together; the last epoch may end early.
+        processes: that share a step.
+
+    Raises:
+        DataError: a step has fewer blocks than there are processes.
     """
     per_epoch = -(-blocks // batch_size)
     most, least = -(-blocks // per_epoch), blocks // per_epoch
-    accumulate = min(-(-most // micro_batch), least)
+    if least < processes:
+        raise DataError(f"a step has {least} blocks for {processes} processes; a larger --batch-size or fewer processes")
+    accumulate = min(-(-most // (micro_batch * processes)), least // processes)
     total = steps if steps is not None else (epochs or 1) * per_epoch
     return Plan(per_epoch, accumulate, total, -(-total // per_epoch))
 
 
 def make_batches(corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.device | str = "cpu") -> Batches:
-    """Return the batches of an epoch as a pure function of (seed, epoch), as `train` wants them, built in a thread ahead."""
+    """Return the batches of an epoch as a pure function of (seed, epoch), as `train` wants them, built in a thread ahead.
+
+    With several processes each gets its own part of every step: a step is the same however many share it.
+    """
+    rank, world = parallel.rank(), parallel.world()
 
     def batches(epoch: int, first: int) -> Iterator[Batch]:
         order = np.random.default_rng([_ORDER, recipe.seed, epoch]).permutation(len(corpus))
@@ -547,7 +565,8 @@ def make_batches(corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.d
                 return
             done = first - index * schedule.accumulate
             if done < schedule.accumulate:
-                yield from collate(corpus, np.sort(numbers), recipe, epoch, schedule.accumulate, device)[max(0, done) :]
+                parts = collate(corpus, np.sort(numbers), recipe, epoch, schedule.accumulate * world, device)
+                yield from parts[rank::world][max(0, done) :]
 
     return lambda epoch, first: ahead(batches(epoch, first))
 
