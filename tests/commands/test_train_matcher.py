@@ -148,6 +148,7 @@ def test_the_run_opens_as_a_matcher(main: Any, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ kill, resume
 
 
+@pytest.mark.slow
 def test_killed_anywhere_the_same_command_ends_with_the_same_weights(
     place: Path, tmp_path: Path, vg: Runner, main: Any
 ) -> None:
