@@ -305,3 +305,14 @@ def test_the_packed_inputs_can_be_kept_for_other_runs(data: Path, tmp_path: Path
     shutil.rmtree(tmp_path / "a")
     assert pretrain(data, tmp_path / "a", "--steps", 2, "--cache", tmp_path / "cache") == 0
     assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
+
+
+def test_from_text_to_vokens_to_another_tokenizer_to_a_model(tiny: Path, data: Path, tmp_path: Path) -> None:
+    rows, packed = tmp_path / "v.jsonl", tmp_path / "p.npy"
+    for line in (
+        ["vokenize", data / "text.txt", "--index", tiny / "vg.faiss", "-o", rows, "--device", "cpu", "-q"],
+        ["revokenize", rows, "--tokenizer", data / "t", "-o", packed, "-q"],
+    ):
+        assert cli.run([str(a) for a in line]) == 0
+    assert pretrain(data, tmp_path / "run", "--steps", 2, "--vokens", 60, file=packed) == 0
+    assert open_run(tmp_path / "run", "voken_lm").weights["heads.voken_cls.decoder.bias"].shape == (60,)
