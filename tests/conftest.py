@@ -48,13 +48,14 @@ def vg() -> Runner:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory, vg: Runner) -> Path:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `encoder`, `run`, `feats.npy` and `vg.faiss`, tiny and random, built as a user builds them."""
     from tests.tiny import save_encoder, save_feats, save_run_of
+    from vgtools.cli import run
 
     folder = tmp_path_factory.mktemp("tiny")
     save_run_of(folder / "run", save_encoder(folder / "encoder"))
     feats = save_feats(folder / "feats.npy")
-    done = vg("build-index", feats, "--matcher", folder / "run", "-o", folder / "vg.faiss", "--device", "cpu")
-    assert done.returncode == 0, done.stderr.decode()
+    args = ["build-index", feats, "--matcher", folder / "run", "-o", folder / "vg.faiss", "--device", "cpu", "-q"]
+    assert run([*map(str, args)]) == 0
     return folder

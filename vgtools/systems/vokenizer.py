@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -206,7 +206,7 @@ def vokenize(
     windows: Iterable[Window],
     vokenizer: Vokenizer | Any,
     texts_of: Callable[[Window], Sequence[str]] = lambda window: window.lines,
-) -> Iterator[tuple[Window, Vokens]]:
+) -> Generator[tuple[Window, Vokens], None, None]:
     """Yield each window with its vokens, in order; the next ones are read, tokenised and computed meanwhile.
 
     Args:
@@ -244,17 +244,24 @@ def vokenize(
 
 
 def grow(windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW) -> Iterator[Window]:
-    """Join small windows into larger ones, each four times the last up to `size` lines: the first rows come early."""
+    """Join small windows into larger ones, each four times the last up to `size` lines: the first rows come early.
+
+    Behind rows that are done (the first window is not at line 1) the windows end where those of an unbroken run do: a
+    compressed output has one frame a window, and a resumed one is to have the same bytes.
+    """
     joined: Window | None = None
-    wanted = min(first, size)
+    wanted, behind = min(first, size), 0  # `behind`: lines before the window that is being joined
     for window in windows:
         if joined is None:
+            while behind + wanted <= window.first - 1:
+                step = -(-wanted // len(window.lines)) * len(window.lines)  # whole windows: what the loop below joins
+                behind, wanted = behind + step, min(4 * wanted, size)
             joined = window
         else:
             joined = replace(joined, lines=joined.lines + window.lines, digest=window.digest)
         if len(joined.lines) >= wanted:
             yield joined
-            joined, wanted = None, min(4 * wanted, size)
+            behind, joined, wanted = behind + len(joined.lines), None, min(4 * wanted, size)
     if joined is not None:
         yield joined
 
