@@ -517,6 +517,7 @@ def save_run(
         info: JSON values: configuration, seed, inputs, metrics.
         encoder: copied into the run, so that the run moves to another machine by `cp -r`.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save
 
     path = Path(path)
@@ -530,7 +531,12 @@ def save_run(
         if not (inner / "complete").exists() or (inner / "complete").read_text() != encoder.fingerprint:
             shutil.rmtree(inner, ignore_errors=True)
             with _quiet_transformers():
-                encoder.model.save_pretrained(inner)
+                try:
+                    encoder.model.save_pretrained(inner)
+                except (OSError, SafetensorError) as error:
+                    raise DataError(
+                        f"cannot be written: {error}; free some space and run the same command again", inner, code=Exit.IO
+                    ) from None
             atomic_write(inner / "tokenizer.json", encoder.tokenizer.to_str(pretty=True).encode())
             atomic_write(inner / "complete", encoder.fingerprint.encode())
         facts["encoder"] = {

@@ -316,3 +316,25 @@ def test_from_text_to_vokens_to_another_tokenizer_to_a_model(tiny: Path, data: P
         assert cli.run([str(a) for a in line]) == 0
     assert pretrain(data, tmp_path / "run", "--steps", 2, "--vokens", 60, file=packed) == 0
     assert open_run(tmp_path / "run", "voken_lm").weights["heads.voken_cls.decoder.bias"].shape == (60,)
+
+
+def test_a_full_disk_at_the_end_loses_no_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    assert pretrain(data, tmp_path / "whole", "--steps", 2) == 0
+    with monkeypatch.context() as patch:
+
+        def full(*_: object, **__: object) -> None:
+            raise SafetensorError("I/O error: No space left on device")
+
+        patch.setattr(PreTrainedModel, "save_pretrained", full)
+        assert pretrain(data, tmp_path / "run", "--steps", 2) == 74
+    refused(capfd, 74, "No space left on device; free some space")
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
+    monkeypatch.setattr(voken_lm, "collate", None)  # nothing is trained again
+    assert pretrain(data, tmp_path / "run", "--steps", 2) == 0
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
