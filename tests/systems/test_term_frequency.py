@@ -54,6 +54,15 @@ def test_draws_follow_the_distribution_and_reach_every_image(captions: str) -> N
     assert unknown == {0: 1000, 1: 1000, 2: 1000, 3: 1000}
 
 
+def test_images_without_the_token_share_what_is_left(tmp_path: Path) -> None:
+    rows = [{"image": name, "text": "bam"} for name in ("a", "b", "e")]
+    worker = TermFrequency(make_tokenizer(), list("abcdef"), [str(save_rows(tmp_path / "c.jsonl", rows))], gamma=0.5)
+    total = 3 * np.e**2 + 3
+    counts = Counter(worker.draw(ID("bam"), (u + 0.5) / 4000)[0] for u in range(4000))
+    wanted = dict.fromkeys((0, 1, 4), np.e**2 / total) | dict.fromkeys((2, 3, 5), 1 / total)
+    assert {image: count / 4000 for image, count in counts.items()} == pytest.approx(wanted, abs=1e-3)
+
+
 def test_the_papers_temperature_takes_the_image_of_the_highest_frequency(captions: str) -> None:
     worker = TermFrequency(make_tokenizer(), IDS, [captions])
     assert {worker.draw(ID("bam"), u)[0] for u in (1e-9, 0.3, 0.6, 0.999)} == {3}

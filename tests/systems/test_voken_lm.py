@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from tests.tiny_lm import SHAPE, make_tokenizer
 from vgtools.blocks import Corpus, Packed
-from vgtools.checkpoint import as_encoder
+from vgtools.checkpoint import as_encoder, fingerprint
 from vgtools.io import DataError
 from vgtools.systems import voken_lm as system
 from vgtools.systems.voken_lm import (
@@ -31,7 +31,7 @@ from vgtools.systems.voken_lm import (
     new_lm,
     plan,
 )
-from vgtools.train import TrainConfig, train
+from vgtools.train import TrainConfig, TrainState, own_tensors, train
 
 VOCABULARY = make_tokenizer().get_vocab_size()
 
@@ -365,6 +365,22 @@ def test_perplexity_is_that_of_fixed_masks_whatever_the_batches() -> None:
     labels.view(-1)[batch.masked] = batch.tokens
     wanted = model.lm.eval()(input_ids=batch.ids, attention_mask=batch.attention, labels=labels).loss
     assert found["mlm"] == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_tied_weights_are_saved_once_and_come_back(tmp_path: Path) -> None:
+    corpus, recipe = corpus_of(48, vokens=9), recipe_of()
+    batches = make_batches(corpus, recipe, plan(len(corpus), 8, 8, steps=2))
+    model, state = model_of(("mlm", "voken_cls"), vokens=9), TrainState()
+    config = TrainConfig(epochs=1, steps=2, lr=1e-2)
+    list(train(model, batches, config, weights={"mlm": 1.0, "voken_cls": 1.0}, state=state))
+    names = own_tensors(model)
+    assert "lm.bert.embeddings.word_embeddings.weight" in names
+    assert "lm.cls.predictions.decoder.weight" not in names
+    state.save(tmp_path / "checkpoint")
+    other = model_of(("mlm", "voken_cls"), vokens=9)
+    list(train(other, batches, config, weights={"mlm": 1.0, "voken_cls": 1.0}, state=TrainState.load(tmp_path / "checkpoint")))
+    assert fingerprint(other) == fingerprint(model)
+    assert other.lm.get_output_embeddings().weight is other.lm.get_input_embeddings().weight
 
 
 def test_records_are_means_over_the_steps_since_the_last_and_live_in_the_notes() -> None:
