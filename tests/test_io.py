@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools import io
+from vgtools.errors import file_error
 from vgtools.io import DataError, Exit
 
 # --------------------------------------------------------------------------------------------------------------- reading
@@ -405,6 +406,12 @@ def test_a_full_device_is_exit_74() -> None:
         out.commit({})
     assert caught.value.code == Exit.IO
     assert os.strerror(errno.ENOSPC) in str(caught.value)
+    assert "goes on" not in str(caught.value), "nothing resumes on a device"
+
+
+def test_a_full_standard_output_is_named() -> None:
+    error = file_error(OSError(errno.ENOSPC, "full"), "-", reading=False)
+    assert str(error).startswith("standard output: cannot be written")
 
 
 def test_places_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path) -> None:
@@ -423,6 +430,23 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(tmp_path: Pat
     assert source.read_text() == "x\n"
     assert foreign.read_text() == '{"mine": 1}'
     assert not [p for p in tmp_path.iterdir() if p.suffix in (".lock", ".part")]
+
+
+def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) -> None:
+    bank = tmp_path / "vg.faiss"
+    with io.Output([bank], {}) as out:
+        out.write(b"x")
+        out.finish(kind="index")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    for name, why in (("vg.jsonl", "is the manifest of vg.faiss"), ("new.json", "is where the manifest goes")):
+        with pytest.raises(DataError, match=why) as caught, io.Output([tmp_path / name], {}):
+            pass
+        assert caught.value.code == Exit.CANNOT_CREATE
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    bank.unlink()  # nobody needs it any more
+    with io.Output([tmp_path / "vg.jsonl"], {}) as out:
+        out.finish(kind="vokens")
+    assert io.read_manifest(tmp_path / "vg.jsonl", "vokens")
 
 
 def test_a_read_only_file_system_is_exit_73() -> None:

@@ -56,6 +56,7 @@ def test_a_number_cut_by_the_chunk_stays_whole(tmp_path: Path) -> None:
         ('"text"', "wanted ["),
         ("[tru]", "[0]: not valid JSON"),
         ("[" * 100_000, "nested too deeply"),
+        ("[" + "9" * 5000 + "]", "number of more digits"),
     ],
 )
 def test_what_is_not_json_is_said(tmp_path: Path, text: str, why: str) -> None:

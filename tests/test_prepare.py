@@ -351,6 +351,7 @@ def test_coco_boxes(tmp_path: Path) -> None:
             'annotations[0]: "bbox" is [1, 2, 3]',
         ),
         (official(annotations=[BOXES[0] | {"bbox": [1, 2, 3, float("nan")]}, BOXES[1]], categories=CATEGORIES), '"bbox" is'),
+        (official(annotations=[BOXES[0] | {"bbox": [1, 2, 3, 10**400]}, BOXES[1]], categories=CATEGORIES), '"bbox" is'),
         (official(annotations=BOXES, categories=CATEGORIES[:1]), "image 30 has a category_id that"),
         (official(annotations=[{"image_id": 30, "id": 1, "caption": "half \ud83d"}, CAPTIONS[1]]), "holds half a character"),
     ],
@@ -492,7 +493,7 @@ def test_a_run_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
         yield from rows(7)
         raise KeyboardInterrupt
 
-    for name in ("x.jsonl", "x.jsonl.gz"):
+    for name in ("x.jsonl", "y.jsonl.gz"):
         path, whole = tmp_path / name, tmp_path / f"whole-{name}"
         with pytest.raises(KeyboardInterrupt):
             prepare.save(cut(), str(path), Tally(), "captions", {}, [], quiet=True, step=3)

@@ -590,7 +590,7 @@ def open_run(path: str | Path, kind: str) -> Run:
 
 def check_same(what: str, found: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None, file: str | Path) -> None:
     """Refuse an artifact that was made with another network than the one at hand; both fingerprints are printed."""
-    sides = [side or {} for side in (found, wanted)]
+    sides = [side if isinstance(side, Mapping) else {} for side in (found, wanted)]  # an edited manifest says anything
     if sides[0].get("fingerprint") != sides[1].get("fingerprint"):
         has, needs = (f"{s.get('ref') or s.get('run') or '?'} ({s.get('fingerprint')})" for s in sides)
         raise DataError(f"was made with the {what} {has}, but {needs} is wanted; make it anew with that one", name_of(file))

@@ -60,5 +60,8 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
         code = Exit.NO_INPUT if error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR) else Exit.IO
         return DataError(f"cannot be read: {reason}", path, code=code)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-    hint = "; free some space and run the same command again, it goes on where it stopped" if full else ""
-    return DataError(f"cannot be written: {reason}{hint}", path, code=Exit.IO if full else Exit.CANNOT_CREATE)
+    stream = str(path) == "-" or str(path).startswith("/dev/")  # what went there is gone: nothing goes on
+    again = "start again" if stream else "run the same command again, it goes on where it stopped"
+    hint = f"; free some space and {again}" if full else ""
+    name = "standard output" if str(path) == "-" else path
+    return DataError(f"cannot be written: {reason}{hint}", name, code=Exit.IO if full else Exit.CANNOT_CREATE)

@@ -331,6 +331,8 @@ def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = 
         raise DataError(f"describes {body.get('kind')!r}, wanted {kind!r}", path)
     for name, facts in files.items() if verify else ():
         file = path.with_name(name)
+        if not isinstance(facts, dict):
+            raise DataError(f"says {facts!r:.60} of {name}, wanted its size and sha256; make the artifact anew", path)
         if not file.exists():
             raise DataError(f"is missing; {path} names it", file, code=Exit.NO_INPUT)
         if os.path.getsize(file) != facts.get("bytes"):
@@ -544,10 +546,7 @@ class Output:
 
     def _open_parts(self, finals: list[Path]) -> None:
         manifest = manifest_path(finals[0])
-        if manifest.exists() and "vg" not in read_json(manifest):
-            raise DataError(
-                "is not a manifest of vg and would be overwritten; choose another -o", manifest, code=Exit.CANNOT_CREATE
-            )
+        _check_manifest(manifest, finals)
         journal: dict[str, Any] = {}
         if self._restart:
             self._journal.unlink(missing_ok=True)
@@ -683,6 +682,30 @@ class Output:
                 part.final.with_name(part.final.name + ".part").unlink(missing_ok=True)  # nothing was committed
         if self._lock is not None:
             self._lock.release()
+
+
+def _check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
+    """Refuse a place for a manifest that is taken: by the output itself, by a stranger, or by another artifact of vg."""
+    if manifest in finals:
+        raise DataError(
+            "is where the manifest goes; choose another suffix, for example .jsonl", manifest, code=Exit.CANNOT_CREATE
+        )
+    if not manifest.exists():
+        return
+    body = read_json(manifest)
+    files = body.get("files")
+    if "vg" not in body or not isinstance(files, dict):
+        raise DataError(
+            "is not a manifest of vg and would be overwritten; choose another -o", manifest, code=Exit.CANNOT_CREATE
+        )
+    owner = next((name for name in files if name != manifest.name and manifest.with_name(name).exists()), None)
+    if owner is not None and finals[0].name not in files:
+        raise DataError(
+            f"is the manifest of {owner}, which would be of no use without it; choose another -o than {finals[0].name}, "
+            "one that differs before the suffix",
+            manifest,
+            code=Exit.CANNOT_CREATE,
+        )
 
 
 def compress(data: bytes, path: str | Path) -> bytes:

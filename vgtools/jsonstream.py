@@ -62,6 +62,8 @@ class _Json:
                 torn = error.pos > len(self.text) - 64 or error.msg.startswith("Unterminated")
                 if not torn or not self.more():
                     raise DataError(f"{where}: not valid JSON ({error.msg}); is the file cut off?", self.path) from None
+            except ValueError:  # Python reads no integer of more than 4,300 digits
+                raise DataError(f"{where}: holds a number of more digits than any can have", self.path) from None
 
 
 def json_items(path: str | Path, chunk: int = 1 << 20) -> Iterator[tuple[str, int, Any]]:

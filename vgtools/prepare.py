@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import os
 import re
 import sys
@@ -455,7 +454,7 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
 
 def _instance(item: Row, path: str | Path, where: str) -> tuple[list[float], int, int]:
     box = _get(item, "bbox", list, path, where)
-    if len(box) != 4 or not all(isinstance(v, (int, float)) and math.isfinite(v) for v in box):
+    if len(box) != 4 or not all(isinstance(v, (int, float)) and abs(v) < 1e9 for v in box):
         raise DataError(f'{where}: "bbox" is {box!r:.60}, wanted [x, y, width, height]', path)
     x, y, width, height = box
     crowd = int(bool(item.get("iscrowd", 0)))

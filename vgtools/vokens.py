@@ -159,6 +159,9 @@ class VokenWriter:
         inputs: files read.
         restart: throw a half-done run away.
 
+    Raises:
+        DataError: the path's suffix is that of another kind of artifact (usage): it would write over an index.
+
     Attributes:
         state: what `io.read_windows` needs to go on: rows done and their digest.
         complete: a former run finished this very output; there is nothing to do.
@@ -175,6 +178,8 @@ class VokenWriter:
     def __init__(
         self, path: str, config: Mapping[str, Any], *, inputs: Sequence[str | Path] = (), restart: bool = False
     ) -> None:
+        if re.search(r"\.(faiss|ids|json|safetensors)$", path):
+            raise DataError("is no name for voken rows; wanted .jsonl, .jsonl.gz, .jsonl.zst or .npy", path, code=Exit.USAGE)
         self.packed = path.endswith(".npy")
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]

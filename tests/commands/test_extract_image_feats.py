@@ -196,6 +196,7 @@ def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Pat
         (["-b", "builtin:none"], Exit.USAGE, "no builtin is called 'none'"),
         (["-b", "no_such_network"], Exit.USAGE, "timm knows no backbone 'no_such_network'"),
         (["-b", "resnet18.a1_in1k", "--offline"], Exit.UNAVAILABLE, "resnet18.a1_in1k"),
+        (["--captions", "f.ids"], Exit.USAGE, "f.ids belongs to -o f.npy itself"),
         (["--captions", "c.jsonl"], Exit.OK, ""),
     ],
 )

@@ -216,6 +216,13 @@ def test_the_packed_form_takes_one_voken_a_token(vg: Runner, target: tuple[Path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["vg.faiss", "vg.ids", "vg.json"])
+def test_rows_never_go_where_an_index_lies(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no name for voken rows") as caught:
+        VokenWriter(str(tmp_path / name), {})
+    assert caught.value.code == 2
+
+
 def test_a_finished_output_is_left_alone(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
     command = ("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "out.jsonl")
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows_of(source, SENTENCES)))

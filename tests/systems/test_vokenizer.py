@@ -171,6 +171,15 @@ def test_windows_grow_and_lose_nothing() -> None:
     assert grown[1].digest == "16", "the digest of the last one joined"
 
 
+@pytest.mark.parametrize(("unit", "size", "first"), [(4, 64, 4), (4, 50, 6), (3, 3, 3), (64, 4096, 64)])
+def test_a_resumed_run_has_the_windows_of_an_unbroken_one(unit: int, size: int, first: int) -> None:
+    windows = list(windows_of([str(i) for i in range(1000)], unit))
+    whole = [(w.first, len(w.lines)) for w in system.grow(windows, size, first=first)]
+    for start, _ in whole[1:]:
+        behind = [w for w in windows if w.first >= start]
+        assert [(w.first, len(w.lines)) for w in system.grow(behind, size, first=first)] == [w for w in whole if w[0] >= start]
+
+
 def test_the_first_window_is_given_out_before_the_second_is_read(matcher: Matcher) -> None:
     read = list[int]()
 

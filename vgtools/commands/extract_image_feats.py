@@ -77,6 +77,9 @@ def extract_image_feats(
         raise typer.BadParameter(f"{output!r} does not end in .npy, the form of features", param_hint="--output")
     if captions is not None and not os.path.isdir(source):
         raise typer.BadParameter("needs a directory as source", param_hint="--captions")
+    own = {os.path.realpath(Path(output).with_suffix(end)) for end in (".npy", ".ids", ".json", ".errors.jsonl")}
+    if captions is not None and os.path.realpath(captions) in own:
+        raise typer.BadParameter(f"{captions} belongs to -o {output} itself", param_hint="--captions")
 
     from vgtools import images, sources
     from vgtools.checkpoint import load_backbone, pick_device

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -311,7 +311,9 @@ def load_for(
         DataError: the run is not there (66), another one than the index was built with (65; both fingerprints are printed), or
             trained for another level (78).
     """
-    named = index.manifest.get("matcher", {})
+    named = index.manifest.get("matcher")
+    if not isinstance(named, Mapping):
+        raise DataError("does not say which matcher made it; build it anew with vg build-index", index.path)
     path = run or run_of(index)
     if run is None and not os.path.isdir(path):
         raise DataError(f"its matcher {path} is not there; name where it is now with --matcher", index.path, code=Exit.NO_INPUT)
