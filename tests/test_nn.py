@@ -52,8 +52,8 @@ def test_hidden_states_are_those_of_padded_batches_by_the_models_own_forward(tmp
         own = encoder.model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
     wanted = torch.cat(own[-layers:], -1).numpy()
     for i, row in enumerate(rows):
-        np.testing.assert_allclose(found[i], wanted[i, 1 : len(row) - 1], atol=1e-5)
-        np.testing.assert_allclose(first[i], wanted[i, 0], atol=1e-5)
+        np.testing.assert_allclose(found[i], wanted[i, 1 : len(row) - 1], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(first[i], wanted[i, 0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
