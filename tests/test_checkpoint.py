@@ -217,3 +217,24 @@ def test_a_mismatch_prints_both_sides() -> None:
     checkpoint.check_same("backbone", same, dict(same), "x")
     with pytest.raises(DataError, match=r"the backbone a \(1\), but b \(2\) is wanted"):
         checkpoint.check_same("backbone", same, {"ref": "b", "fingerprint": "2"}, "x")
+
+
+@pytest.mark.parametrize("edit", [('"dim":3', '"dim":4'), ('"files":{', '"files":3,"f":{'), ('"config":{', '"config":3,"c":{')])
+def test_an_edited_run_is_refused(tmp_path: Path, edit: tuple[str, str]) -> None:
+    checkpoint.save_run(tmp_path, "matcher", {"w": torch.ones(2)}, {"config": {"dim": 3}})
+    checkpoint.open_run(tmp_path, "matcher")
+    file = tmp_path / "run.json"
+    before = file.read_text()
+    file.write_text(before.replace(*edit))
+    assert file.read_text() != before
+    with pytest.raises(DataError, match="was edited or damaged") as caught:
+        checkpoint.open_run(tmp_path, "matcher")
+    assert caught.value.code == Exit.DATA
+
+
+def test_the_wrong_kind_of_model_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is an image backbone; a text encoder was wanted") as caught:
+        checkpoint.load_encoder("builtin:efficientnet-lite0")
+    assert caught.value.code == Exit.USAGE
+    with pytest.raises(DataError, match="names no architecture"):
+        checkpoint.load_backbone(str(save_tiny_bert(tmp_path)))

@@ -117,6 +117,8 @@ def test_windows_go_on_behind_a_committed_one(tmp_path: Path) -> None:
 
 def test_a_changed_beginning_refuses_to_resume(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
+    path.write_bytes(b"\xff\nb\n\xfe\xff\n")
+    assert [w.replaced for w in io.read_windows(path, 2)] == [1, 1]
     path.write_text("a\nb\nc\n")
     state = {"rows": 2, "digest": next(iter(io.read_windows(path, 2))).digest}
     for text in ("a\nX\nc\n", "a\n"):
@@ -203,6 +205,18 @@ def test_any_flip_in_an_artifact_or_its_manifest_is_refused(tmp_path: Path) -> N
         manifest.write_bytes(whole[:cut])
         with pytest.raises(DataError):
             io.open_features(path)
+
+
+def test_an_edited_manifest_is_named_not_an_internal_error(tmp_path: Path) -> None:
+    path = write_features(tmp_path, np.ones((2, 2), np.float32))
+    manifest = tmp_path / "feats.json"
+    body = json.loads(manifest.read_text())
+    for edit in ({"files": {"feats.npy": 3}}, {"files": 3}, {"files": None}):
+        manifest.write_text(json.dumps(body | edit))
+        with pytest.raises(DataError) as caught:
+            io.open_features(path)
+        assert caught.value.code == Exit.DATA
+        assert "feats" in str(caught.value)
 
 
 # --------------------------------------------------------------------------------------------------------------- writing

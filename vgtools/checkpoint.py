@@ -282,6 +282,8 @@ def load_encoder(
     """
     where, kind = pick_device(device), pick_dtype(dtype)
     folder = _local(ref, ["*.json", "*.txt", "*.safetensors"], offline)
+    if ref.startswith("builtin:") and BUILTIN[ref.removeprefix("builtin:")][3] is not None:
+        raise DataError(f"{ref} is an image backbone; a text encoder was wanted, for example builtin:minilm", code=Exit.USAGE)
     _require_safetensors(folder)
     tokenizer = load_tokenizer(str(folder), offline=True)
     from transformers import AutoModel
@@ -446,6 +448,10 @@ def load_backbone(ref: str, *, device: str = "cpu", dtype: str = "float32", offl
         model = _builtin_backbone(ref)
     elif Path(ref).is_dir():
         _require_safetensors(Path(ref))
+        if "architecture" not in read_json(Path(ref) / "config.json"):
+            raise DataError(
+                "its config.json names no architecture; a directory as timm's save_for_hf writes it was wanted", ref
+            )
         try:
             model = timm.create_model(f"local-dir:{ref}", pretrained=True, num_classes=0)
         except Exception as error:
@@ -556,7 +562,12 @@ def save_run(
         "versions": versions(),
         "files": {file.name: {"sha256": sha256_file(file)}},
     }
-    atomic_write(path / "run.json", dumps(body))
+    atomic_write(path / "run.json", dumps(body | {"sha256": _seal(body)}))
+
+
+def _seal(body: Mapping[str, Any]) -> str:
+    """Return the sha256 of what run.json says, so that an edited setting is never taken for the one that was trained."""
+    return hashlib.sha256(dumps(body)).hexdigest()
 
 
 def open_run(path: str | Path, kind: str) -> Run:
@@ -578,8 +589,10 @@ def open_run(path: str | Path, kind: str) -> Run:
     info = read_json(path / "run.json", "the run.json of a vg run")
     if info.get("kind") != kind:
         raise DataError(f"is a run of kind {info.get('kind')!r}, wanted {kind!r}", path)
+    if info.pop("sha256", None) != _seal(info):
+        raise DataError("was edited or damaged: it is not what its sha256 says; train again, or restore it", path / "run.json")
     file = path / f"{kind}.safetensors"
-    wanted = info.get("files", {}).get(file.name, {}).get("sha256")
+    wanted = info["files"][file.name]["sha256"]
     if not file.exists():
         raise DataError("is missing; copy the whole run directory", file, code=Exit.NO_INPUT)
     found = sha256_file(file)

@@ -177,13 +177,13 @@ class Window:
     first: int  # line number of lines[0], counted from 1
     lines: list[str]
     digest: str  # sha256 of every raw byte of the input up to the window's end
+    replaced: int = 0  # lines of the window that had bytes which are not UTF-8
 
 
 def read_windows(
     path: str | Path,
     size: int,
     state: Mapping[str, Any] | None = None,
-    stats: TextStats | None = None,
     limit: int | None = None,
 ) -> Iterator[Window]:
     """Yield windows of up to `size` decoded lines, going on behind a committed state.
@@ -192,14 +192,13 @@ def read_windows(
         path: a file, `.gz`, `.zst`, or `-`.
         size: lines a window; windows start at multiples of it, so a resumed run has the same windows.
         state: `{"rows": …, "digest": …}` of the last committed window; those lines are read again, checked and skipped.
-        stats: counts lines and replaced bad bytes of the windows yielded.
         limit: stop after this many lines of the input.
 
     Raises:
         DataError: the lines already done are not what they were (78), or the input cannot be read.
     """
     done = int((state or {}).get("rows", 0))
-    digest, lines, first, number = hashlib.sha256(), list[str](), done + 1, 0
+    digest, lines, first, number, stats = hashlib.sha256(), list[str](), done + 1, 0, TextStats()
     for number, raw in enumerate(_raw_lines(path), 1):
         if limit is not None and number > limit:
             number -= 1
@@ -210,15 +209,13 @@ def read_windows(
                 _check_prefix(path, done, digest.hexdigest(), state)
             continue
         lines.append(decode(raw, number == 1, stats))
-        if stats is not None:
-            stats.lines += 1
         if len(lines) == size:
-            yield Window(str(path), first, lines, digest.hexdigest())
-            lines, first = [], number + 1
+            yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
+            lines, first, stats = [], number + 1, TextStats()
     if number < done:
         _check_prefix(path, done, f"only {number} lines", state)
     if lines:
-        yield Window(str(path), first, lines, digest.hexdigest())
+        yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
 
 
 def _check_prefix(path: str | Path, rows: int, found: str, state: Mapping[str, Any] | None) -> None:

@@ -161,6 +161,11 @@ def test_broken_images_stop_the_command_or_become_error_rows(
     assert not Path("f.npy").exists()
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK  # goes on where it gave up
     assert "3 images could not be used; f.errors.jsonl says why" in capfd.readouterr().err
+    assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK
+    capfd.readouterr()
+    for flags in (["--on-error", "skip", "--max-errors", "2"], ["--on-error", "fail"]):
+        assert extract(photos, backbone, *flags) == Exit.DATA, "what is finished is held to the flags, too"
+        assert "is finished, but 3 images could not be used" in capfd.readouterr().err
     rows = [json.loads(line) for line in Path("f.errors.jsonl").read_text().splitlines()]
     assert [row["image"] for row in rows] == ["0.jpg", "half.jpg", "p7.png"]
     assert rows[0]["reason"] == "0 bytes"

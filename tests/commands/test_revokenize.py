@@ -467,3 +467,14 @@ def test_a_terminal_and_no_file_prints_the_help(vg: Runner, target: tuple[Path, 
     done = vg("revokenize", "-t", target[0], stdin=terminal)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"revokenize [OPTIONS] [[FILE]]" in done.stderr
+
+
+def test_the_bank_is_not_lost_on_the_way(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+    rows = jsonl(rows_of(source, ["abc"]))
+    with io.Output([tmp_path / "in.jsonl"], {"index_sha256": {"vg.faiss": {"sha256": "0"}}}) as out:
+        out.write(rows)
+        out.finish(kind="vokens", count=77)
+    assert vg("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "out.jsonl").returncode == 0
+    manifest = io.read_manifest(tmp_path / "out.jsonl", "vokens")
+    assert manifest["config"]["index_sha256"] == {"vg.faiss": {"sha256": "0"}}
+    assert manifest["count"] == 77

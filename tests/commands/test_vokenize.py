@@ -339,3 +339,19 @@ def test_memory_does_not_grow_with_the_text(tiny: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     short, long = map(int, done.stdout.split())
     assert long < 1.05 * short
+
+
+def test_flags_that_would_do_nothing_or_harm_are_refused(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--min-score", "nan")
+    assert (code, "nan is no relevance" in message) == (2, True)
+    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--dtype", "float16")
+    assert (code, "emulated on a CPU" in message) == (2, True)
+
+
+def test_replaced_lines_are_counted_in_the_manifest(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"bam\xff\nden\n\xfe fis\n")
+    code, message = refused(capsys, text, "--index", tiny / "vg.faiss", "-o", tmp_path / "v.jsonl")
+    assert code == 0
+    assert "2 lines had bytes that are not UTF-8" in message
+    assert json.loads((tmp_path / "v.json").read_text())["replaced"] == 2

@@ -122,8 +122,10 @@ def extract_image_feats(
                 out.write(batch)
                 bar.advance(batch.items - bar.done)
             out.finish(backbone={"ref": net.ref, "fingerprint": net.fingerprint, "preprocessing": facts})
-        elif not quiet:
-            print(f"vg extract-image-feats: {output} is up to date", file=sys.stderr)
+        else:
+            _allowed(output, on_error, max_errors)
+            if not quiet:
+                print(f"vg extract-image-feats: {output} is up to date", file=sys.stderr)
     if captions is not None:
         from vgtools.io import atomic_write, dumps
 
@@ -131,6 +133,20 @@ def extract_image_feats(
         atomic_write(captions, b"".join(dumps(row) for row in rows))
     if not quiet and not output_.complete:
         _summary(output, output_, opened, where)
+
+
+def _allowed(output: str, on_error: str, max_errors: int | None) -> None:
+    """Hold a finished output to the error flags of this call: a failure is never counted as done."""
+    from vgtools.io import DataError, read_manifest
+
+    errors, most = read_manifest(output, verify=False).get("errors", 0), 0 if on_error == "fail" else max_errors
+    if most is not None and errors > most:
+        flag = "--on-error fail" if on_error == "fail" else f"--max-errors {max_errors}"
+        raise DataError(
+            f"is finished, but {errors:,} images could not be used (see {Path(output).with_suffix('.errors.jsonl')}), "
+            f"more than {flag} allows; mend them, or allow them with --on-error skip",
+            output,
+        )
 
 
 def _summary(output: str, out: Any, source: Any, device: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,13 +49,13 @@ def revokenize(
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(2)
     from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
-    from vgtools.io import Progress, TextStats, read_windows
+    from vgtools.io import Progress, read_windows
     from vgtools.systems.revokenization import revokenize_batch
     from vgtools.vokens import VokenWriter, no_collection, parse_rows
 
     target = load_tokenizer(tokenizer, offline=offline)
-    config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit, **_bank(file)}
-    stats = TextStats()
+    made, facts = _origin(file)
+    config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit, **made}
     with (
         VokenWriter(output, config, inputs=[file], restart=restart) as out,
         Progress("revokenize", "tokens", quiet=quiet) as bar,
@@ -65,23 +65,25 @@ def revokenize(
             if not quiet:
                 print(f"vg revokenize: {output} is up to date", file=sys.stderr)
             return
-        for window in read_windows(file, _WINDOW, out.state, stats, limit):
+        for window in read_windows(file, _WINDOW, out.state, limit):
             done = revokenize_batch(parse_rows(window.lines, file, window.first), target)
-            out.write(done.rows, done.tokens.ids, none=done.none)
+            out.write(done.rows, done.tokens.ids, none=done.none, replaced=window.replaced)
             out.commit(window.digest)
             bar.advance(len(done.tokens.ids))
-        out.finish(tokenizer={"ref": tokenizer, "sha256": config["tokenizer_sha256"]})
+        out.finish(tokenizer={"ref": tokenizer, "sha256": config["tokenizer_sha256"]}, **facts)
     if not quiet:
         counts = out.counts
-        replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
+        replaced = f"; {counts['replaced']:,} lines had bytes that are not UTF-8, replaced" if counts.get("replaced") else ""
         overlap = f"{counts.get('none', 0):,} of them overlap no token of the source"
         print(f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {overlap}{replaced}", file=sys.stderr)
 
 
-def _bank(file: str) -> dict[str, object]:
-    """Return which bank the vokens' rows count in, as their manifest says it, so that it is not lost on the way."""
+def _origin(file: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the vokens' manifest says of their bank, for the configuration and for the facts: it is not to be lost."""
     from vgtools.io import manifest_path, read_json
 
     manifest = manifest_path(file)
-    config = read_json(manifest).get("config") if file != "-" and manifest.is_file() else None
-    return {key: config[key] for key in ("index_sha256",) if key in config} if isinstance(config, dict) else {}
+    body = read_json(manifest) if file != "-" and manifest.is_file() else {}
+    config = body.get("config")
+    made = {"index_sha256": config["index_sha256"]} if isinstance(config, dict) and "index_sha256" in config else {}
+    return made, {"count": body["count"]} if isinstance(body.get("count"), int) else {}

@@ -61,6 +61,7 @@ def show(
             print(f"vg show: {io.plain(message)}", file=sys.stderr)
 
     sources = [name for name in (vokens, images, index, ids) if name not in (None, "-")]
+    sources += [str(Path(index).with_suffix(end)) for end in (".ids", ".json")] if index else []
     targets = {name: _target(name, sources) for name in (output, png) if name is not None}
     bank = report.open_bank(ids, index, vokens) if index or ids else None
     rows = report.read_sentences(vokens, len(bank.ids) if bank else None)

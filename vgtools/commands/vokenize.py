@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,10 +76,12 @@ def vokenize(
         raise typer.Exit(2)
     if level is not None:
         choice(level, ("token", "sentence"), "--level")
+    if min_score is not None and not math.isfinite(min_score):
+        raise typer.BadParameter(f"{min_score} is no relevance; a number from -1 to 1 was wanted", param_hint="--min-score")
     if output.endswith(".npy") and k > 1:
         raise typer.BadParameter("the packed form holds one voken a token; write .jsonl", param_hint="-k")
     from vgtools import io
-    from vgtools.checkpoint import tokenizer_fingerprint
+    from vgtools.checkpoint import pick_device, tokenizer_fingerprint
     from vgtools.retrieval import open_index
     from vgtools.systems import vokenizer as system
     from vgtools.vokens import VokenWriter
@@ -92,11 +95,12 @@ def vokenize(
         return
     if captions:
         raise typer.BadParameter("belongs to --control term-frequency", param_hint="--captions")
+    if dtype == "float16" and pick_device(device).type == "cpu":
+        raise typer.BadParameter("float16 is emulated on a CPU; take float32 or bfloat16", param_hint="--dtype")
     loaded = system.load_for(bank, matcher, device=device, dtype=dtype, offline=offline, level=level)
     worker = system.Vokenizer(loaded, bank, k=k, min_score=min_score, pack=batch_size)
     config = {"command": "vokenize", "index_sha256": bank.manifest["files"], "matcher": loaded.fingerprint, "k": k,
               "min_score": min_score, "dtype": dtype, "device": worker.encoder.device.type, "limit": limit}  # fmt: skip
-    stats = io.TextStats()
     with (
         VokenWriter(output, config, inputs=[text], restart=restart) as out,
         io.Progress("vokenize", "tokens", quiet=quiet) as bar,
@@ -105,14 +109,14 @@ def vokenize(
             if not quiet:
                 print(f"vg vokenize: {output} is up to date", file=sys.stderr)
             return
-        lines = io.read_windows(text, min(64, window), out.state, stats, limit)
+        lines = io.read_windows(text, min(64, window), out.state, limit)
         agreed: float | None = None
         found = system.vokenize(system.grow(lines, window), worker, system.sentences_of(text))
         with contextlib.closing(found) as steps:  # its threads end here, whatever happens
             for step, done in steps:
                 if dtype != "float32" and agreed is None:
                     agreed = system.agreement(worker, done.texts[:_SAMPLE])
-                out.write(done.rows(), done.tokens.ids)
+                out.write(done.rows(), done.tokens.ids, replaced=step.replaced)
                 out.commit(step.digest)
                 bar.advance(len(done.tokens.ids))
         out.finish(
@@ -125,8 +129,9 @@ def vokenize(
     if worker.encoder.halved:
         print(f"vg vokenize: memory ran out; --batch-size {worker.encoder.pack} would have done", file=sys.stderr)
     if not quiet:
-        replaced = f"; {stats.replaced} lines had bytes that are not UTF-8, replaced" if stats.replaced else ""
-        print(f"vg vokenize: {out.counts['rows']:,} rows, {out.counts['tokens']:,} tokens{replaced}", file=sys.stderr)
+        counts = out.counts
+        bad = f"; {counts['replaced']:,} lines had bytes that are not UTF-8, replaced" if counts.get("replaced") else ""
+        print(f"vg vokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens{bad}", file=sys.stderr)
 
 
 def _term_frequency(
@@ -163,7 +168,7 @@ def _term_frequency(
         if out.complete:
             return
         worker = TermFrequency(tokenizer, bank.ids, captions, gamma, seed)
-        lines = io.read_windows(text, window, out.state, None, limit)
+        lines = io.read_windows(text, window, out.state, limit)
         for step, done in system.vokenize(lines, worker, system.sentences_of(text)):
             out.write(done.rows(), done.tokens.ids)
             out.commit(step.digest)

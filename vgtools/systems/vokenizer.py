@@ -53,11 +53,7 @@ def open_matcher(path: str | Path, *, device: str = "cpu", dtype: str = "float32
     Raises:
         DataError: not there or not finished (66); damaged, or the encoder in it is not the one it was trained with (65).
     """
-    try:
-        matcher, run = load_matcher(path, device=device)
-    except RuntimeError as error:  # run.json was edited: its configuration is of other shapes than the weights
-        why = str(error).strip().splitlines()[-1].strip()
-        raise DataError(f"does not describe the weights beside it: {why}", Path(path) / "run.json") from None
+    matcher, run = load_matcher(path, device=device)
     encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
     wanted, file = run.info.get("encoder", {}), run.path / "run.json"
     check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, wanted, file)
@@ -258,7 +254,9 @@ def grow(windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW) -> It
                 behind, wanted = behind + step, min(4 * wanted, size)
             joined = window
         else:
-            joined = replace(joined, lines=joined.lines + window.lines, digest=window.digest)
+            joined = replace(
+                joined, lines=joined.lines + window.lines, digest=window.digest, replaced=joined.replaced + window.replaced
+            )
         if len(joined.lines) >= wanted:
             yield joined
             behind, joined, wanted = behind + len(joined.lines), None, min(4 * wanted, size)
