@@ -24,7 +24,7 @@ demo: $(READY)
 	@$(MAKE) --no-print-directory -C examples/vokenization demo VG=$(abspath $(BIN)/vg) DEMO=$(abspath demo)
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

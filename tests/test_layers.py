@@ -43,7 +43,7 @@ LAYERS = [
     {"cli"},
     {"__main__"},
 ]
-HEAVY = {"torch", "transformers", "timm", "faiss", "nltk", "matplotlib", "PIL", "jinja2", "spacy", "tokenizers"}
+HEAVY = {"numpy", "torch", "transformers", "timm", "faiss", "nltk", "matplotlib", "PIL", "jinja2", "spacy", "tokenizers"}
 
 
 def layer_of(module: str) -> int:

@@ -11,6 +11,7 @@ import errno
 import gzip
 import hashlib
 import json
+import math
 import os
 import platform
 import stat
@@ -20,9 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
-import numpy as np
 import orjson
 
 from vgtools import __version__
@@ -34,6 +34,9 @@ from vgtools.errors import plain as plain
 from vgtools.process import Lock as Lock
 from vgtools.process import Progress as Progress
 from vgtools.process import Stop as Stop
+
+if TYPE_CHECKING:
+    import numpy as np  # at run time inside the functions that need it: it costs a third of what `vg --help` may take
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -349,6 +352,8 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     Raises:
         DataError: missing (66); cut off, trailing bytes, an object array (which would unpickle), or wrong dimensions (65).
     """
+    import numpy as np
+
     if str(path) == "-":
         raise DataError("a .npy file cannot come from a pipe; write it to a file and name that", path, code=Exit.USAGE)
     try:
@@ -407,6 +412,8 @@ def open_features(path: str | Path) -> Features:
     Raises:
         DataError: any of the three is missing, damaged or from another run; or a row is NaN, infinite or all zero.
     """
+    import numpy as np
+
     manifest = read_manifest(path, "image-features")
     array = open_npy(path, ndim=2)
     ids = read_ids(Path(path).with_suffix(".ids"), len(array))
@@ -480,6 +487,8 @@ _NPY_HEADER = 128  # room for the header of any array of up to four dimensions, 
 
 
 def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    import numpy as np
+
     body = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     return b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little") + body.ljust(_NPY_HEADER - 11).encode() + b"\n"
 
@@ -518,7 +527,11 @@ class Output:
         self.config, self.inputs = dict(config), [str(i) for i in inputs]
         self.state: dict[str, Any] = {}
         self.complete = False  # a former run finished this very output: nothing to do
-        self._npy = {i: (np.dtype(d), w) for i, (d, w) in (npy or {}).items()}
+        self._npy: dict[int, tuple[np.dtype[Any], Any]] = {}
+        if npy:
+            import numpy
+
+            self._npy = {i: (numpy.dtype(d), w) for i, (d, w) in npy.items()}
         self._stop, self._parts = Stop(), list[_Part]()
         self._lock: Lock | None = None
         self._paths, self._restart = [str(p) for p in paths], restart
@@ -638,7 +651,9 @@ class Output:
             return
         for index, (dtype, width) in self._npy.items():
             part = self._parts[index]
-            rows, rest = divmod(part.committed - _NPY_HEADER, dtype.itemsize * int(np.prod(width or 1)))
+            rows, rest = divmod(
+                part.committed - _NPY_HEADER, dtype.itemsize * math.prod(width if isinstance(width, tuple) else (width or 1,))
+            )
             assert rest == 0, f"{part.final}: {rest} bytes beyond whole rows"
             part.stream.seek(0)
             part.stream.write(_npy_header(dtype, (rows, *((width,) if isinstance(width, int) else width or ()))))

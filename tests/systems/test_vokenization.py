@@ -366,7 +366,7 @@ def test_it_learns_eight_rows_in_a_hundred_steps(encoder: Encoder, feats: Any, c
     captions, _ = system.read_captions(EIGHT, list(range(8)), encoder.tokenizer, encoder.max_tokens)
     states = HiddenStates(PackedEncoder(encoder, LAYERS), captions.tokens, 1 << 30)
     shape = config(hidden=64, dim=32, dropout=0.0, **changes)
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     matcher = TokenImageMatcher(shape)
     batches = system.make_batches(captions, states, feats, shape, 8, 0, torch.device("cpu"))
     plan = TrainConfig(epochs=100, steps=100, lr=3e-3)
