@@ -281,33 +281,9 @@ def load_encoder(
         DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
     """
     where, kind = pick_device(device), pick_dtype(dtype)
-    folder = _local(ref, ["*.json", "*.txt", "*.safetensors"], offline)
-    if ref.startswith("builtin:") and BUILTIN[ref.removeprefix("builtin:")][3] is not None:
-        raise DataError(f"{ref} is an image backbone; a text encoder was wanted, for example builtin:minilm", code=Exit.USAGE)
-    _require_safetensors(folder)
-    tokenizer = load_tokenizer(str(folder), offline=True)
     from transformers import AutoModel
 
-    with _quiet_transformers():
-        try:
-            model, report = AutoModel.from_pretrained(
-                folder,
-                dtype=kind,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                attn_implementation=attention,
-                output_loading_info=True,
-            )
-        except Exception as error:  # config, safetensors and torch errors alike: the checkpoint is not usable
-            raise DataError(
-                f"is not a usable text encoder: {type(error).__name__}: {str(error).splitlines()[0][:200]}", folder
-            ) from None
-    missing = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
-    if missing:
-        raise DataError(
-            f"lacks {len(missing)} weights of its architecture, the first {missing[0]}; they would be random", folder
-        )
+    model, tokenizer, folder = _pretrained(AutoModel, "text encoder", ref, offline, dtype=kind, attn_implementation=attention)
     config = model.config
     rows = model.get_input_embeddings().num_embeddings
     if tokenizer.get_vocab_size() > rows:
@@ -351,32 +327,35 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
     """
+    from transformers import AutoModelForMaskedLM
+
+    model, tokenizer, _ = _pretrained(AutoModelForMaskedLM, "masked language model", ref, offline, dtype="float32")
+    return as_encoder(model, tokenizer, ref)
+
+
+def _pretrained(kind: Any, what: str, ref: str, offline: bool, **settings: Any) -> tuple[Any, Tokenizer, Path]:
+    """Return the transformers model of a reference, its tokenizer and its folder; no weight of the encoder may be missing."""
+    if ref.startswith("builtin:") and BUILTIN.get(ref.removeprefix("builtin:"), (None,) * 4)[3] is not None:
+        raise DataError(f"{ref} is an image backbone; a text encoder was wanted, for example builtin:minilm", code=Exit.USAGE)
     folder = _local(ref, ["*.json", "*.txt", "*.safetensors"], offline)
     _require_safetensors(folder)
     tokenizer = load_tokenizer(str(folder), offline=True)
-    from transformers import AutoModelForMaskedLM
-
+    settings |= {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
     with _quiet_transformers():
         try:
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                folder,
-                dtype="float32",
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
+            model, report = kind.from_pretrained(folder, output_loading_info=True, **settings)
         except Exception as error:  # config, safetensors and torch errors alike: the checkpoint is not usable
             raise DataError(
-                f"is not a usable masked language model: {type(error).__name__}: {str(error).splitlines()[0][:200]}", folder
+                f"is not a usable {what}: {type(error).__name__}: {str(error).splitlines()[0][:200]}", folder
             ) from None
-    own = f"{model.base_model_prefix}."
-    missing = [name for name in report["missing_keys"] if name.startswith(own)]
+    # A bare encoder's names have no prefix; of a model with a head, the head may be new. Nobody here uses a pooler.
+    own = "" if model is model.base_model else f"{model.base_model_prefix}."
+    missing = [n for n in report["missing_keys"] if n.startswith(own) and not n.removeprefix(own).startswith("pooler.")]
     if missing:
         raise DataError(
             f"lacks {len(missing)} weights of its architecture, the first {missing[0]}; they would be random", folder
         )
-    return as_encoder(model, tokenizer, ref)
+    return model, tokenizer, folder
 
 
 def as_encoder(model: Any, tokenizer: Tokenizer, ref: str) -> Encoder:
