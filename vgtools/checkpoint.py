@@ -284,26 +284,8 @@ def load_encoder(
     from transformers import AutoModel
 
     model, tokenizer, folder = _pretrained(AutoModel, "text encoder", ref, offline, dtype=kind, attn_implementation=attention)
-    config = model.config
-    rows = model.get_input_embeddings().num_embeddings
-    if tokenizer.get_vocab_size() > rows:
-        raise DataError(
-            f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {rows}: they do not belong together",
-            folder,
-        )
-    prefix, suffix = special_ids(tokenizer)
     mark = fingerprint(model) if kind == pick_dtype("float32") else _file_fingerprint(folder)
-    return Encoder(
-        model.eval().requires_grad_(False).to(where),
-        tokenizer,
-        ref,
-        mark,
-        int(config.hidden_size),
-        int(config.num_hidden_layers),
-        room(config) - len(prefix) - len(suffix),
-        prefix,
-        suffix,
-    )
+    return as_encoder(model.eval().requires_grad_(False).to(where), tokenizer, ref, mark, folder)
 
 
 def room(config: Any) -> int:
@@ -358,21 +340,33 @@ def _pretrained(kind: Any, what: str, ref: str, offline: bool, **settings: Any) 
     return model, tokenizer, folder
 
 
-def as_encoder(model: Any, tokenizer: Tokenizer, ref: str) -> Encoder:
-    """Return a masked language model and its tokenizer as an `Encoder`, for `save_run`; what learns goes on learning."""
-    config = model.config
-    if tokenizer.get_vocab_size() > config.vocab_size:
+def as_encoder(
+    model: Any, tokenizer: Tokenizer, ref: str, mark: str | None = None, folder: str | Path | None = None
+) -> Encoder:
+    """Return a model and its tokenizer as an `Encoder`; what learns goes on learning.
+
+    Args:
+        model: a transformers encoder, or a masked language model with one in it.
+        tokenizer: its own.
+        ref: how the user named it.
+        mark: its fingerprint where it is known; computed here otherwise.
+        folder: what an error names, if not `ref`.
+
+    Raises:
+        DataError: the tokenizer has more entries than the model has embeddings (65).
+    """
+    config, rows = model.config, model.get_input_embeddings().num_embeddings
+    if tokenizer.get_vocab_size() > rows:
         raise DataError(
-            f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {config.vocab_size}: they do not "
-            "belong together",
-            ref,
+            f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {rows}: they do not belong together",
+            folder or ref,
         )
     prefix, suffix = special_ids(tokenizer)
     return Encoder(
         model,
         tokenizer,
         ref,
-        fingerprint(model.base_model),
+        mark or fingerprint(model.base_model),
         int(config.hidden_size),
         int(config.num_hidden_layers),
         room(config) - len(prefix) - len(suffix),
