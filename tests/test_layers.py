@@ -37,6 +37,7 @@ LAYERS = [
         "tasks",
         "metrics",
         "predictions",
+        "regions",
     },
     {"systems"},
     {"commands"},
