@@ -164,6 +164,51 @@ def test_out_of_memory_is_said_with_the_way_out() -> None:
     assert error.value.code == Exit.CANNOT_GO_ON
 
 
+class Sum(nn.Module):
+    """Least squares, summed over rows; more than `most` rows do not fit: the gradients of the first ones are there by then."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.w, self.most, self.seen = nn.Parameter(torch.ones(3)), most, list[int]()
+
+    def forward(self, batch: Tensor) -> dict[str, Tensor]:
+        self.seen.append(len(batch))
+        if len(batch) > self.most:
+            ((batch[: self.most] @ self.w) ** 2).sum().backward()
+            raise torch.OutOfMemoryError("out of memory")
+        return {"squares": ((batch @ self.w - 1) ** 2).sum() / 8}
+
+
+def rows_of(epoch: int, first: int) -> Iterator[Tensor]:
+    for index in range(first, 4):
+        yield torch.randn(8, 3, generator=torch.Generator().manual_seed(index))
+
+
+def in_two(batch: Tensor) -> tuple[Tensor, ...]:
+    return (batch,) if len(batch) == 1 else (batch[: len(batch) // 2], batch[len(batch) // 2 :])
+
+
+def test_a_lack_of_memory_halves_the_batches_and_changes_no_step() -> None:
+    found = []
+    for most in (8, 3):
+        model, state = Sum(most), TrainState()
+        records = list(train(model, rows_of, config(accumulate=2), weights={"squares": 1.0}, state=state, halve=in_two))
+        found.append((model, state, [r for r in records if not r["end"]]))
+    (whole, plain, wanted), (cut, state, records) = found
+    assert torch.allclose(cut.w, whole.w, atol=1e-6)
+    assert [r["squares"] for r in records] == pytest.approx([r["squares"] for r in wanted])
+    assert [r["gradient"] for r in records] == pytest.approx([r["gradient"] for r in wanted])
+    assert "pieces" not in plain.notes
+    assert state.notes["pieces"] == 4  # and the second step begins so
+    assert cut.seen == [8, 4, *[2] * 16]
+
+
+def test_a_row_that_does_not_fit_alone_stops_with_the_way_out() -> None:
+    with pytest.raises(DataError, match=r"out of memory in step 1, with one row at a time; .*shorter rows") as error:
+        list(train(Sum(0), rows_of, config(), weights={"squares": 1.0}, halve=in_two))
+    assert error.value.code == Exit.CANNOT_GO_ON
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:40], lambda b: b[:-3], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]])
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"

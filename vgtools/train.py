@@ -11,11 +11,11 @@ saves, evaluates and prints between the records. There are no callbacks.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from vgtools.nn import is_out_of_memory
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of the seed and the epoch.
 Batches = Callable[[int, int], Iterable[Any]]
+Halve = Callable[[Any], "tuple[Any, ...]"]
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ def train(
     *,
     weights: Mapping[str, float],
     state: TrainState | None = None,
+    halve: Halve | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train, and yield a record every `log_every` steps and behind each epoch.
 
@@ -197,69 +199,131 @@ def train(
         config: the optimiser's settings.
         weights: lambda of each loss, by name.
         state: where to start; filled as the training goes on.
+        halve: `halve(batch)` returns the two halves of a batch, whose losses add up to its own, or the batch alone where it
+            cannot be cut. With it a lack of memory is met with smaller batches; `state.notes["pieces"]` says into how many.
 
     Yields:
         `epoch` (from 1), `step`, `lr`, `gradient` (its norm before clipping, of the last step), `loss` and each loss under
         its name (means since the record before), `end` (True behind the last batch of an epoch).
 
     Raises:
-        DataError: the loss is not finite, or memory ran out (exit 70); the last checkpoint is named.
+        DataError: the loss is not finite, or memory does not suffice (exit 70); the last checkpoint is named.
         KeyError: a loss without a weight, or a weight without a loss.
     """
     optimizer = make_optimizer(model, config)
     state = TrainState() if state is None else state
     state._attach(model, optimizer, config.seed)
     while state.epoch < config.epochs:
-        sums, count, gradient, pending = dict[str, float](), 0, 0.0, 0
+        sums, count, gradient = dict[str, float](), 0, 0.0
         model.train()
-        for batch in batches(state.epoch, state.batch):
-            with _memory(state):
-                total, losses = _losses(model, batch, weights, state)
-                (total / config.accumulate).backward()
+        for group in _groups(batches(state.epoch, state.batch), config.accumulate):
+            losses, gradient = _step(model, optimizer, group, config, weights, state, halve)
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0.0) + value
-            count, pending = count + 1, pending + 1
-            state.batch += 1
-            if pending == config.accumulate:
-                gradient, pending = _step(model, optimizer, config, state), 0
-                if state.step % config.log_every == 0:
-                    yield _record(config, state, sums, count, gradient, end=False)
-                    sums, count = {}, 0
-                    model.train()
-        if pending:  # the last batches of an epoch are no full step: they are one all the same
-            gradient = _step(model, optimizer, config, state)
+            count += len(group)
+            state.batch += len(group)
+            if len(group) == config.accumulate and state.step % config.log_every == 0:
+                yield _record(config, state, sums, count, gradient, end=False)
+                sums, count = {}, 0
+                model.train()
         if not state.batch:
             raise DataError("there is nothing to train on: no batch in an epoch", code=Exit.DATA)
         state.epoch, state.batch = state.epoch + 1, 0
         yield _record(config, state, sums, count, gradient, end=True)
 
 
-@contextlib.contextmanager
-def _memory(state: TrainState) -> Iterator[None]:
-    """Say what to do where memory runs out."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise DataError(
-                f"out of memory in step {state.step + 1}; {_last_good(state)} a smaller --batch-size needs less",
-                code=Exit.CANNOT_GO_ON,
-            ) from None
-        raise
+def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the batches of each step; the last ones of an epoch are no full step: they are one all the same."""
+    source = iter(batches)
+    while group := list(islice(source, size)):
+        yield group
 
 
-def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float], state: TrainState) -> tuple[Tensor, dict[str, float]]:
-    """Return the weighted sum of a batch's losses, and over all processes the mean of each by name and of the sum (`loss`)."""
+def _step(
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    group: list[Any],
+    config: TrainConfig,
+    weights: Mapping[str, float],
+    state: TrainState,
+    halve: Halve | None,
+) -> tuple[dict[str, float], float]:
+    """Take one optimiser step; return the losses of its batches, summed, and the length of the gradient.
+
+    Gradient and losses are averaged over the processes.
+    """
+    losses = _backward(model, optimizer, group, config, weights, state, halve)
+    seen = torch.stack([*losses.values()])
+    parallel.average([seen, *(p.grad for p in model.parameters() if p.grad is not None)])
+    found = dict(zip(losses, seen.tolist(), strict=True))
+    if not math.isfinite(found["loss"]):
+        means = (f" {name} {value / len(group)}" for name, value in found.items() if name != "loss")
+        raise _diverged("the loss", state, ",".join(means))
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = learning_rate(config, state.step)
+    if not torch.isfinite(norm):  # one such step would spoil every weight
+        raise _diverged("the gradient", state, "")
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    return found, float(norm)
+
+
+def _backward(
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    group: list[Any],
+    config: TrainConfig,
+    weights: Mapping[str, float],
+    state: TrainState,
+    halve: Halve | None,
+) -> dict[str, Tensor]:
+    """Return the losses of a step's batches, each summed and their weighted sum as `loss`; gradients are in the parameters.
+
+    Where memory does not suffice the whole step is done again with every batch in halves: what the broken one left in the
+    gradients would count twice. Later steps begin as finely as the last one ended.
+    """
+    while True:
+        pieces = int(state.notes.get("pieces", 1))
+        try:
+            sums = dict[str, Tensor]()
+            for batch in group:
+                for piece in _cut(batch, pieces, halve):
+                    losses = _losses(model, piece, weights)
+                    (losses["loss"] / config.accumulate).backward()
+                    for name, value in losses.items():
+                        sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value.detach().float()
+            return sums
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if max(len(_cut(batch, 2 * pieces, halve)) - len(_cut(batch, pieces, halve)) for batch in group) == 0:
+                raise DataError(
+                    f"out of memory in step {state.step + 1}{', with one row at a time' if halve else ''}; {_last_good(state)} "
+                    + ("shorter rows need" if halve else "a smaller --batch-size needs")
+                    + " less",
+                    code=Exit.CANNOT_GO_ON,
+                ) from None
+        optimizer.zero_grad(set_to_none=True)
+        state.notes["pieces"] = 2 * pieces
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _cut(batch: Any, pieces: int, halve: Halve | None) -> list[Any]:
+    """Return a batch in that many pieces, a power of 2, or as many as it can be cut into."""
+    if pieces == 1 or halve is None:
+        return [batch]
+    return [piece for half in halve(batch) for piece in _cut(half, pieces // 2, halve)]
+
+
+def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return a batch's losses by name, and their weighted sum as `loss`."""
     losses: dict[str, Tensor] = model(batch)
     if losses.keys() != weights.keys():
         raise KeyError(f"the model returns the losses {sorted(losses)}, there are weights for {sorted(weights)}")
-    total = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
-    seen = torch.stack([value.detach().float() for value in (*losses.values(), total)])
-    parallel.average([seen])
-    found = dict(zip((*losses, "loss"), seen.tolist(), strict=True))
-    if not math.isfinite(found["loss"]):
-        raise _diverged("the loss", state, ", ".join(f" {name} {found[name]}" for name in losses))
-    return total, found
+    return losses | {"loss": torch.stack([weights[name] * value for name, value in losses.items()]).sum()}
 
 
 def _diverged(what: str, state: TrainState, found: str) -> DataError:
@@ -272,20 +336,6 @@ def _diverged(what: str, state: TrainState, found: str) -> DataError:
 
 def _last_good(state: TrainState) -> str:
     return f"the last good checkpoint is {state.saved};" if state.saved else "no checkpoint was written yet;"
-
-
-def _step(model: nn.Module, optimizer: torch.optim.AdamW, config: TrainConfig, state: TrainState) -> float:
-    """Take one optimiser step, the gradient averaged over the processes, and return its length."""
-    parallel.average([p.grad for p in model.parameters() if p.grad is not None])
-    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate(config, state.step)
-    if not torch.isfinite(norm):  # one such step would spoil every weight
-        raise _diverged("the gradient", state, "")
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    state.step += 1
-    return float(norm)
 
 
 def _record(

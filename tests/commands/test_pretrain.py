@@ -202,6 +202,41 @@ def test_gradient_checkpointing_changes_no_number(data: Path, tmp_path: Path) ->
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6)
 
 
+def test_compiling_changes_no_number(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = list[str]()
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))
+    assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
+    assert pretrain(data, tmp_path / "b", "--steps", 2, "--compile") == 0
+    assert compiled == ["BertModel"]
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+
+
+def test_a_lack_of_memory_halves_the_batches_and_is_recorded(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--steps", 4, "--valid", data / "valid.jsonl"]
+    shape = save_shape(tmp_path / "still.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    start = ["--shape", shape, "--tokenizer", data / "t"]
+    assert pretrain(data, tmp_path / "whole", *start, *flags, start=False) == 0
+    real = voken_lm.VisuallySupervisedLM.forward
+
+    def small(self: voken_lm.VisuallySupervisedLM, batch: voken_lm.Batch) -> dict[str, torch.Tensor]:
+        if len(batch.ids) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return real(self, batch)
+
+    monkeypatch.setattr(voken_lm.VisuallySupervisedLM, "forward", small)
+    capfd.readouterr()
+    assert pretrain(data, tmp_path / "small", *start, *flags, start=False) == 0
+    assert "step 1: memory was short; batches are cut into 4 from here on" in capfd.readouterr().err
+    assert open_run(tmp_path / "small", "voken_lm").info["pieces"] == 4
+    for mine, wanted in zip(records(tmp_path / "small"), records(tmp_path / "whole"), strict=True):
+        assert mine["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
+    a, b = load_state(tmp_path / "small"), load_state(tmp_path / "whole")
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+
+
 def test_roberta_trains_and_counts_positions_from_its_padding(data: Path, tmp_path: Path) -> None:
     shape = save_shape(tmp_path / "roberta.json", model_type="roberta")
     words = save_tokenizer(tmp_path / "t", marks=("<s>", "<pad>", "</s>", "<mask>", "<unk>"))

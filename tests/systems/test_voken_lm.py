@@ -26,6 +26,7 @@ from vgtools.systems.voken_lm import (
     collate,
     control_vokens,
     evaluate,
+    halve,
     linear_cross_entropy,
     make_batches,
     new_lm,
@@ -283,6 +284,20 @@ def test_a_step_does_not_depend_on_its_cut() -> None:
     assert sides[1][0] == pytest.approx(sides[0][0], rel=1e-5)
     for mine, wanted in zip(sides[1][1], sides[0][1], strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_losses_of_two_halves_add_up_to_those_of_the_batch() -> None:
+    corpus = corpus_of(40, vokens=7)
+    recipe = recipe_of(vokens=7)
+    model = model_of(("mlm", "voken_cls"), vokens=7).requires_grad_(False)
+    (batch,) = collate(corpus, np.arange(5), recipe, 0)
+    whole = model(batch)
+    halves = [model(half) for half in halve(batch)]
+    assert [len(half.ids) for half in halve(batch)] == [2, 3]
+    for name, value in whole.items():
+        assert sum(float(half[name]) for half in halves) == pytest.approx(float(value), rel=1e-5)
+    (one,) = collate(corpus, np.arange(1), recipe, 0)
+    assert len(halve(one)) == 1
 
 
 def test_ahead_keeps_order_and_passes_errors_on() -> None:

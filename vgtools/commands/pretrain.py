@@ -314,9 +314,22 @@ def _fit(
     saved, last_saved = time.monotonic(), run.state.step
     with io.Progress("pretrain", "steps", schedule.steps, quiet=quiet) as bar:
         bar.advance(run.state.step)
-        for record in train(model, batches, system.train_config(config, schedule), weights=config["weights"], state=run.state):
+        steps = train(
+            model,
+            batches,
+            system.train_config(config, schedule),
+            weights=config["weights"],
+            state=run.state,
+            halve=system.halve,
+        )
+        pieces = run.state.notes.get("pieces", 1)
+        for record in steps:
             if record.pop("end"):
                 continue
+            if pieces != run.state.notes.get("pieces", 1):
+                pieces = run.state.notes["pieces"]
+                said = f"vg: step {record['step']}: memory was short; batches are cut into {pieces} from here on"
+                print(said, file=sys.stderr)
             step = record["step"]
             bar.advance(step - bar.done)
             ends = step % schedule.per_epoch == 0 or step == schedule.steps
@@ -325,7 +338,8 @@ def _fit(
             )
             mean = system.mean_record(run.state.notes, record, ends or judge or step % config["log_every"] == 0)
             if mean is not None:
-                found = system.evaluate(model, held, recipe, config["micro_batch"], device) if judge and first else None
+                size = max(1, min(config["batch_size"], config["micro_batch"]) // pieces)
+                found = system.evaluate(model, held, recipe, size, device) if judge and first else None
                 run.note(mean | ({"valid": found} if found else {}))
                 if first:
                     sys.stdout.buffer.write(io.dumps(run.records[-1]))
@@ -342,4 +356,5 @@ def _fit(
         return
     final = dataclasses.replace(text, fingerprint=fingerprint(model.lm.base_model))
     info = {"voken_lm": dataclasses.asdict(shape), "tokens": corpus.tokens, "blocks": len(corpus), "steps": schedule.steps}
+    info |= {"pieces": pieces}  # that a lack of memory cut each batch into
     run.finish(info, final, model.own_weights())

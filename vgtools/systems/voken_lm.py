@@ -510,6 +510,31 @@ def collate(
     return found
 
 
+def halve(batch: Batch) -> tuple[Batch, ...]:
+    """Return the two halves of a batch, whose losses add up to its own; a single block cannot be cut."""
+    blocks, tokens = batch.ids.shape
+    middle = blocks // 2
+    if not middle:
+        return (batch,)
+    halves = list[Batch]()
+    for rows in (slice(0, middle), slice(middle, blocks)):
+        start, end = rows.start * tokens, rows.stop * tokens
+        masked, places = ((p >= start) & (p < end) for p in (batch.masked, batch.places))
+        halves.append(
+            Batch(
+                batch.ids[rows],
+                None if batch.attention is None else batch.attention[rows],
+                batch.masked[masked] - start,
+                batch.tokens[masked],
+                batch.places[places] - start,
+                batch.vokens[places],
+                batch.token_count,
+                batch.voken_count,
+            )
+        )
+    return tuple(halves)
+
+
 class Plan(NamedTuple):
     """How a corpus is cut into steps."""
 
