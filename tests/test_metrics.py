@@ -211,3 +211,28 @@ def test_bootstrap_refuses_what_it_cannot_sample() -> None:
         paired_bootstrap(mean, GOLD, SAID, SAID[1:])
     with pytest.raises(ValueError, match="level 1"):
         bootstrap(mean, GOLD, SAID, level=1)
+
+
+def test_paired_bootstrap_over_seeds_agrees_with_plain_resampling_of_items_and_runs() -> None:
+    rng = np.random.default_rng(3)
+    gold = rng.integers(0, 2, 40)
+    a = np.stack([np.where(rng.random(40) < 0.6, gold, 1 - gold) for _ in range(3)])
+    b = np.stack([np.where(rng.random(40) < share, gold, 1 - gold) for share in (0.95, 0.6)])
+    found = paired_bootstrap(metrics.f1, gold, a, b, samples=4000)
+    whole = np.mean([metrics.f1(gold, x) for x in b]) - np.mean([metrics.f1(gold, x) for x in a])
+    plain = []
+    for _ in range(4000):
+        items = rng.integers(40, size=40)
+        left, right = a[rng.integers(3, size=3)][:, items], b[rng.integers(2, size=2)][:, items]
+        plain.append(np.mean([metrics.f1(gold[items], x) for x in right]) - np.mean([metrics.f1(gold[items], x) for x in left]))
+    assert found.value == pytest.approx(whole)
+    assert [found.low, found.high] == pytest.approx(list(np.quantile(plain, [0.025, 0.975])), abs=0.015)
+    assert found.p == pytest.approx(np.mean(np.abs(np.array(plain) - whole) >= abs(whole)), abs=0.03)
+    # Without the runs' own chance the interval would be narrower: 95 % and 60 % are far apart.
+    fixed = paired_bootstrap(metrics.f1, gold, a[0], b[0], samples=4000)
+    assert found.high - found.low > fixed.high - fixed.low
+
+
+def test_paired_bootstrap_of_one_run_is_the_same_in_either_form() -> None:
+    one = paired_bootstrap(metrics.accuracy, GOLD, SAID, GOLD, samples=99)
+    assert paired_bootstrap(metrics.accuracy, GOLD, SAID[None], GOLD[None], samples=99) == one

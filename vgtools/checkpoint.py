@@ -543,14 +543,12 @@ def _seal(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(dumps(body)).hexdigest()
 
 
-def open_run(path: str | Path, kind: str) -> Run:
-    """Open a finished run and check its weights against `run.json`.
+def read_run(path: str | Path, kind: str) -> dict[str, Any]:
+    """Return what the run.json of a finished run says; imports no torch.
 
     Raises:
-        DataError: not there or not finished (66), of another kind, or damaged (65).
+        DataError: not there or not finished (66), of another kind, or edited (65).
     """
-    from safetensors.torch import load
-
     path = Path(path)
     if not (path / "run.json").exists():
         why = "is not a finished vg run (no run.json)" if path.is_dir() else "does not exist; a vg run was wanted"
@@ -564,6 +562,18 @@ def open_run(path: str | Path, kind: str) -> Run:
         raise DataError(f"is a run of kind {info.get('kind')!r}, wanted {kind!r}", path)
     if info.pop("sha256", None) != _seal(info):
         raise DataError("was edited or damaged: it is not what its sha256 says; train again, or restore it", path / "run.json")
+    return info
+
+
+def open_run(path: str | Path, kind: str) -> Run:
+    """Open a finished run and check its weights against `run.json`.
+
+    Raises:
+        DataError: not there or not finished (66), of another kind, or damaged (65).
+    """
+    from safetensors.torch import load
+
+    path, info = Path(path), read_run(path, kind)
     file = path / f"{kind}.safetensors"
     wanted = info["files"][file.name]["sha256"]
     if not file.exists():
@@ -572,6 +582,32 @@ def open_run(path: str | Path, kind: str) -> Run:
     if found != wanted:
         raise DataError(f"is damaged or from another run: sha256 {found}, run.json says {wanted}", file)
     return Run(path, info, load(file.read_bytes()), str(info["fingerprint"]))
+
+
+def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Tensor]]:
+    """Return the folder of a text encoder's checkpoint and the tensors of its files, as they stand there.
+
+    No network is built, so that nothing that a file lacks is made up, and networks that nothing here can build will do.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`.
+        offline: never connect.
+
+    Raises:
+        DataError: missing (66, 69), damaged or pickled (65).
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = _local(ref, ["*.json", "*.txt", "*.safetensors"], offline)
+    _require_safetensors(folder)
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise DataError(f"is no readable safetensors file: {error}", file) from None
+    return folder, tensors
 
 
 def check_same(what: str, found: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None, file: str | Path) -> None:

@@ -339,11 +339,15 @@ def paired_bootstrap(
     The p-value is two-sided: the share of samples whose difference lies as far from the observed one as the observed one
     lies from 0, counting the observed one itself, so it is never 0.
 
+    Several runs of a system, one a seed, are worth the mean of their statistics. A sample then draws items, the same for all
+    runs, and runs of each side by themselves: what another seed would have given counts as chance, too. With S runs the part
+    of the seeds in the variance comes out (S - 1) / S as large as it is; one run leaves it out.
+
     Args:
         statistic: as in `bootstrap`.
         gold: (N,) labels.
-        a: (N,) predictions of one system, or per-item scores with the statistic `mean`.
-        b: (N,) those of the other.
+        a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (S, N) those of S runs.
+        b: (N,) or (S, N) those of the other; S may differ.
         samples: bootstrap samples.
         level: share of samples inside the interval.
         seed: of the samples.
@@ -351,16 +355,25 @@ def paired_bootstrap(
     Raises:
         ValueError: no items, or not as many of each.
 
-    Source: Berg-Kirkpatrick, Burkett & Klein 2012, figure 1, two-sided.
+    Source: Berg-Kirkpatrick, Burkett & Klein 2012, figure 1, two-sided; there one run of each.
     """
-    _check(samples, level, gold, a, b)
+    sides = [np.atleast_2d(side) for side in (a, b)]
+    runs = [run for side in sides for run in side]
+    _check(samples, level, gold, *runs)
 
-    def difference(g: Array, x: Array, y: Array, w: Array | None) -> Array:
-        return np.asarray(statistic(g, y, w) - statistic(g, x, w))
+    def scores(g: Array, *rest: Any) -> Array:
+        return np.stack([statistic(g, said, rest[-1]) for said in rest[:-1]], -1)
 
-    value = float(difference(gold, a, b, None))
-    drawn = _samples([gold, a, b], difference, samples, seed)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    generator, values, start = np.random.default_rng([seed, 1]), list[Array](), 0
+    whole, drawn = scores(gold, *runs, None), _samples([gold, *runs], scores, samples, seed)  # (runs,), (samples, runs)
+    for side in sides:
+        count = len(side)
+        here = slice(start, start + count)
+        share = generator.multinomial(count, np.full(count, 1 / count), size=samples) / count
+        values.append(np.r_[whole[here].mean(), (drawn[:, here] * share).sum(1)])
+        start += count
+    value, *_ = differences = values[1] - values[0]
+    low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
     # Equal differences must count as equal whatever the order of their sums.
-    extreme = int(np.count_nonzero(np.abs(drawn - value) >= abs(value) - 1e-12))
-    return Difference(value, float(low), float(high), (extreme + 1) / (samples + 1))
+    extreme = int(np.count_nonzero(np.abs(differences[1:] - value) >= abs(value) - 1e-12))
+    return Difference(float(value), float(low), float(high), (extreme + 1) / (samples + 1))
