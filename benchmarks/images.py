@@ -71,21 +71,32 @@ def main() -> None:
     device = pick_device(given.device)
     batch = 8 if device.type == "cpu" else 64
     try:
-        nets = {name: load_backbone(given.backbone, device=str(device), dtype=name) for name in ("float32", "bfloat16")}
+        own, nets = (  # the command's networks, which it lays out and folds for speed, and the bare ones
+            {name: load_backbone(given.backbone, device=str(device), dtype=name) for name in ("float32", "bfloat16")}
+            for _ in range(2)
+        )
+        for net in nets.values():
+            net.model.to(memory_format=torch.channels_last)
         plain = load_backbone(given.backbone, device=str(device))
     except DataError as error:
         sys.exit(f"benchmarks/images.py: {error}")
     with tempfile.TemporaryDirectory() as folder:
-        measure(given, Path(folder), device, batch, nets, plain)
+        measure(given, Path(folder), device, batch, own, nets, plain)
 
 
 def measure(
-    given: argparse.Namespace, folder: Path, device: torch.device, batch: int, nets: dict[str, Any], plain: Any
+    given: argparse.Namespace,
+    folder: Path,
+    device: torch.device,
+    batch: int,
+    own: dict[str, Any],
+    nets: dict[str, Any],
+    plain: Any,
 ) -> None:
     photos = folder / "photos"
     photos.mkdir()
     size = draw_photos(photos, given.images)
-    makers = {name: Featurizer(net.model, net.preprocessing, batch_size=batch) for name, net in nets.items()}
+    makers = {name: Featurizer(net.model, net.preprocessing, batch_size=batch) for name, net in own.items()}
     files = sorted(photos.iterdir())
     uint8 = torch.from_numpy(np.stack([makers["float32"].pixels(Image.open(f).convert("RGB")) for f in files]))
     loaded = {name: [maker.normalise(part) for part in uint8.split(batch)] for name, maker in makers.items()}

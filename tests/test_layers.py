@@ -19,6 +19,7 @@ LAYERS = [
     {
         "checkpoint",
         "images",
+        "folding",
         "nn",
         "report",
         "retrieval",
@@ -37,6 +38,9 @@ LAYERS = [
         "tasks",
         "metrics",
         "predictions",
+        "comparison",
+        "weights",
+        "finetuning",
         "regions",
     },
     {"systems"},
