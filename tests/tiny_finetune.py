@@ -1,0 +1,38 @@
+"""Finished fine-tuning runs that tests build, in the form that `vg finetune` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vgtools.checkpoint import save_run
+from vgtools.io import dumps
+from vgtools.predictions import prediction_row, score_predictions
+from vgtools.tasks import Answer, Example, find_task
+
+
+def examples_of(name: str, gold: Sequence[Any]) -> list[Example]:
+    if find_task(name).kind == "span":
+        return [Example(str(i), "q", "c", answers=(Answer(text, 0),)) for i, text in enumerate(gold)]
+    return [Example(str(i), "t", label=label) for i, label in enumerate(gold)]
+
+
+def save_finetuned(folder: Path, name: str, gold: Sequence[Any], said: Mapping[str, Sequence[Any]], **more: Any) -> Path:
+    """Write a run of one task.
+
+    Args:
+        folder: made with its parents.
+        name: of the task.
+        gold: label of each example.
+        said: seed -> prediction of each example.
+        more: further facts of run.json.
+    """
+    task, seeds = find_task(name), {}
+    for seed, answers in said.items():
+        rows = [prediction_row(task, e, p) for e, p in zip(examples_of(name, gold), answers, strict=True)]
+        (folder / f"seed-{seed}").mkdir(parents=True)
+        (folder / f"seed-{seed}" / "predictions.jsonl").write_bytes(b"".join(map(dumps, rows)))
+        seeds[seed] = score_predictions(task, rows)
+    save_run(folder, "finetune", {}, {"task": task.name, "seeds": seeds} | more)
+    return folder
