@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vgtools.corpus import is_heading, sentences, texts, wikitext
+from vgtools.corpus import is_heading, sentences, squad, texts, wikitext
 from vgtools.io import DataError
 from vgtools.prepare import Tally
 
@@ -127,3 +128,20 @@ def test_texts_and_jsonl_are_read_alike(tmp_path: Path) -> None:
     assert next(rows) == {"text": "one", "id": 1}
     with pytest.raises(DataError, match=r'a\.jsonl\.gz:2: the key "text" is missing'):
         next(rows)
+
+
+def test_paragraphs_of_squad_come_once_and_articles_end_with_an_empty_line(tmp_path: Path) -> None:
+    articles = [["One.\nTwo. ", "Three."], ["Three."], ["Four."]]
+    data = [{"title": "t", "paragraphs": [{"context": c, "qas": []} for c in contexts]} for contexts in articles]
+    (tmp_path / "train.json").write_text(json.dumps({"version": "1.1", "data": data}))
+    tally = Tally()
+    assert [row["text"] for row in squad(tmp_path / "train.json", tally)] == ["One. Two.", "Three.", "", "Four.", ""]
+    assert tally.left_out == {"paragraph that was there before": 1}
+    for bad, why in (
+        ({"data": []}, "has no articles"),
+        ({"data": [{"paragraphs": 1}]}, r'data\[0\]: wanted a list under "paragraphs", found 1'),
+        ({"data": [{"paragraphs": [{}]}]}, r'data\[0\]\.paragraphs\[0\]: wanted a string under "context", found None'),
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(bad))
+        with pytest.raises(DataError, match=why):
+            list(squad(tmp_path / "bad.json", Tally()))

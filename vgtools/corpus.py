@@ -1,4 +1,4 @@
-"""Running text, line by line: filters for WikiText, and a splitter into sentences."""
+"""Running text, line by line: the paragraphs of SQuAD, filters for WikiText, and a splitter into sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vgtools.io import read_jsonl, read_lines
+from vgtools.io import DataError, read_jsonl, read_lines
+from vgtools.jsonstream import json_items
 from vgtools.prepare import Row, Tally
 
 
@@ -16,6 +17,43 @@ def texts(path: str | Path) -> Iterator[Row]:
         yield from (row for _, row in read_jsonl(path, {"text": str}))
     else:
         yield from ({"text": line} for line in read_lines(path))
+
+
+def squad(path: str | Path, tally: Tally) -> Iterator[Row]:
+    """Yield the paragraphs of a SQuAD file, each once, and an empty line behind each article.
+
+    They are running text of Wikipedia. Line ends inside a paragraph become spaces.
+
+    Args:
+        path: official JSON of version 1.1 or 2.0.
+        tally: counts paragraphs that were there before.
+
+    Raises:
+        DataError: no JSON, or not of SQuAD's form.
+    """
+    seen = set[str]()
+    for key, index, article in json_items(path):
+        if key != "data":
+            continue
+        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(paragraphs, list):
+            raise DataError(f'data[{index}]: wanted a list under "paragraphs", found {paragraphs!r:.40}', path)
+        new = False
+        for number, paragraph in enumerate(paragraphs):
+            context = paragraph.get("context") if isinstance(paragraph, dict) else None
+            if not isinstance(context, str):
+                where = f"data[{index}].paragraphs[{number}]"
+                raise DataError(f'{where}: wanted a string under "context", found {context!r:.40}', path)
+            if context in seen:
+                tally.left_out["paragraph that was there before"] += 1
+                continue
+            seen.add(context)
+            new = True
+            yield {"text": " ".join(context.split())}
+        if new:
+            yield {"text": ""}
+    if not seen:
+        raise DataError('has no articles under "data"; an official SQuAD file was wanted', path)
 
 
 def is_heading(line: str) -> bool:

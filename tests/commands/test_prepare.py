@@ -221,6 +221,13 @@ def test_texts_pipe_into_each_other(vg: Runner, tmp_path: Path) -> None:
     assert vg("prepare", "sentences", input=b"One. Two.\n\n\xff three").stdout == "One.\nTwo.\n\n\ufffd three\n".encode()
 
 
+def test_squad_pipes_into_sentences(vg: Runner) -> None:
+    file = b'{"data": [{"paragraphs": [{"context": "One is here. Two is there.", "qas": []}]}]}'
+    done = vg("prepare", "squad", "-", input=file)
+    assert done.stdout == b"One is here. Two is there.\n\n", done.stderr
+    assert vg("prepare", "sentences", "-", "-q", input=done.stdout).stdout == b"One is here.\nTwo is there.\n\n"
+
+
 def test_emoji_are_drawn_listed_and_not_drawn_again(vg: Runner, tmp_path: Path) -> None:
     call = (
         "prepare",
@@ -263,6 +270,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "sbu",
         "openmoji",
         "wikitext",
+        "squad",
         "sentences",
     ]
     assert not any(line.endswith("...") for line in listed)

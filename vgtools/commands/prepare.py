@@ -388,6 +388,29 @@ def _wikitext(
     save(rows, output, tally, "lines", {"command": "wikitext"} | flags, [text], restart, quiet)
 
 
+@prepare.command("squad")
+def _squad(
+    file: Annotated[str, typer.Argument(help="train-v1.1.json or the like")],
+    output: OutputFile = "-",
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the paragraphs of SQuAD as text.
+
+    Each once, one a line: running text of Wikipedia. An empty line ends an article.
+
+    Examples:
+
+        vg prepare squad train-v1.1.json -o paragraphs.txt
+
+        vg prepare squad train-v1.1.json | vg prepare sentences - > squad.txt
+    """
+    from vgtools.corpus import squad
+
+    tally = Tally()
+    save(squad(file, tally), output, tally, "lines", {"command": "squad"}, [file], restart, quiet)
+
+
 @prepare.command("sentences")
 def _sentences(
     text: Annotated[str, typer.Argument(help='A text, or a .jsonl with "text"; - is stdin.')] = "-",
