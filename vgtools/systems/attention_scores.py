@@ -1,0 +1,295 @@
+"""How right attention heads are, how sure that is, and which head is the best: the numbers behind `vg probe-attention`.
+
+Answers of all heads are counted as they come, together with those of S resamplings of the photos, so that memory does not
+grow with the photos. `records` says what was found.
+
+Axes: L layers, H heads, Q queries, S bootstrap samples.
+
+Source: Li et al. 2020 (What Does BERT with Vision Look At?), section 3.1. The significance is ours: the paper has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vgtools.parses import stanford
+
+Array = np.ndarray[Any, Any]
+
+ACTIVE = 0.2  # a head that gives regions more than this share of its attention is active (section 3.1)
+ENTITY = ("entity", "")
+Key = tuple[str, str]  # ("entity", ""), or (relation, "dependent" or "head": what the entity is in it)
+
+# ----------------------------------------------------------------------------------------------------------------- scores
+
+
+@dataclass
+class Cell:
+    """How all heads did on one kind of query; with the same for S resamplings of the photos."""
+
+    right: Array  # (L × H,) int64
+    mass: Array  # (L × H,) float64, summed attention to regions
+    drawn: Array  # (S, L × H) float32, `right` of each resampling
+    base: float = 0.0  # right answers of the most confident region
+    bound: int = 0  # queries that any region is right for
+    total: int = 0
+    drawn_base: Array = field(default_factory=lambda: np.zeros(0))  # (S,)
+    drawn_total: Array = field(default_factory=lambda: np.zeros(0))  # (S,)
+
+    @classmethod
+    def empty(cls, heads: int, samples: int) -> Cell:
+        """Return a cell of no query."""
+        drawn = np.zeros((samples, heads), np.float32)
+        return cls(np.zeros(heads, np.int64), np.zeros(heads), drawn, 0.0, 0, 0, np.zeros(samples), np.zeros(samples))
+
+    def __add__(self, other: Cell) -> Cell:
+        return Cell(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+    @property
+    def accuracy(self) -> Array:
+        """(L × H,) share of right answers."""
+        return np.asarray(self.right / max(self.total, 1))
+
+    @property
+    def attention(self) -> Array:
+        """(L × H,) mean share of a source's attention that goes to regions."""
+        return np.asarray(self.mass / max(self.total, 1))
+
+    def best(self) -> int | None:
+        """Return the active head with the highest accuracy (the first of equals), or None where no head is active."""
+        active = self.attention > ACTIVE
+        return int(np.argmax(np.where(active, self.accuracy, -1.0))) if active.any() and self.total else None
+
+    def resampled(self) -> tuple[Array, Array]:
+        """Return accuracies (S, L × H) and baselines (S,) of the resamplings that hold a query."""
+        some = self.drawn_total > 0
+        return self.drawn[some] / self.drawn_total[some, None], self.drawn_base[some] / self.drawn_total[some]
+
+
+class Scores:
+    """Cells by kind of query, filled window by window; their size does not depend on the number of photos.
+
+    The photos are resampled while they pass by: in each of S resamplings a photo counts as often as a draw from a Poisson
+    distribution of mean 1 says, which depends on nothing but the seed and the photo's id. So all captions of a photo, and all
+    entities in them, come and go together.
+
+    Source: Chamandy et al. 2012 (Estimating uncertainty for massive data streams): the Poisson bootstrap.
+    """
+
+    def __init__(self, heads: int, samples: int = 1000, seed: int = 0) -> None:
+        self.cells: dict[Key, Cell] = {}
+        self.heads, self.samples, self.seed = heads, samples, seed
+        self.captions = 0
+        self._photos = set[bytes]()
+
+    @property
+    def photos(self) -> int:
+        """Photos that have been counted."""
+        return len(self._photos)
+
+    def draws(self, image: str) -> Array:
+        """Return how often a photo counts in each resampling: (S,) float32."""
+        seed = hashlib.blake2b(image.encode(), digest_size=16, salt=self.seed.to_bytes(8, "little")).digest()
+        return np.random.default_rng(int.from_bytes(seed, "little")).poisson(1.0, self.samples).astype(np.float32)
+
+    def add(
+        self,
+        keys: Sequence[Key],
+        images: Sequence[str],
+        image: Array,
+        key: Array,
+        right: Array,
+        mass: Array,
+        base: Array,
+        bound: Array,
+    ) -> None:
+        """Count answers.
+
+        Args:
+            keys: what the numbers in `key` mean.
+            images: photos of the window.
+            image: (Q,) which of them.
+            key: (Q,).
+            right: (Q, L × H) bool.
+            mass: (Q, L × H).
+            base: (Q,) share of the most confident regions that are right.
+            bound: (Q,) bool, some region is right.
+        """
+        self._photos.update(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in images)
+        draws = np.stack([self.draws(name) for name in images], 1)  # (S, photos)
+        for number in np.unique(key).tolist():
+            cell = self.cells.setdefault(keys[number], Cell.empty(self.heads, self.samples))
+            some = np.flatnonzero(key == number)
+            weights, hits = draws[:, image[some]], right[some].astype(np.float32)
+            cell.right += right[some].sum(0)
+            cell.mass += mass[some].sum(0, dtype=np.float64)
+            cell.drawn += weights @ hits
+            cell.base += float(base[some].sum())
+            cell.drawn_base += weights @ base[some]
+            cell.drawn_total += weights.sum(1)
+            cell.bound, cell.total = cell.bound + int(bound[some].sum()), cell.total + len(some)
+
+
+# ---------------------------------------------------------------------------------------------------------------- records
+
+
+def head_name(number: int, heads: int) -> str:
+    """Return `<layer>-<head>`, both from 1, as in Table 2."""
+    return f"{number // heads + 1}-{number % heads + 1}"
+
+
+def _percent(value: Any) -> Any:
+    return np.round(100 * np.asarray(value, np.float64), 4).tolist()
+
+
+@dataclass(frozen=True)
+class Significance:
+    """How sure one can be of the accuracy of each head; all (L × H,), shares.
+
+    `low` and `high` hold for one head chosen beforehand. `low_all` and `high_all` hold for all heads at once: they are the
+    bootstrap's max-t band, as wide as the largest deviation of any head, in its own standard errors, is in `level` of the
+    resamplings. `p` is the two-sided p-value of the difference to the baseline, `p_corrected` the same against the largest of
+    all heads' deviations, which keeps the family-wise error.
+
+    Source: Romano & Wolf 2005 (Exact and approximate stepdown methods), single step.
+    """
+
+    low: Array
+    high: Array
+    low_all: Array
+    high_all: Array
+    p: Array
+    p_corrected: Array
+
+
+def significance(cell: Cell, level: float = 0.95) -> Significance:
+    """Return the intervals of all heads and their p-values against the baseline, corrected over all heads."""
+    drawn, base = cell.resampled()
+    value = cell.accuracy
+    if not len(drawn):
+        none = np.full_like(value, np.nan)
+        return Significance(none, none, none, none, none, none)
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(drawn, ends, axis=0)
+    error = drawn.std(0)
+    off = np.abs(drawn - value) / np.where(error > 0, error, np.inf)
+    reach = np.quantile(off.max(1), level) * error
+    gain = value - cell.base / max(cell.total, 1)
+    moved = drawn - base[:, None]
+    spread = moved.std(0)
+    scale = np.where(spread > 0, spread, np.inf)
+    far, seen = np.abs(moved - gain) / scale, np.abs(gain) / scale
+    # A difference that never varies is certain, unless it is none.
+    seen = np.where((spread == 0) & (np.abs(gain) > 1e-9), np.inf, seen)
+    p = (1 + (far >= seen - 1e-9).sum(0)) / (1 + len(drawn))
+    corrected = (1 + (far.max(1)[:, None] >= seen - 1e-9).sum(0)) / (1 + len(drawn))
+    return Significance(low, high, np.maximum(value - reach, 0), np.minimum(value + reach, 1), p, corrected)
+
+
+def _chosen(scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, level: float) -> dict[str, Any]:
+    """Return what to say of the best active head: chosen on one side, measured on the other."""
+    number = choose.best() if choose is not None else None
+    facts: dict[str, Any] = {"head": None, "accuracy": None}
+    drawn, base = cell.resampled()
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    if len(base):
+        facts |= dict(zip(("baseline_low", "baseline_high"), _percent(np.quantile(base, ends)), strict=True))
+    if number is not None and len(base) and choose is not None:
+        sure = significance(cell, level)
+        facts |= {
+            "accuracy": _percent(cell.accuracy[number]),
+            "low": _percent(sure.low[number]),
+            "high": _percent(sure.high[number]),
+            "difference": _percent(cell.accuracy[number] - cell.base / cell.total),
+            "p": round(float((sure.p if scores is not chooser else sure.p_corrected)[number]), 6),
+            "attention": _percent(cell.attention[number]),
+            "accuracy_where_chosen": _percent(choose.accuracy[number]),
+        }
+        low, high = np.quantile(drawn[:, number] - base, ends)
+        facts |= {"difference_low": _percent(low), "difference_high": _percent(high)}
+    facts["number"] = number
+    return facts
+
+
+def records(
+    scores: Scores, chooser: Scores, layers: int, heads: int, *, relations: Sequence[str] | int | None = 10, level: float = 0.95
+) -> Iterator[dict[str, Any]]:
+    """Yield what was found: one record a head, a layer, a relation, and a summary; shares are in percent.
+
+    Args:
+        scores: of the side that is reported.
+        chooser: of the side that heads are chosen on; the same object where there is one side, and then the p-value of the best
+            head is the corrected one.
+        layers: L.
+        heads: H.
+        relations: names (the parser's or Stanford's), how many of the most frequent ones, or None for all.
+        level: of the intervals.
+    """
+    cell = scores.cells.get(ENTITY) or Cell.empty(layers * heads, 1)
+    sure, accuracy, attention = significance(cell, level), _percent(cell.accuracy), _percent(cell.attention)
+    active = cell.attention > ACTIVE
+    columns = {k: _percent(getattr(sure, k)) for k in ("low", "high", "low_all", "high_all")}
+    for n in range(layers * heads) if cell.total else ():
+        yield {
+            "kind": "head", "name": head_name(n, heads), "layer": n // heads + 1, "head": n % heads + 1,
+            "accuracy": accuracy[n], **{k: v[n] for k, v in columns.items()},
+            "p": round(float(sure.p[n]), 6), "p_corrected": round(float(sure.p_corrected[n]), 6),
+            "attention": attention[n], "active": bool(active[n]), "right": int(cell.right[n]), "total": cell.total,
+        }  # fmt: skip
+    for layer in range(layers) if cell.total else ():
+        part = slice(layer * heads, (layer + 1) * heads)
+        own, alive = cell.accuracy[part], active[part]
+        yield {
+            "kind": "layer", "layer": layer + 1, "best": _percent(own.max()),
+            "best_head": head_name(layer * heads + int(own.argmax()), heads),
+            "best_active": _percent(own[alive].max()) if alive.any() else None, "mean": _percent(own.mean()),
+            "active_heads": int(alive.sum()), "attention": _percent(cell.attention[part].mean()),
+        }  # fmt: skip
+    for name, entity, pairs in _relations(scores, relations):
+        facts = _chosen(scores, chooser, pairs, _cell(chooser, name, entity), level)
+        number = facts.pop("number")
+        yield {
+            "kind": "relation", "relation": name, "stanford": stanford(name), "entity": entity, "pairs": pairs.total,
+            "baseline": _percent(pairs.base / pairs.total), "upper_bound": _percent(pairs.bound / pairs.total), **facts,
+            "head": None if number is None else head_name(number, heads),
+            "active_heads": int((pairs.attention > ACTIVE).sum()),
+            "accuracies": _percent(pairs.accuracy.reshape(layers, heads)),
+            "attentions": _percent(pairs.attention.reshape(layers, heads)),
+        }  # fmt: skip
+    if cell.total:
+        facts = _chosen(scores, chooser, cell, chooser.cells.get(ENTITY), level)
+        number = facts.pop("number")
+        yield {
+            "kind": "summary", "entities": cell.total, "captions": scores.captions, "photos": scores.photos, "layers": layers,
+            "heads": heads, "baseline": _percent(cell.base / cell.total), "upper_bound": _percent(cell.bound / cell.total),
+            "without_a_right_region": cell.total - cell.bound, "active_heads": int(active.sum()), **facts,
+            "head": None if number is None else head_name(number, heads), "level": level,
+        }  # fmt: skip
+
+
+def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
+    cells = [scores.cells.get((name, side)) for side in (("dependent", "head") if entity == "either" else (entity,))]
+    some = [c for c in cells if c is not None]
+    return some[0] + some[1] if len(some) == 2 else some[0] if some else None
+
+
+def _relations(scores: Scores, wanted: Sequence[str] | int | None) -> Iterator[tuple[str, str, Cell]]:
+    """Yield relations by falling number of pairs: both directions together as in Table 2, then each by itself."""
+    names = list(dict.fromkeys(name for name, side in scores.cells if side))
+    whole = [(name, cell) for name in names if (cell := _cell(scores, name, "either")) is not None]
+    whole.sort(key=lambda pair: (-pair[1].total, pair[0]))
+    if isinstance(wanted, int):
+        whole = whole[:wanted]
+    elif wanted is not None:
+        whole = [(n, c) for n, c in whole if n in wanted or stanford(n) in wanted]
+    for name, cell in whole:
+        yield name, "either", cell
+        for side in ("dependent", "head"):
+            one = scores.cells.get((name, side))
+            if one is not None:
+                yield name, side, one
