@@ -42,6 +42,8 @@ LAYERS = [
         "weights",
         "finetuning",
         "regions",
+        "boxes",
+        "region_features",
         "parses",
         "plots",
         "probe_report",

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +29,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor, nn
 
+from vgtools.folding import fold_norms
 from vgtools.io import DataError, Exit, Output, dumps, manifest_path, read_json
 from vgtools.sources import ImageError, Item, Source, add_stamp, id_fault
 
@@ -137,7 +138,7 @@ class Featurizer:
     """A backbone with its own preprocessing and a pooling: pixels in, feature rows out.
 
     Args:
-        model: a timm network without classifier, in eval mode.
+        model: a timm network without classifier, in eval mode; changed in place: laid out and folded for speed.
         preprocessing: timm's `resolve_data_config` of it.
         pooling: `mean` over the positions of the last feature map (Vokenization, section 3.2: ResNeXt's mean pooling),
             `max` over them (Grounded LMs, table 1: pre-logit max pool), or `none`: every position, in row order.
@@ -174,6 +175,7 @@ class Featurizer:
         self._transform = create_transform(**preprocessing, is_training=False, use_prefetcher=True)
         self._mean, self._std = (torch.tensor(preprocessing[key], device=self.device).view(3, 1, 1) for key in ("mean", "std"))
         self.input_shape = (channels, height, width)
+        fold_norms(self.model, self.input_shape)
         with torch.inference_mode():
             positions, self.grid = self._positions(torch.zeros((1, 3, height, width), dtype=torch.uint8))
         self.row_shape = tuple(positions.shape[1:]) if pooling == "none" else (int(positions.shape[2]),)
@@ -273,14 +275,25 @@ class Batch:
     """What a run of consecutive images came to, and what is needed to go on behind it."""
 
     ids: list[str]  # of the rows, in source order
-    features: np.ndarray[Any, Any]  # (len(ids), D) or (len(ids), P, D)
+    features: Any  # (len(ids), D) or (len(ids), P, D); of regions a RegionSet for each id
     errors: list[tuple[str, str]]  # (id, reason), in source order
     items: int  # images of the source up to here
     digest: str  # sha256 over the ids and stamps of all of them
 
 
+# What a thread does with a group of images: (ids, their features, (id, reason) of what could not be used), in their order.
+Worked = tuple[list[str], Any, list[tuple[str, str]]]
+Work = Callable[[list[Item], Featurizer, threading.Semaphore], Worked]
+
+
 def extract(
-    source: Source, featurizer: Featurizer, *, items: int = 0, digest: str | None = None, workers: int = 0
+    source: Source,
+    featurizer: Featurizer,
+    *,
+    items: int = 0,
+    digest: str | None = None,
+    workers: int = 0,
+    work: Work | None = None,
 ) -> Iterator[Batch]:
     """Yield features in source order, batch by batch, going on behind images that are done.
 
@@ -295,6 +308,7 @@ def extract(
         items: images that a former run finished; they are checked and skipped.
         digest: the `digest` of that run's last batch.
         workers: threads; 0 is one for each core.
+        work: what a thread does with a group of images; by default one feature row for each.
 
     Raises:
         DataError: the images done are not what they were (78); the source breaks (65); out of memory (70).
@@ -311,7 +325,7 @@ def extract(
             "and times); --restart starts over",
             code=Exit.CONFIG,
         )
-    pending = deque[tuple[int, str, Future[tuple[list[str], np.ndarray[Any, Any], list[tuple[str, str]]]]]]()
+    pending = deque[tuple[int, str, Future[Worked]]]()
 
     def result() -> Batch:
         upto, mark, future = pending.popleft()
@@ -329,7 +343,7 @@ def extract(
                 for item in group:
                     add_stamp(seen, item)
                 count += len(group)
-                pending.append((count, seen.hexdigest(), pool.submit(_work, group, featurizer, turn)))
+                pending.append((count, seen.hexdigest(), pool.submit(work or _work, group, featurizer, turn)))
                 if len(pending) > workers + 1:
                     yield result()
             while pending:
@@ -350,10 +364,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _work(
-    group: list[Item], featurizer: Featurizer, turn: threading.Semaphore
-) -> tuple[list[str], np.ndarray[Any, Any], list[tuple[str, str]]]:
-    """Read, decode and compute one batch; an image's place in it is its place in the source, broken ones stay black."""
+def read_group(
+    group: list[Item], featurizer: Featurizer, look: Callable[[int, str, Image.Image], None] | None = None
+) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
+    """Read and decode a group of images.
+
+    Args:
+        group: the images.
+        featurizer: says how the network sees them.
+        look: is shown each picture with its place and id before it is resized; may raise ImageError.
+
+    Returns:
+        (B, 3, H, W) uint8 in the order of the group, broken images black, and place -> reason of those.
+    """
     pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)
     faults: dict[int, str] = {}
     for place, item in enumerate(group):
@@ -361,16 +384,25 @@ def _work(
             fault = id_fault(item.id)
             if fault:
                 raise ImageError(fault)
-            pixels[place] = featurizer.pixels(decode(item.load()))
+            picture = decode(item.load())
+            if look is not None:
+                look(place, item.id, picture)
+            pixels[place] = featurizer.pixels(picture)
         except ImageError as error:
             faults[place] = str(error)
+    return pixels, faults
+
+
+def _work(group: list[Item], featurizer: Featurizer, turn: threading.Semaphore) -> Worked:
+    """Read, decode and compute one batch; an image's place in it is its place in the source."""
+    pixels, faults = read_group(group, featurizer)
     with turn:
         rows = featurizer.features(pixels)
     flat = rows.reshape(len(rows), -1)
     for bad in np.flatnonzero(~np.isfinite(flat).all(1) | ~flat.any(1)).tolist():
         faults.setdefault(bad, _bad_row(flat[bad]))
     good = [place for place in range(len(group)) if place not in faults]
-    errors = [(_printable(group[place].id), faults[place]) for place in sorted(faults)]
+    errors = [(printable(group[place].id), faults[place]) for place in sorted(faults)]
     return [group[place].id for place in good], rows[good], errors
 
 
@@ -382,12 +414,15 @@ def _bad_row(row: np.ndarray[Any, Any]) -> str:
     return "its features are NaN or infinite"
 
 
-def _printable(image: str) -> str:
+def printable(image: str) -> str:
+    """Return an id as it can be printed and stand in JSON."""
     return image.encode("utf-8", "backslashreplace").decode()
 
 
 class FeatureOutput:
     """`X.npy`, `X.ids` and `X.errors.jsonl` while they grow, resumable, with the budget for images that cannot be used.
+
+    What else is made of images (regions) goes through a subclass with another table and another `_put`.
 
     Args:
         path: X.npy.
@@ -400,6 +435,8 @@ class FeatureOutput:
         commit_seconds: how often rows are made safe.
         restart: throw an unfinished run away.
     """
+
+    _table, things = ".ids", "images"
 
     def __init__(
         self,
@@ -416,11 +453,11 @@ class FeatureOutput:
     ) -> None:
         self.path, self.featurizer, self._source = Path(path), featurizer, source
         self._skip, self._max, self._every = on_error == "skip", max_errors, commit_seconds
-        files = [self.path, self.path.with_suffix(".ids"), self.path.with_suffix(".errors.jsonl")]
+        files = [self.path, self.path.with_suffix(self._table), self.path.with_suffix(".errors.jsonl")]
         self._output = Output(
             files,
             config,
-            npy={0: (featurizer.dtype, featurizer.row_shape)},
+            npy={0: (featurizer.dtype, self.row_shape)},
             inputs=inputs,
             restart=restart or self._outdated(),
         )
@@ -438,7 +475,9 @@ class FeatureOutput:
         self._output.__enter__()
         state = self._output.state
         self.complete = self._output.complete
-        self.items, self.rows, self.errors = (int(state.get(key, 0)) for key in ("items", "rows", "errors"))
+        self.items, self.rows, self.images, self.errors = (
+            int(state.get(key, 0)) for key in ("items", "rows", "images", "errors")
+        )
         self.digest: str | None = state.get("digest")
         self._reason = str(state.get("reason", ""))
         self.featurizer.size = int(state.get("size", self.featurizer.size))
@@ -455,25 +494,36 @@ class FeatureOutput:
             image, reason = batch.errors[0]
             if self.items:
                 self._commit()
-            raise DataError(f"{reason}; mend or remove it, or note and skip such images with --on-error skip", image)
-        self._output.write(np.ascontiguousarray(batch.features).data)
-        self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)
+            raise DataError(f"{reason}; mend or remove it, or note and skip such {self.things} with --on-error skip", image)
+        self._put(batch)
         for image, reason in batch.errors:
             self._output.write(dumps({"image": image, "reason": reason}), 2)
             self._reason = f"{image}: {reason}"
         self.items, self.digest = batch.items, batch.digest
-        self.rows, self.errors = self.rows + len(batch.ids), self.errors + len(batch.errors)
+        self.images, self.errors = self.images + len(batch.ids), self.errors + len(batch.errors)
         over = self._max is not None and self.errors > self._max
         if over or time.monotonic() - self._saved >= self._every:
             self._commit()
         if over:
             raise DataError(
-                f"{self.errors:,} images could not be used, more than --max-errors {self._max}; the last: {self._reason}",
+                f"{self.errors:,} {self.things} could not be used, more than --max-errors {self._max}; "
+                f"the last: {self._reason}",
                 self.path,
             )
 
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row of X.npy."""
+        return self.featurizer.row_shape
+
+    def _put(self, batch: Batch) -> None:
+        """Write a batch's rows and what stands beside them, and count the rows."""
+        self._output.write(np.ascontiguousarray(batch.features).data)
+        self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)
+        self.rows += len(batch.ids)
+
     def _commit(self) -> None:
-        state = {"items": self.items, "digest": self.digest, "rows": self.rows, "errors": self.errors}
+        state = {key: getattr(self, key) for key in ("items", "digest", "rows", "images", "errors")}
         self._output.commit(state | {"reason": self._reason, "size": self.featurizer.size})
         self._saved = time.monotonic()
 
@@ -487,16 +537,19 @@ class FeatureOutput:
             raise DataError(f"none of the {self.items:,} images could be used; the last: {self._reason}", self.path)
         featurizer, source = self.featurizer, self._source
         self._output.finish(
-            kind="image-grid" if featurizer.pooling == "none" else "image-features",
+            **self._facts(),
             rows=self.rows,
             dim=featurizer.row_shape[-1],
             backbone=backbone,
-            pooling=featurizer.pooling,
             grid=featurizer.grid,  # of the last feature map, [height, width]; position p = y * width + x
             source={"listing": source.listing, "images": self.items, "left_out": dict(source.left_out)},
             errors=self.errors,
             batch={"asked": featurizer.batch_size, "used": featurizer.size},
         )
+
+    def _facts(self) -> dict[str, Any]:
+        pooling = self.featurizer.pooling
+        return {"kind": "image-grid" if pooling == "none" else "image-features", "pooling": pooling}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._output.__exit__(kind, error, trace)

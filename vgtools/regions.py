@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, Output, dumps, name_of, open_npy, read_jsonl, read_manifest, require
+from vgtools.io import DataError, Exit, Output, dumps, open_npy, read_jsonl, read_manifest, require
 
 Array = np.ndarray[Any, Any]
 
@@ -195,6 +195,7 @@ def _read_table(path: Path, rows: int) -> _Table:
         if row["start"] != at:
             raise DataError(f"starts at row {row['start']}, the images before it end at {at}; make the file anew", path, number)
         boxes, confidence, labels = parse_boxes(row, path, number)
+        assert confidence is not None  # `keys` wants it
         fault = box_fault(boxes, row["width"], row["height"])
         if fault:
             raise DataError(fault, path, number)
@@ -213,8 +214,8 @@ def _read_table(path: Path, rows: int) -> _Table:
     return table
 
 
-def parse_boxes(row: Mapping[str, Any], path: str | Path, line: int) -> tuple[Array, Array, list[str] | None]:
-    """Return the (R, 4) boxes, the (R,) confidences (1 where none are given) and the labels of a jsonl row.
+def parse_boxes(row: Mapping[str, Any], path: str | Path, line: int) -> tuple[Array, Array | None, list[str] | None]:
+    """Return the (R, 4) boxes of a jsonl row, and the (R,) confidences and R labels if it has them.
 
     The labels stand under "label", or under "labels" as `vg prepare coco` writes them.
 
@@ -226,8 +227,8 @@ def parse_boxes(row: Mapping[str, Any], path: str | Path, line: int) -> tuple[Ar
     for box in given:
         if not isinstance(box, list) or len(box) != 4 or not all(_is_number(v) for v in box):
             raise DataError(f'"boxes" holds {box!r:.60}, wanted [x1, y1, x2, y2] in pixels', path, line)
-    confidence = row.get("confidence", [1.0] * count)
-    if not isinstance(confidence, list) or not all(_is_number(v) and 0 <= v <= 1 for v in confidence):
+    confidence = row.get("confidence")
+    if confidence is not None and not (isinstance(confidence, list) and all(_is_number(v) and 0 <= v <= 1 for v in confidence)):
         raise DataError(f'"confidence" is {confidence!r:.60}, wanted a list of numbers from 0 to 1', path, line)
     labels = row.get("label", row.get("labels"))
     if labels is not None and not (isinstance(labels, list) and all(isinstance(v, str) for v in labels)):
@@ -235,7 +236,8 @@ def parse_boxes(row: Mapping[str, Any], path: str | Path, line: int) -> tuple[Ar
     for key, values in (("confidence", confidence), ("label", labels)):
         if values is not None and len(values) != count:
             raise DataError(f'has {count} "boxes" and {len(values)} values of "{key}"', path, line)
-    return np.array(given, np.float64).reshape(-1, 4), np.array(confidence, np.float32), labels
+    scores = None if confidence is None else np.array(confidence, np.float32)
+    return np.array(given, np.float64).reshape(-1, 4), scores, labels
 
 
 def _is_number(value: Any) -> bool:
@@ -245,78 +247,19 @@ def _is_number(value: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------------- writing
 
 
-class RegionWriter:
-    """`X.npy`, `X.regions.jsonl` and `X.errors.jsonl` while they grow; a thin cover over `Output`, which see.
+def encode(image: str, regions: RegionSet, start: int, dtype: Any) -> tuple[bytes, bytes]:
+    """Return what an image adds to `X.npy` and to `X.regions.jsonl`, where `start` regions stand already.
 
-    Args:
-        path: X.npy.
-        config: what decides the rows.
-        width: D.
-        dtype: float32 or float16.
-        inputs: files read.
-        restart: throw an unfinished run away.
-
-    Attributes:
-        state: what the last `commit` kept; `complete`: a former run finished this very output.
-        images: images written so far; `rows`: regions.
+    Raises:
+        DataError: a feature is not finite in the file's dtype.
     """
-
-    def __init__(
-        self,
-        path: str | Path,
-        config: Mapping[str, Any],
-        width: int,
-        dtype: str = "float32",
-        inputs: Sequence[str | Path] = (),
-        restart: bool = False,
-    ) -> None:
-        self.path, self.width, self.dtype = Path(path), width, np.dtype(dtype)
-        files = [self.path, regions_path(path), self.path.with_suffix(".errors.jsonl")]
-        self._output = Output(files, config, npy={0: (self.dtype, width)}, inputs=inputs, restart=restart)
-
-    def __enter__(self) -> RegionWriter:
-        self._output.__enter__()
-        self.complete, self.state = self._output.complete, self._output.state
-        self.images, self.rows = (int(self.state.get(key, 0)) for key in ("images", "rows"))
-        return self
-
-    def write(self, image: str, regions: RegionSet) -> None:
-        """Append the regions of an image; they count once `commit` returns.
-
-        Raises:
-            DataError: a feature is no longer finite in the file's dtype.
-        """
-        assert regions.features.shape == (len(regions), self.width), regions.features.shape
-        with np.errstate(over="ignore"):  # said below
-            block = np.ascontiguousarray(regions.features, self.dtype)
-        if not np.isfinite(block).all():
-            raise DataError(f"{image}: a feature is NaN or infinite in {self.dtype}", name_of(self.path))
-        self._output.write(block.data)
-        row: dict[str, Any] = {"image": image, "start": self.rows, "width": regions.width, "height": regions.height}
-        row |= {"boxes": regions.boxes.tolist(), "confidence": [round(v, 6) for v in regions.confidence.tolist()]}
-        self._output.write(dumps(row | ({} if regions.labels is None else {"label": regions.labels})), 1)
-        self.images, self.rows = self.images + 1, self.rows + len(regions)
-
-    def error(self, image: str, reason: str) -> None:
-        """Note an image that could not be used in `X.errors.jsonl`."""
-        self._output.write(dumps({"image": image, "reason": reason}), 2)
-
-    def commit(self, **state: Any) -> None:
-        """Make everything written so far safe, with the state to go on from."""
-        self._output.commit(state | {"images": self.images, "rows": self.rows})
-
-    def finish(self, **facts: Any) -> None:
-        """Publish the files with their manifest; `backbone` among the facts says what the features are.
-
-        Raises:
-            DataError: there is no region.
-        """
-        if not self.rows:
-            raise DataError(f"there is not one region in {self.images:,} images; nothing is written", self.path)
-        self._output.finish(kind=KIND, rows=self.rows, images=self.images, dim=self.width, **facts)
-
-    def __exit__(self, *error: Any) -> None:
-        self._output.__exit__(*error)
+    with np.errstate(over="ignore"):  # said below
+        block = np.ascontiguousarray(regions.features, dtype)
+    if not np.isfinite(block).all():
+        raise DataError(f"{image}: a feature is NaN or infinite in {np.dtype(dtype)}")
+    row: dict[str, Any] = {"image": image, "start": start, "width": regions.width, "height": regions.height}
+    row |= {"boxes": regions.boxes.tolist(), "confidence": [round(v, 6) for v in regions.confidence.tolist()]}
+    return block.tobytes(), dumps(row | ({} if regions.labels is None else {"label": regions.labels}))
 
 
 def write_regions(
@@ -350,22 +293,27 @@ def write_regions(
     Raises:
         DataError: the items are not those of the run that is being resumed (78), or there is no region.
     """
-    with RegionWriter(path, config, width, dtype, inputs, restart) as out:
+    files = [path, regions_path(path)]
+    with Output(files, config, npy={0: (dtype, width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
             return int(read_manifest(path, KIND, verify=False)["images"])
-        digest, done, count = hashlib.sha256(), out.images, 0
+        digest, done, rows, count = hashlib.sha256(), int(out.state.get("images", 0)), 0, 0
         for count, (image, regions) in enumerate(items, 1):
-            digest.update(image.encode() + regions.boxes.tobytes() + regions.features.tobytes())
-            if count > done:
-                out.write(image, regions)
-                if count % step == 0:
-                    out.commit(sha256=digest.hexdigest())
-            elif count == done and digest.hexdigest() != out.state["sha256"]:
+            for number, data in enumerate(encode(image, regions, rows, dtype)):
+                digest.update(data)
+                if count > done:
+                    out.write(data, number)
+            rows += len(regions)
+            if count == done and digest.hexdigest() != out.state["sha256"]:
                 raise _changed(path)
+            if count > done and count % step == 0:
+                out.commit({"images": count, "sha256": digest.hexdigest()})
         if count < done:
             raise _changed(path)
-        out.finish(**facts)
-        return out.images
+        if not rows:
+            raise DataError(f"there is not one region in {count:,} images; nothing is written", path)
+        out.finish(kind=KIND, rows=rows, images=count, dim=width, **facts)
+        return count
 
 
 def _changed(path: str | Path) -> DataError:

@@ -1,0 +1,156 @@
+"""`vg extract-image-feats --regions` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+from torchvision.models import get_model
+
+from vgtools import images
+from vgtools.boxes import grid
+from vgtools.cli import run
+from vgtools.commands import extract_image_feats
+from vgtools.io import Exit
+from vgtools.region_features import pool_regions, region_featurizer, whole_picture
+from vgtools.regions import open_regions, regions_path
+
+FILES = (Path("f.npy"), regions_path("f.npy"), Path("f.errors.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("backbone")
+    network = timm.create_model("test_resnet", num_classes=7, pretrained_cfg_overlay={"input_size": (3, 64, 64)})
+    save_for_hf(network, path, model_config={"num_classes": 7}, safe_serialization=True)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for number in range(9):
+        noise = np.random.default_rng(number).integers(0, 255, (6, 9, 3), np.uint8)
+        Image.fromarray(noise).resize((90, 60)).save(f"photos/p{number}.png")
+    return tmp_path / "photos"
+
+
+def extract(backbone: Path, *more: str | Path, output: str = "f.npy") -> int:
+    given = ["photos", "-b", backbone, "-o", output, "--device", "cpu", "--batch-size", 2, "-q", *more]
+    return run(["extract-image-feats", *map(str, given)])
+
+
+def save_boxes(path: str, **changes: list[list[float]]) -> str:
+    """Write phrase rows of photos of twice the size; changes replace the boxes of a photo."""
+    rows = []
+    for number in range(9):
+        boxes = changes.get(f"p{number}", [[0, 0, 60, 60], [20, 10, 180, 100 + number]])
+        phrases = [{"start": 0, "end": 1, "type": "people", "boxes": boxes}]
+        rows.append({"image": f"p{number}.png", "text": "x", "width": 180, "height": 120, "phrases": phrases})
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_gold_boxes_and_a_grid(backbone: Path) -> None:
+    assert extract(backbone, "--regions", save_boxes("p.jsonl"), "--regions", "grid", "--picture", "96") == Exit.OK
+    found = open_regions("f.npy")
+    assert found.images == [f"p{n}.png" for n in range(9)]
+    assert found.counts.tolist() == [2 + 35] * 9
+    manifest = found.manifest
+    assert (manifest["kind"], manifest["images"], manifest["rows"]) == ("region-features", 9, 9 * 37)
+    seen = manifest["backbone"]["preprocessing"]
+    assert (seen["crop_mode"], seen["crop_pct"], seen["input_size"]) == ("squash", 1.0, [3, 96, 96])
+    assert [Path(x["path"]).name for x in manifest["inputs"]] == ["photos", "p.jsonl"]
+
+    network = timm.create_model(f"local-dir:{backbone}", pretrained=True, num_classes=0).eval()
+    featurizer = region_featurizer(network, whole_picture(timm.data.resolve_data_config({}, model=network), 96), "float32", 1)
+    for number in (0, 8):
+        own = found.of(f"p{number}.png")
+        picture = images.decode(Path(f"photos/p{number}.png").read_bytes())
+        boxes = np.array([[0, 0, 30, 30], [10, 5, 90, 50 + number / 2], *grid("", picture).boxes.tolist()])
+        np.testing.assert_allclose(own.boxes, boxes)
+        shares = boxes / [90, 60, 90, 60]
+        rows = pool_regions(featurizer.features(featurizer.pixels(picture)[None]), featurizer.grid, [shares])[0]
+        np.testing.assert_allclose(own.features, rows, rtol=1e-3, atol=1e-5)
+        assert own.labels == ["people"] * 2 + ["grid"] * 35
+        assert own.confidence[2] == 1.0, "the whole picture"
+
+
+def test_a_stopped_run_goes_on_to_the_same_bytes(backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extract(backbone, "--regions", save_boxes("p.jsonl")) == Exit.OK
+    whole = [file.read_bytes() for file in FILES]
+    for file in (*FILES, Path("f.json")):
+        file.unlink()
+    monkeypatch.setattr(extract_image_feats, "_COMMIT_SECONDS", 0.0)
+    real, calls = images.FeatureOutput._commit, list[int]()
+
+    def stop(self: Any) -> None:
+        real(self)
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(images.FeatureOutput, "_commit", stop)
+    assert extract(backbone, "--regions", "p.jsonl") == Exit.INTERRUPTED
+    assert not FILES[0].exists()
+    assert json.loads(Path("f.npy.journal").read_text())["state"]["items"] == 4
+    assert extract(backbone, "--regions", "p.jsonl") == Exit.OK
+    assert [file.read_bytes() for file in FILES] == whole
+    assert extract(backbone, "--regions", "p.jsonl") == Exit.OK, "up to date"
+    save_boxes("p.jsonl", p1=[[0, 0, 10, 10]])
+    assert extract(backbone, "--regions", "p.jsonl", "-q") == Exit.OK
+    assert open_regions("f.npy").counts.tolist() == [2, 1, *[2] * 7], "other boxes, other features"
+
+
+def test_bad_boxes_stop_the_command_or_are_left_out(backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save_boxes("p.jsonl", p3=[[0, 0, 60, 60], [0, 0, 200, 60]], p5=[[5, 5, 5, 9]])
+    (Path("photos") / "z.png").write_bytes(Path("photos/p0.png").read_bytes())
+    assert extract(backbone, "--regions", "p.jsonl") == Exit.DATA
+    err = capfd.readouterr().err
+    assert "p3.png: p.jsonl: box 2, [0.0, 0.0, 100.0, 30.0], leaves its picture of 90×60; mend" in err
+    assert extract(backbone, "--regions", "p.jsonl", "--on-error", "skip") == Exit.OK
+    assert open_regions("f.npy").counts.tolist() == [2, 2, 2, 1, 2, 0, 2, 2, 2]
+    rows = [json.loads(line) for line in FILES[2].read_text().splitlines()]
+    assert [row["image"] for row in rows] == ["p3.png", "p5.png", "z.png"]
+    assert rows[2]["reason"] == "p.jsonl names no boxes of it; its ids must be those of the images"
+    assert extract(backbone, "--regions", "p.jsonl", "--on-error", "skip", "--max-errors", "2", output="g.npy") == Exit.DATA
+    assert "3 images or boxes could not be used, more than --max-errors 2" in capfd.readouterr().err
+
+
+def test_a_detector_as_source(backbone: Path) -> None:
+    torch.manual_seed(0)
+    network = get_model("fasterrcnn_mobilenet_v3_large_fpn", weights=None, weights_backbone=None, num_classes=3)
+    save_file(network.state_dict(), "d.safetensors")
+    assert (
+        extract(backbone, "--detector", "d.safetensors", "--regions", "grid", "--limit", "1", "--max-regions", "20") == Exit.OK
+    )
+    found = open_regions("f.npy")
+    assert found.counts.tolist() == [20]
+    assert found.manifest["config"]["regions"]["detector"]["name"] == "fasterrcnn_mobilenet_v3_large_fpn"
+    assert found.manifest["config"]["regions"]["most"] == 20
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "why"),
+    [
+        (["--regions", "grid", "--pooling", "max"], Exit.USAGE, "regions are pooled by the mean"),
+        (["--picture", "96"], Exit.USAGE, "belongs to --regions or --detector"),
+        (["--regions", "no.jsonl"], Exit.NO_INPUT, "no.jsonl"),
+        (["--detector", "no.safetensors"], Exit.NO_INPUT, "no.safetensors: does not exist"),
+        (["--regions", "grid", "--captions", "c.jsonl"], Exit.USAGE, "and no regions"),
+    ],
+)
+def test_bad_flags(backbone: Path, more: list[str], code: int, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert extract(backbone, *more) == code
+    assert why in capfd.readouterr().err
+    assert not list(Path().glob("f.*"))
