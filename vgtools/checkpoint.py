@@ -14,7 +14,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -315,6 +315,73 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
     return as_encoder(model, tokenizer, ref)
 
 
+def load_with_head(
+    ref: str, kind: str, seed: int, names: Sequence[str] = (), problem: str | None = None, *, offline: bool = False
+) -> Encoder:
+    """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
+
+    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that the checkpoint lacks.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`.
+        kind: `classify` or `regress` (sequence classification), `span` (question answering) or `choice` (multiple choice).
+        seed: draws the head.
+        names: of the classes or of the score; kept in the configuration.
+        problem: transformers' name for the loss, kept there, too.
+        offline: never connect.
+
+    Returns:
+        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of the encoder in it.
+
+    Raises:
+        DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
+    """
+    import torch
+    from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+
+    network = {"span": AutoModelForQuestionAnswering, "choice": AutoModelForMultipleChoice}
+    settings: dict[str, Any] = {"problem_type": problem} if problem else {}
+    if names:
+        settings |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    elif kind == "span":
+        settings["num_labels"] = 2
+    torch.manual_seed(seed)
+    model, tokenizer, _ = _pretrained(
+        network.get(kind, AutoModelForSequenceClassification), "text encoder", ref, offline, dtype="float32",
+        ignore_mismatched_sizes=True, **settings,
+    )  # fmt: skip
+
+    def draw(module: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            parameter._is_hf_initialized = False  # transformers leaves alone what it has loaded
+        model._init_weights(module)
+
+    with torch.no_grad():
+        for module in model.children():
+            if module is not model.base_model:
+                module.apply(draw)
+    return as_encoder(model, tokenizer, ref)
+
+
+def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
+    """Write a network and its tokenizer as transformers saves them, anew if another one is there."""
+    from safetensors import SafetensorError
+
+    folder = Path(folder)
+    if (folder / "complete").exists() and (folder / "complete").read_text() == encoder.fingerprint:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    with _quiet_transformers():
+        try:
+            encoder.model.save_pretrained(folder)
+        except (OSError, SafetensorError) as error:
+            raise DataError(
+                f"cannot be written: {error}; free some space and run the same command again", folder, code=Exit.IO
+            ) from None
+    atomic_write(folder / "tokenizer.json", encoder.tokenizer.to_str(pretty=True).encode())
+    atomic_write(folder / "complete", encoder.fingerprint.encode())
+
+
 def _pretrained(kind: Any, what: str, ref: str, offline: bool, **settings: Any) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder; no weight of the encoder may be missing."""
     if ref.startswith("builtin:") and BUILTIN.get(ref.removeprefix("builtin:"), (None,) * 4)[3] is not None:
@@ -333,6 +400,7 @@ def _pretrained(kind: Any, what: str, ref: str, offline: bool, **settings: Any) 
     # A bare encoder's names have no prefix; of a model with a head, the head may be new. Nobody here uses a pooler.
     own = "" if model is model.base_model else f"{model.base_model_prefix}."
     missing = [n for n in report["missing_keys"] if n.startswith(own) and not n.removeprefix(own).startswith("pooler.")]
+    missing += [str(n) for n, *_ in report["mismatched_keys"] if str(n).startswith(own)]
     if missing:
         raise DataError(
             f"lacks {len(missing)} weights of its architecture, the first {missing[0]}; they would be random", folder
@@ -492,11 +560,10 @@ def save_run(
     Args:
         path: the run directory; made if needed. A run.json from before is removed first: the run is whole when it is back.
         kind: what loads it, for example `matcher`; the weights are `<kind>.safetensors`.
-        weights: the system's own tensors.
+        weights: the system's own tensors; without any there is no such file.
         info: JSON values: configuration, seed, inputs, metrics.
         encoder: copied into the run, so that the run moves to another machine by `cp -r`.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save
 
     path = Path(path)
@@ -506,18 +573,7 @@ def save_run(
     mark = fingerprint(tensors)
     facts: dict[str, Any] = {}
     if encoder is not None:
-        inner = path / "encoder"
-        if not (inner / "complete").exists() or (inner / "complete").read_text() != encoder.fingerprint:
-            shutil.rmtree(inner, ignore_errors=True)
-            with _quiet_transformers():
-                try:
-                    encoder.model.save_pretrained(inner)
-                except (OSError, SafetensorError) as error:
-                    raise DataError(
-                        f"cannot be written: {error}; free some space and run the same command again", inner, code=Exit.IO
-                    ) from None
-            atomic_write(inner / "tokenizer.json", encoder.tokenizer.to_str(pretty=True).encode())
-            atomic_write(inner / "complete", encoder.fingerprint.encode())
+        save_pretrained(path / "encoder", encoder)
         facts["encoder"] = {
             "ref": encoder.ref,
             "fingerprint": encoder.fingerprint,
@@ -525,7 +581,8 @@ def save_run(
         }
         mark = hashlib.sha256((mark + encoder.fingerprint + facts["encoder"]["tokenizer"]).encode()).hexdigest()
     file = path / f"{kind}.safetensors"
-    atomic_write(file, save(tensors))
+    if tensors:
+        atomic_write(file, save(tensors))
     body = {
         "kind": kind,
         **info,
@@ -533,7 +590,7 @@ def save_run(
         "fingerprint": mark,
         "argv": sys.argv,
         "versions": versions(),
-        "files": {file.name: {"sha256": sha256_file(file)}},
+        "files": {file.name: {"sha256": sha256_file(file)}} if tensors else {},
     }
     atomic_write(path / "run.json", dumps(body | {"sha256": _seal(body)}))
 
@@ -575,6 +632,8 @@ def open_run(path: str | Path, kind: str) -> Run:
 
     path, info = Path(path), read_run(path, kind)
     file = path / f"{kind}.safetensors"
+    if not info["files"]:
+        return Run(path, info, {}, str(info["fingerprint"]))
     wanted = info["files"][file.name]["sha256"]
     if not file.exists():
         raise DataError("is missing; copy the whole run directory", file, code=Exit.NO_INPUT)

@@ -23,8 +23,10 @@ COMMANDS = (
     "vokenize",
     "revokenize",
     "pretrain",
+    "finetune",
     "show",
     "stats",
+    "compare",
     "env",
 )
 

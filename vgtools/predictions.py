@@ -70,6 +70,11 @@ def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, A
         raise DataError("holds no predictions; the run that writes it was perhaps stopped: run it again", path)
 
 
+def with_answers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of SQuAD 2.0 with every answer, even one that was withheld, so that any threshold can be scored."""
+    return [{**row, "prediction": row["answer"]} if isinstance(row.get("answer"), str) else dict(row) for row in rows]
+
+
 def _checked(task: Task, row: Mapping[str, Any], path: str | Path | None, line: int | None) -> None:
     if not isinstance(row.get("id"), str):
         raise DataError(f'"id" must be a string, found {row.get("id")!r:.60}', path, line)

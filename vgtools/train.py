@@ -446,17 +446,22 @@ class TrainingRun:
         self.save()
         return noted
 
+    def best_weights(self) -> dict[str, Tensor]:
+        """Return the weights that `end_epoch` kept last."""
+        from safetensors.torch import load
+
+        weights: dict[str, Tensor] = load(self._best.read_bytes())
+        return weights
+
     def finish(
         self, info: Mapping[str, Any], encoder: Encoder | None = None, weights: Mapping[str, Tensor] | None = None
     ) -> None:
         """Write the run, with the weights of the best epoch or those given, and clear what only a resume needs."""
-        from safetensors.torch import load
-
         self._write_records()
         facts = {"config": self.config, **info, "metrics": {"sha256": sha256_file(self.path / "metrics.jsonl")}}
         if weights is None:
             best = max(i for i, record in enumerate(self.records) if record["best"])
-            weights, facts["best"] = load(self._best.read_bytes()), self.records[best]
+            weights, facts["best"] = self.best_weights(), self.records[best]
         save_run(self.path, self.kind, weights, facts, encoder)
         self.complete = True
         self._clear()
