@@ -41,6 +41,7 @@ LAYERS = [
         "comparison",
         "weights",
         "finetuning",
+        "encoding",
         "regions",
         "boxes",
         "region_features",

@@ -1,240 +1,41 @@
-"""Fine-tuning on the downstream tasks: rows become token ids, a head of transformers learns them, answers become predictions.
+"""Fine-tuning: a transformers model under the head of a task learns it, seed by seed.
 
 The heads are transformers' own (sequence classification, question answering, multiple choice), so that it opens what is saved.
 
-A *unit* is what a batch counts: a sentence or pair, the C choices of a question, or one window of a context (SQuAD).
-
-Axes: U units, S sequences (C a unit for choices, else one), T tokens, B batch, C classes or choices.
+Axes: B units a batch (see `vgtools.encoding`), T tokens, C classes or choices, U units of a file.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools.checkpoint import Encoder, load_with_head
-from vgtools.io import DataError, Exit
+from vgtools.checkpoint import Encoder, fingerprint, load_with_head, save_pretrained
+from vgtools.encoding import Inputs, Schedule, encode, plan_epoch, predictions, schedule
+from vgtools.io import DataError, Exit, Progress, Stop, atomic_write, dumps, sha256_file
 from vgtools.nn import is_out_of_memory
-from vgtools.predictions import prediction_row, score_predictions
-from vgtools.tasks import Example, Task
-from vgtools.text import tokenize
-from vgtools.train import Batches, TrainConfig
+from vgtools.predictions import prediction_row, score_predictions, with_answers
+from vgtools.tasks import Example, ReadStats, Task, read_examples
+from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, train
 
 Array = np.ndarray[Any, Any]
 
-QUESTION = 64  # tokens of a question that are read, as in BERT's released code
-ANSWER = 30  # most tokens of an answer, likewise
 LOSS = "task"
-_CHUNK = 4096  # examples tokenised at a time
-_ORDER = 7  # what a random generator is for; the first of its seeds
+_SECONDS = 600  # between checkpoints inside an epoch
 
 
-# ----------------------------------------------------------------------------------------------------------- rows to tokens
-
-
-class _Frame(NamedTuple):
-    """The special tokens around one text and around two."""
-
-    alone: tuple[list[int], list[int]]
-    pair: tuple[list[int], list[int], list[int]]
-    segments: bool  # the second text of a pair is marked by another segment number
-
-
-def _frame(tokenizer: Tokenizer, segments: bool) -> _Frame:
-    one, two = tokenizer.encode("a"), tokenizer.encode("a", "b")
-    parts: list[list[int]] = [[], [], []]
-    place = 0
-    for token, sequence in zip(two.ids, two.sequence_ids, strict=True):
-        if sequence is None:
-            parts[place].append(token)
-        else:
-            place = sequence + 1
-    inner = [i for i, sequence in enumerate(one.sequence_ids) if sequence is not None] or [len(one.ids)]
-    alone = (one.ids[: inner[0]], one.ids[inner[-1] + 1 :])
-    return _Frame(alone, (parts[0], parts[1], parts[2]), segments and max(two.type_ids) > 0)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Examples as token ids, special tokens included."""
-
-    ids: Array  # (T,) int32
-    starts: Array  # (S + 1,) where each sequence begins
-    second: Array  # (S,) tokens before the second text, which has segment number 1; the length where nothing has
-    each: int  # sequences a unit
-    examples: Array  # (U,) the number of each unit's example
-    labels: Array | None  # (U,) classes, choices or scores; (U, 2) first and last token of the answer, 0 0 for none
-    spans: Array | None  # (T, 2) SQuAD: characters of the context under each token, -1 elsewhere
-    cut: int = 0  # examples of which not all is read
-    unlearnable: int = 0  # questions that were left out: their answer stands nowhere in the context
-    begins: Array | None = None  # (U,) SQuAD: the token of the context that each window begins with
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @property
-    def lengths(self) -> Array:
-        """Return (U,) the tokens of each unit's longest sequence."""
-        return np.asarray(np.diff(self.starts).reshape(-1, self.each).max(1))
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of two texts fit: the longer one loses a token at a time, the second if they are equal.
-
-    Source: BERT's released code, `_truncate_seq_pair`.
-    """
-    if first + second <= room:
-        return first, second
-    kept = min(first, max(room - second, room - room // 2))
-    return kept, room - kept
-
-
-class _Builder:
-    """Collects sequences."""
-
-    def __init__(self, frame: _Frame) -> None:
-        self.frame = frame
-        self.ids, self.spans = list[Array](), list[Array]()
-        self.second, self.lengths, self.begins = list[int](), list[int](), list[int]()
-
-    def add(self, first: Array, second: Array | None, spans: Array | None = None) -> int:
-        """Add one text or two; return where the second one begins."""
-        if second is None:
-            before, behind = self.frame.alone
-            row, begin = [*before, *first.tolist(), *behind], len(before)
-        else:
-            before, between, behind = self.frame.pair
-            head = [*before, *first.tolist(), *between]
-            row, begin = [*head, *second.tolist(), *behind], len(head)
-        self.ids.append(np.array(row, np.int32))
-        self.lengths.append(len(row))
-        self.second.append(begin if second is not None and self.frame.segments else len(row))
-        if spans is not None:
-            placed = np.full((len(row), 2), -1, np.int32)
-            placed[begin : begin + len(spans)] = spans
-            self.spans.append(placed)
-        return begin
-
-    def build(self, each: int, examples: Sequence[int], labels: Array | None, cut: int, unlearnable: int = 0) -> Inputs:
-        starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
-        spans = np.concatenate(self.spans) if self.spans else None
-        return Inputs(
-            np.concatenate(self.ids), starts, np.array(self.second), each, np.array(examples), labels, spans, cut,
-            unlearnable, np.array(self.begins, np.int64) if spans is not None else None,
-        )  # fmt: skip
-
-
-def encode(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-) -> Inputs:
-    """Turn examples into token ids.
-
-    Args:
-        task: what they are of.
-        examples: at least one.
-        tokenizer: padding and truncation off.
-        max_length: most tokens of a sequence, special ones counted; longer pairs lose tokens of the longer text first.
-        stride: SQuAD, tokens from one window of a long context to the next.
-        learn: to train on: every unit gets a label, questions without a findable answer are left out.
-        segments: the encoder tells the second text by its segment number.
-
-    Raises:
-        DataError: no token of the texts fits, or nothing can be learnt.
-
-    Source: Devlin et al. 2019 (BERT), figure 4, and its released code.
-    """
-    frame = _frame(tokenizer, segments)
-    alone = task.kind in ("classify", "regress") and examples[0].pair is None
-    extra = sum(map(len, frame.alone if alone else frame.pair))
-    if max_length < extra + (1 if alone else 2):
-        raise DataError(f"--max-length {max_length}: {extra} tokens are special ones, nothing else fits", code=Exit.CONFIG)
-    builder = _Builder(frame)
-    if task.kind == "span":
-        return _windows(examples, tokenizer, builder, max_length - extra, stride or max_length, learn)
-    each, cut = max(1, task.choices), 0
-    for start in range(0, len(examples), _CHUNK):
-        part = examples[start : start + _CHUNK]
-        firsts = tokenize(tokenizer, [e.text for e in part])
-        seconds = None if alone else tokenize(tokenizer, [text for e in part for text in (e.choices or (e.pair or "",))])
-        for i in range(len(part)):
-            first, short = firsts.row(i)[0], False
-            for j in range(i * each, (i + 1) * each):
-                second = seconds.row(j)[0] if seconds is not None else None
-                room = max_length - extra
-                size, rest = longest_first(len(first), 0 if second is None else len(second), room)
-                short |= size < len(first) or (second is not None and rest < len(second))
-                builder.add(first[:size], None if second is None else second[:rest])
-            cut += short
-    given = [e.label for e in examples]
-    labels = None
-    if all(value is not None for value in given):
-        labels = np.array(given, np.float32 if task.kind == "regress" else np.int64)
-    return builder.build(each, range(len(examples)), labels, cut)
-
-
-def _windows(
-    examples: Sequence[Example], tokenizer: Tokenizer, builder: _Builder, room: int, stride: int, learn: bool
-) -> Inputs:
-    """Cut contexts into windows that overlap; the whole question stands before each.
-
-    An answer that a window does not hold in full is none there: the first token, [CLS], is its beginning and its end.
-    """
-    if not builder.frame.pair[0]:
-        raise DataError("the tokenizer puts no token before a pair, which would stand for no answer", code=Exit.CONFIG)
-    numbers, labels, cut, unlearnable = list[int](), list[tuple[int, int]](), 0, 0
-    for start in range(0, len(examples), _CHUNK):
-        part = examples[start : start + _CHUNK]
-        row_of = {text: i for i, text in enumerate(dict.fromkeys(e.context for e in part))}  # many questions share a context
-        contexts, questions = tokenize(tokenizer, list(row_of)), tokenize(tokenizer, [e.question for e in part])
-        for i, example in enumerate(part):
-            answer = next((a for a in example.answers if a.start >= 0), None)
-            if learn and answer is None and not example.is_impossible:
-                unlearnable += 1
-                continue
-            question = questions.row(i)[0]
-            cut += len(question) > min(QUESTION, room // 2)
-            question = question[: min(QUESTION, room // 2)]
-            ids, spans = contexts.row(row_of[example.context])
-            first, last = _tokens_of(spans, answer.start, answer.start + len(answer.text)) if answer else (0, -1)
-            size, at = room - len(question), 0
-            while True:
-                end = min(at + size, len(ids))
-                begin = builder.add(question, ids[at:end], spans[at:end])
-                builder.begins.append(at)
-                numbers.append(start + i)
-                inside = at <= first <= last < end
-                labels.append((begin + first - at, begin + last - at) if inside else (0, 0))
-                if end == len(ids):
-                    break
-                at += min(stride, size)
-    if not numbers:
-        raise DataError("nothing can be learnt: no answer stands in its context")
-    return builder.build(1, numbers, np.array(labels, np.int64) if learn else None, cut, unlearnable)
-
-
-def _tokens_of(spans: Array, start: int, end: int) -> tuple[int, int]:
-    """Return the first and the last of the tokens that touch some characters, or 0, -1."""
-    touch = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
-    return (int(touch[0]), int(touch[-1])) if len(touch) else (0, -1)
-
-
-# ------------------------------------------------------------------------------------------------------------------ batches
+# ---------------------------------------------------------------------------------------------------------------------- batches
 
 
 class Batch(NamedTuple):
@@ -278,52 +79,19 @@ def _rows(batch: Batch, rows: slice) -> dict[str, Any]:
     return {name: None if x is None else x[rows] for name, x in zip(batch._fields[:4], batch[:4], strict=True)}
 
 
-def plan_epoch(lengths: Array, batch_size: int, seed: int, epoch: int, window: int) -> list[Array]:
-    """Return the batches of an epoch: a pure function of seed and epoch, in which neighbours in length share a batch.
-
-    All units are shuffled; those of `window` batches are sorted by length and cut; then the batches are shuffled. A batch pads
-    to its own longest unit, so that little is padding. Batches differ by at most one unit in size.
-
-    Args:
-        lengths: (U,) tokens of each unit.
-        batch_size: most units a batch.
-        seed: of the order.
-        epoch: of the order.
-        window: batches that are sorted together; 1 leaves chance alone.
-    """
-    rng = np.random.default_rng([_ORDER, seed, epoch])
-    order, count = rng.permutation(len(lengths)), -(-len(lengths) // batch_size)
-    edges = np.cumsum([0, *map(len, np.array_split(order, count))])
-    for start in range(0, count, window):
-        part = order[edges[start] : edges[min(start + window, count)]]
-        part[:] = part[np.argsort(lengths[part], kind="stable")]
-    batches = [order[a:b] for a, b in pairwise(edges)]
-    return [batches[i] for i in rng.permutation(count)]
-
-
-class Schedule(NamedTuple):
-    """How many steps there are."""
-
-    per_epoch: int
-    steps: int
-    epochs: int
-
-
-def schedule(units: int, batch_size: int, epochs: int, steps: int | None) -> Schedule:
-    """Return the steps of a training; `steps` overrules `epochs`."""
-    per_epoch = -(-units // batch_size)
-    total = steps if steps is not None else epochs * per_epoch
-    return Schedule(per_epoch, total, -(-total // per_epoch))
-
-
 def make_batches(
-    tuner: FineTuner, inputs: Inputs, batch_size: int, seed: int, window: int, steps: int, device: torch.device | str = "cpu"
+    tuner: FineTuner,
+    inputs: Inputs,
+    settings: Mapping[str, Any],
+    seed: int,
+    steps: int,
+    device: torch.device | str = "cpu",
 ) -> Batches:
     """Return the batches of an epoch as `train` wants them, up to the last step."""
     lengths = inputs.lengths
 
     def batches(epoch: int, first: int) -> Iterator[Batch]:
-        plan = plan_epoch(lengths, batch_size, seed, epoch, window)
+        plan = plan_epoch(lengths, settings["batch_size"], seed, epoch, settings["window"])
         for units in plan[first : max(0, steps - epoch * len(plan))]:
             yield collate(inputs, units, tuner.pad, tuner.segments, device)
 
@@ -348,7 +116,7 @@ def train_config(settings: Mapping[str, Any], plan: Schedule, seed: int, epochs:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------ network
+# ---------------------------------------------------------------------------------------------------------------------- network
 
 
 class FineTuner(nn.Module):
@@ -411,7 +179,7 @@ def new_tuner(
     return FineTuner(encoder.model, task.kind, dtype), encoder
 
 
-# ----------------------------------------------------------------------------------------------------------------- answers
+# ------------------------------------------------------------------------------------------------------------------- evaluation
 
 
 @torch.no_grad()
@@ -457,95 +225,6 @@ def predict(tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.dev
     return found
 
 
-def predictions(
-    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Array, threshold: float = 0.0
-) -> list[dict[str, Any]]:
-    """Return the rows of `predictions.jsonl`, in the order of the examples.
-
-    Args:
-        task: the task.
-        examples: what was asked.
-        inputs: their tokens, in full (not those to learn from).
-        outputs: as `predict` returns them.
-        threshold: SQuAD 2.0, withhold an answer that scores this much less than no answer; `answer` keeps it.
-    """
-    if task.kind == "span":
-        return list(_answers(task, examples, inputs, outputs, threshold))
-    if task.kind == "regress":
-        return [prediction_row(task, e, float(x)) for e, x in zip(examples, outputs[:, 0], strict=True)]
-    best = outputs.argmax(1)
-    sure = 1 / np.exp(outputs - outputs.max(1, keepdims=True)).sum(1)  # softmax of the best
-    return [
-        prediction_row(task, e, b, score=round(s, 6), logits=[round(x, 6) for x in row])
-        for e, b, s, row in zip(examples, best.tolist(), sure.tolist(), outputs.tolist(), strict=True)
-    ]
-
-
-class Span(NamedTuple):
-    """An answer: characters of the context, and its score."""
-
-    start: int
-    end: int
-    score: float
-
-
-def _answers(
-    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Array, threshold: float
-) -> Iterator[dict[str, Any]]:
-    edges = np.searchsorted(inputs.examples, np.arange(len(examples) + 1))
-    labelled = any(e.answers or e.is_impossible for e in examples)
-    for number, example in enumerate(examples):
-        best, none = best_span(inputs, outputs, range(edges[number], edges[number + 1]))
-        answer = example.context[best.start : best.end] if best else ""
-        difference = round(none - best.score, 6) if best else float(_SURE)
-        if task.name == "squad-2.0":
-            said = "" if difference > threshold else answer
-            row = prediction_row(task, example, said, no_answer=difference) | {"answer": answer}
-        else:
-            row = prediction_row(task, example, answer, score=round(best.score, 6) if best else None)
-        yield row if labelled else {key: value for key, value in row.items() if key != "label"}
-
-
-_SURE = 1e4  # how much better no answer is where a context has no token
-
-
-def best_span(inputs: Inputs, outputs: Array, units: range) -> tuple[Span | None, float]:
-    """Return the best answer over the windows of a question, and the score of no answer, the lowest of any window.
-
-    A span's score is the sum of its ends'. A token that several windows hold can begin an answer only in the one in which it
-    has the most context.
-
-    Source: BERT's released code (run_squad.py).
-    Deviation: all spans of at most 30 tokens are compared, there the pairs of the 20 best beginnings and ends of a window.
-    """
-    assert inputs.spans is not None
-    assert inputs.begins is not None
-    places = [np.arange(inputs.starts[u], inputs.starts[u + 1]) for u in units]
-    none = min(float(outputs[p[0]].sum()) for p in places)
-    places = [p[inputs.spans[p, 0] >= 0] for p in places]  # (L,) tokens of the context, each window
-    begins = inputs.begins[units.start : units.stop]
-    ends = begins + [len(p) for p in places]
-    token = np.arange(max(ends))
-    context = np.minimum(token - begins[:, None], ends[:, None] - 1 - token) + 0.01 * (ends - begins)[:, None]
-    context[(token < begins[:, None]) | (token >= ends[:, None])] = -np.inf
-    home = context.argmax(0) if len(token) else token  # the window of each token
-    best: Span | None = None
-    for window, place in enumerate(places):
-        own = home[begins[window] : ends[window]] == window
-        if not own.any():
-            continue
-        first = np.where(own, outputs[place, 0], -np.inf)
-        last = np.concatenate([outputs[place, 1], np.full(ANSWER - 1, -np.inf, np.float32)])
-        sums = first[:, None] + np.lib.stride_tricks.sliding_window_view(last, ANSWER)  # (L, ANSWER)
-        i, j = divmod(int(sums.argmax()), ANSWER)
-        if best is None or sums[i, j] > best.score:
-            best = Span(int(inputs.spans[place[i], 0]), int(inputs.spans[place[i + j], 1]), float(sums[i, j]))
-    return best, none
-
-
-# ------------------------------------------------------------------------------------------------------------------ scores
-
-
 def majority(task: Task, learnt: Sequence[Example], asked: Sequence[Example]) -> dict[str, float] | None:
     """Return the scores of always giving the most frequent class of the training set; SQuAD 2.0: of never answering.
 
@@ -570,3 +249,179 @@ def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
         found[name] = {"median": float(np.median(values)), "mean": float(values.mean()), "std": spread}
         found[name] |= {"min": float(values.min()), "max": float(values.max())}
     return found
+
+
+# ------------------------------------------------------------------------------------------------------------------- seeds
+
+
+@dataclass
+class Split:
+    """The examples of one file, and their tokens."""
+
+    path: str
+    examples: list[Example]
+    stats: ReadStats
+    digest: str  # sha256 of the examples
+    inputs: Inputs
+
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json says about it."""
+        inputs = self.inputs
+        return {
+            "file": self.path, "examples": len(self.examples), "balance": self.stats.balance(), "units": len(inputs),
+            "tokens": len(inputs.ids), "cut": inputs.cut, "unlearnable": inputs.unlearnable,
+        }  # fmt: skip
+
+
+def read_split(task: Task, name: str, path: str, tuner: FineTuner, encoder: Encoder, settings: Mapping[str, Any]) -> Split:
+    """Read the file of a split: `train` to learn from, `test…` with labels or without.
+
+    Raises:
+        DataError: as `read_examples` and `encode`.
+    """
+    stats, digest = ReadStats(), hashlib.sha256()
+    found = list(islice(read_examples(task, path, unlabelled=name.startswith("test"), stats=stats), settings["limit"]))
+    for example in found:
+        digest.update(repr(example).encode())
+    inputs = encode(
+        task, found, encoder.tokenizer, max_length=settings["max_length"], stride=settings["stride"], learn=name == "train",
+        segments=tuner.segments,
+    )  # fmt: skip
+    return Split(path, found, stats, digest.hexdigest(), inputs)
+
+
+class FineTuning:
+    """One task, one encoder, several seeds: a generator of records over a run directory.
+
+    Args:
+        run: its `config` holds the settings, and says which seeds are done.
+        task: to learn.
+        splits: by name; `train` and `dev` among them.
+        words: which encoder it is: `ref`, `fingerprint`, `tokenizer`.
+        new: makes the network of a seed, and the encoder in it.
+        device: where it learns.
+        stop: asks to stop.
+        bar: counts steps.
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        task: Task,
+        splits: Mapping[str, Split],
+        words: Mapping[str, Any],
+        new: Callable[[int], tuple[FineTuner, Encoder]],
+        device: torch.device,
+        stop: Stop,
+        bar: Progress,
+    ) -> None:
+        self.run, self.task, self.splits, self.words, self.new = run, task, splits, words, new
+        self.device, self.stop, self.bar = device, stop, bar
+        self._kept = list[dict[str, Any]]()  # answers of the epoch that is kept, if it was in this process
+        config = run.config
+        self.plan = schedule(len(splits["train"].inputs), config["batch_size"], config["epochs"], config["steps"])
+        bar.total = self.plan.steps * len(config["seeds"])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Train the seeds that are left, yield a record an epoch, and write the run.
+
+        Raises:
+            DataError: a signal asked to stop (75, 130; a checkpoint is written), or as `train`.
+        """
+        run = self.run
+        run.state.notes.setdefault("seeds", {})
+        for number, seed in enumerate(run.config["seeds"]):
+            if str(seed) in run.state.notes["seeds"]:
+                continue
+            if run.state.notes.get("seed") != seed:
+                before, run.state = run.state, TrainState()
+                run.state.saved = before.saved
+                run.state.notes = before.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
+            self._kept = []
+            self.bar.advance(number * self.plan.steps + run.state.step - self.bar.done)
+            tuner, encoder = self.new(seed)
+            yield from self._learn(tuner.to(self.device), seed)
+            run.state.notes["seeds"][str(seed)] = self._finish(tuner, encoder, seed)
+            run.save()
+            self.stop.check()
+        run.finish(self._facts(), weights={})
+
+    def _learn(self, tuner: FineTuner, seed: int) -> Iterator[dict[str, Any]]:
+        """Train one seed to its end."""
+        run, state, config = self.run, self.run.state, self.run.config
+
+        def stale() -> bool:
+            best = [record["best"] for record in run.records if record["seed"] == seed]
+            return bool(config["patience"] and best and not any(best[-config["patience"] :]))
+
+        plan = train_config(config, self.plan, seed, state.epoch if stale() else self.plan.epochs)
+        batches = make_batches(tuner, self.splits["train"].inputs, config, seed, self.plan.steps, self.device)
+        saved = time.monotonic()
+        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=halve):
+            if not record["end"]:
+                state.notes["sum"] += record["loss"]
+                state.notes["count"] += 1
+                self.bar.advance(1)
+                if self.stop.signal is not None or time.monotonic() - saved > _SECONDS:
+                    run.save()
+                    saved = time.monotonic()
+                self.stop.check()
+                continue
+            rows = self._ask(tuner, "dev")
+            scores = self._score("dev", rows)
+            noted = {"seed": seed, "epoch": record["epoch"], "step": record["step"], "lr": record["lr"]}
+            noted |= {"loss": state.notes["sum"] / max(1, state.notes["count"]), **scores}
+            state.notes |= {"sum": 0.0, "count": 0}
+            noted = run.end_epoch(tuner, noted, scores["headline"] if config["keep"] == "best" else record["epoch"])
+            self._kept = rows if noted["best"] else self._kept
+            yield noted
+            saved = time.monotonic()
+            self.stop.check()
+            if stale():
+                return
+
+    def _finish(self, tuner: FineTuner, encoder: Encoder, seed: int) -> dict[str, float]:
+        """Write predictions and model of the epoch that is kept; return its scores."""
+        tuner.load_state_dict(self.run.best_weights())
+        folder = self.run.path / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        scores: dict[str, float] = {}
+        for split in self.splits:
+            if split != "train":
+                rows = self._kept if split == "dev" and self._kept else self._ask(tuner, split)
+                scores |= self._score(split, rows)
+                name = "predictions.jsonl" if split == "dev" else f"predictions.{split}.jsonl"
+                atomic_write(folder / name, b"".join(map(dumps, rows)))
+                self.stop.check()
+        save_pretrained(folder / "model", dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
+        return scores
+
+    def _ask(self, tuner: FineTuner, split: str) -> list[dict[str, Any]]:
+        """Return the predictions of a split."""
+        part, config = self.splits[split], self.run.config
+        outputs = predict(tuner, part.inputs, 4 * config["batch_size"], self.device)
+        return predictions(self.task, part.examples, part.inputs, outputs, config["null_threshold"])
+
+    def _score(self, split: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return the scores of a split, none where it has no labels; beside those of dev they carry its name."""
+        if any("label" not in row for row in rows):
+            return {}
+        threshold = self.run.config["null_threshold"] if self.task.name == "squad-2.0" else None
+        scores = score_predictions(self.task, with_answers(rows), threshold=threshold)
+        return scores if split == "dev" else {f"{name}_{split.removeprefix('dev_')}": x for name, x in scores.items()}
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what run.json says beside the settings."""
+        run, notes = self.run, self.run.state.notes
+        written = sorted(run.path.glob("seed-*/predictions*.jsonl"))
+        return {
+            "task": self.task.name,
+            "encoder": dict(self.words),
+            "seeds": notes["seeds"],
+            "summary": summarise(notes["seeds"]),
+            "majority": majority(self.task, self.splits["train"].examples, self.splits["dev"].examples),
+            "data": {name: part.facts() for name, part in self.splits.items()},
+            "steps": self.plan.steps,
+            "pieces": notes.get("pieces", 1),  # that a lack of memory cut each batch into
+            "predictions": {str(path.relative_to(run.path)): sha256_file(path) for path in written},
+        }

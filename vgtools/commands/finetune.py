@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +13,11 @@ import typer
 from vgtools.commands.options import Device, Offline, Quiet, Restart, choice, run_folder
 
 if TYPE_CHECKING:
-    import torch
-
-    from vgtools.finetuning import FineTuner, Inputs, Schedule
-    from vgtools.io import Progress, Stop
-    from vgtools.tasks import Example, ReadStats, Task
-    from vgtools.train import TrainingRun
+    from vgtools.checkpoint import Encoder
+    from vgtools.finetuning import FineTuner
+    from vgtools.tasks import Task
 
 Flag = typer.Option
-_SECONDS = 600  # between checkpoints inside an epoch
 
 
 def finetune(
@@ -200,40 +192,6 @@ def _files(task: Task, data: str | None, given: Mapping[str, str | None], no_tes
     return found
 
 
-@dataclass
-class _Split:
-    """The examples of one file."""
-
-    path: str
-    examples: list[Example]
-    stats: ReadStats
-    digest: str  # sha256 of the examples
-    inputs: Inputs | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """Return what run.json says about it."""
-        known: dict[str, Any] = {"file": self.path, "examples": len(self.examples), "balance": self.stats.balance()}
-        if self.inputs is not None:
-            known |= {"units": len(self.inputs), "tokens": len(self.inputs.ids), "cut": self.inputs.cut}
-            known |= {"unlearnable": self.inputs.unlearnable}
-        return known
-
-
-def _read(task: Task, split: str, path: str, limit: int | None, quiet: bool) -> _Split:
-    from itertools import islice
-
-    from vgtools.tasks import ReadStats, read_examples
-
-    stats = ReadStats()
-    found = list(islice(read_examples(task, path, unlabelled=split.startswith("test"), stats=stats), limit))
-    for line in () if quiet else stats.report():
-        print(f"vg finetune: {split}: {line}", file=sys.stderr)
-    digest = hashlib.sha256()
-    for example in found:
-        digest.update(repr(example).encode())
-    return _Split(path, found, stats, digest.hexdigest())
-
-
 def _run(
     task: Task,
     files: Mapping[str, str],
@@ -248,14 +206,13 @@ def _run(
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     import shutil
 
-    from vgtools import io
-    from vgtools.checkpoint import pick_device, tokenizer_fingerprint
-    from vgtools.finetuning import encode, new_tuner
+    from vgtools import finetuning, io
+    from vgtools.checkpoint import pick_device, pick_dtype, tokenizer_fingerprint
     from vgtools.train import TrainingRun
 
-    where = pick_device(device)
-    splits = {split: _read(task, split, path, settings["limit"], quiet) for split, path in files.items()}
-    tuner, encoder = new_tuner(task, ref, settings["seeds"][0], offline=offline)
+    where, kind = pick_device(device), pick_dtype(settings["dtype"])
+    seeds = settings["seeds"]
+    tuner, encoder = finetuning.new_tuner(task, ref, seeds[0], dtype=kind, offline=offline)
     room = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
     if settings["max_length"] > room:
         raise io.DataError(
@@ -263,200 +220,58 @@ def _run(
             ref,
             code=io.Exit.CONFIG,
         )
+    splits = {name: finetuning.read_split(task, name, path, tuner, encoder, settings) for name, path in files.items()}
+    for name, part in splits.items() if not quiet else ():
+        for line in (*part.stats.report(), *part.inputs.report(settings["max_length"])):
+            print(f"vg finetune: {name}: {line}", file=sys.stderr)
     words = {"ref": ref, "fingerprint": encoder.fingerprint, "tokenizer": tokenizer_fingerprint(encoder.tokenizer)}
     config = settings | {
         "encoder": words["fingerprint"],
         "tokenizer": words["tokenizer"],
-        "files": {split: part.digest for split, part in splits.items()},
+        "files": {name: part.digest for name, part in splits.items()},
         "device": where.type,
     }
     folder = run_folder(output)
     with io.Stop() as stop, contextlib.ExitStack() as stack:
         stack.callback(io.Lock(folder).release)
         run = TrainingRun(folder, "finetune", config, restart)
-        if restart:
-            for old in folder.glob("seed-*"):
-                shutil.rmtree(old)
+        for old in folder.glob("seed-*") if restart else ():
+            shutil.rmtree(old)
         for record in run.records:
             sys.stdout.buffer.write(io.dumps(record))
-        sys.stdout.buffer.flush()
         if not run.complete:
-            for split, part in splits.items():
-                part.inputs = encode(
-                    task, part.examples, encoder.tokenizer, max_length=settings["max_length"], stride=settings["stride"],
-                    learn=split == "train", segments=tuner.segments,
-                )  # fmt: skip
-                _say_left_out(split, part.inputs, settings["max_length"], quiet)
-            del tuner
-            _fit(run, task, splits, words, ref, offline, where, stop, quiet)
+            kept = [(tuner, encoder)]
+
+            def new(seed: int) -> tuple[FineTuner, Encoder]:
+                """Return the network of a seed; that of the first is there already."""
+                first = kept.pop() if kept else None
+                return (
+                    first if first and seed == seeds[0] else finetuning.new_tuner(task, ref, seed, dtype=kind, offline=offline)
+                )
+
+            del tuner, encoder
+            pieces = run.state.notes.get("pieces", 1)
+            with io.Progress("finetune", "steps", quiet=quiet) as bar:
+                for record in finetuning.FineTuning(run, task, splits, words, new, where, stop, bar):
+                    sys.stdout.buffer.write(io.dumps(record))
+                    sys.stdout.buffer.flush()
+                    if pieces != run.state.notes.get("pieces", 1):
+                        pieces = run.state.notes["pieces"]
+                        said = f"vg finetune: memory was short; batches are cut into {pieces} from here on"
+                        print(said, file=sys.stderr)
         info = io.read_json(folder / "run.json")
     if not quiet:
         _print_summary(task, info)
 
 
-def _fit(
-    run: TrainingRun,
-    task: Task,
-    splits: Mapping[str, _Split],
-    words: dict[str, Any],
-    ref: str,
-    offline: bool,
-    device: torch.device,
-    stop: Stop,
-    quiet: bool,
-) -> None:
-    """Train the seeds that are left, or to the step in which a signal asks to stop; write the run."""
-    from vgtools import finetuning as f
-    from vgtools import io
-    from vgtools.checkpoint import fingerprint, pick_dtype, save_pretrained
-    from vgtools.train import TrainState
-
-    config = run.config
-    learnt = splits["train"].inputs
-    assert learnt is not None
-    plan = f.schedule(len(learnt), config["batch_size"], config["epochs"], config["steps"])
-    run.state.notes.setdefault("seeds", {})
-    with io.Progress("finetune", "steps", plan.steps * len(config["seeds"]), quiet=quiet) as bar:
-        for number, seed in enumerate(config["seeds"]):
-            if str(seed) in run.state.notes["seeds"]:
-                continue
-            if run.state.notes.get("seed") != seed:
-                before, run.state = run.state, TrainState()
-                run.state.saved = before.saved
-                run.state.notes = before.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
-            bar.advance(number * plan.steps + run.state.step - bar.done)
-            tuner, encoder = f.new_tuner(task, ref, seed, dtype=pick_dtype(config["dtype"]), offline=offline)
-            tuner.to(device)
-            answers = _train(run, task, tuner, splits, plan, seed, device, stop, bar)
-            tuner.load_state_dict(run.best_weights())
-            folder = run.path / f"seed-{seed}"
-            folder.mkdir(exist_ok=True)
-            scores: dict[str, float] = {}
-            for split, part in splits.items():
-                if split != "train":
-                    rows = answers if split == "dev" and answers else _ask(task, tuner, part, config, device)
-                    scores |= _score_split(task, split, part, rows, config)
-                    name = "predictions.jsonl" if split == "dev" else f"predictions.{split}.jsonl"
-                    io.atomic_write(folder / name, b"".join(map(io.dumps, rows)))
-                    stop.check()
-            save_pretrained(folder / "model", dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
-            run.state.notes["seeds"][str(seed)] = scores
-            run.save()
-            stop.check()
-    notes = run.state.notes
-    info = {
-        "task": task.name,
-        "encoder": words,
-        "seeds": notes["seeds"],
-        "summary": f.summarise(notes["seeds"]),
-        "majority": f.majority(task, splits["train"].examples, splits["dev"].examples),
-        "data": {split: part.facts() for split, part in splits.items()},
-        "steps": plan.steps,
-        "pieces": notes.get("pieces", 1),  # that a lack of memory cut each batch into
-        "predictions": {
-            str(path.relative_to(run.path)): io.sha256_file(path) for path in sorted(run.path.glob("seed-*/predictions*.jsonl"))
-        },
-    }
-    run.finish(info, weights={})
-
-
-def _train(
-    run: TrainingRun,
-    task: Task,
-    tuner: FineTuner,
-    splits: Mapping[str, _Split],
-    plan: Schedule,
-    seed: int,
-    device: torch.device,
-    stop: Stop,
-    bar: Progress,
-) -> list[dict[str, Any]]:
-    """Train one seed to its end; return the answers of the epoch that is kept, if it was in this process."""
-    from vgtools import finetuning as f
-    from vgtools import io
-    from vgtools.train import train
-
-    config, state, answers = run.config, run.state, list[dict[str, Any]]()
-    learnt, pieces = splits["train"].inputs, state.notes.get("pieces", 1)
-    assert learnt is not None
-
-    def stale() -> bool:
-        best = [record["best"] for record in run.records if record["seed"] == seed]
-        return bool(config["patience"] and best and not any(best[-config["patience"] :]))
-
-    settings = f.train_config(config, plan, seed, state.epoch if stale() else plan.epochs)
-    batches = f.make_batches(tuner, learnt, config["batch_size"], seed, config["window"], plan.steps, device)
-    saved = time.monotonic()
-    for record in train(tuner, batches, settings, weights={f.LOSS: 1.0}, state=state, halve=f.halve):
-        if pieces != state.notes.get("pieces", 1):
-            pieces = state.notes["pieces"]
-            print(f"vg finetune: memory was short; batches are cut into {pieces} from here on", file=sys.stderr)
-        if not record["end"]:
-            state.notes["sum"] += record["loss"]
-            state.notes["count"] += 1
-            bar.advance(1)
-            if stop.signal is not None or time.monotonic() - saved > _SECONDS:
-                run.save()
-                saved = time.monotonic()
-            stop.check()
-            continue
-        rows = _ask(task, tuner, splits["dev"], config, device)
-        scores = _score_split(task, "dev", splits["dev"], rows, config)
-        place = {"seed": seed, "epoch": record["epoch"], "step": record["step"], "lr": record["lr"]}
-        loss = state.notes["sum"] / max(1, state.notes["count"])
-        state.notes |= {"sum": 0.0, "count": 0}
-        noted = run.end_epoch(
-            tuner, place | {"loss": loss} | scores, scores["headline"] if config["keep"] == "best" else record["epoch"]
-        )
-        sys.stdout.buffer.write(io.dumps(noted))
-        sys.stdout.buffer.flush()
-        answers, saved = rows if noted["best"] else answers, time.monotonic()
-        stop.check()
-        if stale():
-            break
-    return answers
-
-
-def _ask(task: Task, tuner: FineTuner, part: _Split, config: Mapping[str, Any], device: torch.device) -> list[dict[str, Any]]:
-    """Return the predictions of a split."""
-    from vgtools.finetuning import predict, predictions
-
-    assert part.inputs is not None
-    outputs = predict(tuner, part.inputs, 4 * config["batch_size"], device)
-    return predictions(task, part.examples, part.inputs, outputs, config["null_threshold"])
-
-
-def _score_split(
-    task: Task, split: str, part: _Split, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
-) -> dict[str, float]:
-    """Return the scores of a split, none where it has no labels; beside dev's they carry its name."""
-    from vgtools.predictions import score_predictions, with_answers
-
-    if any("label" not in row for row in rows):
-        return {}
-    threshold = config["null_threshold"] if task.name == "squad-2.0" else None
-    scores = score_predictions(task, with_answers(rows), threshold=threshold)
-    return scores if split == "dev" else {f"{name}_{split.removeprefix('dev_')}": x for name, x in scores.items()}
-
-
-def _say_left_out(split: str, inputs: Inputs, longest: int, quiet: bool) -> None:
-    for count, what in (
-        (inputs.cut, f"examples are longer than {longest} tokens and are cut"),
-        (inputs.unlearnable, "questions are left out: their answer stands nowhere in the context"),
-    ):
-        if count and not quiet:
-            print(f"vg finetune: {split}: {count} {what}", file=sys.stderr)
-
-
 def _print_summary(task: Task, info: Mapping[str, Any]) -> None:
     """Print the scores over the seeds beside those of the most frequent class."""
     titles = ("median", "mean", "std", "min", "max")
-    base = info["majority"] or {}
-    print(
-        f"{task.title}, {len(info['seeds'])} seeds", *(f"{t:>8}" for t in titles), " majority" if base else "", file=sys.stderr
-    )
-    for name, values in info["summary"].items():
-        if name.endswith("_thresh"):
-            continue
-        cells = [f"{values[t]:8.2f}" for t in titles] + ([f"{base[name]:9.2f}"] if name in base else [])
-        print(f"{name:{len(task.title) + 9}}", *cells, file=sys.stderr)
+    base, count = info["majority"] or {}, len(info["seeds"])
+    rows = {name: values for name, values in info["summary"].items() if not name.endswith("_thresh")}
+    heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
+    width = max(map(len, (heading, *rows)))
+    print(f"{heading:{width}}", *(f"{t:>7}" for t in titles), " majority" if base else "", file=sys.stderr)
+    for name, values in rows.items():
+        cells = [f"{values[t]:7.2f}" for t in titles] + ([f"{base[name]:9.2f}"] if name in base else [])
+        print(f"{name:{width}}", *cells, file=sys.stderr)
