@@ -166,7 +166,7 @@ def edge(image: Image.Image) -> tuple[int, int]:
 def test_thumbnails_have_the_pixels_that_are_meant(make: Callable[[], Image.Image], pixel: tuple[int, int, int]) -> None:
     stored = BytesIO()
     make().save(stored, "PNG")
-    assert report._thumbnail(stored.getvalue(), 16).getpixel((8, 8)) == pixel
+    assert report.thumbnail(stored.getvalue(), 16).getpixel((8, 8)) == pixel
 
 
 def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
@@ -175,7 +175,7 @@ def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
     wide = Image.new("RGB", (400, 200), RED)
     wide.paste(BLUE, (0, 0, 200, 200))
     wide.save(stored, "JPEG", exif=exif, quality=95)
-    small = report._thumbnail(stored.getvalue(), 100)
+    small = report.thumbnail(stored.getvalue(), 100)
     assert small.size == (50, 100)
     assert [max(range(3), key=small.getpixel((25, y)).__getitem__) for y in (20, 80)] == [2, 0]
 

@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -233,7 +234,7 @@ _SVG_MOST = 100_000  # bytes; a drawing beyond that is shown as a thumbnail of i
 _KINDS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
 
 
-def _thumbnail(data: bytes, side: int) -> Image:
+def thumbnail(data: bytes, side: int) -> Image:
     """Decode a picture to RGB, neither side over `side` px: upright, 16 bits scaled, transparency on white, first frame."""
     from PIL import Image, ImageOps
 
@@ -284,7 +285,7 @@ class Pictures:
 
     def image(self, row: int, side: int) -> Image | None:
         """Return a picture as RGB pixels, no side over `side` px; None if there is none."""
-        return self._open(row, lambda place: _thumbnail(read_image(str(place.path)), side))
+        return self._open(row, lambda place: thumbnail(read_image(str(place.path)), side))
 
     def name(self, row: int) -> str:
         """Return in words what a picture shows, as far as its source says."""
@@ -310,7 +311,7 @@ def _uri(place: Place, side: int) -> str:
         if only or len(svg) <= _SVG_MOST:
             return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
     out = BytesIO()
-    _thumbnail(read_image(str(place.path)), side).save(out, "WEBP", quality=75, method=2)
+    thumbnail(read_image(str(place.path)), side).save(out, "WEBP", quality=75, method=2)
     return "data:image/webp;base64," + base64.b64encode(out.getvalue()).decode()
 
 
@@ -330,13 +331,14 @@ def readable(text: str) -> str:
     return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
-def _json(value: object) -> Markup:
+def script_json(value: object) -> Markup:
     """Return JSON that may stand in a script element: no `<` that could end it."""
     text = orjson.dumps(value).decode()
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _hash(text: str) -> Markup:
+def csp_hash(text: str) -> Markup:
+    """Return what a content security policy calls a style or script of this very text."""
     return Markup(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")
 
 
@@ -434,8 +436,8 @@ def page(sentences: Sequence[Sentence], pictures: Pictures, title: str, *, more:
             style=Markup(style),
             pictures=Markup(thumbs),
             script=Markup(script),
-            style_hashes=_hash(style) + " " + _hash(thumbs),
-            script_hash=_hash(script),
+            style_hashes=csp_hash(style) + " " + csp_hash(thumbs),
+            script_hash=csp_hash(script),
             more=more,
             credit=credit,
             counts={
@@ -448,7 +450,7 @@ def page(sentences: Sequence[Sentence], pictures: Pictures, title: str, *, more:
             else bank.facts(),
             top=[{"image": readable(bank.ids[r]), "look": looks[r], "count": n} for r, n in tops],
             sentences=[{"line": s.line, "parts": _parts(s, bank, looks, low, high)} for s in sentences],
-            data=_json({"pictures": data, "low": low, "high": high, "digits": 2 if high - low >= 0.2 else 3}),
+            data=script_json({"pictures": data, "low": low, "high": high, "digits": 2 if high - low >= 0.2 else 3}),
         )
         .encode()
     )
@@ -503,6 +505,16 @@ def _lacks(text: str, font: FreeTypeFont) -> set[str]:
     """Return the characters that a font draws as an empty box."""
     box = bytes(font.getmask("\U0010ffff"))
     return {c for c in set(text) if not c.isspace() and bytes(font.getmask(c)) == box}
+
+
+@lru_cache(maxsize=32)
+def _kept_fonts(size: int) -> tuple[FreeTypeFont, ...]:
+    return tuple(_fonts(size))
+
+
+def font_for(text: str, size: int) -> FreeTypeFont:
+    """Return a font of a size in px that has the glyphs of a text, as far as the system has one."""
+    return _font_for(text, _kept_fonts(size))
 
 
 def _font_for(text: str, fonts: Sequence[FreeTypeFont]) -> FreeTypeFont:
