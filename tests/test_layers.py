@@ -19,6 +19,7 @@ LAYERS = [
     {
         "checkpoint",
         "images",
+        "decoding",
         "folding",
         "nn",
         "report",

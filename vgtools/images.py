@@ -1,16 +1,13 @@
-"""From image files to feature rows: sources, pixels, the backbone's own preprocessing, pooling.
+"""From image files to feature rows: the backbone's own preprocessing, pooling, and the stream of it all.
+
+What an image file means in pixels is said in `vgtools/decoding.py`.
 
 Axes: B batch, N images, P positions of the last feature map, D channels.
-
-An image has one meaning here, whatever its file says of itself: the content decides the format, EXIF orientation is applied,
-16-bit grey is scaled, transparency lies on white, of an animation the first frame counts, colour profiles are ignored (as the
-backbones' own training did). What has no such meaning is an `ImageError` with a reason, never a guess.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import threading
 import time
@@ -26,103 +23,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor, nn
 
+from vgtools.decoding import DECODER, MAX_PIXELS, decode
 from vgtools.folding import fold_norms
 from vgtools.io import DataError, Exit, Output, dumps, manifest_path, read_json
 from vgtools.sources import ImageError, Item, Source, add_stamp, id_fault
-
-MAX_PIXELS = 178_956_970  # what Pillow calls a decompression bomb; also the largest picture between two steps of ours
-DECODER = 1  # part of the preprocessing fingerprint: raise it when `decode` gives other pixels
-
-
-Image.init()  # loads every plugin once, here: doing so from several threads is a race
-# Read by content, never by name. Not among them: formats that call other programs (EPS) or describe drawings (WMF).
-_KINDS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
-_FORMATS = tuple(kind for kind in _KINDS if kind in Image.OPEN)
-
-
-# ---------------------------------------------------------------------------------------------------------------- pixels
-
-
-# EXIF orientation -> the turn that makes the picture upright
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
-
-def decode(data: bytes) -> Image.Image:
-    """Decode one image to upright 8-bit RGB.
-
-    EXIF orientation is applied (one that cannot be read counts as upright); 16-bit grey keeps its high byte, as Pillow does
-    with 16-bit colour; alpha, palette transparency and colour keys are composited on white; of an animation the first
-    frame is taken; CMYK is converted without a profile.
-
-    Args:
-        data: the file's bytes.
-
-    Raises:
-        ImageError: not an image, cut off, larger than MAX_PIXELS, or of a kind that has no defined white.
-    """
-    if not data:
-        raise ImageError("0 bytes")
-    try:
-        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            raise ImageError(f"{image.width}x{image.height} pixels; more than {MAX_PIXELS:,} are not decoded")
-        image.load()
-    except (ImageError, MemoryError):
-        raise
-    except UnidentifiedImageError:
-        raise ImageError(_what_else(data)) from None
-    except Image.DecompressionBombError as error:
-        raise ImageError(str(error)) from None
-    except Exception as error:  # the format plugins raise nearly every kind on damaged bytes
-        raise ImageError(f"cannot be decoded: {error}") from None
-    try:
-        orientation = image.getexif().get(0x0112, 1)
-    except Exception:
-        orientation = 1
-    try:
-        image = _to_rgb(image)
-    except (ValueError, OSError) as error:
-        raise ImageError(f"mode {image.mode} cannot become RGB: {error}") from None
-    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
-    return image if turn is None else image.transpose(turn)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Bring any mode that Pillow knows to RGB with the meaning that `decode` states."""
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        values = np.asarray(image).astype(np.int64)
-        clear = image.info.get("transparency")
-        grey = np.where(values == clear, 255, values >> 8) if isinstance(clear, int) else values >> 8
-        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):
-        raise ImageError(f"32-bit pixels (mode {image.mode}) have no defined white; save it with 8 or 16 bits")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _what_else(data: bytes) -> str:
-    """Say what bytes are that are no image, as far as a user is helped by it."""
-    head = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if head.startswith((b"<!doctype html", b"<html")):
-        return "an HTML page, not an image; the download probably failed"
-    if b"<svg" in head:
-        return "an SVG drawing; rasterise it first (vg prepare openmoji does so for its bank)"
-    return f"no image of a known kind ({', '.join(_FORMATS)})"
-
 
 # -------------------------------------------------------------------------------------------------------------- features
 
