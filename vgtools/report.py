@@ -25,7 +25,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import orjson
 from markupsafe import Markup
 
@@ -230,28 +229,17 @@ def credit(source: str | Path) -> str:
 _SVG_MOST = 100_000  # bytes; a drawing beyond that is shown as a thumbnail of its raster form
 
 
-# Read by content, never by name. Not among them: formats that call other programs (EPS) or describe drawings (WMF).
-_KINDS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
-
-
 def thumbnail(data: bytes, side: int) -> Image:
-    """Decode a picture to RGB, neither side over `side` px: upright, 16 bits scaled, transparency on white, first frame."""
-    from PIL import Image, ImageOps
+    """Decode a picture to upright RGB, neither side over `side` px.
 
-    Image.init()
+    Raises:
+        ImageError: as `decoding.decode`.
+    """
+    from vgtools.decoding import decode
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a picture's odd metadata or size; what cannot be shown raises
-        with Image.open(BytesIO(data), formats=[kind for kind in _KINDS if kind in Image.OPEN]) as opened:
-            opened.draft("RGB", (side, side))  # a JPEG is decoded at a fraction of its size
-            image = ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I;16") or image.mode == "I":
-                image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
-            if image.has_transparency_data:
-                image = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-            image = image.convert("RGB")
-            image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
-            return image
+        return decode(data, side)
 
 
 @dataclass
