@@ -33,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vgtools.blocks import Corpus, Packed
 from vgtools.checkpoint import builtin_path
+from vgtools.nn import SHAPES, linear_cross_entropy
+from vgtools.steps import plan
 from vgtools.systems import voken_lm as system
 from vgtools.train import TrainConfig, train
 
@@ -51,7 +53,7 @@ def loss(way: str) -> None:
     for _ in range(2):
         start = bench.clock()
         if way == "ours":
-            found = system.linear_cross_entropy(rows, weight, bias, target)
+            found = linear_cross_entropy(rows, weight, bias, target)
         else:
             found = F.cross_entropy(F.linear(rows, weight, bias), target, reduction="sum")
         found.backward()
@@ -78,7 +80,7 @@ def model_of(names: tuple[str, ...]) -> system.VisuallySupervisedLM:
     from transformers import AutoConfig, AutoModelForMaskedLM
 
     torch.manual_seed(0)
-    values = dict(system.SHAPES["bert-small"])
+    values = dict(SHAPES["bert-small"])
     lm = AutoModelForMaskedLM.from_config(AutoConfig.for_model(values.pop("model_type"), **values, vocab_size=VOCABULARY))
     return system.VisuallySupervisedLM(lm, system.VokenLMConfig(names, VOKENS))
 
@@ -120,7 +122,7 @@ def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
     pairs = np.column_stack([rng.integers(1000, VOCABULARY, size), rng.integers(0, VOKENS, size)])
     corpus = Corpus([Packed("drawn", pairs, np.array([len(pairs)]))], 126)
     recipe = system.Recipe((101,), (102,), 103, 0, VOCABULARY, VOKENS)
-    data = system.make_batches(corpus, recipe, system.plan(len(corpus), count, count, epochs=1))
+    data = system.make_batches(corpus, recipe, plan(len(corpus), count, count, epochs=1))
     (ready,) = system.collate(corpus, np.arange(count), recipe, 0)
     ways: dict[str, Callable[[], list[float]]] = {
         "mlm": lambda: own_steps(("mlm",), data, number),

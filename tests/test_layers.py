@@ -44,6 +44,7 @@ LAYERS = [
         "finetuning",
         "encoding",
         "regions",
+        "steps",
         "boxes",
         "region_features",
         "parses",

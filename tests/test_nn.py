@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from tests.tiny import WIDTH, save_encoder, text
 from vgtools.checkpoint import Encoder, load_encoder
 from vgtools.io import DataError, Exit
-from vgtools.nn import PackedEncoder
+from vgtools.nn import SHAPES, PackedEncoder, linear_cross_entropy
 from vgtools.text import Tokens, tokenize
 
 KINDS = ("bert", "roberta", "distilbert")
@@ -111,3 +112,59 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pyte
 def test_more_layers_than_there_are_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has 3 layers, the last 4 were wanted"):
         PackedEncoder(load(tmp_path, "bert"), 4)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("chunk", [1, 3, 10, 64])
+def test_chunked_cross_entropy_equals_the_materialised_one(chunk: int, biased: bool) -> None:
+    torch.manual_seed(1)
+    target = torch.randint(0, 7, (10,))
+    sides = []
+    for way in (0, 1):
+        torch.manual_seed(2)
+        rows, weight = torch.randn(10, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
+        bias = torch.randn(7, requires_grad=True) if biased else None
+        if way:
+            loss = F.cross_entropy(F.linear(rows, weight, bias), target, reduction="sum")
+        else:
+            loss = linear_cross_entropy(rows, weight, bias, target, chunk=chunk)
+        (0.3 * loss).backward()
+        sides.append([loss.detach(), rows.grad, weight.grad, *([bias.grad] if bias is not None else [])])
+    for mine, wanted in zip(*sides, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_chunked_cross_entropy_in_bfloat16_is_near_and_keeps_float32_gradients() -> None:
+    torch.manual_seed(1)
+    rows, weight, bias = torch.randn(64, 32, requires_grad=True), torch.randn(50, 32, requires_grad=True), torch.randn(50)
+    target = torch.randint(0, 50, (64,))
+    wanted = F.cross_entropy(F.linear(rows, weight, bias), target, reduction="sum")
+    exact = torch.autograd.grad(wanted, (rows, weight))
+    found = linear_cross_entropy(rows, weight, bias, target, torch.bfloat16, chunk=16)
+    assert found.item() == pytest.approx(wanted.item(), rel=5e-3)
+    for mine, right in zip(torch.autograd.grad(found, (rows, weight)), exact, strict=True):
+        assert mine.dtype == torch.float32
+        assert F.cosine_similarity(mine.flatten(), right.flatten(), dim=0) > 0.999
+
+
+def test_cross_entropy_of_nothing_is_zero_and_needs_no_gradient_in_evaluation() -> None:
+    rows, weight = torch.zeros(0, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
+    loss = linear_cross_entropy(rows, weight, None, torch.zeros(0, dtype=torch.int64))
+    loss.backward()
+    assert loss.item() == 0
+    assert not weight.grad.any()
+    with torch.no_grad():
+        assert not linear_cross_entropy(torch.ones(2, 5), weight, None, torch.tensor([0, 1])).requires_grad
+
+
+def test_shapes_are_those_of_the_paper() -> None:
+    from transformers import AutoConfig
+
+    for name, (layers, width, heads, inner) in {
+        "bert-base": (12, 768, 12, 3072), "bert-small": (6, 512, 8, 2048),
+        "roberta-base": (12, 768, 12, 3072), "roberta-small": (6, 512, 8, 2048),
+    }.items():  # fmt: skip
+        values = dict(SHAPES[name])
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+        found = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
+        assert found == (layers, width, heads, inner)

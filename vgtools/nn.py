@@ -1,4 +1,4 @@
-"""Layers that two or more systems use: the padding-free text encoder.
+"""Layers that two or more systems use: the padding-free text encoder, heads and losses of masked language models.
 
 A text encoder spends most of its time on padding when sentences of different lengths share a batch. `PackedEncoder` lays the
 tokens of many sentences behind one another, (T, H), so that linear layers, norms and activations see no padding, and runs
@@ -7,7 +7,7 @@ attention once for each run of sentences of equal length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vgtools.checkpoint import Encoder
+from vgtools.checkpoint import Encoder, special_ids
 from vgtools.io import DataError, Exit
 
 Array = np.ndarray[Any, Any]
@@ -226,3 +226,152 @@ def _runs(lengths: Sequence[int] | Array) -> list[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(sizes)) + 1
     edges = [0, *cuts.tolist(), len(sizes)]
     return [(b - a, int(sizes[a])) for a, b in pairwise(edges) if b > a]
+
+
+# ------------------------------------------------------------------------------------------------- masked language models
+
+
+# Tan & Bansal 2020 (Vokenization), section 4.2 and Table 2; `vocab_size` and the padding id come from the tokenizer.
+_SMALL = {"num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
+_ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+SHAPES: dict[str, dict[str, Any]] = {
+    "bert-base": {"model_type": "bert"},
+    "bert-small": {"model_type": "bert", **_SMALL},
+    "roberta-base": _ROBERTA,
+    "roberta-small": _ROBERTA | _SMALL,
+}
+
+
+def new_lm(shape: Mapping[str, Any], tokenizer: Any) -> Any:
+    """Return an untrained masked language model for a tokenizer, drawn from torch's random state.
+
+    Args:
+        shape: a transformers configuration with its `model_type`; sizes that follow from the tokenizer are set here.
+        tokenizer: gives vocabulary and padding id.
+    """
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    values = dict(shape)
+    kind = values.pop("model_type")
+    pad = special_id(tokenizer, ("[PAD]", "<pad>"))
+    if kind == "roberta":  # its positions are counted from behind the padding id
+        values.setdefault("max_position_embeddings", 512 + pad + 1)
+    ends = [ids[0] for ids in special_ids(tokenizer) if ids]
+    config = AutoConfig.for_model(
+        kind,
+        **values | {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad},
+        **({"bos_token_id": ends[0], "eos_token_id": ends[1]} if kind == "roberta" and len(ends) == 2 else {}),
+    )
+    return AutoModelForMaskedLM.from_config(config)
+
+
+def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
+    """Return the part of a masked language model's head before its decoder, which can then run in chunks.
+
+    Raises:
+        DataError: the head is of no shape known here.
+    """
+    bert = getattr(getattr(lm, "cls", None), "predictions", None)
+    if hasattr(bert, "transform"):
+        return bert.transform  # type: ignore[union-attr,no-any-return]
+    roberta = getattr(lm, "lm_head", None)
+    if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
+        return lambda rows: roberta.layer_norm(F.gelu(roberta.dense(rows)))  # type: ignore[union-attr]
+    raise DataError(
+        f"the head of a {lm.config.model_type} model is not known here; BERT, RoBERTa or one of their shape was wanted",
+        code=Exit.CONFIG,
+    )
+
+
+def special_id(tokenizer: Any, names: Sequence[str]) -> int:
+    """Return the id of a special token that goes by one of several names.
+
+    Raises:
+        DataError: the tokenizer has none of them.
+    """
+    for name in names:
+        found = tokenizer.token_to_id(name)
+        if found is not None:
+            return int(found)
+    raise DataError(
+        f"the tokenizer has no {' or '.join(names)}, which masked language models need; choose another --tokenizer",
+        code=Exit.CONFIG,
+    )
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Sum of the cross entropies of a linear layer's outputs, a few rows at a time; gradients are made in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, dtype: torch.dtype, chunk: int, learn: bool
+    ) -> Tensor:
+        learn = learn and any(ctx.needs_input_grad)
+        total = torch.zeros((), device=rows.device)
+        low, low_rows = weight.to(dtype), rows.to(dtype)
+        to_rows = torch.empty_like(low_rows) if learn else None
+        to_weight = torch.zeros_like(weight, dtype=torch.float32) if learn else None
+        to_bias = torch.zeros_like(bias, dtype=torch.float32) if learn and bias is not None else None
+        for start in range(0, len(rows), chunk):
+            part, wanted = low_rows[start : start + chunk], target[start : start + chunk, None]
+            logits = (part @ low.T).float()  # (chunk, C)
+            if bias is not None:
+                logits += bias
+            norm = logits.logsumexp(1, keepdim=True)
+            total += (norm - logits.gather(1, wanted)).sum()
+            if to_rows is not None and to_weight is not None:
+                slope = logits.sub_(norm).exp_()  # softmax, in the place of the logits
+                slope.scatter_add_(1, wanted, slope.new_full((1, 1), -1.0).expand_as(wanted))
+                if to_bias is not None:
+                    to_bias += slope.sum(0)
+                slope = slope.to(dtype)
+                torch.mm(slope, low, out=to_rows[start : start + chunk])
+                if dtype == torch.float32:
+                    to_weight.addmm_(slope.T, part)
+                else:
+                    to_weight += slope.T @ part
+        if learn:
+            ctx.save_for_backward(to_rows, to_weight, to_bias)
+            ctx.dtypes = rows.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        to_rows, to_weight, to_bias = ctx.saved_tensors
+        scale = grads[0]
+        return (
+            (to_rows * scale).to(ctx.dtypes[0]),
+            (to_weight * scale).to(ctx.dtypes[1]),
+            None if to_bias is None else to_bias * scale,
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    dtype: torch.dtype = torch.float32,
+    chunk: int | None = None,
+) -> Tensor:
+    """Return the summed cross entropy of `rows @ weight.T + bias`, whose full table never stands in memory.
+
+    Args:
+        rows: (N, H).
+        weight: (C, H).
+        bias: (C,) or none.
+        target: (N,) int64 below C.
+        dtype: numbers that the products are computed with; sums and the softmax are float32.
+        chunk: rows at a time; by default as many as 64 MB of logits hold (512 MB on a GPU).
+
+    Returns:
+        Scalar, the sum over N; 0 for N = 0.
+    """
+    if chunk is None:
+        chunk = max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
+    with torch.autocast(rows.device.type, enabled=False):
+        return _LinearCrossEntropy.apply(rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled())  # type: ignore[no-any-return,no-untyped-call]

@@ -16,7 +16,7 @@ import torch
 
 from tests.tiny import save_feats
 from tests.tiny_lm import make_tokenizer, save_packed, save_rows, save_shape, save_tokenizer, sentences, voken_rows
-from vgtools import cli
+from vgtools import cli, steps
 from vgtools.checkpoint import fingerprint, load_encoder, open_run
 from vgtools.systems import voken_lm
 
@@ -115,7 +115,7 @@ def test_rows_packed_files_and_a_pipe_give_the_same_weights(
 def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     flags = ["--epochs", 2, "--valid", data / "valid.jsonl", "--eval-every", 3, "--checkpoint-steps", 2, "--micro-batch", 3]
     assert pretrain(data, tmp_path / "whole", *flags) == 0
-    real = voken_lm.mean_record
+    real = steps.mean_record
 
     def interrupted(notes: dict[str, Any], record: dict[str, Any], due: bool) -> Any:
         if record["step"] == 5:  # in the middle of the first epoch, between two records
@@ -125,7 +125,7 @@ def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest
         return real(notes, record, due)
 
     with monkeypatch.context() as patch:
-        patch.setattr(voken_lm, "mean_record", interrupted)
+        patch.setattr(steps, "mean_record", interrupted)
         assert pretrain(data, tmp_path / "cut", *flags) == (75 if way == "signal" else 130)
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
     assert not (tmp_path / "cut" / "run.json").exists()

@@ -17,6 +17,8 @@ from tests.tiny_lm import SHAPE, make_tokenizer
 from vgtools.blocks import Corpus, Packed
 from vgtools.checkpoint import as_encoder, fingerprint
 from vgtools.io import DataError
+from vgtools.nn import new_lm
+from vgtools.steps import plan
 from vgtools.systems import voken_lm as system
 from vgtools.systems.voken_lm import (
     Batch,
@@ -27,10 +29,7 @@ from vgtools.systems.voken_lm import (
     control_vokens,
     evaluate,
     halve,
-    linear_cross_entropy,
     make_batches,
-    new_lm,
-    plan,
 )
 from vgtools.train import TrainConfig, TrainState, own_tensors, train
 
@@ -68,49 +67,6 @@ def batch_of(ids: list[list[int]], masked: list[int], tokens: list[int], places:
 
 
 # ------------------------------------------------------------------------------------------------------------------ losses
-
-
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("chunk", [1, 3, 10, 64])
-def test_chunked_cross_entropy_equals_the_materialised_one(chunk: int, biased: bool) -> None:
-    torch.manual_seed(1)
-    target = torch.randint(0, 7, (10,))
-    sides = []
-    for way in (0, 1):
-        torch.manual_seed(2)
-        rows, weight = torch.randn(10, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
-        bias = torch.randn(7, requires_grad=True) if biased else None
-        if way:
-            loss = F.cross_entropy(F.linear(rows, weight, bias), target, reduction="sum")
-        else:
-            loss = linear_cross_entropy(rows, weight, bias, target, chunk=chunk)
-        (0.3 * loss).backward()
-        sides.append([loss.detach(), rows.grad, weight.grad, *([bias.grad] if bias is not None else [])])
-    for mine, wanted in zip(*sides, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_chunked_cross_entropy_in_bfloat16_is_near_and_keeps_float32_gradients() -> None:
-    torch.manual_seed(1)
-    rows, weight, bias = torch.randn(64, 32, requires_grad=True), torch.randn(50, 32, requires_grad=True), torch.randn(50)
-    target = torch.randint(0, 50, (64,))
-    wanted = F.cross_entropy(F.linear(rows, weight, bias), target, reduction="sum")
-    exact = torch.autograd.grad(wanted, (rows, weight))
-    found = linear_cross_entropy(rows, weight, bias, target, torch.bfloat16, chunk=16)
-    assert found.item() == pytest.approx(wanted.item(), rel=5e-3)
-    for mine, right in zip(torch.autograd.grad(found, (rows, weight)), exact, strict=True):
-        assert mine.dtype == torch.float32
-        assert F.cosine_similarity(mine.flatten(), right.flatten(), dim=0) > 0.999
-
-
-def test_cross_entropy_of_nothing_is_zero_and_needs_no_gradient_in_evaluation() -> None:
-    rows, weight = torch.zeros(0, 5, requires_grad=True), torch.randn(7, 5, requires_grad=True)
-    loss = linear_cross_entropy(rows, weight, None, torch.zeros(0, dtype=torch.int64))
-    loss.backward()
-    assert loss.item() == 0
-    assert not weight.grad.any()
-    with torch.no_grad():
-        assert not linear_cross_entropy(torch.ones(2, 5), weight, None, torch.tensor([0, 1])).requires_grad
 
 
 def test_losses_worked_out_by_hand() -> None:
@@ -185,19 +141,6 @@ def test_other_heads_are_refused() -> None:
     lm.config.layer_norm_eps = 1e-12
     with pytest.raises(DataError, match="head of a distilbert model is not known"):
         VisuallySupervisedLM(lm, VokenLMConfig(("mlm",)))
-
-
-def test_shapes_are_those_of_the_paper() -> None:
-    from transformers import AutoConfig
-
-    for name, (layers, width, heads, inner) in {
-        "bert-base": (12, 768, 12, 3072), "bert-small": (6, 512, 8, 2048),
-        "roberta-base": (12, 768, 12, 3072), "roberta-small": (6, 512, 8, 2048),
-    }.items():  # fmt: skip
-        values = dict(system.SHAPES[name])
-        config = AutoConfig.for_model(values.pop("model_type"), **values)
-        found = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
-        assert found == (layers, width, heads, inner)
 
 
 # ----------------------------------------------------------------------------------------------------------------- batches
@@ -300,18 +243,6 @@ def test_the_losses_of_two_halves_add_up_to_those_of_the_batch() -> None:
     assert len(halve(one)) == 1
 
 
-def test_ahead_keeps_order_and_passes_errors_on() -> None:
-    def source() -> Any:
-        yield from range(5)
-        raise ValueError("broken")
-
-    found = []
-    with pytest.raises(ValueError, match="broken"):
-        for item in system.ahead(source()):
-            found.append(item)
-    assert found == list(range(5))
-
-
 # ---------------------------------------------------------------------------------------------------------------- controls
 
 
@@ -396,15 +327,6 @@ def test_tied_weights_are_saved_once_and_come_back(tmp_path: Path) -> None:
     list(train(other, batches, config, weights={"mlm": 1.0, "voken_cls": 1.0}, state=TrainState.load(tmp_path / "checkpoint")))
     assert fingerprint(other) == fingerprint(model)
     assert other.lm.get_output_embeddings().weight is other.lm.get_input_embeddings().weight
-
-
-def test_records_are_means_over_the_steps_since_the_last_and_live_in_the_notes() -> None:
-    notes: dict[str, Any] = {}
-    step = {"epoch": 1, "step": 1, "lr": 0.1, "gradient": 2.0, "loss": 3.0, "mlm": 1.0}
-    assert system.mean_record(notes, step, False) is None
-    found = system.mean_record(notes, step | {"step": 2, "loss": 5.0, "mlm": 2.0}, True)
-    assert found == {"epoch": 1, "step": 2, "lr": 0.1, "gradient": 2.0, "loss": 4.0, "mlm": 1.5}
-    assert notes == {}
 
 
 def test_bfloat16_is_near_float32() -> None:

@@ -218,7 +218,7 @@ def _encoder(shape: str | None, tokenizer: str | None, encoder: str | None, seed
 
     from vgtools.checkpoint import as_encoder, load_masked_lm, load_tokenizer
     from vgtools.io import read_json, require
-    from vgtools.systems.voken_lm import SHAPES, new_lm
+    from vgtools.nn import SHAPES, new_lm
 
     torch.manual_seed(seed)
     if encoder is not None:
@@ -282,7 +282,7 @@ def _fit(
     """Train until the last step, or to the step in which a signal asks to stop."""
     import torch
 
-    from vgtools import io, parallel
+    from vgtools import io, parallel, steps
     from vgtools.checkpoint import fingerprint, pick_dtype
     from vgtools.systems import voken_lm as system
     from vgtools.train import train
@@ -306,7 +306,7 @@ def _fit(
         save({"use_reentrant": False})
     if switches["compiled"]:
         model.lm.base_model.compile()
-    schedule = system.plan(
+    schedule = steps.plan(
         len(corpus), config["batch_size"], config["micro_batch"], config["epochs"], config["steps"], parallel.world()
     )
     first = parallel.rank() == 0
@@ -314,16 +314,16 @@ def _fit(
     saved, last_saved = time.monotonic(), run.state.step
     with io.Progress("pretrain", "steps", schedule.steps, quiet=quiet) as bar:
         bar.advance(run.state.step)
-        steps = train(
+        records = train(
             model,
             batches,
-            system.train_config(config, schedule),
+            steps.train_config(config, schedule),
             weights=config["weights"],
             state=run.state,
             halve=system.halve,
         )
         pieces = run.state.notes.get("pieces", 1)
-        for record in steps:
+        for record in records:
             if record.pop("end"):
                 continue
             if pieces != run.state.notes.get("pieces", 1):
@@ -336,7 +336,7 @@ def _fit(
             judge = bool(held) and (
                 ends if config["eval_every"] is None else step % config["eval_every"] == 0 or step == schedule.steps
             )
-            mean = system.mean_record(run.state.notes, record, ends or judge or step % config["log_every"] == 0)
+            mean = steps.mean_record(run.state.notes, record, ends or judge or step % config["log_every"] == 0)
             if mean is not None:
                 size = max(1, min(config["batch_size"], config["micro_batch"]) // pieces)
                 found = system.evaluate(model, held, recipe, size, device) if judge and first else None

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -20,28 +19,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools import parallel
 from vgtools.blocks import Corpus, Packed, check_range, mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
-from vgtools.train import Batches, TrainConfig
+from vgtools.nn import linear_cross_entropy, mlm_hidden, special_id
+from vgtools.steps import Plan, step_batches
+from vgtools.train import Batches
 
 Array = np.ndarray[Any, Any]
 
 LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
 CONTROLS = ("random", "shuffle", "reverse", "tokens")
 IGNORED = -1  # a token without a voken
-_ORDER, _MASK, _FIXED, _CONTROL = range(4)  # what a random generator is for; the first of its seeds
-
-# Section 4.2 and the shapes of Table 2; `vocab_size` and the padding id come from the tokenizer.
-_SMALL = {"num_hidden_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048}
-_ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-SHAPES: dict[str, dict[str, Any]] = {
-    "bert-base": {"model_type": "bert"},
-    "bert-small": {"model_type": "bert", **_SMALL},
-    "roberta-base": _ROBERTA,
-    "roberta-small": _ROBERTA | _SMALL,
-}
+_MASK, _FIXED, _CONTROL = range(1, 4)  # what a random generator is for; the first of its seeds (0: the order of blocks)
 
 
 # --------------------------------------------------------------------------------------------------------------- the model
@@ -180,150 +170,6 @@ class VisuallySupervisedLM(nn.Module):
     def own_weights(self) -> dict[str, Tensor]:
         """Return the weights beside the language model's: the voken heads'."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith("lm.")}
-
-
-def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
-    """Return the part of a masked language model's head before its decoder, which can then run in chunks.
-
-    Raises:
-        DataError: the head is of no shape known here.
-    """
-    bert = getattr(getattr(lm, "cls", None), "predictions", None)
-    if hasattr(bert, "transform"):
-        return bert.transform  # type: ignore[union-attr,no-any-return]
-    roberta = getattr(lm, "lm_head", None)
-    if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
-        return lambda rows: roberta.layer_norm(F.gelu(roberta.dense(rows)))  # type: ignore[union-attr]
-    raise DataError(
-        f"the head of a {lm.config.model_type} model is not known here; BERT, RoBERTa or one of their shape was wanted",
-        code=Exit.CONFIG,
-    )
-
-
-def new_lm(shape: Mapping[str, Any], tokenizer: Any) -> Any:
-    """Return an untrained masked language model for a tokenizer, drawn from torch's random state.
-
-    Args:
-        shape: a transformers configuration with its `model_type`; sizes that follow from the tokenizer are set here.
-        tokenizer: gives vocabulary and padding id.
-    """
-    from transformers import AutoConfig, AutoModelForMaskedLM
-
-    values = dict(shape)
-    kind = values.pop("model_type")
-    pad = special_id(tokenizer, ("[PAD]", "<pad>"))
-    if kind == "roberta":  # its positions are counted from behind the padding id
-        values.setdefault("max_position_embeddings", 512 + pad + 1)
-    ends = [ids[0] for ids in _specials(tokenizer)]
-    config = AutoConfig.for_model(
-        kind,
-        **values | {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": pad},
-        **({"bos_token_id": ends[0], "eos_token_id": ends[1]} if kind == "roberta" and len(ends) == 2 else {}),
-    )
-    return AutoModelForMaskedLM.from_config(config)
-
-
-def _specials(tokenizer: Any) -> list[list[int]]:
-    from vgtools.checkpoint import special_ids
-
-    return [ids for ids in special_ids(tokenizer) if ids]
-
-
-def special_id(tokenizer: Any, names: Sequence[str]) -> int:
-    """Return the id of a special token that goes by one of several names.
-
-    Raises:
-        DataError: the tokenizer has none of them.
-    """
-    for name in names:
-        found = tokenizer.token_to_id(name)
-        if found is not None:
-            return int(found)
-    raise DataError(
-        f"the tokenizer has no {' or '.join(names)}, which masked language models need; choose another --tokenizer",
-        code=Exit.CONFIG,
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------------ losses
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Sum of the cross entropies of a linear layer's outputs, a few rows at a time; gradients are made in the forward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, dtype: torch.dtype, chunk: int, learn: bool
-    ) -> Tensor:
-        learn = learn and any(ctx.needs_input_grad)
-        total = torch.zeros((), device=rows.device)
-        low, low_rows = weight.to(dtype), rows.to(dtype)
-        to_rows = torch.empty_like(low_rows) if learn else None
-        to_weight = torch.zeros_like(weight, dtype=torch.float32) if learn else None
-        to_bias = torch.zeros_like(bias, dtype=torch.float32) if learn and bias is not None else None
-        for start in range(0, len(rows), chunk):
-            part, wanted = low_rows[start : start + chunk], target[start : start + chunk, None]
-            logits = (part @ low.T).float()  # (chunk, C)
-            if bias is not None:
-                logits += bias
-            norm = logits.logsumexp(1, keepdim=True)
-            total += (norm - logits.gather(1, wanted)).sum()
-            if to_rows is not None and to_weight is not None:
-                slope = logits.sub_(norm).exp_()  # softmax, in the place of the logits
-                slope.scatter_add_(1, wanted, slope.new_full((1, 1), -1.0).expand_as(wanted))
-                if to_bias is not None:
-                    to_bias += slope.sum(0)
-                slope = slope.to(dtype)
-                torch.mm(slope, low, out=to_rows[start : start + chunk])
-                if dtype == torch.float32:
-                    to_weight.addmm_(slope.T, part)
-                else:
-                    to_weight += slope.T @ part
-        if learn:
-            ctx.save_for_backward(to_rows, to_weight, to_bias)
-            ctx.dtypes = rows.dtype, weight.dtype
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        to_rows, to_weight, to_bias = ctx.saved_tensors
-        scale = grads[0]
-        return (
-            (to_rows * scale).to(ctx.dtypes[0]),
-            (to_weight * scale).to(ctx.dtypes[1]),
-            None if to_bias is None else to_bias * scale,
-            None,
-            None,
-            None,
-            None,
-        )
-
-
-def linear_cross_entropy(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    dtype: torch.dtype = torch.float32,
-    chunk: int | None = None,
-) -> Tensor:
-    """Return the summed cross entropy of `rows @ weight.T + bias`, whose full table never stands in memory.
-
-    Args:
-        rows: (N, H).
-        weight: (C, H).
-        bias: (C,) or none.
-        target: (N,) int64 below C.
-        dtype: numbers that the products are computed with; sums and the softmax are float32.
-        chunk: rows at a time; by default as many as 64 MB of logits hold (512 MB on a GPU).
-
-    Returns:
-        Scalar, the sum over N; 0 for N = 0.
-    """
-    if chunk is None:
-        chunk = max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
-    with torch.autocast(rows.device.type, enabled=False):
-        return _LinearCrossEntropy.apply(rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled())  # type: ignore[no-any-return,no-untyped-call]
 
 
 # -------------------------------------------------------------------------------------------------------------------- data
@@ -535,118 +381,16 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
     return tuple(halves)
 
 
-class Plan(NamedTuple):
-    """How a corpus is cut into steps."""
-
-    per_epoch: int  # steps an epoch
-    accumulate: int  # batches a step, of each process
-    steps: int  # of all epochs
-    epochs: int
-
-
-def plan(
-    blocks: int,
-    batch_size: int,
-    micro_batch: int,
-    epochs: int | None = None,
-    steps: int | None = None,
-    processes: int = 1,
-) -> Plan:
-    """Return how many steps an epoch of some blocks has, and how many batches a step.
-
-    The steps of an epoch are of equal size but for one block: none is small, and none is left out.
-
-    Args:
-        blocks: in an epoch.
-        batch_size: most blocks a step.
-        micro_batch: most blocks in memory at a time (one more in a rare case: a step is never cut finer than its blocks).
-        epochs: to train, unless `steps` says how many steps.
-        steps: of all epochs together; the last epoch may end early.
-        processes: that share a step.
-
-    Raises:
-        DataError: a step has fewer blocks than there are processes.
-    """
-    per_epoch = -(-blocks // batch_size)
-    most, least = -(-blocks // per_epoch), blocks // per_epoch
-    if least < processes:
-        raise DataError(f"a step has {least} blocks for {processes} processes; a larger --batch-size or fewer processes")
-    accumulate = min(-(-most // (micro_batch * processes)), least // processes)
-    total = steps if steps is not None else (epochs or 1) * per_epoch
-    return Plan(per_epoch, accumulate, total, -(-total // per_epoch))
-
-
 def make_batches(corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.device | str = "cpu") -> Batches:
-    """Return the batches of an epoch as a pure function of (seed, epoch), as `train` wants them, built in a thread ahead.
+    """Return the batches of an epoch as `train` wants them; see `step_batches`."""
 
-    With several processes each gets its own part of every step: a step is the same however many share it.
-    """
-    rank, world = parallel.rank(), parallel.world()
+    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+        return collate(corpus, numbers, recipe, epoch, parts, device)
 
-    def batches(epoch: int, first: int) -> Iterator[Batch]:
-        order = np.random.default_rng([_ORDER, recipe.seed, epoch]).permutation(len(corpus))
-        for index, numbers in enumerate(np.array_split(order, schedule.per_epoch)):
-            if epoch * schedule.per_epoch + index >= schedule.steps:
-                return
-            done = first - index * schedule.accumulate
-            if done < schedule.accumulate:
-                parts = collate(corpus, np.sort(numbers), recipe, epoch, schedule.accumulate * world, device)
-                yield from parts[rank::world][max(0, done) :]
-
-    return lambda epoch, first: ahead(batches(epoch, first))
+    return step_batches(len(corpus), recipe.seed, schedule, build)
 
 
-def ahead(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield what an iterable yields; the next item is made in a thread while the caller works on this one."""
-    source, end = iter(items), object()
-    with ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(next, source, end)
-        while (item := pending.result()) is not end:
-            pending = thread.submit(next, source, end)
-            yield item
-
-
-# ------------------------------------------------------------------------------------------------ training and evaluation
-
-
-def train_config(config: Mapping[str, Any], schedule: Plan) -> TrainConfig:
-    """Return the optimiser's settings; a warm-up below 1 is a share of all steps.
-
-    Source: Tan & Bansal 2020, section 4.2 (learning rate 2e-4); eps, betas, decay and clipping are those of the published code.
-    """
-    warmup = config["warmup"]
-    return TrainConfig(
-        epochs=schedule.epochs,
-        steps=schedule.steps,
-        lr=config["lr"],
-        schedule=config["schedule"],
-        warmup=round(warmup * schedule.steps if warmup < 1 else warmup),
-        weight_decay=config["weight_decay"],
-        eps=1e-6,
-        clip=config["clip"],
-        accumulate=schedule.accumulate,
-        seed=config["seed"],
-        log_every=1,
-    )
-
-
-def mean_record(notes: dict[str, Any], record: Mapping[str, Any], due: bool) -> dict[str, Any] | None:
-    """Add a step's losses to those since the last record; where one is due, return it with their means.
-
-    Args:
-        notes: of the training's state: a run that goes on ends with the same records.
-        record: of one step.
-        due: the steps so far are a record.
-    """
-    window = notes.setdefault("window", {"steps": 0, "sums": {}})
-    place = {key: record[key] for key in ("epoch", "step", "lr", "gradient")}
-    window["steps"] += 1
-    for name in record.keys() - place.keys():
-        window["sums"][name] = window["sums"].get(name, 0.0) + record[name]
-    if not due:
-        return None
-    del notes["window"]
-    return place | {name: window["sums"][name] / window["steps"] for name in sorted(window["sums"])}
+# ------------------------------------------------------------------------------------------------ evaluation
 
 
 @torch.no_grad()
