@@ -86,7 +86,7 @@ def save_squad(folder: Path, version: str = "1.1", count: int = 8, longest: int 
     for name, seed in (("train", 0), ("dev", 1)):
         found = []
         for text, label in sentences(count, seed, longest):
-            words = text.split() + ["fen"]
+            words = [*text.split(), "fen"]
             has = bool(label) or version == "1.1"
             if not label and version == "1.1":
                 words[words.index(NO)] = YES
