@@ -18,7 +18,7 @@ from vgtools import finetuning as f
 from vgtools.checkpoint import as_encoder, load_encoder, save_run
 from vgtools.encoding import Inputs, encode, plan_epoch
 from vgtools.io import DataError
-from vgtools.systems.voken_lm import new_lm
+from vgtools.nn import new_lm
 from vgtools.tasks import Answer, Example, find_task
 from vgtools.train import TrainConfig, train
 

@@ -26,6 +26,7 @@ from vgtools.encoding import Inputs, Schedule, encode, plan_epoch, predictions, 
 from vgtools.io import DataError, Exit, Progress, Stop, atomic_write, dumps, sha256_file
 from vgtools.nn import is_out_of_memory
 from vgtools.predictions import prediction_row, score_predictions, with_answers
+from vgtools.steps import ahead
 from vgtools.tasks import Example, ReadStats, Task, read_examples
 from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, train
 
@@ -87,7 +88,7 @@ def make_batches(
     steps: int,
     device: torch.device | str = "cpu",
 ) -> Batches:
-    """Return the batches of an epoch as `train` wants them, up to the last step."""
+    """Return the batches of an epoch as `train` wants them, up to the last step, built in a thread ahead."""
     lengths = inputs.lengths
 
     def batches(epoch: int, first: int) -> Iterator[Batch]:
@@ -95,7 +96,7 @@ def make_batches(
         for units in plan[first : max(0, steps - epoch * len(plan))]:
             yield collate(inputs, units, tuner.pad, tuner.segments, device)
 
-    return batches
+    return lambda epoch, first: ahead(batches(epoch, first))
 
 
 def train_config(settings: Mapping[str, Any], plan: Schedule, seed: int, epochs: int) -> TrainConfig:
