@@ -228,7 +228,6 @@ def test_memory_that_runs_out_halves_batches(
         return forward
 
     monkeypatch.setattr(finetuning.FineTuner, "forward", most(4))
-    assert finetune(data, "sst-2", tmp_path / "run", "--steps", 1, "--no-test") == 2  # with --epochs
     flags = ["finetune", "sst-2", data / "sst-2", "-e", data / "encoder", "--no-test"]
     flags += ["--steps", 4, "--device", "cpu", "--max-length", 40]
     capfd.readouterr()
@@ -322,6 +321,8 @@ def test_bad_rows_are_named(
         (["sst-2", "sst-2", "-e", "encoder"], 2, "--output"),
         (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--stride", "3"], 2, "is about SQuAD"),
         (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--null-threshold", "3"], 2, "is about squad-2.0"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--patience", "3", "--keep", "last"], 2, "keeps the best epoch"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--epochs", "3", "--steps", "3"], 2, "not both"),
         (["sst-2", "nowhere", "-e", "encoder", "-o", "r"], 66, "nowhere: is not a directory"),
         (["sst-2", "sst-2", "-e", "./nowhere", "-o", "r"], 66, "is not a model directory"),
         (["sst-2", "sst-2", "-e", "encoder", "-o", "r"], 78, "takes 64 tokens, 126 were wanted; --max-length 64 is the most"),

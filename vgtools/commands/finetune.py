@@ -43,10 +43,11 @@ def finetune(
     stride: Annotated[int | None, Flag(min=1, help="SQuAD: tokens from one window to the next [paper].")] = None,
     warmup: Annotated[float | None, Flag(min=0, max=1, help="Share of the steps in which the rate rises [paper].")] = None,
     weight_decay: Annotated[float, Flag(min=0, help="On matrices; the paper has none.")] = 0.0,
-    seed: Annotated[int | None, Flag(help="First seed: of the head, the order and the dropout [9595].")] = None,
+    seed: Annotated[int | None, Flag(min=0, help="First seed: of the head, the order and the dropout [9595].")] = None,
     seeds: Annotated[int, Flag(min=1, help="So many seeds, counted up from --seed.")] = 1,
     keep: Annotated[
-        str | None, Flag(help="last (as the paper) or best: the epoch whose weights are kept [last; with --patience best].")
+        str | None,
+        Flag(help="Epoch whose weights are kept: last (the paper chooses none) or best [last; with --patience best]."),
     ] = None,
     patience: Annotated[int | None, Flag(min=1, help="Stop a seed after so many epochs that were not its best.")] = None,
     null_threshold: Annotated[
@@ -63,11 +64,11 @@ def finetune(
     """Fine-tune an encoder on a downstream task with the papers' settings, over one or more seeds, and score it.
 
     TASK's official files lie in DATA under the names that --list shows. Prints one record an epoch and seed: losses and the
-    official metrics on the dev set, in percent; "headline" is their mean. The median, mean and spread over the seeds and the
-    score of the most frequent class go to stderr.
+    official metrics on the dev set, in percent; "headline" is their mean, "best" says that the weights are kept so far. The
+    median, mean and spread over the seeds and the score of the most frequent class go to stderr.
 
-    The run directory holds run.json, metrics.jsonl, and for each seed predictions.jsonl (MNLI and test files: predictions.
-    SPLIT.jsonl) and model/, which transformers opens. Scores of saved predictions need no model: --score.
+    The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers opens, predictions.jsonl, and
+    for MNLI's second dev set and test files predictions.SPLIT.jsonl. Scores of saved predictions need no model: --score.
 
     Batches hold neighbours in length, so that little is padding. Where memory does not suffice they are cut into halves,
     whose gradients add up to the same step.
@@ -107,6 +108,8 @@ def finetune(
         raise typer.BadParameter("is about squad-2.0, where questions may have no answer", param_hint="--null-threshold")
     choice(dtype, ("float32", "bfloat16"), "--dtype")
     choice(keep or "last", ("last", "best"), "--keep")
+    if patience and keep == "last":
+        raise typer.BadParameter("keeps the best epoch; --keep last is the other way", param_hint="--patience")
     if output == "-":
         raise typer.BadParameter("a run is a directory", param_hint="-o")
     files = _files(task, data, {"train": train, "dev": dev, "test": test}, no_test)
@@ -234,9 +237,10 @@ def _run(
     folder = run_folder(output)
     with io.Stop() as stop, contextlib.ExitStack() as stack:
         stack.callback(io.Lock(folder).release)
+        if restart and any((folder / name).exists() for name in ("run.json", "checkpoint.safetensors")):
+            for old in folder.glob("seed-*/model"):  # first, so that a kill here leaves a run that can be restarted
+                shutil.rmtree(old.parent)
         run = TrainingRun(folder, "finetune", config, restart)
-        for old in folder.glob("seed-*") if restart else ():
-            shutil.rmtree(old)
         for record in run.records:
             sys.stdout.buffer.write(io.dumps(record))
         if not run.complete:
