@@ -335,9 +335,10 @@ class FineTuning:
             if str(seed) in run.state.notes["seeds"]:
                 continue
             if run.state.notes.get("seed") != seed:
-                before, run.state = run.state, TrainState()
-                run.state.saved = before.saved
-                run.state.notes = before.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
+                state = TrainState()
+                state.saved = run.state.saved
+                state.notes = run.state.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
+                run.state = state  # lets go of the network and the optimiser of the seed before
             self._kept = []
             self.bar.advance(number * self.plan.steps + run.state.step - self.bar.done)
             tuner, encoder = self.new(seed)

@@ -20,6 +20,7 @@ from tests.conftest import Runner
 from tests.tiny import save_encoder
 from vgtools import cli, finetuning
 from vgtools.checkpoint import open_run, read_run
+from vgtools.io import Lock
 from vgtools.tasks import TASKS, find_task, read_examples
 
 FAST = ["--epochs", 2, "--lr", 3e-3, "--batch-size", 8, "--max-length", 40, "--device", "cpu", "-q"]
@@ -335,6 +336,19 @@ def test_wrong_flags_are_refused(
     assert cli.run(["finetune", *flags]) == code
     assert said in capfd.readouterr().err
     assert not (data / "r").exists()
+
+
+def test_a_second_writer_and_a_strange_folder_are_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    lock = Lock(tmp_path / "run")
+    assert finetune(data, "sst-2", tmp_path / "run") == 75
+    assert "is being written by process" in capfd.readouterr().err
+    lock.release()
+    (tmp_path / "run" / "mine.txt").write_text("kept")
+    assert finetune(data, "sst-2", tmp_path / "run", "--restart") == 73
+    assert (tmp_path / "run" / "mine.txt").read_text() == "kept"
 
 
 def test_several_processes_are_refused(data: Path, tmp_path: Path, vg: Runner) -> None:
