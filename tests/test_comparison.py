@@ -175,10 +175,6 @@ def test_layout(two: list[str]) -> None:
     assert c.layout(found)[1][1][1] == "93.8 ± 8.8 †"
 
 
-def test_markdown_keeps_bars_inside_their_cell() -> None:
-    assert c.markdown(["Run", "A"], [["x|y", "1"]], ["Note."]) == "| Run | A |\n|---|--:|\n| x\\|y | 1 |\n\nNote.\n"
-
-
 def test_grounding_ratio_from_captions_or_their_list(tmp_path: Path) -> None:
     captions, listed = tmp_path / "captions.jsonl", tmp_path / "types.jsonl"
     captions.write_text("".join(json.dumps({"image": "i", "text": t}) + "\n" for t in ("a dog and a cat", "the dog", "cats")))

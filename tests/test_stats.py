@@ -238,3 +238,7 @@ def test_reported_rows_are_marked() -> None:
     assert all(r["source"] == "reported in the paper" for r in rows.values())
     assert (rows["Wiki103"]["jsd_1"], rows["Wiki103"]["grounding_ratio"]) == (0.01, 0.266)
     assert stats.name_of(rows["MS COCO"]) == "MS COCO (reported in the paper)"
+
+
+def test_markdown_keeps_bars_inside_their_cell() -> None:
+    assert stats.markdown(["Run", "A"], [["x|y", "1"]], ["Note."]) == "| Run | A |\n|---|--:|\n| x\\|y | 1 |\n\nNote.\n"

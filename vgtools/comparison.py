@@ -344,16 +344,6 @@ def _remarks(records: Sequence[Record], key: str, differences: bool, bold: bool)
     return lines
 
 
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str] = ()) -> str:
-    """Return a table in markdown; the first column is text, the others are numbers."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(plain(cell).strip().replace("|", "\\|") for cell in cells) + " |\n"
-
-    rule = "|---|" + "--:|" * (len(headings) - 1) + "\n"
-    return line(headings) + rule + "".join(map(line, rows)) + "".join(f"\n{plain(remark)}\n" for remark in remarks)
-
-
 # -------------------------------------------------------------------------------------------- gain and grounding ratio
 
 

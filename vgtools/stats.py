@@ -401,13 +401,28 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], remarks:
         console.print(Text(remark, style="dim"))
 
 
-def print_corpora(records: Sequence[dict[str, Any]]) -> None:
-    """Print records of corpora as Table 1, measures that none of them has left out."""
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str] = ()) -> str:
+    """Return a table in markdown; the first column is text, the others are numbers."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(io.plain(cell).strip().replace("|", "\\|") for cell in cells) + " |\n"
+
+    rule = "|---|" + "--:|" * (len(headings) - 1) + "\n"
+    return line(headings) + rule + "".join(map(line, rows)) + "".join(f"\n{io.plain(remark)}\n" for remark in remarks)
+
+
+def corpora_table(records: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return headings, rows and remarks of records of corpora as Table 1, measures that none of them has left out."""
     columns = [c for c in COLUMNS if any(r.get(c[0]) is not None for r in records)]
-    rows = (
+    rows = [
         [name_of(r), *("–" if (v := r.get(key)) is None else form.format(v) for key, _, _, form in columns)] for r in records
-    )
-    print_table(["Corpus", *(heading for _, heading, _, _ in columns)], rows, notes(records))
+    ]
+    return ["Corpus", *(heading for _, heading, _, _ in columns)], rows, notes(records)
+
+
+def print_corpora(records: Sequence[dict[str, Any]]) -> None:
+    """Print records of corpora as Table 1."""
+    print_table(*corpora_table(records))
 
 
 def print_types(records: Sequence[dict[str, Any]]) -> None:

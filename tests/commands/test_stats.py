@@ -170,3 +170,13 @@ def test_it_needs_no_torch(here: Path) -> None:
     )
     done = subprocess.run([*vg_command()[:1], "-c", code], capture_output=True, text=True, cwd=here)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_markdown_beside_the_paper_s_rows(vg: Runner, here: Path) -> None:
+    done = vg("stats", "wiki.txt", "--table", "--reported", cwd=here)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert lines[0].startswith("| Corpus | Tokens | Sentences |")
+    assert lines[2].startswith("| wiki.txt | 14 | 2 |")
+    assert lines[3].startswith("| MS COCO (reported in the paper) | 7,000,000 |")
+    assert vg("stats", "--vokens", "-", "--table", cwd=here).returncode == 2

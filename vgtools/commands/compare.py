@@ -110,7 +110,7 @@ def compare(
 def _print(records: Sequence[dict[str, Any]], tables: Sequence[tuple[Any, Any, Any]], markdown: bool) -> None:
     """Print records into a pipe, tables to a terminal or as markdown."""
     if markdown:
-        from vgtools.comparison import markdown as form
+        from vgtools.stats import markdown as form
 
         io.open_stream("-").write("\n".join(form(*table) for table in tables).encode())
     elif sys.stdout is not None and sys.stdout.isatty():
@@ -177,11 +177,12 @@ def _weights(refs: Sequence[str], noise: str | None, magnitude: float | None, se
     if noise is not None:
         size = magnitude if magnitude is not None else found[0].total
         records.append(w.save_noisy(refs[0], noise, size, seed, offline=offline))
-    names = list(dict.fromkeys(name for d in found for name in d.by_name))
-    cells = [[name, *(f"{d.by_name[name]:.2e}" if name in d.by_name else "-" for d in found)] for name in names]
-    total = ["all shared parameters", *(f"{d.total:.2e}" for d in found)]
-    remarks = [f"Mean |difference| from {refs[0]}; {', '.join(f'{d.numbers:,}' for d in found)} numbers in both."]
+    rows = [
+        [ref, f"{d.total:.2e}", f"{d.numbers:,}", str(len(d.alone)), max(d.by_name, key=d.by_name.__getitem__)]
+        for ref, d in zip(refs[1:], found, strict=True)
+    ]
+    remarks = [f"Mean |difference| from {refs[0]} over the parameters in both; by name in the JSON records."] if rows else []
     remarks += [
         f"Written to {r['output']}: mean |noise| {r['magnitude']:.2e}, seed {r['seed']}." for r in records if "output" in r
     ]
-    _print(records, [(["Weight", *refs[1:]], [*cells, total], remarks)], table)
+    _print(records, [(["Encoder", "Difference", "Parameters", "Tensors not in both", "Largest in"], rows, remarks)], table)

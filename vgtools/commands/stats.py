@@ -71,6 +71,7 @@ def stats(
         ),
     ] = None,
     reported: Annotated[bool, typer.Option("--reported", help="Add the rows of the paper's Table 1, marked as such.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Print the table of corpora as markdown, also into a pipe.")] = False,
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the table into this file.")] = None,
     memory: Annotated[
         int,
@@ -119,8 +120,10 @@ def stats(
         raise typer.BadParameter("- can be read only once")
     if plot is not None and not plot.endswith(".svg"):
         raise typer.BadParameter(f"draws an .svg, not {plot!r}", param_hint="--plot")
-    if plot is not None and (grounded_types or not names):
-        raise typer.BadParameter("--plot draws the table of corpora; name a CORPUS, without --grounded-types")
+    if (plot is not None or table) and (grounded_types or not names):
+        raise typer.BadParameter("--plot and --table are about corpora; name a CORPUS, without --grounded-types")
+    if table and voken_files:
+        raise typer.BadParameter("is the table of corpora; ask for --vokens by itself", param_hint="--table")
     from vgtools import ngrams
     from vgtools import stats as s
     from vgtools.text import load_stop_words
@@ -161,10 +164,12 @@ def stats(
             printed.append((show, []))
             for record in records:
                 printed[-1][1].append(record)
-                if not terminal:  # in a pipe each when it is ready
+                if not terminal and not table:  # in a pipe each when it is ready
                     out.write(io.dumps(record))
                     out.flush()
-    for show, shown in printed if terminal else ():
+    if table:
+        out.write(s.markdown(*s.corpora_table(printed[0][1])).encode())
+    for show, shown in printed if terminal and not table else ():
         if shown:
             show(shown)
     if target is not None:
