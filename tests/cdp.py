@@ -152,9 +152,18 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press a named key: Tab, Enter, Escape, ArrowRight …"""
-        code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Delete": 46, "End": 35, "Home": 36}[
-            key
-        ]
+        code = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            "ArrowLeft": 37,
+            "ArrowUp": 38,
+            "ArrowRight": 39,
+            "ArrowDown": 40,
+            "Delete": 46,
+            "End": 35,
+            "Home": 36,
+        }[key]
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 

@@ -41,19 +41,21 @@ def test_a_file_is_read_in_its_order_over_several_calls(tmp_path: Path) -> None:
     parser = CoNLLU(str(path))
     assert len(next(parser(["A dog doesn't run."])).spans) == 6
     assert [len(p.spans) for p in parser(["", "It sits", " "])] == [0, 2, 0]
+    assert len(next(CoNLLU(str(path))(["It sits"])).spans) == 2, "what comes before is passed by"
 
 
 @pytest.mark.parametrize(
     ("lines", "text", "message"),
     [
-        (FILE, "A cat doesn't run.", r"p\.conllu:2: the word 'dog' stands where the text has \"catdoesn'trun\.\""),
-        (FILE, "A dog doesn't run. It sits down", r"p\.conllu: ends before the text"),
+        (FILE, "A cat doesn't run.", r"p\.conllu: has no sentence for the text \"A cat doesn't run\.\" behind line 0"),
+        (FILE, "A dog doesn't run. It sits down", r"p\.conllu: has no sentence for the text"),
+        (FILE, "A dog doesn't run. It stands", r"p\.conllu:11: the text .* goes on with 'Itstands', this sentence does not"),
         ("1\tA\n", "A", r"p\.conllu:1: is not CoNLL-U"),
         ("1 A a DET _ _ 0 root _ _\n", "A", r"p\.conllu:1: is not CoNLL-U"),
         ("# x\n1\tA\t_\t_\t_\t_\t9\tdet\t_\t_\n", "A", r"p\.conllu:2: a word of the sentence has the head 9; .* 1 words"),
         ("1\tA\t_\t_\t_\t_\tx\tdet\t_\t_\n", "A", r"p\.conllu:1: is not CoNLL-U"),
         ("1\tA\t_\t_\t_\t_\t-1\tdet\t_\t_\n", "A", r"p\.conllu:1: is not CoNLL-U"),
-        ("1\t\t_\t_\t_\t_\t0\troot\t_\t_\n", "A", r"p\.conllu:1: the word '' stands where"),
+        ("1\t\t_\t_\t_\t_\t0\troot\t_\t_\n", "A", r"p\.conllu: has no sentence for the text"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, lines: str, text: str, message: str) -> None:

@@ -26,6 +26,7 @@ COMMANDS = (
     "finetune",
     "show",
     "stats",
+    "probe-attention",
     "compare",
     "env",
 )

@@ -113,15 +113,18 @@ def _spacy(ref: str) -> Parser:
 class CoNLLU:
     """Parses of a CoNLL-U file: one text is one or more of its sentences, compared without white space.
 
+    The file may hold more than the texts that are asked for, in the same order: sentences that do not begin the text are
+    passed by.
+
     Raises:
         DataError: the file is missing (66); when asked for texts: a line that is not CoNLL-U, other words than the text's, or
-            no sentence left (65), with file and line.
+            no sentence for it (65), with file and line.
     """
 
     def __init__(self, path: str) -> None:
         if path != "-" and not Path(path).is_file():
             raise DataError("does not exist; a CoNLL-U file was wanted", path, code=Exit.NO_INPUT)
-        self.path, self._sentences = path, _sentences(path)
+        self.path, self._sentences, self._line = path, _sentences(path), 0
 
     def __call__(self, texts: Sequence[str]) -> Iterator[Parse]:
         """Yield the parses of the next texts."""
@@ -129,21 +132,24 @@ class CoNLLU:
 
     def _parse(self, text: str) -> Parse:
         places = [i for i, c in enumerate(text) if not c.isspace()]
-        plain, at, parse = "".join(text[i] for i in places), 0, Parse([], [], [])
+        plain, at, parse, begin = "".join(text[i] for i in places), 0, Parse([], [], []), self._line
         while at < len(plain):
             line, rows = next(self._sentences, (None, []))
             if line is None:
-                raise DataError(f"ends before the text {text!r:.80}; wanted the captions' sentences in their order", self.path)
+                raise DataError(
+                    f"has no sentence for the text {text!r:.80} behind line {begin}; wanted those of the captions, in order",
+                    self.path,
+                )
+            self._line = line
+            forms = ["".join(form.split()) for form, _ in rows]
+            if not all(forms) or not plain.startswith("".join(forms), at):
+                if at == 0:
+                    continue
+                raise DataError(
+                    f"the text {text!r:.80} goes on with {plain[at : at + 20]!r}, this sentence does not", self.path, line
+                )
             base = len(parse.spans)
-            for form, ways in rows:
-                bare = "".join(form.split())
-                if not bare or plain[at : at + len(bare)] != bare:
-                    raise DataError(
-                        f"the word {form!r:.40} stands where the text has {plain[at : at + 20]!r} ({text!r:.80}); wanted the "
-                        "captions' sentences in their order",
-                        self.path,
-                        line,
-                    )
+            for bare, (_, ways) in zip(forms, rows, strict=True):
                 span = (places[at], places[at + len(bare) - 1] + 1)
                 for head, relation in ways:
                     parse.spans.append(span)

@@ -14,15 +14,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.checkpoint import Encoder, load_encoder, special_ids
-from vgtools.io import DataError, Progress
+from vgtools.checkpoint import Encoder, check_same, load_encoder, special_ids
+from vgtools.io import DataError, Progress, read_json, read_jsonl
 from vgtools.parses import Parse, Parser
+from vgtools.prepare import Tally
+from vgtools.probe_report import WORD, Example, make_groups
 from vgtools.regions import Regions, RegionSet, box_fault, clip, iou
 from vgtools.systems.attention_scores import ENTITY, Key, Scores
 from vgtools.text import Tokens, row_starts, tokenize
@@ -207,6 +210,59 @@ def read_caption(row: Mapping[str, Any], side: str, regions: Regions, path: str,
             spans.append((start, end))
             golds.append(clip(gold, *sides) * scale)
     return Caption(line, image, text, side, spans, golds)
+
+
+def read_captions(
+    path: str, regions: Regions, sides: Mapping[str, str] | None, tally: Tally, limit: int | None = None
+) -> Iterator[Caption]:
+    """Yield the captions of a stream that can be probed, checked; what cannot be is met or counted by the tally.
+
+    Args:
+        path: rows as `vg prepare flickr30k-entities` writes them; `.gz`, `.zst` or `-`.
+        regions: of the photos.
+        sides: split of the rows -> report that they count for; rows of other splits are passed by. None takes all as `report`.
+        tally: meets bad rows; counts photos without regions.
+        limit: stop after this many captions.
+    """
+    found = 0
+    for line, row in read_jsonl(path, {"image": str, "text": str}):
+        side = "report" if sides is None else sides.get(str(row.get("split")))
+        if side is None:
+            continue
+        try:
+            caption = read_caption(row, side, regions, path, line)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        if caption is None:
+            tally.left_out["photo without regions"] += 1
+            continue
+        yield caption
+        found += 1
+        if found == limit:
+            return
+
+
+def check_captions(path: str, regions: Regions, sides: Mapping[str, str] | None, limit: int | None = None) -> None:
+    """Read all captions once, before a model is loaded: what is wrong with a row is said before the work, not after it.
+
+    Raises:
+        DataError: a bad row; or there is no caption with an entity for one of the sides.
+    """
+    counts = Counter(c.side for c in read_captions(path, regions, sides, Tally(), limit) if c.spans)
+    for split, side in (sides or {"": "report"}).items():
+        if not counts[side]:
+            which = f' of the split "{split}"' if split else ""
+            raise DataError(f"has no caption{which} with an entity that has a box, on a photo that has regions", path)
+
+
+def check_backbone(ref: str, regions: Regions) -> None:
+    """Refuse regions that were made with another backbone than those that a vg run was trained on."""
+    info = Path(ref) / "run.json"
+    if info.is_file():
+        trained = read_json(info).get("backbone")
+        if trained:
+            check_same("backbone", regions.manifest.get("backbone"), trained, regions.path)
 
 
 # ---------------------------------------------------------------------------------------------------------------- queries
@@ -548,3 +604,26 @@ def word_attention(encoder: JointEncoder, caption: Caption, regions: RegionSet, 
         layers = encoder.attentions(batch.ids, batch.text_mask, batch.regions, batch.region_mask)
         found = [layer[0, :, at.to(layer.device), batch.ids.shape[1] :].float().cpu().numpy() for layer in layers]
     return np.asarray(np.stack(found) * (last >= first)[:, None])
+
+
+def look_closely(
+    encoder: JointEncoder, captions: Iterable[Caption], regions: Regions, best: Sequence[int], chosen: Sequence[int]
+) -> Iterator[Example]:
+    """Yield captions with what each word attends to, by one head of each layer; captions that do not fit are left out.
+
+    Args:
+        encoder: the model.
+        captions: to look at.
+        regions: of their photos.
+        best: (L,) head of each layer, from 0.
+        chosen: layers of the figure, from 0.
+    """
+    for caption in captions:
+        words = [m.span() for m in WORD.finditer(caption.text)]
+        if not words or len(tokenize(encoder.tokenizer, [caption.text]).ids) > encoder.max_tokens:
+            continue
+        found = regions.of(caption.image)
+        weights = word_attention(encoder, caption, found, words)[np.arange(len(best)), list(best)]  # (L, W, R)
+        groups = make_groups(caption.text, caption.spans, caption.boxes, found, weights[list(chosen)])
+        names = [f"{layer + 1}-{head + 1}" for layer, head in enumerate(best)]
+        yield Example(caption.image, caption.text, words, found, groups, names, list(chosen), weights, None)

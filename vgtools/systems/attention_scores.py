@@ -65,6 +65,19 @@ class Cell:
         active = self.attention > ACTIVE
         return int(np.argmax(np.where(active, self.accuracy, -1.0))) if active.any() and self.total else None
 
+    def by_layer(self, heads: int, layers: int = 6) -> tuple[list[int], list[int]]:
+        """Return the best head of each layer (an active one where there is one), and the `layers` layers with the best.
+
+        Args:
+            heads: H.
+            layers: how many to choose; they come in order.
+
+        Source: section 3.2, "the best heads of 6 layers that achieve the highest entity grounding accuracy".
+        """
+        value = np.where(self.attention > ACTIVE, self.accuracy + 1, self.accuracy).reshape(-1, heads)
+        best, top = value.argmax(1), value.max(1)
+        return best.tolist(), np.sort(np.argsort(-top, kind="stable")[:layers]).tolist()
+
     def resampled(self) -> tuple[Array, Array]:
         """Return accuracies (S, L × H) and baselines (S,) of the resamplings that hold a query."""
         some = self.drawn_total > 0

@@ -1,0 +1,162 @@
+"""Text-side probes against loops over texts, heads and words."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from tests import tiny_probe as t
+from tests.tiny import save_encoder
+from vgtools.parses import CoNLLU
+from vgtools.systems import text_probes as probes
+from vgtools.systems.attention_probes import open_encoder
+from vgtools.systems.text_probes import TextProbe, classical_mds, divergences, surface, word_heads
+
+TEXTS = ["bam dis , fom .", "bamxx bam bam", "kas", "lim nut ! bas", "", "gat gat gat gat gat gat gat ?"]
+
+
+def softmaxed(seed: int, *shape: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape) * 2).softmax(-1)
+
+
+def test_surface_patterns_equal_brute_force() -> None:
+    rows, heads, size, lengths = 3, 4, 6, [6, 3, 5]
+    mask = torch.arange(size) < torch.tensor(lengths)[:, None]
+    layer = softmaxed(0, rows, heads, size, size) * mask[:, None, None]
+    layer = layer / layer.sum(-1, keepdim=True)
+    targets = torch.from_numpy(np.random.default_rng(1).random((rows, 3, size)) < 0.4) & mask[:, None]
+    patterns, entropy, first = surface(layer, mask, targets)
+    for head in range(heads):
+        wanted, bits, one = np.zeros(6), 0.0, 0.0
+        for row, n in enumerate(lengths):
+            a = layer[row, head, :n, :n].numpy()
+            for kind in range(3):
+                wanted[kind] += sum(a[i, j] for i in range(n) for j in range(n) if targets[row, kind, j]) / n
+            wanted[3] += sum(a[i, i - 1] for i in range(1, n)) / n
+            wanted[4] += sum(a[i, i + 1] for i in range(n - 1)) / n
+            wanted[5] += sum(a[i, i] for i in range(n)) / n
+            bits += -sum(a[i, j] * np.log(a[i, j]) for i in range(n) for j in range(n)) / n
+            one += -sum(a[0, j] * np.log(a[0, j]) for j in range(n))
+        np.testing.assert_allclose(patterns[:, head], wanted)
+        assert entropy[head].item() == pytest.approx(bits)
+        assert first[head].item() == pytest.approx(one)
+
+
+def test_words_gather_their_sub_words() -> None:
+    size, heads = 6, 3
+    layer = softmaxed(2, 1, heads, size, size)
+    words = torch.zeros(1, 4, size, dtype=torch.bool)  # the fourth word has no token
+    words[0, 0, 1:3] = words[0, 1, 3] = words[0, 2, 4] = True
+    forth, back = word_heads(layer, words)
+    members = [[1, 2], [3], [4]]
+    for head in range(heads):
+        a = layer[0, head].numpy()
+        whole = np.array([[np.mean([sum(a[q, k] for k in v) for q in w]) for v in members] for w in members])
+        np.fill_diagonal(whole, -1)
+        assert forth[0, head, :3].tolist() == whole.argmax(1).tolist()
+        assert back[0, head, :3].tolist() == whole.argmax(0).tolist()
+
+
+def test_divergences_equal_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, rows, size, lengths = 5, 2, 4, [4, 2]
+    mask = torch.arange(size) < torch.tensor(lengths)[:, None]
+    layers = softmaxed(3, heads, rows, size, size) * mask[None, :, None]
+    layers = layers / layers.sum(-1, keepdim=True)
+    wanted = np.zeros((heads, heads))
+    for i in range(heads):
+        for j in range(heads):
+            for row, n in enumerate(lengths):
+                for q in range(n):
+                    p, r = layers[i, row, q, :n].numpy(), layers[j, row, q, :n].numpy()
+                    m = (p + r) / 2
+                    wanted[i, j] += (np.sum(p * np.log(p / m)) + np.sum(r * np.log(r / m))) / 2 / n
+    np.testing.assert_allclose(divergences(layers, mask), wanted, atol=1e-12)
+    monkeypatch.setattr(probes, "_MIXED", 1)  # one head at a time
+    np.testing.assert_allclose(divergences(layers, mask), wanted, atol=1e-12)
+
+
+def test_scaling_gives_points_of_the_plane_back() -> None:
+    points = np.random.default_rng(0).standard_normal((7, 2)) * [5, 1]
+    squared = ((points[:, None] - points[None]) ** 2).sum(-1)
+    found = classical_mds(squared)
+    np.testing.assert_allclose(((found[:, None] - found[None]) ** 2).sum(-1), squared, atol=1e-9)
+    np.testing.assert_allclose(found, classical_mds(squared))
+    assert classical_mds(np.zeros((1, 1))).tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "visualbert"])
+def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str) -> None:
+    from transformers import AutoModel
+
+    path = t.save_visualbert(tmp_path / "e") if kind == "visualbert" else save_encoder(tmp_path / "e", kind)
+    conllu = tmp_path / "p.conllu"
+    conllu.write_text(t.conllu([x for x in TEXTS if x]))
+    probe = TextProbe(open_encoder(str(path)), CoNLLU(str(conllu)), batch_size=2, distances=4)
+    probe.run(iter([*TEXTS[:3], *TEXTS[3:]]))
+    found = list(probe.records(None))
+    model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    sums, entropy, right, total, offsets, attention = defaultdict(float), 0.0, Counter(), Counter(), defaultdict(Counter), []
+    kept = [x for x in TEXTS if x]
+    for text, parse in zip(kept, CoNLLU(str(conllu))(kept), strict=True):
+        encoded = tokenizer.encode(text)
+        with torch.no_grad():
+            given = {"input_ids": torch.tensor([encoded.ids]), "attention_mask": torch.ones(1, len(encoded.ids)).long()}
+            a = torch.stack([x[0] for x in model(**given, output_attentions=True).attentions]).numpy()
+        attention.append(a)
+        n = a.shape[-1]
+        points = [i for i, (s, e) in enumerate(encoded.offsets) if e > s and text[s:e] in ",.!?"]
+        sums["cls"] += a[..., 0].mean(-1)
+        sums["sep"] += a[..., n - 1].mean(-1)
+        sums["punctuation"] += a[..., points].sum(-1).mean(-1)
+        sums["next"] += np.trace(a, 1, 2, 3) / n
+        sums["previous"] += np.trace(a, -1, 2, 3) / n
+        sums["self"] += np.trace(a, 0, 2, 3) / n
+        entropy += -(a * np.log(a)).sum(-1).mean(-1)
+        tokens = [[i for i, (s, e) in enumerate(encoded.offsets) if s < d and e > c and e > s] for c, d in parse.spans]
+        whole = np.array([[a[..., v][..., w, :].sum(-1).mean(-1) for v in tokens] for w in tokens]).transpose(2, 3, 0, 1)
+        whole[..., range(len(tokens)), range(len(tokens))] = -1
+        for word, (head, relation) in enumerate(zip(parse.heads, parse.relations, strict=True)):
+            if head >= 0:
+                for key in (relation, "all"):
+                    right[key, 0] += whole[..., word, :].argmax(-1) == head
+                    right[key, 1] += whole[..., :, word].argmax(-1) == head
+                    total[key] += 1
+                    offsets[key][head - word] += 1
+    heads = [r for r in found if r["kind"] == "text-head"]
+    for key, value in sums.items():
+        np.testing.assert_allclose([r[key] for r in heads], 100 * value.ravel() / len(kept), atol=1e-3)
+    np.testing.assert_allclose([r["entropy"] for r in heads], entropy.ravel() / len(kept), atol=1e-4)
+    words = [r for r in found if r["kind"] == "dependency"]
+    assert {(r["relation"], r["direction"]) for r in words} == {(k, d) for k in total for d in probes.DIRECTIONS}
+    for r in words:
+        wanted = 100 * right[r["relation"], probes.DIRECTIONS.index(r["direction"])] / total[r["relation"]]
+        np.testing.assert_allclose(r["accuracies"], wanted, atol=1e-3)
+        assert r["accuracy"] == pytest.approx(wanted.max(), abs=1e-3)
+        assert r["words"] == total[r["relation"]]
+        assert offsets[r["relation"]][r["offset"]] == max(offsets[r["relation"]].values())
+        assert r["offset_accuracy"] == pytest.approx(100 * max(offsets[r["relation"]].values()) / r["words"], abs=1e-3)
+    summary = found[-1]
+    assert (summary["texts"], summary["compared_texts"], summary["skipped"]) == (5, 4, {"text without a token": 1})
+    divergence = probe.divergence()
+    assert divergence is not None
+    p, q = ([a.reshape(-1, *a.shape[2:])[k] for a in attention[:4]] for k in (0, -1))
+    pairs = [(x * np.log(2 * x / (x + y)) + y * np.log(2 * y / (x + y))).sum(-1).mean() / 2 for x, y in zip(p, q, strict=True)]
+    assert divergence[0, -1] == pytest.approx(np.mean(pairs), rel=1e-4)
+
+
+def test_long_texts_are_counted_and_nothing_is_still_a_result(tmp_path: Path) -> None:
+    probe = TextProbe(open_encoder(str(save_encoder(tmp_path / "e", positions=16))), distances=0)
+    probe.run(iter(["bam " * 20, " "]))
+    assert list(probe.records()) == [
+        {
+            "kind": "text-summary", "texts": 0, "tokens": 0, "layers": 3, "heads": 2, "compared_texts": 0,
+            "skipped": {"text longer than the encoder": 1, "text without a token": 1},
+        }
+    ]  # fmt: skip
+    assert probe.divergence() is None

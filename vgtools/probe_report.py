@@ -1,0 +1,554 @@
+"""Figures, tables and the page of `vg probe-attention`, from its records and a few captions looked at closely.
+
+Source: Li et al. 2020 (What Does BERT with Vision Look At?), figures 1, 3, 4 and 5, table 2; Clark et al. 2019 (What Does BERT
+Look At?), figures 2, 4 and 6.
+
+Axes: L layers, W words, R regions.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from vgtools import __version__
+from vgtools.io import atomic_write, dumps, plain
+from vgtools.plots import ACCENT, INK, LINE, PALE, SOFT, Axes, Board
+from vgtools.regions import RegionSet, iou
+from vgtools.report import csp_hash, locate, readable, script_json, thumbnail
+from vgtools.sources import read_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Array = np.ndarray[Any, Any]
+Record = Mapping[str, Any]
+
+COLOURS = ("#d97706", "#2563eb", "#16a34a", "#db2777", "#7c3aed", "#0891b2", "#b45309", "#65a30d")
+OTHER = "#6b7280"  # regions that no gold box is near to
+_ACTIVE_REGION = 0.1  # a region without gold is shown where a word gives it this share of its attention
+_MOST_OTHERS = 4
+_OVERLAP = 0.5
+WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")
+
+
+def _of(records: Iterable[Record], kind: str) -> list[Record]:
+    return [r for r in records if r["kind"] == kind]
+
+
+# ---------------------------------------------------------------------------------------------------------------- figures
+
+
+def _scatter(board: Board, axes: Axes, accuracies: Array, active: Array, baseline: float, bound: float | None) -> None:
+    """Draw every head of every layer: active ones dark and large, the others light and small; the baseline as a line."""
+    heads = accuracies.shape[1]
+    right = axes.left + axes.width
+    board.line(axes.left, axes.y(baseline), right, axes.y(baseline), "#8a8378")
+    if bound is not None and bound <= axes.high:
+        board.line(axes.left, axes.y(bound), right, axes.y(bound), "#8a8378", dashed=True)
+    for alive in (False, True):
+        for layer, head in np.argwhere(active == alive).tolist():
+            value = float(accuracies[layer, head])
+            # Heads stand beside one another, or equal ones would hide each other.
+            x = axes.x(layer + 1) + ((head + 0.5) / heads - 0.5) * 0.5 * axes.width / axes.steps
+            share = "active" if alive else "not active"
+            board.dot(
+                x,
+                axes.y(value),
+                4 if alive else 2.2,
+                ACCENT if alive else PALE,
+                f"{layer + 1}-{head + 1}: {value:.1f} %, {share}",
+            )
+
+
+def _top(values: Iterable[float]) -> float:
+    return min(100.0, 5.0 * math.ceil(max(*values, 4.0) * 1.08 / 5))
+
+
+def entity_figure(records: Sequence[Record]) -> Board | None:
+    """Return figure 3: entity grounding accuracy of all heads by layer; None where there are none."""
+    heads, summary = _of(records, "head"), _of(records, "summary")
+    if not heads:
+        return None
+    shape = (summary[0]["layers"], summary[0]["heads"])
+    values, active = (np.array([h[key] for h in heads]).reshape(shape) for key in ("accuracy", "active"))
+    baseline, bound = summary[0]["baseline"], summary[0]["upper_bound"]
+    board = Board(640, 430, "Entity grounding accuracy of the attention heads by layer")
+    axes = Axes(board, 64, 56, 556, 300, shape[0], _top([float(values.max()), baseline]))
+    axes.frame("Entity grounding", "accuracy, %", "layer")
+    _scatter(board, axes, values, active, baseline, bound)
+    _legend(board, 30, 418, baseline, bound, bound <= axes.high)
+    return board
+
+
+def _legend(
+    board: Board, x: float, y: float, baseline: float | None = None, bound: float | None = None, line: bool = False
+) -> None:
+    board.dot(x + 4, y - 4, 4, ACCENT)
+    board.text(x + 14, y, "active: over 20 % to regions", SOFT, 11)
+    board.dot(x + 180, y - 4, 2.2, PALE)
+    board.text(x + 188, y, "not active", SOFT, 11)
+    board.line(x + 256, y - 4, x + 276, y - 4, "#8a8378")
+    board.text(x + 282, y, "most confident region" + ("" if baseline is None else f": {baseline:.1f} %"), SOFT, 11)
+    if bound is not None:
+        if line:
+            board.line(x + 450, y - 4, x + 470, y - 4, "#8a8378", dashed=True)
+        board.text(x + (476 if line else 450), y, f"upper bound: {bound:.1f} %", SOFT, 11)
+
+
+def relation_figure(records: Sequence[Record], most: int = 9) -> Board | None:
+    """Return figure 4: syntactic grounding accuracy of all heads by layer, a panel a relation; None where there are none."""
+    found = [r for r in _of(records, "relation") if r["entity"] == "either"][:most]
+    if not found:
+        return None
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    board = Board(max(660, 40 + columns * 300), 30 + rows * 280, "Syntactic grounding accuracy of the attention heads by layer")
+    for number, record in enumerate(found):
+        values, mass = np.array(record["accuracies"]), np.array(record["attentions"])
+        left, top = 64 + number % columns * 300, 52 + number // columns * 280
+        axes = Axes(board, left, top, 226, 166, len(values), _top([float(values.max()), record["baseline"]]))
+        axes.frame(_name(record), "", "layer")
+        board.text(left + 226, top - 8, f"{record['pairs']:,} pairs", SOFT, 11, "end")
+        _scatter(board, axes, values, mass > 20, record["baseline"], None)
+    _legend(board, 64, board.height - 12)
+    return board
+
+
+def _name(record: Record) -> str:
+    """Return a relation as the parser calls it, with the paper's name where that is another."""
+    name, paper = record["relation"], record["stanford"]
+    return readable(name if name == paper else f"{name} ({paper})")
+
+
+def _shades(count: int) -> list[str]:
+    """Return colours from blue over green to orange, one a layer."""
+    ends = np.array([[37, 99, 235], [22, 163, 74], [217, 119, 6]], float)
+    at = np.linspace(0, 2, max(count, 2))
+    mixed = [ends[int(min(a, 1))] * (1 - (a - int(min(a, 1)))) + ends[int(min(a, 1)) + 1] * (a - int(min(a, 1))) for a in at]
+    return ["#{:02x}{:02x}{:02x}".format(*(round(v) for v in colour)) for colour in mixed[:count]]
+
+
+def head_map(records: Sequence[Record]) -> Board | None:
+    """Return the heads as points whose distances are their Jensen-Shannon distances; None where none were measured."""
+    heads = [r for r in _of(records, "text-head") if "x" in r]
+    if not heads:
+        return None
+    points = np.array([[h["x"], h["y"]] for h in heads])
+    low, high = points.min(0), points.max(0)
+    scale = 480 / max(*(high - low), 1e-9)
+    board = Board(640, 590, "Attention heads by their Jensen-Shannon distances")
+    board.text(64, 34, "Heads by Jensen-Shannon distance", bold=True, size=14)
+    shades = _shades(max(h["layer"] for h in heads))
+    offset = (480 - (high - low) * scale) / 2
+    for head, point in zip(heads, points, strict=True):
+        x, y = np.array([40, 60]) + offset + (point - low) * scale
+        board.dot(float(x), float(y), 4.5, shades[head["layer"] - 1], head["name"])
+        board.text(float(x) + 6, float(y) + 3, head["name"], SOFT, 8)
+    for layer, shade in enumerate(shades, 1):
+        board.dot(570, 60 + 18 * layer, 4.5, shade)
+        board.text(582, 64 + 18 * layer, f"layer {layer}", SOFT, 11)
+    return board
+
+
+_PANELS = (("cls", "to [CLS]"), ("sep", "to [SEP]"), ("punctuation", "to punctuation"),
+           ("previous", "to the previous token"), ("next", "to the next token"), ("self", "to itself"))  # fmt: skip
+
+
+def pattern_figure(records: Sequence[Record]) -> Board | None:
+    """Return what heads look at by layer, one panel a kind of token, and their entropy; None where there are none."""
+    heads = _of(records, "text-head")
+    if not heads:
+        return None
+    board = Board(960, 860, "What the attention heads look at, by layer")
+    layers = max(h["layer"] for h in heads)
+    for number, (key, name) in enumerate((*_PANELS, ("entropy", "entropy"))):
+        values = [float(h[key]) for h in heads]
+        high = max(values) * 1.08 if key == "entropy" else _top(values)
+        axes = Axes(board, 64 + number % 3 * 306, 52 + number // 3 * 280, 230, 166, layers, max(high, 1e-6))
+        axes.frame(name, "nats" if key == "entropy" else "%", "layer")
+        for head, value in zip(heads, values, strict=True):
+            board.dot(axes.x(head["layer"]), axes.y(value), 3, ACCENT, f"{head['name']}: {value:.2f}")
+    return board
+
+
+# ----------------------------------------------------------------------------------------------------------------- tables
+
+
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(readable(str(c)).replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+
+
+def _percent(value: Any, low: Any = None, high: Any = None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" + ("" if low is None else f" ({low:.1f} to {high:.1f})")
+
+
+def tables(records: Sequence[Record]) -> str:
+    """Return the results as Markdown tables: the summary, layers, Table 2, and the text-side probes."""
+    out = list[str]()
+    for s in _of(records, "summary"):
+        level = f"{100 * s['level']:g} %"
+        out += ["## Entity grounding", "", _row(("", f"accuracy, % ({level} interval)")), "|---|---|"]
+        chosen = "none is active" if s["head"] is None else f"{s['head']}, chosen on {s['selected_on']}"
+        out.append(_row((f"best active head: {chosen}", _percent(s["accuracy"], s.get("low"), s.get("high")))))
+        out.append(_row(("most confident region", _percent(s["baseline"], s.get("baseline_low"), s.get("baseline_high")))))
+        if s["head"] is not None:
+            gain = _percent(s["difference"], s["difference_low"], s["difference_high"])
+            out.append(_row((f"difference, p = {s['p']:.2g}", gain)))
+        out.append(_row(("upper bound: some region is right", _percent(s["upper_bound"]))))
+        counts = f"{s['entities']:,} entities, {s['captions']:,} captions, {s['photos']:,} photos"
+        out += ["", f"{counts}; {s['active_heads']} of {s['layers'] * s['heads']} heads are active.", ""]
+    layers = _of(records, "layer")
+    if layers:
+        out += [_row(("layer", "best", "head", "best active", "mean", "active heads", "to regions, %")), "|---" * 7 + "|"]
+        out += [
+            _row((r["layer"], _percent(r["best"]), r["best_head"], _percent(r["best_active"]), _percent(r["mean"]),
+                  r["active_heads"], _percent(r["attention"])))
+            for r in layers
+        ]  # fmt: skip
+        out.append("")
+    relations = _of(records, "relation")
+    if relations:
+        out += [
+            "## Syntactic grounding",
+            "",
+            _row(("type", "entity is", "pairs", "baseline", "acc", "head", "p")),
+            "|---" * 7 + "|",
+        ]
+        out += [
+            _row((_name(r), r["entity"], f"{r['pairs']:,}", _percent(r["baseline"]),
+                  _percent(r["accuracy"], r.get("low"), r.get("high")), r["head"] or "–", f"{r['p']:.2g}" if "p" in r else "–"))
+            for r in relations
+        ]  # fmt: skip
+        out.append("")
+    words = _of(records, "dependency")
+    if words:
+        head = ("relation", "direction", "words", "head", "accuracy", "best offset", "its accuracy")
+        out += ["## Dependency relations between words", "", _row(head), "|---" * 7 + "|"]
+        out += [
+            _row((_name(r), r["direction"], f"{r['words']:,}", r["head"], _percent(r["accuracy"]), r["offset"],
+                  _percent(r["offset_accuracy"])))
+            for r in words
+        ]  # fmt: skip
+        out.append("")
+    return "\n".join(out)
+
+
+# --------------------------------------------------------------------------------------------------------------- examples
+
+
+@dataclass(frozen=True)
+class Group:
+    """Regions that show one thing."""
+
+    name: str
+    gold: bool  # a gold box is near; else the name carries an asterisk
+    regions: list[int]
+    tint: int  # place in COLOURS, -1 for a region without gold
+
+    @property
+    def colour(self) -> str:
+        """The colour of its boxes in a figure."""
+        return OTHER if self.tint < 0 else COLOURS[self.tint]
+
+    @property
+    def look(self) -> str:
+        """What the page calls that colour."""
+        return "x" if self.tint < 0 else str(self.tint)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One caption under the microscope: what each word attends to, by the best head of each layer."""
+
+    image: str
+    text: str
+    words: list[tuple[int, int]]  # W spans
+    regions: RegionSet
+    groups: list[Group]
+    heads: list[str]  # L names of the best heads
+    chosen: list[int]  # layers of the figure, from 0
+    weights: Array  # (L, W, R) share of the word's attention
+    picture: Image | None  # None: it could not be shown
+
+    def grouped(self) -> Array:
+        """Return the weight of each group: (L, W, groups), sums over its regions."""
+        return np.stack([self.weights[:, :, g.regions].sum(-1) for g in self.groups], -1)
+
+
+def make_groups(
+    text: str, spans: Sequence[tuple[int, int]], boxes: Sequence[Array], regions: RegionSet, weights: Array
+) -> list[Group]:
+    """Sort regions by what they show.
+
+    A region with an IoU of 0.5 or more with a gold box belongs to the phrase whose box it fits best; of each gold box the
+    region closest to it belongs to its phrase, too. Phrases with the same boxes (one chain) are one group. Of the others,
+    those that a word gives 10 % of its attention or more stand alone, four at most, marked with an asterisk.
+
+    Args:
+        text: the caption.
+        spans: P phrases with boxes.
+        boxes: P times (G, 4).
+        regions: of the photo.
+        weights: (layers, W, R) attention of words to regions.
+
+    Source: Li et al. 2020, section 3.2. Deviation: the paper groups by hand.
+    """
+    names, golds = list[str](), list[Array]()
+    for (start, end), gold in zip(spans, boxes, strict=True):
+        if not any(np.array_equal(gold, other) for other in golds):
+            names.append(text[start:end])
+            golds.append(gold)
+    overlap = np.array([iou(gold, regions.boxes).max(0) for gold in golds]).reshape(len(golds), len(regions))
+    owner = np.full(len(regions), -1)
+    if len(golds):
+        best = overlap.argmax(0)
+        owner = np.where(overlap[best, np.arange(len(regions))] >= _OVERLAP, best, -1)
+        for number, gold in enumerate(golds):
+            closest = iou(gold, regions.boxes)
+            for region in closest.argmax(1)[closest.max(1) > 0].tolist():
+                owner[region] = number if owner[region] < 0 else owner[region]
+    found = [
+        Group(name, True, np.flatnonzero(owner == n).tolist(), n % len(COLOURS))
+        for n, name in enumerate(names)
+        if (owner == n).any()
+    ]
+    most = np.where(owner < 0, weights.max((0, 1), initial=0), 0)
+    for region in np.argsort(-most, kind="stable")[:_MOST_OTHERS].tolist():
+        if most[region] >= _ACTIVE_REGION:
+            name = regions.labels[region] if regions.labels else f"region {region + 1}"
+            found.append(Group(name + "*", False, [region], -1))
+    return found
+
+
+def example_figure(example: Example) -> Board:
+    """Return figure 1: the photo with the groups' boxes, and for each chosen layer the weights of words on groups."""
+    groups, words = example.groups, [readable(example.text[a:b]) for a, b in example.words]
+    weights = example.grouped()[example.chosen] if groups else np.zeros((len(example.chosen), len(words), 0))
+    wide, high = 300.0, 300.0 * example.regions.height / max(example.regions.width, 1)
+    cell, line, label = 46, 17, 96
+    panel = label + cell * max(len(groups), 1) + 26
+    columns = min(3, len(example.chosen))
+    rows = -(-len(example.chosen) // columns)
+    tall = 74 + line * len(words) + 22
+    board = Board(24 + wide + 30 + columns * panel, max(60 + high + 20 * len(groups), 30 + rows * tall) + 24, example.text)
+    _scene(board, example, 24, 40, wide, high)
+    board.text(24, 26, readable(example.image)[:48], SOFT, 11)
+    for n, group in enumerate(groups):
+        y = 40 + high + 24 + 20 * n
+        board.box(24, y - 10, 11, 11, group.colour)
+        board.text(42, y, readable(group.name)[:44], size=12)
+    for n, layer in enumerate(example.chosen):
+        left, top = 24 + wide + 30 + n % columns * panel, 26 + n // columns * tall
+        board.text(left + label, top, f"Layer {layer + 1}, head {example.heads[layer]}", bold=True, size=12)
+        for g, group in enumerate(groups):
+            x = left + label + cell * g
+            board.box(x + 2, top + 10, cell - 4, 5, group.colour)
+            board.text(x + cell / 2, top + 30, _short(group.name), SOFT, 9, "middle")
+        for w, word in enumerate(words):
+            y = top + 38 + line * w
+            board.text(left + label - 6, y + 12, word[:14], size=11, anchor="end")
+            for g in range(len(groups)):
+                value = float(weights[n, w, g])
+                board.box(left + label + cell * g + 1, y, cell - 2, line - 2, shade(value))
+                if value >= 0.05:
+                    board.text(
+                        left + label + cell * (g + 0.5),
+                        y + 12,
+                        f"{100 * value:.0f}",
+                        "#ffffff" if value > 0.45 else INK,
+                        10,
+                        "middle",
+                    )
+    return board
+
+
+def _short(name: str) -> str:
+    """Return the last word of a phrase, which in English mostly says what it is about, as far as a column has room."""
+    return readable(([*name.split()] or [""])[-1])[:8]
+
+
+def shade(value: float) -> str:
+    """Return the colour of a share: white for 0, deep teal for 1."""
+    low, high = np.array([244, 243, 239]), np.array([11, 94, 87])
+    mixed = low + (high - low) * math.sqrt(min(max(value, 0.0), 1.0))
+    return "#{:02x}{:02x}{:02x}".format(*(round(float(v)) for v in mixed))
+
+
+def _scene(board: Board, example: Example, x: float, y: float, wide: float, high: float) -> None:
+    """Put the photo and the boxes of the groups on a board."""
+    if example.picture is not None:
+        board.picture(x, y, wide, high, example.picture)
+    else:
+        board.box(x, y, wide, high, LINE)
+        board.text(x + wide / 2, y + high / 2, "the photo cannot be shown", SOFT, 12, "middle")
+    scale = np.array([wide / example.regions.width, high / example.regions.height] * 2)
+    for group in reversed(example.groups):
+        for region in group.regions:
+            x1, y1, x2, y2 = (example.regions.boxes[region] * scale).tolist()
+            board.box(x + x1, y + y1, x2 - x1, y2 - y1, group.colour, group.name, hollow=True)
+
+
+def _data(example: Example) -> dict[str, Any]:
+    """Return what the page's script needs of an example; weights in tenths of a percent."""
+    labels = example.regions.labels or [""] * len(example.regions)
+    return {
+        "words": [readable(example.text[a:b]) for a, b in example.words],
+        "heads": example.heads,
+        "groups": [
+            {"name": readable(g.name), "colour": n if g.gold else "x", "regions": g.regions}
+            for n, g in enumerate(example.groups)
+        ],
+        "labels": [readable(label) for label in labels],
+        "weights": np.round(1000 * example.weights).astype(int).tolist(),
+    }
+
+
+def _parts(example: Example) -> list[dict[str, Any]]:
+    """Lay a caption out: gaps as they are, words by number."""
+    parts, done = list[dict[str, Any]](), 0
+    for number, (start, end) in enumerate(example.words):
+        if start > done:
+            parts.append({"gap": readable(example.text[done:start])})
+        parts.append({"word": readable(example.text[start:end]), "number": number})
+        done = end
+    return [*parts, {"gap": readable(example.text[done:])}]
+
+
+def _uri(picture: Image | None) -> str | None:
+    if picture is None:
+        return None
+    out = BytesIO()
+    picture.save(out, "WEBP", quality=80, method=2)
+    return "data:image/webp;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def page(examples: Sequence[Example], records: Sequence[Record], title: str, credit: str = "") -> bytes:
+    """Return one HTML page: click a word to see what it attends to, region by region, layer by layer.
+
+    Args:
+        examples: captions under the microscope.
+        records: of the probe, for the figure and the summary on top.
+        title: the model's name.
+        credit: whose the photos are.
+
+    Returns:
+        UTF-8; it loads nothing, runs no script but its own, and shows the figure's tables without any.
+
+    Source: Li et al. 2020, figures 1 and 5.
+    """
+    import jinja2
+
+    assets = jinja2.PackageLoader("vgtools", "assets")
+    environment = jinja2.Environment(loader=assets, autoescape=True, undefined=jinja2.StrictUndefined)
+    style, script = (assets.get_source(environment, name)[0] for name in ("probe.css", "probe.js"))
+    summary = next(iter(_of(records, "summary")), None)
+    figures = [f for f in (entity_figure(records), relation_figure(records)) if f is not None]
+    shown = []
+    for example in examples:
+        weights = example.grouped() if example.groups else np.zeros((*example.weights.shape[:2], 0))
+        shown.append(
+            {
+                "image": readable(example.image),
+                "text": readable(example.text),
+                "uri": _uri(example.picture),
+                "width": example.regions.width,
+                "height": example.regions.height,
+                "parts": _parts(example),
+                "boxes": [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in np.round(example.regions.boxes, 1).tolist()],
+                "owner": {r: g.look for g in example.groups for r in g.regions},
+                "groups": [{"name": readable(g.name), "colour": g.look, "count": len(g.regions)} for g in example.groups],
+                "panels": [
+                    {
+                        "name": f"Layer {layer + 1}, head {example.heads[layer]}",
+                        "rows": [
+                            {
+                                "word": readable(example.text[a:b]),
+                                "cells": [[_step(v), round(100 * v)] for v in weights[layer, n].tolist()],
+                            }
+                            for n, (a, b) in enumerate(example.words)
+                        ],
+                    }
+                    for layer in example.chosen
+                ],
+            }
+        )
+    return (
+        environment.get_template("probe.html")
+        .render(
+            title=readable(title),
+            version=__version__,
+            style=Markup(style),
+            style_hash=csp_hash(style),
+            script=Markup(script),
+            script_hash=csp_hash(script),
+            summary=summary,
+            figures=[Markup(f.svg().decode()) for f in figures],
+            examples=shown,
+            credit=readable(credit),
+            data=script_json([_data(e) for e in examples]),
+        )
+        .encode()
+    )
+
+
+def _step(value: float) -> int:
+    """Return the class of a share: 0 to 10, finer below."""
+    return round(10 * math.sqrt(min(max(value, 0.0), 1.0)))
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+def with_pictures(examples: Iterable[Example], source: str, side: int = 640) -> tuple[list[Example], list[str]]:
+    """Return examples with their photos, and what is wrong with those that cannot be shown.
+
+    Args:
+        examples: without pictures.
+        source: image rows or a directory, as `report.locate` takes them.
+        side: px of the longer side of a photo at most.
+    """
+    found, faults = list(examples), list[str]()
+    places = locate(source, {e.image for e in found})
+    shown = list[Example]()
+    for example in found:
+        picture = None
+        try:
+            picture = thumbnail(read_image(str(places[example.image].path)), side)
+        except KeyError:
+            faults.append(f"{example.image}: not among the images")
+        except Exception as error:  # decoders raise whatever a broken picture makes of them
+            faults.append(f"{example.image}: {plain(error)[:160]}")
+        shown.append(replace(example, picture=picture))
+    return shown, faults
+
+
+def save(folder: Path, records: Sequence[Record], examples: Sequence[Example], title: str, credit: str = "") -> list[Path]:
+    """Write results, tables, figures and the page into a folder; each file is whole or not there.
+
+    Returns:
+        The files: probe.jsonl first.
+    """
+    text = tables(records)
+    files = {"probe.jsonl": b"".join(map(dumps, records)), "tables.md": text.encode()}
+    figures = {"entity": entity_figure, "relations": relation_figure, "patterns": pattern_figure, "heads": head_map}
+    boards = {name: board for name, draw in figures.items() if (board := draw(records)) is not None}
+    boards |= {f"example-{n}": example_figure(e) for n, e in enumerate(examples, 1)}
+    for name, board in boards.items():
+        files |= {f"{name}.svg": board.svg(), f"{name}.png": board.png()}
+    if any(r["kind"] == "summary" for r in records):
+        files["page.html"] = page(examples, records, title, credit)
+    for name, data in files.items():
+        atomic_write(folder / name, data)
+    return [folder / name for name in files]
