@@ -1,0 +1,211 @@
+"""`vg probe-attention` as a user runs it: results, files, splits, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests import tiny_probe as t
+from tests.tiny import save_encoder
+from vgtools import io
+from vgtools.cli import run
+
+
+@dataclass
+class World:
+    """Files of a tiny world."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+
+    @property
+    def given(self) -> list[str]:
+        return [
+            str(self.folder / "phrases.jsonl"),
+            "--encoder",
+            str(self.folder / "vb"),
+            "--regions",
+            str(self.folder / "r.npy"),
+        ]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    sets = t.region_sets(8)
+    t.save_regions(folder / "r.npy", sets)
+    rows = t.caption_rows(sets, 24)
+    for number, row in enumerate(rows):
+        row["split"] = "val" if int(row["image"][5]) % 2 else "test"
+        row["text"] = row["text"] + (" <b>&" if number == 0 else "")
+    t.save_rows(folder / "phrases.jsonl", rows)
+    (folder / "p.conllu").write_text(t.conllu([r["text"] for r in rows]))
+    t.save_visualbert(folder / "vb")
+    (folder / "photos").mkdir()
+    for image in sets:
+        Image.new("RGB", (t.SIDE, t.SIDE), "#4a7").save(folder / "photos" / image)
+    (folder / "photos" / "photo2.jpg").write_bytes(b"no picture")
+    return World(folder, rows)
+
+
+def probe(capfdbinary: Any, *args: Any) -> tuple[int, list[dict[str, Any]], str]:
+    code = run(["probe-attention", *map(str, args), "--device", "cpu"])
+    out, err = capfdbinary.readouterr()
+    return code, [json.loads(line) for line in out.splitlines()], err.decode()
+
+
+def test_everything_goes_into_the_folder_and_the_records_to_stdout(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    out, photos = tmp_path / "out", world.folder / "photos"
+    extra = ["--parser", world.folder / "p.conllu", "--images", photos, "--samples", 50, "-o", out]
+    code, records, err = probe(capfdbinary, *world.given, *extra, "--split", "test", "--select-on", "val")
+    assert code == 0, err
+    kinds = [r["kind"] for r in records]
+    assert kinds.count("head") == 6
+    assert kinds.count("layer") == 3
+    assert kinds[-1] == "summary"
+    test = [r for r in world.rows if r["split"] == "test"]
+    summary = records[-1]
+    assert summary["captions"] == len(test)
+    assert summary["photos"] == 4
+    assert summary["entities"] == sum(len(r["phrases"]) for r in test)
+    assert summary["selected_on"] == "val"
+    assert [json.loads(line) for line in (out / "probe.jsonl").read_text().splitlines()] == records
+    assert io.read_manifest(out / "probe.jsonl", "attention-probe")["config"]["select_on"] == "val"
+    names = {p.name for p in out.iterdir()}
+    assert {"tables.md", "page.html", "entity.svg", "entity.png", "relations.svg", "relations.png", "example-1.png"} <= names
+    assert f"| most confident region | {summary['baseline']:.2f}" in (out / "tables.md").read_text()
+    assert "photo2.jpg: " in err
+    assert "the page shows the boxes alone" in err
+    page = (out / "page.html").read_text()
+    assert "<b>&" not in page
+    assert "&lt;b&gt;" in page or "&lt;" in page
+    with Image.open(out / "entity.png") as figure:
+        assert figure.size == (1280, 860)
+
+
+def test_the_best_head_is_the_one_of_the_other_split(world: World, capfdbinary: Any) -> None:
+    given = [*world.given, "--samples", 20]
+    _, val, _ = probe(capfdbinary, *given, "--split", "val")
+    _, test, _ = probe(capfdbinary, *given, "--split", "test")
+    _, both, _ = probe(capfdbinary, *given, "--split", "test", "--select-on", "val")
+    assert both[-1]["head"] == val[-1]["head"]
+    named = next(r for r in test if r.get("name") == both[-1]["head"])
+    assert both[-1]["accuracy"] == named["accuracy"]
+    assert both[-1]["accuracy_where_chosen"] == val[-1]["accuracy"]
+    assert [r for r in both if r["kind"] == "head"] == [r for r in test if r["kind"] == "head"]
+
+
+def test_the_batch_size_changes_nothing(world: World, capfdbinary: Any) -> None:
+    given = [*world.given, "--samples", 30, "-q"]
+    (_, first, _), (_, second, _) = (probe(capfdbinary, *given, "--batch-size", size) for size in (3, 24))
+    assert [r["kind"] for r in first] == [r["kind"] for r in second]
+    for a, b in zip(first, second, strict=True):
+        assert {k: v for k, v in a.items() if not isinstance(v, float)} == {
+            k: v for k, v in b.items() if not isinstance(v, float)
+        }
+        assert [v for v in a.values() if isinstance(v, float)] == pytest.approx(
+            [v for v in b.values() if isinstance(v, float)], abs=2e-4
+        )
+
+
+def test_text_alone_needs_no_regions(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    encoder = save_encoder(tmp_path / "bert")
+    (tmp_path / "t.txt").write_text("bam dis , fom .\nkas lim\n")
+    (tmp_path / "t.conllu").write_text(t.conllu(["bam dis , fom .", "kas lim"]))
+    out = tmp_path / "out"
+    given = [tmp_path / "t.txt", "--encoder", encoder, "--parser", tmp_path / "t.conllu", "-o", out]
+    code, records, err = probe(capfdbinary, *given)
+    assert code == 0, err
+    assert {r["kind"] for r in records} == {"text-head", "dependency", "text-summary"}
+    assert {p.name for p in out.iterdir()} == {
+        "probe.jsonl", "probe.json", "tables.md", "patterns.svg", "patterns.png", "heads.svg", "heads.png",
+    }  # fmt: skip
+    code, joint, _ = probe(capfdbinary, tmp_path / "t.txt", "--encoder", world.folder / "vb")
+    assert code == 0
+    assert joint[-1]["texts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--select-on", "val"], 2, "--select-on names the split to choose heads on"),
+        (["--split", "val", "--select-on", "val"], 2, "--select-on names the split"),
+        (["--images", "x"], 2, "--images is for the page"),
+        (["--phrase", "first"], 2, "'first' is not one of last, mean"),
+        (["--split", "dev"], 65, 'phrases.jsonl: has no caption of the split "dev" with an entity'),
+        (["--parser", "lost.conllu"], 66, "lost.conllu: does not exist"),
+        (["--parser", "builtin:big"], 2, "no parser is called 'builtin:big'"),
+        (["--regions", "lost.npy"], 66, "lost.npy: does not exist"),
+        (["--encoder", "/lost"], 66, "/lost: is not a model directory"),
+    ],
+)
+def test_wrong_flags_and_missing_files_are_named(
+    world: World, args: list[str], code: int, message: str, capfdbinary: Any
+) -> None:
+    found, records, err = probe(capfdbinary, *world.given, *args)
+    assert (found, records) == (code, [])
+    assert message in err
+
+
+def test_bad_rows_are_named_before_the_work_or_counted(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    rows = json.loads(json.dumps(world.rows[:4]))
+    rows[1]["phrases"][0]["end"] = 999
+    rows[2]["image"] = "lost.jpg"
+    path = t.save_rows(tmp_path / "bad.jsonl", rows)
+    given = [path, *world.given[1:], "--samples", 20]
+    code, records, err = probe(capfdbinary, *given)
+    assert (code, records) == (65, [])
+    assert "bad.jsonl:2: phrase 1 has the span" in err
+    code, records, err = probe(capfdbinary, *given, "--on-error", "skip")
+    assert code == 0
+    assert records[-1]["captions"] == 2
+    assert records[-1]["skipped"] == {"bad item": 2}
+    assert "bad.jsonl:3: " in err
+    assert "left out: bad item: 2" in err
+    code, _, err = probe(capfdbinary, *given, "--on-error", "skip", "--max-errors", 1)
+    assert code == 65
+    assert "--max-errors allows 1" in err
+
+
+def test_regions_of_another_backbone_than_the_runs_are_refused(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (world.folder / "vb").rename(folder / "encoder")
+    try:
+        backbone = {"ref": "other", "fingerprint": "c" * 64}
+        (folder / "run.json").write_text(json.dumps({"kind": "visualbert", "backbone": backbone}))
+        given = [world.given[0], "--encoder", folder, *world.given[3:], "--samples", 20]
+        code, _, err = probe(capfdbinary, *given)
+        assert code == 65
+        assert "was made with the backbone tiny (bbb" in err
+        assert "but other (ccc" in err
+        (folder / "run.json").write_text(json.dumps({"backbone": {"ref": "tiny", "fingerprint": "b" * 64}}))
+        assert probe(capfdbinary, *given)[0] == 0
+    finally:
+        (folder / "encoder").rename(world.folder / "vb")
+
+
+def test_captions_come_through_a_pipe_and_too_long_ones_are_counted(
+    world: World, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = json.loads(json.dumps(world.rows[:3]))
+    rows[0]["text"] += " bam" * 80
+    for count in (3, 1):
+        body = "".join(json.dumps(r) + "\n" for r in rows[:count]).encode()
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(body)))
+        code, records, err = probe(capfdbinary, "-", *world.given[1:], "--samples", 20)
+        if count == 3:
+            assert code == 0, err
+            assert records[-1]["captions"] == 2
+            assert records[-1]["skipped"] == {"caption longer than the encoder": 1}
+            assert "left out: caption longer than the encoder: 1" in err
+        else:
+            assert (code, records) == (65, [])
+            assert "standard input: has no caption that could be probed: left out: caption longer than the encoder: 1" in err
