@@ -288,6 +288,20 @@ def load_encoder(
     return as_encoder(model.eval().requires_grad_(False).to(where), tokenizer, ref, mark, folder)
 
 
+def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:
+    """Return the transformers configuration of a text encoder's reference.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`.
+        offline: never connect.
+
+    Raises:
+        DataError: missing (66, 69), or no JSON object (65).
+    """
+    folder = _local(ref, ["*.json", "*.txt", "*.safetensors"], offline)
+    return read_json(folder / "config.json", "a transformers configuration")
+
+
 def room(config: Any) -> int:
     """Return how many tokens an encoder takes, special tokens counted; RoBERTa counts positions from behind the padding id."""
     reserved = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0

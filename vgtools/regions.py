@@ -141,7 +141,7 @@ class Regions:
         names, codes = self._table.names, self._codes[part]
         labels = [names[code] for code in codes.tolist()] if self._table.labelled[row] else None
         return RegionSet(
-            np.asarray(self._array[part], np.float32),
+            np.array(self._array[part], np.float32),  # a copy: the map of the file cannot be written to
             self._boxes[part],
             self._confidence[part],
             labels,

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vgtools import parallel
 from vgtools.io import DataError
-from vgtools.train import Batches, TrainConfig
+from vgtools.train import Batches, Halve, TrainConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from vgtools.checkpoint import Encoder
 
 Array = np.ndarray[Any, Any]
 
@@ -60,6 +65,23 @@ def plan(
     accumulate = min(-(-most // (micro_batch * processes)), least // processes)
     total = steps if steps is not None else (epochs or 1) * per_epoch
     return Plan(per_epoch, accumulate, total, -(-total // per_epoch))
+
+
+def plan_for(count: int, config: Mapping[str, Any]) -> Plan:
+    """Return the plan of a run's configuration for so many items, over all processes."""
+    sizes, ends = (config["batch_size"], config["micro_batch"]), (config["epochs"], config["steps"])
+    return plan(count, *sizes, *ends, parallel.world())
+
+
+class Job(NamedTuple):
+    """What a system hands to `vg pretrain`, which trains it."""
+
+    model: nn.Module
+    batches: Batches
+    schedule: Plan
+    halve: Halve
+    evaluate: Callable[[int], dict[str, float]] | None  # batch size -> losses on what is held out; None: nothing is
+    finish: Callable[[], tuple[dict[str, Any], Encoder, dict[str, Tensor]]]  # what run.json says, and what is saved
 
 
 def step_batches(count: int, seed: int, schedule: Plan, build: Callable[[Array, int, int], list[Any]]) -> Batches:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
-import shutil
+import importlib
 import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,21 +16,28 @@ import typer
 from vgtools.commands.options import Device, Offline, Quiet, Restart, Seed, choice, run_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
-
-    from vgtools.blocks import Packed
     from vgtools.checkpoint import Encoder
-    from vgtools.io import Features, Stop
+    from vgtools.io import Stop
+    from vgtools.steps import Job
     from vgtools.train import TrainingRun
 
 Flag = typer.Option
 
 
+# One module a system: the meaning of its flags (`Pretraining`), its defaults, its losses, the flags that are others'.
+_SYSTEMS = {"vokenization": "vgtools.commands.pretrain_vokens", "visualbert": "vgtools.commands.pretrain_visualbert"}
+# What decides the weights in every system, as `run.json` names it.
+_COMMON = (
+    "block", "epochs", "steps", "batch_size", "micro_batch", "lr", "warmup", "schedule", "weight_decay", "clip", "dtype",
+    "log_every", "eval_every", "seed",
+)  # fmt: skip
+
+
 def pretrain(
+    context: typer.Context,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", help="Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -.")
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Voken rows, text or captions: .jsonl, .npy, .txt, .gz, .zst, -."),
     ],
     output: Annotated[str, Flag("--output", "-o", help="Run directory; the same command again resumes it.")],
     shape: Annotated[
@@ -41,10 +47,21 @@ def pretrain(
         str | None, Flag("--tokenizer", "-t", help="With --shape: hub name, directory or builtin:NAME.")
     ] = None,
     encoder: Annotated[str | None, Flag("--encoder", "-e", help="Train this one further: hub name, directory, vg run.")] = None,
+    system: Annotated[
+        str, Flag(help="vokenization, or visualbert: captions and the regions of their images.")
+    ] = "vokenization",
     weight: Annotated[
         list[str] | None,
-        Flag(help="NAME=NUMBER, repeatable: mlm, voken_cls, voken_reg, voken_ctr [mlm=1, with vokens voken_cls=1; 0 is off]."),
+        Flag(
+            help="NAME=NUMBER, repeatable: mlm, voken_cls, voken_reg, voken_ctr [mlm=1, with vokens voken_cls=1; 0 is off]; "
+            "of visualbert mlm, sip [both 1]."
+        ),
     ] = None,
+    regions: Annotated[str | None, Flag(help="visualbert: region features X.npy of the captions' images.")] = None,
+    text_only: Annotated[bool, Flag("--text-only", help="visualbert: show no region (table 7, w/o grounded).")] = False,
+    late_fusion: Annotated[
+        bool, Flag("--late-fusion", help="visualbert: regions join in one new last layer (table 7, w/o early fusion).")
+    ] = False,
     voken_tokens: Annotated[str, Flag(help="Tokens whose voken is learned: all, masked or unmasked.")] = "all",
     label: Annotated[str, Flag(help="all, or first: the voken of each sentence's first token only (table 5).")] = "all",
     control: Annotated[str | None, Flag(help="In place of the vokens: random, shuffle, reverse or tokens (table 6).")] = None,
@@ -53,15 +70,17 @@ def pretrain(
     shared_head: Annotated[bool, Flag(help="Vokens share the hidden layer of the masked language model's head.")] = False,
     valid: Annotated[list[str] | None, Flag(help="Evaluate on this file, masks fixed; repeatable.")] = None,
     pack: Annotated[str, Flag(help="stream: blocks cross sentences; document: none crosses an empty row.")] = "stream",
-    block: Annotated[int, Flag(min=8, help="Tokens a block, special tokens counted.")] = 128,
-    epochs: Annotated[int | None, Flag(min=1, help="Passes over the input [40, unless --steps].")] = None,
+    block: Annotated[int, Flag(min=8, help="Tokens a block or a text, special tokens counted.")] = 128,
+    epochs: Annotated[int | None, Flag(min=1, help="Passes over the input [40, visualbert 10, unless --steps].")] = None,
     steps: Annotated[int | None, Flag(min=1, help="Steps in all, in place of --epochs.")] = None,
-    batch_size: Annotated[int, Flag(min=1, help="Most blocks a step, over all processes.")] = 256,
-    micro_batch: Annotated[int, Flag(min=1, help="Most blocks a process holds at a time; more of them make a step.")] = 256,
-    lr: Annotated[float, Flag(min=0, help="Highest learning rate of AdamW.")] = 2e-4,
-    warmup: Annotated[
-        float, Flag(min=0, help="Steps of warm-up; below 1, their share (paper: 5000 of 200000, 10000 of 160000).")
-    ] = 0.05,
+    batch_size: Annotated[
+        int | None, Flag(min=1, help="Most blocks or texts a step, over all processes [256, visualbert 64].")
+    ] = None,
+    micro_batch: Annotated[
+        int | None, Flag(min=1, help="Most of them a process holds at a time; more make a step [--batch-size].")
+    ] = None,
+    lr: Annotated[float | None, Flag(min=0, help="Highest learning rate of AdamW [2e-4, visualbert 5e-5].")] = None,
+    warmup: Annotated[float | None, Flag(min=0, help="Steps of warm-up; below 1, their share [0.05, visualbert 0.1].")] = None,
     schedule: Annotated[str, Flag(help="linear, cosine or constant.")] = "linear",
     weight_decay: Annotated[float, Flag(min=0, help="On matrices; not on biases and norms.")] = 0.01,
     clip: Annotated[float, Flag(min=0, help="Longest gradient; 0 does not clip.")] = 1.0,
@@ -88,6 +107,10 @@ def pretrain(
     The run directory holds encoder/ (a BertForMaskedLM or RobertaForMaskedLM with its tokenizer, as transformers saves it),
     voken_lm.safetensors (the voken head), run.json and metrics.jsonl.
 
+    With --system visualbert it learns from captions {"image", "text"} and --regions: masked words with the regions in view, and
+    whether a second caption belongs to the image (sip). Task-specific pretraining is the same command with --encoder RUN.
+    encoder/ is then a VisualBertForPreTraining.
+
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however many processes share it.
 
     Examples:
@@ -98,17 +121,15 @@ def pretrain(
 
         vg pretrain vokens.npy --encoder run.mlm --weight voken_cls=1 --steps 1000 --dtype bfloat16 -o run.vokens
 
+        vg pretrain --system visualbert captions.jsonl --regions regions.npy --encoder google-bert/bert-base-uncased -o run
+
         torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --shape bert-base -t google-bert/bert-base-uncased -o run
     """
-    for value, allowed, flag in (
-        (voken_tokens, ("all", "masked", "unmasked"), "--voken-tokens"),
-        (label, ("all", "first"), "--label"),
-        (pack, ("stream", "document"), "--pack"),
-        (schedule, ("linear", "cosine", "constant"), "--schedule"),
-        (dtype, ("float32", "bfloat16"), "--dtype"),
-        (control or "random", ("random", "shuffle", "reverse", "tokens"), "--control"),
-    ):
-        choice(value, allowed, flag)
+    choice(system, tuple(_SYSTEMS), "--system")
+    choice(schedule, ("linear", "cosine", "constant"), "--schedule")
+    choice(dtype, ("float32", "bfloat16"), "--dtype")
+    own = importlib.import_module(_SYSTEMS[system])
+    flags = _settings(context, own)
     if (shape is None) == (encoder is None):
         raise typer.BadParameter(
             "give one of them: --shape starts from scratch, --encoder goes on", param_hint="--shape/--encoder"
@@ -120,11 +141,10 @@ def pretrain(
     if [*inputs, *(valid or ()), output].count("-") > 1 or output == "-":
         raise typer.BadParameter("only one input can come from a pipe, and a run is a directory", param_hint="-")
     from vgtools import io, parallel
-    from vgtools.checkpoint import pick_device, tokenizer_fingerprint
+    from vgtools.checkpoint import pick_device
     from vgtools.train import TrainingRun
 
-    weights = _weights(weight)
-    bank = _features(feats, weights)
+    weights = _weights(weight, own.LOSSES)
     first = parallel.rank() == 0
     if parallel.world() > 1 and "-" in [*inputs, *(valid or ())]:
         raise typer.BadParameter("several processes cannot read one pipe; write a file first", param_hint="-")
@@ -133,68 +153,45 @@ def pretrain(
         import torch
 
         torch.cuda.set_device(where)
-    text = _encoder(shape, tokenizer, encoder, seed, offline)
+    text = _encoder(system, shape, tokenizer, encoder, seed, offline)
     folder = run_folder(output)
-    kept = Path(cache) if cache is not None else folder.with_name(f"{folder.name}.tokens")
     with io.Stop() as stop, contextlib.ExitStack() as stack:
         stack.enter_context(parallel.joined(where.type == "cuda"))
         if first:
             stack.callback(io.Lock(folder).release)
-        store = _Store(text, kept, quiet or not first)
-        digests = [[store.digest(path) for path in paths] for paths in (inputs, valid or ())]
-        if not weights:
-            learned = control == "tokens" or any(map(store.has_vokens, inputs))
-            weights = {"mlm": 1.0, "voken_cls": 1.0} if learned else {"mlm": 1.0}
-        config = {
-            "start": shape or text.fingerprint,
-            "tokenizer": tokenizer_fingerprint(text.tokenizer),
-            "weights": weights,
-            "voken_tokens": voken_tokens,
-            "label": label,
-            "control": control,
-            "vokens": vokens,
-            "feats": bank and bank.manifest["files"],
-            "shared_head": shared_head,
-            "inputs": digests[0],
-            "valid": digests[1],
-            "pack": pack,
-            "block": block,
-            "epochs": epochs or (None if steps else 40),
-            "steps": steps,
-            "batch_size": batch_size,
-            "micro_batch": micro_batch,
-            "lr": lr,
-            "warmup": warmup,
-            "schedule": schedule,
-            "weight_decay": weight_decay,
-            "clip": clip,
-            "dtype": dtype,
-            "log_every": log_every,
-            "eval_every": eval_every,
-            "seed": seed,
-            "device": where.type,
-            "processes": parallel.world(),
-        }
+        work = own.Pretraining(flags, weights, text, folder, quiet or not first)
+        config = work.config() | {name: getattr(flags, name) for name in _COMMON}
+        config |= {"device": where.type, "processes": parallel.world()}
         with parallel.in_turn():
-            run = TrainingRun(folder, "voken_lm", config, restart and first)
+            run = TrainingRun(folder, own.KIND, config, restart and first)
         for record in run.records if first else ():
             sys.stdout.buffer.write(io.dumps(record))
         if not run.complete:
-            with parallel.in_turn():
-                data = [[store.open(path) for path in paths] for paths in (inputs, valid or ())]
-            switches = {"checkpointing": gradient_checkpointing, "compiled": compiled}
             every = {"steps": checkpoint_steps, "seconds": 60 * checkpoint_minutes}
-            _fit(run, text, data, bank, where, stop, quiet or not first, switches, every)
-        if cache is None and first:
-            shutil.rmtree(kept, ignore_errors=True)
+            _fit(run, work.job(config, where), stop, quiet or not first, every)
+        if first:
+            work.close()
 
 
-def _weights(given: list[str] | None) -> dict[str, float]:
+def _settings(context: typer.Context, own: Any) -> Any:
+    """Return the flags with a system's defaults in the place of what was not given; refuse those of another system."""
+    flags = SimpleNamespace(**context.params)
+    for parameter in context.command.params:
+        if parameter.name in own.FOREIGN and getattr(flags, parameter.name) != parameter.default:
+            raise typer.BadParameter(f"does nothing for --system {flags.system}", param_hint=parameter.opts[0])
+    for name, value in own.DEFAULTS.items():
+        if getattr(flags, name) is None and not (name == "epochs" and flags.steps is not None):
+            setattr(flags, name, value)
+    flags.micro_batch = flags.micro_batch or flags.batch_size
+    return flags
+
+
+def _weights(given: list[str] | None, names: tuple[str, ...]) -> dict[str, float]:
     """Return the weight of each loss by name, those of 0 left out; nothing if none is given."""
     found: dict[str, float] = {}
     for item in given or ():
         name, _, number = item.partition("=")
-        choice(name, ("mlm", "voken_cls", "voken_reg", "voken_ctr"), "--weight")
+        choice(name, names, "--weight")
         try:
             found[name] = float(number)
         except ValueError:
@@ -204,24 +201,20 @@ def _weights(given: list[str] | None) -> dict[str, float]:
     return {name: value for name, value in found.items() if value}
 
 
-def _features(path: str | None, weights: dict[str, float]) -> Features | None:
-    from vgtools.io import open_features
-
-    if path is None and weights.keys() & {"voken_reg", "voken_ctr"}:
-        raise typer.BadParameter("voken_reg and voken_ctr compare with the images' features", param_hint="--feats")
-    return None if path is None else open_features(path)
-
-
-def _encoder(shape: str | None, tokenizer: str | None, encoder: str | None, seed: int, offline: bool) -> Encoder:
-    """Return the model to start from, with its tokenizer."""
+def _encoder(
+    system: str, shape: str | None, tokenizer: str | None, encoder: str | None, seed: int, offline: bool
+) -> Encoder | None:
+    """Return the model to start from, with its tokenizer; None if a VisualBERT goes on, which its system loads."""
     import torch
 
-    from vgtools.checkpoint import as_encoder, load_masked_lm, load_tokenizer
+    from vgtools.checkpoint import as_encoder, load_masked_lm, load_tokenizer, read_config
     from vgtools.io import read_json, require
     from vgtools.nn import SHAPES, new_lm
 
     torch.manual_seed(seed)
     if encoder is not None:
+        if system == "visualbert" and read_config(encoder, offline=offline).get("model_type") == "visual_bert":
+            return None
         return load_masked_lm(encoder, offline=offline)
     assert shape is not None
     assert tokenizer is not None
@@ -235,92 +228,23 @@ def _encoder(shape: str | None, tokenizer: str | None, encoder: str | None, seed
     return as_encoder(new_lm(values, words), words, tokenizer)
 
 
-class _Store:
-    """The packed inputs of a run."""
-
-    def __init__(self, text: Encoder, folder: Path, quiet: bool) -> None:
-        self.text, self.folder, self.quiet = text, folder, quiet
-        self._piped: Packed | None = None
-
-    def open(self, path: str) -> Packed:
-        """Return an input in the packed form."""
-        from vgtools.blocks import pack
-        from vgtools.io import Progress
-
-        if path == "-" and self._piped is not None:
-            return self._piped
-        with Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
-            return pack(path, self.folder, self.text.tokenizer, progress=bar)
-
-    def digest(self, path: str) -> str:
-        """Return the sha256 of an input; what comes from a pipe is packed for that."""
-        from vgtools.io import sha256_file
-
-        if path != "-":
-            return sha256_file(path)
-        self._piped = self.open(path)
-        return hashlib.sha256(self._piped.tokens.data).hexdigest()
-
-    def has_vokens(self, path: str) -> bool:
-        """Say whether an input has vokens."""
-        from vgtools.blocks import has_vokens
-
-        return has_vokens(path) if self._piped is None or path != "-" else bool((self._piped.tokens[:, 1] >= 0).any())
-
-
-def _fit(
-    run: TrainingRun,
-    text: Encoder,
-    data: Sequence[Sequence[Packed]],
-    bank: Features | None,
-    device: torch.device,
-    stop: Stop,
-    quiet: bool,
-    switches: dict[str, bool],
-    every: dict[str, Any],
-) -> None:
+def _fit(run: TrainingRun, job: Job, stop: Stop, quiet: bool, every: dict[str, Any]) -> None:
     """Train until the last step, or to the step in which a signal asks to stop."""
-    import torch
-
     from vgtools import io, parallel, steps
-    from vgtools.checkpoint import fingerprint, pick_dtype
-    from vgtools.systems import voken_lm as system
     from vgtools.train import train
 
-    config = run.config
-    given = len(bank.ids) if bank is not None else config["vokens"]
-    learned = bool(config["weights"].keys() - {"mlm"})
-    count = system.count_vokens(data[0], data[1], text, learned, config["control"], given)
-    recipe = system.recipe_for(
-        text, vokens=count, block=config["block"], on=config["voken_tokens"], label=config["label"], control=config["control"],
-        seed=config["seed"],
-    )  # fmt: skip
-    corpus, held = (system.corpus_of(files, text, recipe, config["pack"]) for files in data)
-    width = bank.array.shape[1] if bank is not None else 0
-    shape = system.VokenLMConfig(tuple(config["weights"]), count, width, shared_head=bool(config["shared_head"]))
-    torch.manual_seed(config["seed"])
-    table = torch.from_numpy(bank.array.astype("float32")) if bank is not None else None
-    model = system.VisuallySupervisedLM(text.model, shape, table, pick_dtype(config["dtype"])).to(device)
-    if switches["checkpointing"]:
-        save = getattr(model.lm, "activation_checkpointing_enable", None) or model.lm.gradient_checkpointing_enable
-        save({"use_reentrant": False})
-    if switches["compiled"]:
-        model.lm.base_model.compile()
-    schedule = steps.plan(
-        len(corpus), config["batch_size"], config["micro_batch"], config["epochs"], config["steps"], parallel.world()
-    )
+    config, schedule = run.config, job.schedule
     first = parallel.rank() == 0
-    batches = system.make_batches(corpus, recipe, schedule, device)
     saved, last_saved = time.monotonic(), run.state.step
     with io.Progress("pretrain", "steps", schedule.steps, quiet=quiet) as bar:
         bar.advance(run.state.step)
         records = train(
-            model,
-            batches,
+            job.model,
+            job.batches,
             steps.train_config(config, schedule),
             weights=config["weights"],
             state=run.state,
-            halve=system.halve,
+            halve=job.halve,
         )
         pieces = run.state.notes.get("pieces", 1)
         for record in records:
@@ -333,13 +257,13 @@ def _fit(
             step = record["step"]
             bar.advance(step - bar.done)
             ends = step % schedule.per_epoch == 0 or step == schedule.steps
-            judge = bool(held) and (
+            judge = job.evaluate is not None and (
                 ends if config["eval_every"] is None else step % config["eval_every"] == 0 or step == schedule.steps
             )
             mean = steps.mean_record(run.state.notes, record, ends or judge or step % config["log_every"] == 0)
             if mean is not None:
                 size = max(1, min(config["batch_size"], config["micro_batch"]) // pieces)
-                found = system.evaluate(model, held, recipe, size, device) if judge and first else None
+                found = job.evaluate(size) if job.evaluate and judge and first else None
                 run.note(mean | ({"valid": found} if found else {}))
                 if first:
                     sys.stdout.buffer.write(io.dumps(run.records[-1]))
@@ -354,7 +278,5 @@ def _fit(
                 stop.check()
     if not first:
         return
-    final = dataclasses.replace(text, fingerprint=fingerprint(model.lm.base_model))
-    info = {"voken_lm": dataclasses.asdict(shape), "tokens": corpus.tokens, "blocks": len(corpus), "steps": schedule.steps}
-    info |= {"pieces": pieces}  # that a lack of memory cut each batch into
-    run.finish(info, final, model.own_weights())
+    info, final, weights = job.finish()
+    run.finish(info | {"steps": schedule.steps, "pieces": pieces}, final, weights)  # pieces: that memory cut each batch into

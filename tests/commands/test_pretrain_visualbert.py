@@ -1,0 +1,193 @@
+"""`vg pretrain --system visualbert` as a user runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.tiny_lm import save_shape, save_tokenizer, sentences
+from tests.tiny_visual import REGION, encoder_of, save_captions, save_regions
+from vgtools import cli, steps
+from vgtools.checkpoint import read_run, save_pretrained
+from vgtools.io import Exit
+from vgtools.regions import open_regions
+from vgtools.systems.visualbert import VisualBertConfig, load_visualbert, open_joint
+
+FAST = ["--batch-size", 8, "--block", 24, "--lr", "1e-3", "--log-every", 2, "--device", "cpu", "-q"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `encoder`, `c.jsonl` (24 captions of 6 images), `valid.jsonl` and `r.npy`."""
+    folder = tmp_path_factory.mktemp("visual")
+    save_pretrained(folder / "encoder", encoder_of(hidden_dropout_prob=0.1))
+    texts = [text or "a b" for text in sentences(40, longest=8)]
+    save_captions(folder / "c.jsonl", [(f"image{i % 6}", text) for i, text in enumerate(texts[:24])])
+    save_captions(folder / "valid.jsonl", [(f"image{i % 3}", text) for i, text in enumerate(texts[24:])])
+    save_regions(folder / "r.npy")
+    return folder
+
+
+def pretrain(data: Path, output: Path, *flags: object, encoder: object = "encoder", regions: str = "r.npy") -> int:
+    begin = ["pretrain", "--system", "visualbert", data / "c.jsonl", "--regions", data / regions, "-o", output]
+    start = ["--encoder", data / str(encoder)] if encoder else []
+    return cli.run([str(a) for a in [*begin, *start, *FAST, *flags]])
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def weights(run: Path) -> list[str]:
+    return [hashlib.sha256((run / name).read_bytes()).hexdigest() for name in ("encoder/model.safetensors", "metrics.jsonl")]
+
+
+def refused(capfd: pytest.CaptureFixture[str], code: int, *parts: str) -> None:
+    err = capfd.readouterr().err
+    assert all(part in err for part in parts), err
+    assert err.startswith("vg: ")
+
+
+def test_a_run_that_transformers_and_the_probes_open(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from transformers import AutoModelForPreTraining, AutoTokenizer
+
+    run = tmp_path / "run"
+    assert pretrain(data, run, "--epochs", 2, "--valid", data / "valid.jsonl") == 0
+    out = capfd.readouterr()
+    printed = [json.loads(line) for line in out.out.splitlines()]
+    assert (printed, out.err) == (records(run), "")
+    assert [r["epoch"] for r in printed if "valid" in r] == [1, 2]
+    last = printed[-1]
+    assert last["loss"] == pytest.approx(last["mlm"] + last["sip"], rel=1e-5)
+    assert set(last["valid"]) == {"mlm", "sip", "perplexity"}
+    assert sorted(p.name for p in run.iterdir()) == ["encoder", "metrics.jsonl", "run.json"]
+    info = read_run(run, "visualbert")
+    assert (info["captions"], info["images"], info["steps"]) == (24, 6, 6)
+    assert info["visualbert"] == {"regions_width": REGION, "late_fusion": False, "alignment": "sum"}
+    assert info["config"]["lr"] == 1e-3
+    assert info["config"]["warmup"] == 0.1, "the paper's"
+
+    network = AutoModelForPreTraining.from_pretrained(run / "encoder").eval()
+    words = AutoTokenizer.from_pretrained(run / "encoder", use_fast=True)("a b c")["input_ids"]
+    own = open_regions(data / "r.npy").of("image3").features
+    ids, regions = torch.tensor([words]), torch.from_numpy(own)[None]
+    with torch.inference_mode():
+        wanted = network.visual_bert(
+            input_ids=ids, attention_mask=torch.ones_like(ids), visual_embeds=regions, output_attentions=True
+        )
+    joint = open_joint(str(run))
+    here = [torch.ones(x.shape[:2], dtype=torch.bool) for x in (ids, regions)]
+    for mine, theirs in zip(joint.attentions(ids, here[0], regions, here[1]), wanted.attentions, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["signal", "kill"])
+def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    flags = ["--epochs", 2, "--valid", data / "valid.jsonl", "--eval-every", 3, "--checkpoint-steps", 2, "--micro-batch", 3]
+    assert pretrain(data, tmp_path / "whole", *flags) == 0
+    real = steps.mean_record
+
+    def interrupted(notes: dict[str, Any], record: dict[str, Any], due: bool) -> Any:
+        if record["step"] == 4:
+            if way == "kill":
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGTERM)
+        return real(notes, record, due)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "mean_record", interrupted)
+        assert pretrain(data, tmp_path / "cut", *flags) == (75 if way == "signal" else 130)
+    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    assert pretrain(data, tmp_path / "cut", *flags) == 0
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+def test_task_specific_pretraining_goes_on_from_a_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
+    flags = ["--steps", 1, "--lr", 0, "--weight", "mlm=1"]
+    assert pretrain(data, tmp_path / "b", *flags, encoder=tmp_path / "a") == 0
+    models = [load_visualbert(str(tmp_path / name), VisualBertConfig(REGION))[0].state_dict() for name in "ab"]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0]), "learning rate 0: nothing changed"
+    assert "sip" not in records(tmp_path / "b")[-1]
+
+    other = {"ref": "other", "fingerprint": "c" * 64, "preprocessing": {"fingerprint": "p" * 64}}
+    save_regions(tmp_path / "other.npy", backbone=other)
+    save_regions(tmp_path / "wide.npy", width=9)
+    capfd.readouterr()
+    assert pretrain(data, tmp_path / "c", encoder=tmp_path / "a", regions=str(tmp_path / "other.npy")) == Exit.DATA
+    refused(capfd, 65, "other.npy: was made with the region features of the backbone other", "b" * 64, "c" * 64)
+    assert pretrain(data, tmp_path / "d", encoder=tmp_path / "a", regions=str(tmp_path / "wide.npy")) == Exit.CONFIG
+    refused(capfd, 78, "is a VisualBERT with regions_width 6, 9 was asked for")
+    assert pretrain(data, tmp_path / "e", "--late-fusion", encoder=tmp_path / "a") == Exit.CONFIG
+    refused(capfd, 78, "late_fusion False, True was asked for")
+
+
+def test_the_ablations_of_table_7(data: Path, tmp_path: Path) -> None:
+    shape = ["--shape", save_shape(tmp_path / "shape.json"), "--tokenizer", save_tokenizer(tmp_path / "t")]
+    runs: dict[str, tuple[list[object], object]] = {
+        "full": ([], "encoder"),
+        "ungrounded": (["--text-only"], "encoder"),
+        "late": (["--late-fusion"], "encoder"),
+        "random": (shape, None),
+        "no objective 2": (["--weight", "mlm=1"], "encoder"),
+    }
+    last = {}
+    for name, (flags, encoder) in runs.items():
+        assert pretrain(data, tmp_path / name, "--steps", 3, *flags, encoder=encoder) == 0, name
+        last[name] = records(tmp_path / name)[-1]
+    assert [name for name, record in last.items() if "sip" not in record] == ["no objective 2"]
+    assert len({record["mlm"] for record in last.values()}) == len(runs), "each trains something else"
+    assert open_joint(str(tmp_path / "late")).layers == open_joint(str(tmp_path / "full")).layers + 1
+    assert last["random"]["mlm"] == pytest.approx(5.3, abs=0.5), "ln of the vocabulary: it knows nothing"
+    # Without grounding no region is looked up: images need none.
+    save_captions(tmp_path / "c.jsonl", [(f"x{i % 2}", "a b") for i in range(6)])
+    args = ["pretrain", "--system", "visualbert", tmp_path / "c.jsonl", "--regions", data / "r.npy", "--text-only"]
+    args += ["--encoder", data / "encoder", "-o", tmp_path / "x", "--steps", 1, *FAST]
+    assert cli.run([str(a) for a in args]) == 0
+
+
+def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
+    before = weights(tmp_path / "a")
+    first = capfd.readouterr().out
+    assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
+    assert capfd.readouterr().out == first
+    assert weights(tmp_path / "a") == before
+    assert pretrain(data, tmp_path / "a", "--steps", 2, "--text-only") == Exit.CONFIG
+    refused(capfd, 78, "text_only was false, is now true")
+    save_captions(tmp_path / "more.jsonl", [("image0", "a"), ("image1", "b"), ("image0", "c"), ("image1", "d")])
+    assert pretrain(data, tmp_path / "a", "--steps", 2, "--valid", tmp_path / "more.jsonl") == Exit.CONFIG
+    refused(capfd, 78, "valid was")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "why"),
+    [
+        (["--pack", "document"], Exit.USAGE, "does nothing for --system visualbert"),
+        (["--control", "shuffle"], Exit.USAGE, "does nothing for --system visualbert"),
+        (["--weight", "voken_cls=1"], Exit.USAGE, "'voken_cls' is not one of mlm, sip"),
+        (["--weight", "sip=1"], Exit.USAGE, "always learns mlm"),
+        (["--system", "bert"], Exit.USAGE, "'bert' is not one of vokenization, visualbert"),
+        (["--block", "999"], Exit.CONFIG, "--block 999: the encoder takes 64 tokens"),
+        (["--system", "vokenization"], Exit.USAGE, "does nothing for --system vokenization"),
+    ],
+)
+def test_refusals(data: Path, tmp_path: Path, flags: list[str], code: int, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(data, tmp_path / "a", *flags) == code
+    refused(capfd, code, why)
+
+
+def test_regions_must_be_named_and_be_regions(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    args = ["pretrain", "--system", "visualbert", data / "c.jsonl", "--encoder", data / "encoder", "-o", tmp_path / "a", *FAST]
+    assert cli.run([str(a) for a in args]) == Exit.USAGE
+    refused(capfd, 2, "visualbert looks at regions: X.npy of vg extract-image-feats --regions")
+    assert pretrain(data, tmp_path / "a", regions="no.npy") == Exit.NO_INPUT
+    refused(capfd, 66, "no.npy: does not exist")

@@ -1,0 +1,313 @@
+"""Captions and the regions of their images become batches for VisualBERT; see `visualbert.py` for the model.
+
+An example is a caption; with `sip` a second one follows it. Which one, what is masked and in which order the examples come are
+pure functions of (seed, epoch, number of the caption), so that a resumed run sees what the unbroken one saw.
+
+Axes: B batch, T tokens, R regions, D region feature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.blocks import mask_tokens
+from vgtools.checkpoint import Encoder
+from vgtools.io import DataError, Exit, read_jsonl
+from vgtools.nn import special_id
+from vgtools.regions import Regions
+from vgtools.steps import Plan, step_batches
+from vgtools.systems.visualbert import Batch, VisualBert
+from vgtools.text import tokenize
+from vgtools.train import Batches
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Array = np.ndarray[Any, Any]
+
+_MASK, _FIXED = 1, 2  # what a random generator is for; the first of its seeds (0: the order of captions)
+_WINDOW = 4096  # captions tokenised at a time
+
+
+@dataclass(frozen=True)
+class Captions:
+    """The captions of a run, tokenised once.
+
+    Attributes:
+        name: of the file or files, for messages.
+        images: the N images, in the order in which they first come.
+        image: (C,) int32, the image of each caption.
+        ids: the tokens of all captions behind one another, int32; caption c owns ids[starts[c] : starts[c + 1]].
+        starts: (C + 1,) int64.
+        order: (C,) captions sorted by image; those of image i are order[first[i] : first[i + 1]].
+        first: (N + 1,) int64.
+    """
+
+    name: str
+    images: list[str]
+    image: Array
+    ids: Array
+    starts: Array
+    order: Array
+    first: Array
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def of(self, number: int) -> Array:
+        """Return the tokens of a caption, special tokens left out."""
+        return self.ids[self.starts[number] : self.starts[number + 1]]
+
+
+def read_captions(paths: Sequence[str], tokenizer: Tokenizer, regions: Regions | None, pairs: bool = True) -> Captions:
+    """Read caption files {"image", "text"} and check that each image has regions.
+
+    Args:
+        paths: jsonl, `.gz`, `.zst` or `-`.
+        tokenizer: of the encoder.
+        regions: where the images' regions are; None where no image is looked at.
+        pairs: captions come in pairs: each image needs two, and there must be two images.
+
+    Raises:
+        DataError: a row without them, an image without regions, or a lone caption where pairs are wanted; file and line named.
+    """
+    found, images, owner, sizes = list[Array](), dict[str, int](), list[int](), list[Array]()
+    lines = list[tuple[str, int]]()
+    for path in paths:
+        rows = read_jsonl(path, {"image": str, "text": str})
+        while window := list(islice(rows, _WINDOW)):
+            for line, row in window:
+                if regions is not None and row["image"] not in regions:
+                    raise DataError(
+                        f"{regions.path} holds no regions of the image {row['image']!r:.80}; extract them", path, line
+                    )
+                if row["image"] not in images:
+                    images[row["image"]] = len(images)
+                    lines.append((path, line))
+                owner.append(images[row["image"]])
+            tokens = tokenize(tokenizer, [row["text"] for _, row in window])
+            found.append(tokens.ids)
+            sizes.append(np.diff(tokens.starts))
+    name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    if not owner:
+        raise DataError("holds no caption", name)
+    image = np.array(owner, np.int32)
+    counts = np.bincount(image, minlength=len(images))
+    if pairs and counts.min() < 2:
+        lone = int(np.argmax(counts < 2))
+        raise DataError(
+            f"the image {list(images)[lone]!r:.80} has one caption; sip needs two of each image: leave it out, or train "
+            "without sip (--weight mlm=1)",
+            *lines[lone],
+        )
+    if pairs and len(images) < 2:
+        raise DataError("has captions of one image only; sip needs those of others: train without it (--weight mlm=1)", name)
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+    order, first = np.argsort(image, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
+    return Captions(name, list(images), image, np.concatenate(found), starts, order, first)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How captions become inputs and labels.
+
+    Attributes:
+        prefix: special ids before a text; suffix: behind each caption of it.
+        mask: id of [MASK]; pad: of the padding.
+        vocabulary: number of token ids.
+        pairs: a second caption follows, right with p = 0.5.
+        longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the longer caption first.
+        seed: of order, masks and pairs.
+    """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    mask: int
+    pad: int
+    vocabulary: int
+    pairs: bool = True
+    longest: int = 128
+    seed: int = 0
+
+
+def recipe_for(text: Encoder, **settings: Any) -> Recipe:
+    """Return the recipe of an encoder: its special tokens, and the settings given.
+
+    Raises:
+        DataError: the encoder does not take so long a text, or has one segment only.
+    """
+    config = text.model.config
+    most = int(config.max_position_embeddings)
+    if settings["longest"] > most:
+        raise DataError(f"--block {settings['longest']}: the encoder takes {most} tokens", code=Exit.CONFIG)
+    if config.type_vocab_size < 2:
+        raise DataError("the encoder knows one segment, VisualBERT needs two; take another encoder", text.ref, code=Exit.CONFIG)
+    return Recipe(
+        prefix=tuple(text.prefix),
+        suffix=tuple(text.suffix),
+        mask=special_id(text.tokenizer, ("[MASK]", "<mask>")),
+        pad=special_id(text.tokenizer, ("[PAD]", "<pad>")),
+        vocabulary=text.tokenizer.get_vocab_size(),
+        **settings,
+    )
+
+
+def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[int, bool]:
+    """Return the caption that follows another one, and whether it is one of the same image: with p = 0.5 it is.
+
+    Of the same image it is another caption, each as likely; of other images any caption.
+
+    Source: Li et al. 2020, section A.3.
+    """
+    image = int(captions.image[number])
+    mine = captions.order[captions.first[image] : captions.first[image + 1]]
+    if rng.random() < 0.5:
+        others = mine[mine != number]
+        return int(others[rng.integers(len(others))]), True
+    place = int(rng.integers(len(captions) - len(mine)))  # among the captions of all other images
+    return int(captions.order[place if place < captions.first[image] else place + len(mine)]), False
+
+
+class _Example(NamedTuple):
+    """One example before it is padded."""
+
+    read: list[int]  # masked, special tokens included
+    types: list[int]
+    chosen: list[bool]  # to be predicted
+    words: Array  # what stands at those places
+    image: str
+    right: bool  # the second caption is one of the image's
+
+
+def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None) -> _Example:
+    """Return the example that begins with a caption; see `collate`."""
+    rng = np.random.default_rng([_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number])
+    texts, right = [captions.of(number)], True
+    if recipe.pairs:
+        other, right = partner(captions, number, rng)
+        texts.append(captions.of(other))
+    texts = _fit(texts, recipe.longest - len(recipe.prefix) - len(texts) * len(recipe.suffix))
+    read, chosen, types = list(recipe.prefix), [False] * len(recipe.prefix), [0] * len(recipe.prefix)
+    words = list[Array]()
+    for kind, own in enumerate(texts):
+        shown, picked = mask_tokens(own.astype(np.int64), rng, recipe.mask, recipe.vocabulary)
+        read += [*shown.tolist(), *recipe.suffix]
+        chosen += [*picked.tolist(), *[False] * len(recipe.suffix)]
+        types += [kind] * (len(own) + len(recipe.suffix))
+        words.append(own[picked])
+    return _Example(read, types, chosen, np.concatenate(words), captions.images[captions.image[number]], right)
+
+
+def collate(
+    captions: Captions,
+    regions: Regions | None,
+    width: int,
+    numbers: Array,
+    recipe: Recipe,
+    epoch: int | None,
+    parts: int = 1,
+    device: torch.device | str = "cpu",
+) -> list[Batch]:
+    """Build the batches of one step.
+
+    Args:
+        captions: of the run.
+        regions: of their images; None gives no region at all ("w/o Grounded Pre-training", appendix C).
+        width: D.
+        numbers: (B,) captions of the step.
+        recipe: what becomes of them.
+        epoch: decides masks and pairs; None are the fixed ones of evaluation, the same whatever the seed.
+        parts: batches to cut the step into; at most B.
+        device: where they go.
+
+    Returns:
+        The batches, whose losses add up to `parts` times the mean over the step.
+    """
+    examples = [_example(captions, number, recipe, epoch) for number in numbers.tolist()]
+    counts = max(1, sum(len(e.words) for e in examples)) / parts, len(examples) / parts
+    found = list[Batch]()
+    for part in np.array_split(np.arange(len(examples)), parts):
+        mine = [examples[i] for i in part.tolist()]
+        shape = (len(mine), max(len(e.read) for e in mine))
+        ids, types = np.full(shape, recipe.pad, np.int64), np.zeros(shape, np.int64)
+        here, chosen = np.zeros((2, *shape), bool)
+        for i, e in enumerate(mine):
+            end = len(e.read)
+            ids[i, :end], types[i, :end], here[i, :end], chosen[i, :end] = e.read, e.types, True, e.chosen
+        features, seen = look(regions, [e.image for e in mine], width)
+        words = np.concatenate([e.words for e in mine]).astype(np.int64)
+        text = [torch.from_numpy(a) for a in (ids, types, here, np.flatnonzero(chosen), words)]
+        match = torch.tensor([int(e.right) for e in mine]) if recipe.pairs else None
+        found.append(Batch(text[0], text[1], text[2], features, seen, text[3], text[4], match, *counts).to(device))
+    return found
+
+
+def _fit(texts: list[Array], room: int) -> list[Array]:
+    """Cut the ends off until all texts together fit, always of the longest."""
+    sizes = [len(text) for text in texts]
+    while sum(sizes) > room:
+        sizes[int(np.argmax(sizes))] -= 1
+    return [text[:size] for text, size in zip(texts, sizes, strict=True)]
+
+
+def look(regions: Regions | None, images: Sequence[str], width: int) -> tuple[Tensor, Tensor]:
+    """Return the features (B, R, D) float32 of images and which of the R are regions, (B, R) bool."""
+    sets = [regions.of(image).features if regions is not None else np.zeros((0, width), np.float32) for image in images]
+    most = max(map(len, sets))
+    features, here = np.zeros((len(sets), most, width), np.float32), np.zeros((len(sets), most), bool)
+    for i, own in enumerate(sets):
+        features[i, : len(own)], here[i, : len(own)] = own, True
+    return torch.from_numpy(features), torch.from_numpy(here)
+
+
+def make_batches(
+    captions: Captions, regions: Regions | None, width: int, recipe: Recipe, schedule: Plan, device: torch.device | str = "cpu"
+) -> Batches:
+    """Return the batches of an epoch as `train` wants them; see `step_batches`."""
+
+    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+        return collate(captions, regions, width, numbers, recipe, epoch, parts, device)
+
+    return step_batches(len(captions), recipe.seed, schedule, build)
+
+
+@torch.no_grad()
+def evaluate(
+    model: VisualBert,
+    captions: Captions,
+    regions: Regions | None,
+    recipe: Recipe,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+) -> dict[str, float]:
+    """Measure the losses with fixed masks and pairs, which no seed and no epoch changes.
+
+    Returns:
+        mlm, perplexity = exp(mlm), and with pairs sip.
+    """
+    was_training = model.training
+    model.eval()
+    sums, counts = dict[str, float](), dict[str, float]()
+    for batch in _in_order(captions, regions, model.config.regions_width, recipe, batch_size, device):
+        for name, value in model(batch).items():
+            count = len(batch.tokens) if name == "mlm" else len(batch.ids)
+            sums[name] = sums.get(name, 0.0) + float(value) * count
+            counts[name] = counts.get(name, 0.0) + count
+    model.train(was_training)
+    means = {name: total / max(1.0, counts[name]) for name, total in sums.items()}
+    return means | {"perplexity": math.exp(min(700.0, means["mlm"]))}
+
+
+def _in_order(
+    captions: Captions, regions: Regions | None, width: int, recipe: Recipe, size: int, device: torch.device | str
+) -> Iterator[Batch]:
+    for numbers in np.array_split(np.arange(len(captions)), -(-len(captions) // size)):
+        yield from collate(captions, regions, width, numbers, recipe, None, 1, device)
