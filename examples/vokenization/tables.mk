@@ -130,7 +130,7 @@ setting   = $(firstword $(subst -, ,$1))
 objective = $(lastword $(subst -, ,$1))
 input     = $(or $(INPUT.$(objective)),$(T)/$(TEXT.$(setting))$(if $(VOKENS.$(objective)),.$(VOKENS.$(objective))$(PIECES.$(setting)).jsonl.zst,.txt))
 length    = $(or $(LENGTH.$(objective)),$(LENGTH.$(setting).$(objective)),$(if $(VOKENS.$(objective)),$(LENGTH.$(setting)),$(LENGTH.$(setting).mlm)))
-file      = $(if $(findstring .json,$1),$1)
+json      = $(if $(findstring .json,$1),$1)
 row       = $(patsubst %/,%,$(dir $1))
 encoder   = $(or $(REF.$(row)),$(T)/lm/$(row))
 tuned     = $(foreach r,$1,$(foreach t,$2,$(T)/ft/$r/$t/run.json))
@@ -236,7 +236,7 @@ $(T)/lm/%-noise/run.json: $(addsuffix /run.json,$(filter $(T)/%,$(BASE)))
 	@mkdir -p $(T)/lm
 	$(VG) compare --weights $(BASE) --noise $(@D) --magnitude 6.5e-3 --seed 95 > $(@D).jsonl
 
-$(T)/lm/%/run.json: $$(call input,$$*) $$(call file,$$(SHAPE.$$(call setting,$$*)))
+$(T)/lm/%/run.json: $$(call input,$$*) $$(call json,$$(SHAPE.$$(call setting,$$*)))
 	@mkdir -p $(T)/lm
 	$(VG) pretrain $< --shape $(SHAPE.$(call setting,$*)) --tokenizer $(or $(TOKENIZER.$(call setting,$*)),$(TOKENIZER)) \
 	  $(PRETRAIN) $(call length,$*) $(FLAGS.$(call objective,$*)) -o $(@D) > $(@D).log
