@@ -58,7 +58,8 @@ RECORDS: list[dict[str, Any]] = [
     {"kind": "summary", "layers": 2, "heads": 2, "baseline": 17.33, "baseline_low": 15.0, "baseline_high": 19.0,
      "upper_bound": 87.0,
      "head": "2-1", "accuracy": 40.0, "low": 36.0, "high": 44.0, "difference": 22.67, "difference_low": 20.0,
-     "difference_high": 25.0, "p": 0.001, "selected_on": "val", "entities": 4321, "captions": 2000, "photos": 400, "active_heads": 2, "level": 0.95},
+     "difference_high": 25.0, "p": 0.001, "selected_on": "val",
+     "entities": 4321, "captions": 2000, "photos": 400, "active_heads": 2, "level": 0.95},
 ]  # fmt: skip
 
 

@@ -135,3 +135,16 @@ def test_relations_by_frequency_both_directions_together_and_apart() -> None:
     assert [r["relation"] for r in records(scores, scores, 1, 1, relations=1)] == ["obj"] * 3
     assert {r["relation"] for r in records(scores, scores, 1, 1, relations=["dobj"])} == {"obj"}
     assert list(records(scores, scores, 1, 1, relations=[])) == []
+
+
+def test_the_best_head_of_each_layer_is_an_active_one_where_there_is_one() -> None:
+    right = np.zeros((10, 8), bool)
+    for head, hits in enumerate((9, 5, 2, 3, 1, 1, 8, 0)):  # four layers of two heads
+        right[:hits, head] = True
+    mass = np.full((10, 8), 0.5)
+    mass[:, [0, 2, 3]] = 0.1
+    scores = Scores(8, samples=20)
+    add(scores, right, mass, np.zeros(10))
+    best, chosen = scores.cells[ENTITY].by_layer(2, 3)
+    assert best == [1, 1, 0, 0], "1-1 is right most often and not active; no head of the second layer is"
+    assert chosen == [0, 2, 3], "the layers with an active head"
