@@ -44,6 +44,7 @@ LAYERS = [
         "finetuning",
         "encoding",
         "regions",
+        "precomputed",
         "steps",
         "boxes",
         "region_features",

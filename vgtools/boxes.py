@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-GRID_SCALES = (1, 2, 3)  # 1 + 9 + 25 boxes: close to the 36 of many detectors
+GRID_SCALES = 3  # 1 + 9 + 25 boxes: close to the 36 of many detectors
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def prior(boxes: Array, width: float, height: float) -> Array:
     return np.asarray(np.sqrt(share) * (1 - away).clip(0, 1), np.float32)
 
 
-def grid(image: str, picture: Image, scales: Sequence[int] = GRID_SCALES) -> Boxes:
-    """Return windows of 1/s of the picture's width and height at every half window, for each scale s."""
+def grid(image: str, picture: Image, scales: int = GRID_SCALES) -> Boxes:
+    """Return windows of 1/s of the picture's width and height at every half window, for each scale s from 1 to `scales`."""
     found = [
         (x / (2 * s), y / (2 * s), (x + 2) / (2 * s), (y + 2) / (2 * s))
-        for s in scales
+        for s in range(1, scales + 1)
         for y in range(2 * s - 1)
         for x in range(2 * s - 1)
     ]

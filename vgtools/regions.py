@@ -272,6 +272,7 @@ def write_regions(
     inputs: Sequence[str | Path] = (),
     restart: bool = False,
     step: int = 1024,
+    errors: Sequence[DataError] = (),
     **facts: Any,
 ) -> int:
     """Write the regions of images, resumably: what a former run wrote is drawn again, compared and not written twice.
@@ -285,6 +286,7 @@ def write_regions(
         inputs: files read.
         restart: throw an unfinished run away.
         step: images between commits.
+        errors: of items left out, complete when the last item is drawn; they go to `X.errors.jsonl`.
         **facts: for the manifest; `backbone` says what the features are.
 
     Returns:
@@ -293,7 +295,7 @@ def write_regions(
     Raises:
         DataError: the items are not those of the run that is being resumed (78), or there is no region.
     """
-    files = [path, regions_path(path)]
+    files = [path, regions_path(path), Path(path).with_suffix(".errors.jsonl")]
     with Output(files, config, npy={0: (dtype, width)}, inputs=inputs, restart=restart) as out:
         if out.complete:
             return int(read_manifest(path, KIND, verify=False)["images"])
@@ -312,7 +314,9 @@ def write_regions(
             raise _changed(path)
         if not rows:
             raise DataError(f"there is not one region in {count:,} images; nothing is written", path)
-        out.finish(kind=KIND, rows=rows, images=count, dim=width, **facts)
+        for error in errors:
+            out.write(dumps({"file": str(error.file or ""), "line": error.line, "error": error.why}), 2)
+        out.finish(kind=KIND, rows=rows, images=count, dim=width, errors=len(errors), **facts)
         return count
 
 

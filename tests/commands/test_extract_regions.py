@@ -137,7 +137,9 @@ def test_a_detector_as_source(backbone: Path) -> None:
     found = open_regions("f.npy")
     assert found.counts.tolist() == [20]
     assert found.manifest["config"]["regions"]["detector"]["name"] == "fasterrcnn_mobilenet_v3_large_fpn"
-    assert found.manifest["config"]["regions"]["most"] == 20
+    assert found.manifest["config"]["regions"]["most"] == 8
+    assert extract(backbone, "--regions", "grid", "--limit", "1", "--grid-scales", "2", output="g.npy") == Exit.OK
+    assert open_regions("g.npy").counts.tolist() == [10]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -57,6 +58,9 @@ def extract_image_feats(
         str | None,
         typer.Option(metavar="WEIGHTS", help="Pool inside the boxes that this torchvision Faster R-CNN (.safetensors) finds."),
     ] = None,
+    grid_scales: Annotated[
+        int, typer.Option(min=1, max=9, help="The grid has windows of 1/1 … 1/N of the picture at every half of them.")
+    ] = 3,
     max_regions: Annotated[int | None, typer.Option(min=1, help="Keep the so many most confident regions of an image.")] = None,
     min_confidence: Annotated[float, typer.Option(min=0, max=1, help="Leave out regions of less confidence.")] = 0.0,
     picture: Annotated[
@@ -122,7 +126,7 @@ def extract_image_feats(
 
     opened = sources.open_source(source, limit)  # before the backbone: what is wrong with it should not take seconds to say
     where = pick_device(device)
-    boxes = _box_source(regions or [], detector, str(where), max_regions, min_confidence) if boxed else None
+    boxes = _box_source(regions or [], grid_scales, detector, str(where), max_regions, min_confidence) if boxed else None
     if compute_dtype == "bfloat16" and images.emulates_bfloat16(where) and not quiet:
         print("vg extract-image-feats: this CPU emulates bfloat16; float32 is about ten times faster here", file=sys.stderr)
     size = batch_size or (8 if where.type == "cpu" else 64)
@@ -186,14 +190,15 @@ class _Regions(NamedTuple):
     files: list[str]
 
 
-def _box_source(regions: list[str], detector: str | None, device: str, most: int | None, least: float) -> _Regions:
+def _box_source(regions: list[str], scales: int, detector: str | None, device: str, most: int | None, least: float) -> _Regions:
     """Open where the boxes come from, in the order of the flags, the detector last."""
     from vgtools import boxes
     from vgtools.io import sha256_file
 
-    sources: list[Any] = [boxes.grid if name == "grid" else boxes.FileBoxes(name) for name in regions]
+    grid = functools.partial(boxes.grid, scales=scales)
+    sources: list[Any] = [grid if name == "grid" else boxes.FileBoxes(name) for name in regions]
     files = [name for name in regions if name != "grid"]
-    config: dict[str, Any] = {"sources": [name if name == "grid" else sha256_file(name) for name in regions]}
+    config: dict[str, Any] = {"sources": [f"grid {scales}" if name == "grid" else sha256_file(name) for name in regions]}
     if detector is not None:
         from vgtools.region_features import Detector
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -358,6 +359,58 @@ def _openmoji(
     if images_out:
         made = config | {"size": size, "folder": os.path.abspath(folder)}
         save(drawn, images_out, tally, "images", made, [], restart, quiet, credit="Pictures: OpenMoji, CC BY-SA 4.0")
+
+
+@prepare.command("regions")
+def _regions(
+    source: Annotated[str, typer.Argument(help="X_obj36.tsv of LXMERT, a TSV of bottom-up attention, or features .npy.")],
+    boxes: Annotated[str | None, typer.Argument(help="With .npy: the jsonl of their boxes, an image a line.")] = None,
+    backbone: Annotated[
+        str, typer.Option("--backbone", help="What made them; regions of another name are another's.")
+    ] = "bottom-up-attention",
+    labels: Annotated[str | None, typer.Option("--labels", metavar="FILE", help="Names of the objects, one a line.")] = None,
+    suffix: Annotated[str, typer.Option("--suffix", help="Put behind each image id of a TSV, for example .jpg.")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="float32, or float16 at half the size.")] = "float32",
+    output: Annotated[str, typer.Option("--output", "-o", help="X.npy to write; the same command resumes it.")] = "regions.npy",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Convert region features that others computed.
+
+    A TSV has the columns of LXMERT (with confidences, and labels by --labels) or of bottom-up attention, its arrays in
+    base64. A .npy is (images, regions, D) or (all regions, D); its jsonl has {"image", "width", "height", "boxes",
+    "confidence"?, "label"?} in the same order. Without confidences boxes get a placeholder of their size and place.
+
+    Examples:
+
+        vg prepare regions train2014_obj36.tsv --suffix .jpg --dtype float16 -o regions.npy
+
+        vg prepare regions features.npy boxes.jsonl --backbone detectron-nlvr2 -o regions.npy
+    """
+    choice(dtype, ("float32", "float16"), "--dtype")
+    if not output.endswith(".npy"):
+        raise typer.BadParameter(f"{output!r} does not end in .npy, the form of features", param_hint="--output")
+    if source.endswith(".npy") != (boxes is not None):
+        raise typer.BadParameter("belongs to a .npy of features, which needs it", param_hint="BOXES")
+    if source == "-":
+        raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
+    from vgtools.io import read_lines
+    from vgtools.precomputed import named_backbone, read_arrays, read_tsv, width_of
+    from vgtools.regions import write_regions
+
+    tally, names = _tally(on_error, max_errors), list(read_lines(labels)) if labels else None
+    rows = read_arrays(source, boxes, tally) if boxes else read_tsv(source, tally, names, suffix)
+    config = {"command": "regions", "backbone": backbone, "suffix": suffix, "dtype": dtype, "on_error": on_error}
+    inputs = [x for x in (source, boxes, labels) if x]
+    count = write_regions(
+        output, rows, config, width_of(source), dtype=dtype, inputs=inputs, restart=restart, errors=tally.errors,
+        backbone=named_backbone(backbone),
+    )  # fmt: skip
+    if not quiet:
+        left = f"; left out: {len(tally.errors):,}" if tally.errors else ""
+        print(f"vg prepare: regions of {count:,} images in {output}{left}", file=sys.stderr)
 
 
 @prepare.command("wikitext")
