@@ -501,3 +501,58 @@ def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(capsys: pytest.Cap
 
 def test_terminal_escapes_in_messages_are_written_out() -> None:
     assert io.plain("a\x1b]8;;x\x07b\u202ec é") == "a\\x1b]8;;x\\x07b\\u202ec é"
+
+
+def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_outputs(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"\xffin.txt")
+    source.write_text("x\n")
+    for again in (False, True):
+        with io.Output([tmp_path / "out.jsonl"], {"folder": str(source)}, inputs=[source]) as out:
+            assert out.complete == again
+            if not again:
+                out.write(b"{}\n")
+                out.finish(kind="rows")
+    assert io.read_manifest(tmp_path / "out.jsonl")["inputs"][0]["path"] == f"{tmp_path}/\\udcffin.txt"
+    with pytest.raises(DataError, match="not UTF-8") as caught, io.Output([str(source) + ".jsonl"], {}):
+        pass
+    assert caught.value.code == Exit.CANNOT_CREATE
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "-"])
+def test_what_has_no_files_beside_it_is_a_usage_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        io.read_manifest(name)
+    assert caught.value.code == (Exit.USAGE if name else Exit.NO_INPUT)
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", "", "..", "a/b"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
+    path = write_features(tmp_path, np.ones((2, 2), np.float32))
+    body = json.loads((tmp_path / "feats.json").read_text())
+    (tmp_path / "feats.json").write_text(json.dumps(body | {"files": {name: {"bytes": 1, "sha256": "0"}}}))
+    with pytest.raises(DataError, match=r"feats\.json: says"):
+        io.open_features(path)
+    with pytest.raises(DataError), io.Output([path], {}):  # nor is it an internal error to write there again
+        raise DataError("enough")
+
+
+def test_a_gzip_file_of_no_bytes_is_no_empty_text(tmp_path: Path) -> None:
+    (tmp_path / "x.gz").touch()
+    with pytest.raises(DataError, match="not even a gzip header") as caught:
+        list(io.read_lines(tmp_path / "x.gz"))
+    assert caught.value.code == Exit.DATA
+
+
+def test_the_manifest_beside_a_stream_is_its_own_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    path.write_text("{}\n")
+    for strange in ("[1]", '{"mine": 1}', '{"vg": "0"}', '{"vg": "0", "files": {"other": {"bytes": 1}}}'):
+        (tmp_path / "v.json").write_text(strange)
+        assert io.manifest_beside(path) == {}
+    io.write_manifest(path, [path], kind="vokens")
+    assert io.manifest_beside(path)["kind"] == "vokens"
+    assert io.manifest_beside("-") == io.manifest_beside(tmp_path / "none.jsonl") == {}
+    path.write_text("{}\n{}\n")
+    with pytest.raises(DataError, match="has 6 bytes, its manifest says 3"):
+        io.manifest_beside(path)

@@ -158,10 +158,7 @@ def pack(path: str, folder: Path, tokenizer: Tokenizer, *, progress: io.Progress
 
 def _bank_of(path: str) -> int | None:
     """Return how many images the bank of a voken file has, if it has a manifest that says so."""
-    manifest = io.manifest_path(path)
-    if path == "-" or not manifest.exists():
-        return None
-    body = io.read_json(manifest)
+    body = io.manifest_beside(path)
     return body.get("count") if body.get("kind") == "vokens" else None
 
 

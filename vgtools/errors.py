@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -53,6 +55,15 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
 
 
+def storable(value: Any) -> Any:
+    """Return a JSON value whose strings JSON can hold: bytes of file names that are not UTF-8 are written out as `\\udcff`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {storable(key): storable(entry) for key, entry in value.items()}
+    return [storable(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
 def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     """Turn an operating-system error into the message and exit code a user can act on."""
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -64,4 +75,6 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     again = "start again" if stream else "run the same command again, it goes on where it stopped"
     hint = f"; free some space and {again}" if full else ""
     name = "standard output" if str(path) == "-" else path
-    return DataError(f"cannot be written: {reason}{hint}", name, code=Exit.IO if full else Exit.CANNOT_CREATE)
+    if stream and error.errno == errno.EBADF:
+        reason = "it is closed; give -o a file name"
+    return DataError(f"cannot be written: {reason}{hint}", name, code=Exit.IO if full or stream else Exit.CANNOT_CREATE)

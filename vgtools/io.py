@@ -31,6 +31,7 @@ from vgtools.errors import Exit as Exit
 from vgtools.errors import file_error
 from vgtools.errors import name_of as name_of
 from vgtools.errors import plain as plain
+from vgtools.errors import storable as storable
 from vgtools.process import Lock as Lock
 from vgtools.process import Progress as Progress
 from vgtools.process import Stop as Stop
@@ -52,7 +53,7 @@ def open_read(path: str | Path) -> BinaryIO:
     """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
 
     Raises:
-        DataError: the file is missing, a directory, or unreadable (exit 66).
+        DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes (65).
     """
     name = str(path)
     if name == "-":
@@ -63,6 +64,9 @@ def open_read(path: str | Path) -> BinaryIO:
         if os.path.isdir(name):
             raise IsADirectoryError(errno.EISDIR, "is a directory")
         if name.endswith(".gz"):
+            facts = os.stat(name)
+            if stat.S_ISREG(facts.st_mode) and not facts.st_size:  # Python reads it as no data at all
+                raise DataError("is empty, not even a gzip header is there; make the file anew", path)
             return cast(BinaryIO, gzip.open(name, "rb"))
         if name.endswith(".zst"):
             return cast(BinaryIO, zstd.open(name, "rb"))
@@ -246,9 +250,10 @@ def sha256_file(path: str | Path) -> str:
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
     """Return what a manifest says of an input: its name and size, and its hash where asked."""
-    if str(path) == "-" or not os.path.isfile(path):
-        return {"path": str(path)}
-    found: dict[str, Any] = {"path": str(path), "bytes": os.path.getsize(path)}
+    name = storable(str(path))
+    if name == "-" or not os.path.isfile(path):
+        return {"path": name}
+    found: dict[str, Any] = {"path": name, "bytes": os.path.getsize(path)}
     return found | {"sha256": sha256_file(path)} if sha256 else found
 
 
@@ -267,7 +272,7 @@ def manifest_path(artifact: str | Path) -> Path:
     path = Path(artifact)
     if path.suffix in (".gz", ".zst"):
         path = path.with_suffix("")
-    return path.with_suffix(".json")
+    return path.parent / f"{path.stem}.json"
 
 
 def write_manifest(artifact: str | Path, files: Iterable[str | Path], inputs: Iterable[str | Path] = (), **facts: Any) -> None:
@@ -287,16 +292,21 @@ def write_manifest(artifact: str | Path, files: Iterable[str | Path], inputs: It
         "files": {Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files},
         "inputs": [identity(i, sha256=True) for i in inputs],
     }
-    atomic_write(manifest_path(artifact), orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    atomic_write(manifest_path(artifact), orjson.dumps(storable(body), option=option) + b"\n")
+
+
+def _read_value(path: str | Path, wanted: str) -> Any:
+    with open_read(path) as stream:
+        try:
+            return orjson.loads(stream.read())
+        except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
+            raise DataError(f"not valid JSON ({error}); {wanted} was wanted", path) from None
 
 
 def read_json(path: str | Path, wanted: str = "a JSON object") -> dict[str, Any]:
     """Read one small JSON file that must hold an object."""
-    with open_read(path) as stream:
-        try:
-            body = orjson.loads(stream.read())
-        except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
-            raise DataError(f"not valid JSON ({error}); {wanted} was wanted", path) from None
+    body = _read_value(path, wanted)
     if not isinstance(body, dict):
         raise DataError(f"{wanted} was wanted, found {type(body).__name__}", path)
     return body
@@ -311,8 +321,12 @@ def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = 
         verify: compare size and sha256 of every file of the artifact.
 
     Raises:
-        DataError: no manifest (66), of another kind, or the files are not the ones it names (65); both sides are printed.
+        DataError: a pipe or directory (usage); no manifest (66), of another kind, or the files are not the ones it names (65);
+            both sides are printed.
     """
+    if str(artifact) == "-" or os.path.isdir(artifact):
+        what = "a pipe" if str(artifact) == "-" else "a directory"
+        raise DataError(f"is {what}; the name of a .npy or .faiss file was wanted", artifact, code=Exit.USAGE)
     path = manifest_path(artifact)
     if not path.exists():
         missing = artifact if not os.path.exists(artifact) else path
@@ -330,9 +344,11 @@ def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = 
     if kind is not None and body.get("kind") != kind:
         raise DataError(f"describes {body.get('kind')!r}, wanted {kind!r}", path)
     for name, facts in files.items() if verify else ():
+        if not isinstance(facts, dict) or name in ("", ".", "..") or "/" in name:
+            raise DataError(
+                f"says {facts!r:.60} of {name!r:.80}, wanted size and sha256 of a file beside it; make it anew", path
+            )
         file = path.with_name(name)
-        if not isinstance(facts, dict):
-            raise DataError(f"says {facts!r:.60} of {name}, wanted its size and sha256; make the artifact anew", path)
         if not file.exists():
             raise DataError(f"is missing; {path} names it", file, code=Exit.NO_INPUT)
         if os.path.getsize(file) != facts.get("bytes"):
@@ -341,6 +357,24 @@ def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = 
         if found != facts.get("sha256"):
             raise DataError(f"is damaged or from another run: sha256 {found}, its manifest says {facts.get('sha256')}", file)
     return body
+
+
+def manifest_beside(stream: str | Path) -> dict[str, Any]:
+    """Return the manifest beside a stream's file, or an empty one: a stream needs none, and the place may be a stranger's.
+
+    Raises:
+        DataError: the manifest is damaged, or the file has another size than it says (65).
+    """
+    path, size = manifest_path(stream), os.path.getsize(stream) if os.path.isfile(stream) else None
+    body = _read_value(path, "a vg manifest") if str(stream) != "-" and path.is_file() else None
+    files = body.get("files") if isinstance(body, dict) and "vg" in body else None
+    facts = files.get(Path(stream).name) if isinstance(files, dict) else None
+    if not isinstance(facts, dict):
+        return {}
+    if size not in (None, facts.get("bytes")):
+        why = f"has {size} bytes, its manifest says {facts.get('bytes')}: it is cut off, or was written without -o"
+        raise DataError(f"{why}; make it anew, or remove {path}", stream)
+    return cast(dict[str, Any], body)
 
 
 # ------------------------------------------------------------------------------------------------------------ arrays, ids
@@ -524,7 +558,7 @@ class Output:
         inputs: Sequence[str | Path] = (),
         restart: bool = False,
     ) -> None:
-        self.config, self.inputs = dict(config), [str(i) for i in inputs]
+        self.config, self.inputs = storable(config), [str(i) for i in inputs]
         self.state: dict[str, Any] = {}
         self.complete = False  # a former run finished this very output: nothing to do
         self._npy: dict[int, tuple[np.dtype[Any], Any]] = {}
@@ -602,7 +636,7 @@ class Output:
             return False
         try:
             read_manifest(finals[0])
-            return bool(body["inputs"] == [identity(i, sha256=True) for i in self.inputs])
+            return bool(body.get("inputs") == [identity(i, sha256=True) for i in self.inputs])
         except DataError:
             return False
 
@@ -710,7 +744,7 @@ def _check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
         raise DataError(
             "is not a manifest of vg and would be overwritten; choose another -o", manifest, code=Exit.CANNOT_CREATE
         )
-    owner = next((name for name in files if name != manifest.name and manifest.with_name(name).exists()), None)
+    owner = next((name for name in files if name != manifest.name and (manifest.parent / name).exists()), None)
     if owner is not None and finals[0].name not in files:
         raise DataError(
             f"is the manifest of {owner}, which would be of no use without it; choose another -o than {finals[0].name}, "
@@ -740,8 +774,6 @@ def is_stream(path: str) -> bool:
 def open_stream(path: str) -> IO[bytes]:
     """Open `-`, a pipe or a device for writing bytes."""
     if path == "-":
-        if sys.stdout is None:
-            raise DataError("standard output is closed; give -o a file name", code=Exit.IO)
         return sys.stdout.buffer
     try:
         return open(path, "wb")
@@ -752,6 +784,8 @@ def open_stream(path: str) -> IO[bytes]:
 def final_path(path: str, inputs: Sequence[str]) -> Path:
     """Return where an output really goes, links followed, refusing what cannot be written before any work is done."""
     real = Path(os.path.realpath(path))
+    if storable(str(real)) != str(real):
+        raise DataError("has bytes in its name that are not UTF-8, which no manifest can hold", path, code=Exit.CANNOT_CREATE)
     if os.path.islink(path) and not real.exists():
         raise DataError(f"is a link to {real}, which does not exist", path, code=Exit.CANNOT_CREATE)
     if real.is_dir():

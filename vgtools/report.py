@@ -31,7 +31,7 @@ from markupsafe import Markup
 from vgtools import __version__, io
 from vgtools.io import DataError, Exit, plain
 from vgtools.sources import read_image
-from vgtools.vokens import check_rows
+from vgtools.vokens import bank_of, check_rows
 
 _T = TypeVar("_T")
 
@@ -149,11 +149,9 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
     if index is None:
         assert ids is not None
         found = io.read_ids(ids)
-        path = io.manifest_path(ids)
-        beside = io.read_json(path) if path.is_file() else {}
         if os.path.isfile(ids):
             _check_origin(vokens, ids, io.sha256_file(ids))
-        return Bank(found, beside if "vg" in beside else {})
+        return Bank(found, io.manifest_beside(ids))
     manifest = io.read_manifest(index, "index")
     _check_origin(vokens, index, manifest["files"][Path(index).name]["sha256"])
     return Bank(io.read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
@@ -161,14 +159,10 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
 
 def _check_origin(vokens: str, file: str, sha256: str) -> None:
     """Refuse vokens whose manifest names another bank than this file (an index, or ids) belongs to."""
-    path = io.manifest_path(vokens)
-    if vokens == "-" or not path.is_file():
-        return
-    made = (io.read_json(path).get("config") or {}).get("index_sha256") or {}
-    for name, facts in made.items():
-        if name.endswith(Path(file).suffix) and facts["sha256"] != sha256:
+    for name, made in bank_of(io.manifest_beside(vokens)).items():
+        if name.endswith(Path(file).suffix) and made != sha256:
             raise DataError(
-                f"was made with {name} of sha256 {facts['sha256']}; {file} has sha256 {sha256}, its rows are other images: "
+                f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows are other images: "
                 "name the one that made it",
                 vokens,
             )
@@ -219,10 +213,7 @@ def locate(source: str | Path, wanted: Collection[str]) -> dict[str, Place]:
 
 def credit(source: str | Path) -> str:
     """Return whose the pictures are, from the manifest beside their image rows (`"credit"`); nothing where it says nothing."""
-    path = io.manifest_path(source)
-    if os.path.isdir(source) or not path.is_file():
-        return ""
-    told = io.read_json(path).get("credit")
+    told = None if os.path.isdir(source) else io.manifest_beside(source).get("credit")
     return readable(told) if isinstance(told, str) else ""
 
 

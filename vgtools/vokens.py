@@ -44,6 +44,14 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of the index that vokens were made with, name -> sha256, as their manifest says it."""
+    config = manifest.get("config")
+    files = config.get("index_sha256") if isinstance(config, dict) else None
+    named = files.items() if isinstance(files, dict) else ()
+    return {name: str(facts["sha256"]) for name, facts in named if isinstance(facts, dict) and "sha256" in facts}
+
+
 class VokenRows(NamedTuple):
     """Checked voken rows, their spans also as flat arrays."""
 
@@ -178,7 +186,7 @@ class VokenWriter:
     def __init__(
         self, path: str, config: Mapping[str, Any], *, inputs: Sequence[str | Path] = (), restart: bool = False
     ) -> None:
-        if re.search(r"\.(faiss|ids|json|safetensors)$", path):
+        if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
             raise DataError("is no name for voken rows; wanted .jsonl, .jsonl.gz, .jsonl.zst or .npy", path, code=Exit.USAGE)
         self.packed = path.endswith(".npy")
         self.path = path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import pty
 import re
@@ -138,7 +137,7 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
     by_ids = [*args[:4], "--ids", bank / "vg.ids", *args[6:]]
     for faiss, listed, codes in ((true, ids, (0, 0)), (other, ids, (io.Exit.DATA, 0)), (true, other, (0, io.Exit.DATA))):
         made = {"a.faiss": {"sha256": faiss}, "a.ids": {"sha256": listed}}
-        (bank / "v.json").write_text(json.dumps({"vg": "0", "kind": "vokens", "config": {"index_sha256": made}}))
+        io.write_manifest(bank / "v.jsonl", [bank / "v.jsonl"], kind="vokens", config={"index_sha256": made})
         done = [call(*args), call(*by_ids)]
         assert tuple(d.returncode for d in done) == codes
         for refused in (d for d in done if d.returncode):

@@ -80,10 +80,9 @@ def revokenize(
 
 def _origin(file: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the vokens' manifest says of their bank, for the configuration and for the facts: it is not to be lost."""
-    from vgtools.io import manifest_path, read_json
+    from vgtools.io import manifest_beside
+    from vgtools.vokens import bank_of
 
-    manifest = manifest_path(file)
-    body = read_json(manifest) if file != "-" and manifest.is_file() else {}
-    config = body.get("config")
-    made = {"index_sha256": config["index_sha256"]} if isinstance(config, dict) and "index_sha256" in config else {}
+    body = manifest_beside(file)
+    made = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     return made, {"count": body["count"]} if isinstance(body.get("count"), int) else {}
