@@ -21,6 +21,7 @@ def test_version_and_help(vg: Runner) -> None:
     assert done.stderr == b""
     for name in cli.COMMANDS:
         assert name.encode() in done.stdout
+    assert b"..." not in done.stdout.replace(b"[ARGS]...", b""), "a summary is cut"
 
 
 def test_usage_errors_are_exit_2(vg: Runner) -> None:
@@ -28,6 +29,8 @@ def test_usage_errors_are_exit_2(vg: Runner) -> None:
         done = vg(*args)
         assert done.returncode == 2, args
     assert b"vg: " in vg("env", "--no-such-flag").stderr
+    assert vg().stderr.startswith(b"Usage: vg ")
+    assert vg("prepare").stderr.startswith(b"Usage: vg prepare ")
 
 
 def test_env_is_text_or_json(vg: Runner) -> None:
@@ -59,6 +62,8 @@ def test_a_closed_pipe_is_141_and_silent() -> None:
         (DataError("no \x1b[31mred\x1b[0m", "x"), 65, "vg: x: no \\x1b[31mred\\x1b[0m\n"),
         (MemoryError(), 70, "vg: out of memory"),
         (KeyboardInterrupt(), 130, ""),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 70, "vg: out of memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 70, "vg: out of memory"),
         (RuntimeError("boom"), 1, "vg: internal error: RuntimeError: boom"),
         (OSError(5, "Input/output error", "f"), 74, "vg: f: Input/output error\n"),
     ],
@@ -85,3 +90,12 @@ def test_bare_environments(tmp_path: Path) -> None:
     assert done.stdout == f"vg {__version__}\n".encode()
     closed = subprocess.run(["bash", "-c", " ".join(vg_command("env", "--json")) + " <&-"], env=bare, capture_output=True)
     assert closed.returncode == 0, closed.stderr
+
+
+@pytest.mark.parametrize("args", [["env"], ["--help"], ["--version"], ["env", "--help"]])
+def test_data_for_a_closed_or_full_stream_is_not_lost_without_a_word(args: list[str]) -> None:
+    for stdout, why in ((">&-", "it is closed"), (">/dev/full", "No space left on device")):
+        done = subprocess.run(["bash", "-c", " ".join(vg_command(*args)) + " " + stdout], capture_output=True, text=True)
+        assert done.returncode == Exit.IO
+        assert done.stderr.startswith(f"vg: standard output: cannot be written: {why}")
+        assert done.stderr.count("\n") == 1

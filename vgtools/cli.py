@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from vgtools import __version__
-from vgtools.io import DataError, Exit, plain
+from vgtools.errors import DataError, Exit, file_error, plain
 
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function of the same name, dashes as underscores.
 COMMANDS = (
@@ -66,7 +66,8 @@ def register(target: typer.Typer, names: tuple[str, ...] = COMMANDS) -> None:
                 inner.help = _keep_examples(inner.help or getattr(inner.callback, "__doc__", None))
             target.add_typer(entry, name=name)
         else:
-            target.command(name, help=_keep_examples(entry.__doc__))(entry)
+            text = _keep_examples(entry.__doc__)
+            target.command(name, help=text, short_help=text.partition("\n")[0])(entry)  # or the list of commands cuts it
 
 
 def _keep_examples(text: str | None) -> str:
@@ -79,6 +80,9 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
+_NO_MEMORY = "out of memory; a smaller --batch-size or a larger machine is needed"
+
+
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; whatever goes wrong is said on stderr in one line."""
     import signal
@@ -89,8 +93,7 @@ def run(argv: list[str]) -> int:
         # `vg vokenize` needs one module, not all of them: start-up stays quick as commands are added.
         register(app, tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
         result: Any = app(argv, standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        _flush()
         return int(result or 0)
     except BrokenPipeError:
         return _closed_pipe()
@@ -105,16 +108,21 @@ def run(argv: list[str]) -> int:
     except typer.Exit as stop:
         return int(stop.exit_code)
     except MemoryError:
-        return _say("out of memory; a smaller --batch-size or a larger machine is needed", Exit.CANNOT_GO_ON)
+        return _say(_NO_MEMORY, Exit.CANNOT_GO_ON)
     except OSError as error:
         return _say(f"{error.filename or 'input/output'}: {error.strerror or error}", Exit.IO)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of the parser typer carries
             context = getattr(error, "ctx", None)
+            if context is not None and not context.args and error.format_message() == context.get_help():  # `vg` alone
+                print(error.format_message(), file=sys.stderr)
+                return int(Exit.USAGE)
             hint = f" (see: {context.command_path} --help)" if context is not None else ""
             return _say(error.format_message() + hint, Exit.USAGE)
         if os.environ.get("VG_TRACEBACK"):
             raise
+        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):  # torch's, on GPU and CPU
+            return _say(_NO_MEMORY, Exit.CANNOT_GO_ON)
         return _say(f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)", Exit.INTERNAL)
 
 
@@ -128,6 +136,20 @@ def _reserve_standard_streams() -> None:
     os.close(number)
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:  # data for it is an error, not lost without a word
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+
+
+def _flush() -> None:
+    """Write out what is still buffered: a full disk or a closed stream shows itself only now."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at exit
+        raise file_error(error, "-", reading=False) from None
 
 
 def _closed_pipe() -> int:
