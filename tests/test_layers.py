@@ -109,7 +109,8 @@ def shell_blocks() -> list[str]:
 
 def test_readme_shell_blocks_name_existing_flags() -> None:
     lines = [x for block in shell_blocks() for x in block.replace("\\\n", " ").splitlines()]
-    calls = [c.strip() for x in lines for c in re.split(r"[|;&]", x.split("#")[0]) if re.match(r"\s*vg \w", c)]
+    parts = (part.strip().removeprefix("do ") for x in lines for part in re.split(r"[|;&]", x.split("#")[0]))
+    calls = [part for part in parts if re.match(r"vg \w", part)]
     assert len(calls) >= 6
     for call in calls:
         words = call.split()[1:]
