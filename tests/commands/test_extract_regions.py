@@ -132,10 +132,10 @@ def test_a_detector_as_source(backbone: Path) -> None:
     network = get_model("fasterrcnn_mobilenet_v3_large_fpn", weights=None, weights_backbone=None, num_classes=3)
     save_file(network.state_dict(), "d.safetensors")
     assert (
-        extract(backbone, "--detector", "d.safetensors", "--regions", "grid", "--limit", "1", "--max-regions", "20") == Exit.OK
+        extract(backbone, "--detector", "d.safetensors", "--regions", "grid", "--limit", "1", "--max-regions", "8") == Exit.OK
     )
     found = open_regions("f.npy")
-    assert found.counts.tolist() == [20]
+    assert found.counts.tolist() == [8]
     assert found.manifest["config"]["regions"]["detector"]["name"] == "fasterrcnn_mobilenet_v3_large_fpn"
     assert found.manifest["config"]["regions"]["most"] == 8
     assert extract(backbone, "--regions", "grid", "--limit", "1", "--grid-scales", "2", output="g.npy") == Exit.OK

@@ -232,6 +232,8 @@ def collate(
         The batches, whose losses add up to `parts` times the mean over the step.
     """
     examples = [_example(captions, number, recipe, epoch) for number in numbers.tolist()]
+    if parts > 1:  # texts of like length share a batch: less padding
+        examples.sort(key=lambda e: len(e.read))
     counts = max(1, sum(len(e.words) for e in examples)) / parts, len(examples) / parts
     found = list[Batch]()
     for part in np.array_split(np.arange(len(examples)), parts):
