@@ -208,4 +208,20 @@ def test_captions_come_through_a_pipe_and_too_long_ones_are_counted(
             assert "left out: caption longer than the encoder: 1" in err
         else:
             assert (code, records) == (65, [])
-            assert "standard input: has no caption that could be probed: left out: caption longer than the encoder: 1" in err
+            assert "standard input: has nothing that could be probed: left out: caption longer than the encoder: 1" in err
+
+
+def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
+    world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vgtools.systems import attention_probes
+
+    monkeypatch.setattr(attention_probes, "_WINDOW", 8)
+    parses, out = (world.folder / "p.conllu").read_text().split("\n\n"), tmp_path / "out"
+    (tmp_path / "short.conllu").write_text("\n\n".join(parses[:20]) + "\n")
+    code, records, err = probe(capfdbinary, *world.given, "--parser", tmp_path / "short.conllu", "--samples", 20, "-o", out)
+    assert code == 65
+    assert "short.conllu: has no sentence for the text" in err
+    assert records[-1]["captions"] == 16, "two windows of eight"
+    assert "has no sentence" in records[-1]["stopped"]
+    assert (out / "probe.jsonl").exists()

@@ -38,9 +38,7 @@ def probe_attention(
     ] = None,
     parser: Annotated[
         str | None,
-        typer.Option(
-            "--parser", help="Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order."
-        ),
+        typer.Option("--parser", help="Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order."),
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help="Report on the rows of this split.")] = None,
     select_on: Annotated[
@@ -109,79 +107,85 @@ def probe_attention(
     if images is not None and output is None:
         raise typer.BadParameter("--images is for the page; -o names the folder that it goes into")
     wanted = None if relations == "all" else int(relations) if relations.isdecimal() else relations.split(",")
-    from vgtools.parses import open_parser
-
-    folder = None if output is None else run_folder(output)
-    parse = None if parser is None else open_parser(parser)
     from vgtools import probe_report, report
+    from vgtools.parses import open_parser
+    from vgtools.systems import attention_probes as probes
 
     def note(message: str) -> None:
         if not quiet:
             print(f"vg probe-attention: {io.plain(message)}", file=sys.stderr)
 
-    shown: list[Any] = []
-    with io.Progress("probe-attention", "texts" if regions is None else "captions", quiet=quiet) as bar:
-        if regions is None:
+    folder = None if output is None else run_folder(output)
+    parse = None if parser is None else open_parser(parser)
+    opened, sides = None, None
+    if regions is not None:
+        from vgtools.regions import open_regions
+
+        opened = open_regions(regions)
+        probes.check_backbone(encoder, opened)
+        sides = None if split is None else {split: "report"} | ({} if select_on is None else {select_on: "select"})
+        if captions != "-" and on_error == "fail":  # what is wrong with a row is said before an hour's work, not after
+            probes.check_captions(captions, opened, sides, limit)
+    model = probes.open_encoder(encoder, device=device, dtype=dtype, offline=offline)
+    stopped, shown = None, list[Any]()
+    with io.Progress("probe-attention", "texts" if opened is None else "captions", quiet=quiet) as bar:
+        if opened is None:
             from vgtools.stats import read_sentences
-            from vgtools.systems import attention_probes as p
             from vgtools.systems.text_probes import TextProbe
 
-            lines = read_sentences(captions)
-            model = p.open_encoder(encoder, device=device, dtype=dtype, offline=offline)
-            text_probe = TextProbe(model, parse, distances, batch_size, bar)
-            text_probe.run(islice(lines, limit))
-            records = list(text_probe.records(wanted))
-            skipped = text_probe.skipped
+            words = TextProbe(model, parse, distances, batch_size, bar)
+            stopped = _run(words, islice(read_sentences(captions), limit))
+            skipped, counted = words.skipped, words.texts
         else:
             from vgtools.prepare import Tally
-            from vgtools.regions import open_regions
-            from vgtools.systems import attention_probes as p
-            from vgtools.systems.attention_scores import ENTITY, Cell
-            from vgtools.systems.attention_scores import records as found_records
 
-            opened = open_regions(regions)
-            p.check_backbone(encoder, opened)
-            sides = None if split is None else {split: "report"} | ({} if select_on is None else {select_on: "select"})
-            if captions != "-" and on_error == "fail":  # what is wrong with a row is said before an hour's work, not after
-                p.check_captions(captions, opened, sides, limit)
-            model = p.open_encoder(encoder, device=device, dtype=dtype, offline=offline)
-            probe = p.GroundingProbe(model, opened, parse, phrase, entity_word, samples, seed, batch_size, bar)
-            tally, kept = Tally(on_error == "skip", max_errors), list[p.Caption]()
-            probe.run(_keeping(p.read_captions(captions, opened, sides, tally, limit), kept, examples))
-            skipped = probe.skipped + tally.left_out
-            scores = probe.scores.get("report")
-            if scores is None:
-                raise io.DataError("has no caption that could be probed: " + _counts(skipped), captions)
-            chooser = scores if select_on is None else probe.scores.get("select", scores)
-            which = {"selected_on": select_on or "the same captions", "skipped": {k: n for k, n in skipped.items() if n}}
-            records = [
-                r | (which if r["kind"] == "summary" else {})
-                for r in found_records(scores, chooser, model.layers, model.heads, relations=wanted)
-            ]
-            cell = chooser.cells.get(ENTITY) or Cell.empty(model.layers * model.heads, 1)
-            best, layers = cell.by_layer(model.heads)
-            if folder is not None:
-                shown = list(p.look_closely(model, kept, opened, best, layers))
-            if images is not None:
-                shown, faults = probe_report.with_pictures(shown, images)
-                for fault in faults:
-                    note(f"{fault}; the page shows the boxes alone")
+            tally, kept = Tally(on_error == "skip", max_errors), list[Any]()
+            probe = probes.GroundingProbe(model, opened, parse, phrase, entity_word, samples, seed, batch_size, bar)
+            stopped = _run(probe, _keeping(probes.read_captions(captions, opened, sides, tally, limit), kept, examples))
             for error in tally.errors[:3]:
                 note(str(error))
-    if sys.stdout is not None and sys.stdout.isatty():
-        print(probe_report.tables(records))
+            skipped = probe.skipped + tally.left_out
+            counted = probe.scores["report"].captions if "report" in probe.scores else 0
+    if not counted:
+        raise stopped or io.DataError("has nothing that could be probed: " + _counts(skipped), captions)
+    ending = {"skipped": dict(+skipped)} | ({} if stopped is None else {"stopped": str(stopped)})
+    if opened is None:
+        records = list(words.records(wanted))
     else:
-        stream = io.open_stream("-")
-        stream.writelines(map(io.dumps, records))
-        stream.flush()
+        records = list(probe.records(wanted, choose=select_on is not None))
+        ending["selected_on"] = select_on or "the same captions"
+        if folder is not None:
+            shown = list(probe.look_closely(kept, choose=select_on is not None))
+        if images is not None:
+            shown, faults = probe_report.with_pictures(shown, images)
+            for fault in faults:
+                note(f"{fault}; the page shows the boxes alone")
+    records[-1] |= ending
     if folder is not None:
         files = probe_report.save(folder, records, shown, encoder, report.credit(images) if images else "")
         config = {"encoder": encoder, "parser": parser, "split": split, "select_on": select_on, "phrase": phrase,
                   "entity_word": entity_word, "samples": samples, "seed": seed, "limit": limit}  # fmt: skip
         inputs = [f for f in (captions, regions) if f not in (None, "-")]
         io.write_manifest(files[0], files, inputs, kind="attention-probe", config=config)
+    if sys.stdout is not None and sys.stdout.isatty():
+        print(io.plain(probe_report.tables(records)))
+    else:
+        stream = io.open_stream("-")
+        stream.writelines(map(io.dumps, records))
+        stream.flush()
     if +skipped:
         note(_counts(skipped))
+    if stopped is not None:
+        raise stopped
+
+
+def _run(probe: Any, rows: Iterator[Any]) -> io.DataError | None:
+    """Run a probe; what stops it in the middle is returned, and said once the results up to there are written."""
+    try:
+        probe.run(rows)
+    except io.DataError as error:
+        return error
+    return None
 
 
 def _keeping(captions: Iterator[Any], kept: list[Any], most: int) -> Iterator[Any]:

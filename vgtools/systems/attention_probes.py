@@ -27,7 +27,7 @@ from vgtools.parses import Parse, Parser
 from vgtools.prepare import Tally
 from vgtools.probe_report import WORD, Example, make_groups
 from vgtools.regions import Regions, RegionSet, box_fault, clip, iou
-from vgtools.systems.attention_scores import ENTITY, Key, Scores
+from vgtools.systems.attention_scores import ENTITY, Cell, Key, Scores, records
 from vgtools.text import Tokens, row_starts, tokenize
 
 if TYPE_CHECKING:
@@ -512,6 +512,40 @@ class GroundingProbe:
             if self.progress is not None:
                 self.progress.advance(len(window))
 
+    def _sides(self, choose: bool) -> tuple[Scores, Scores]:
+        """Return the scores to report and those to choose heads by."""
+        scores = self.scores["report"]
+        empty = Scores(scores.heads, self.samples, self.seed)
+        return scores, self.scores.get("select", empty) if choose else scores
+
+    def records(self, relations: Sequence[str] | int | None = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield what was found on the side `report`, as `attention_scores.records` says it.
+
+        Args:
+            relations: names, how many of the most frequent ones, or None for all.
+            choose: heads are chosen on the side `select`.
+        """
+        return records(*self._sides(choose), self.encoder.layers, self.encoder.heads, relations=relations)
+
+    def look_closely(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
+        """Yield captions with what each word attends to, by the best head of each layer; those that do not fit are left out.
+
+        Args:
+            captions: to look at.
+            choose: heads are chosen on the side `select`.
+        """
+        cell = self._sides(choose)[1].cells.get(ENTITY) or Cell.empty(self.encoder.layers * self.encoder.heads, 1)
+        best, chosen = cell.by_layer(self.encoder.heads)
+        names = [f"{layer + 1}-{head + 1}" for layer, head in enumerate(best)]
+        for caption in captions:
+            words = [m.span() for m in WORD.finditer(caption.text)]
+            if not words or len(tokenize(self.encoder.tokenizer, [caption.text]).ids) > self.encoder.max_tokens:
+                continue
+            found = self.regions.of(caption.image)
+            weights = word_attention(self.encoder, caption, found, words)[np.arange(len(best)), best]  # (L, W, R)
+            groups = make_groups(caption.text, caption.spans, caption.boxes, found, weights[chosen])
+            yield Example(caption.image, caption.text, words, found, groups, names, chosen, weights, None)
+
     def _window(self, captions: list[Caption]) -> None:
         parses = list(self.parser([c.text for c in captions])) if self.parser else []
         tokens = tokenize(self.encoder.tokenizer, [c.text for c in captions])
@@ -604,26 +638,3 @@ def word_attention(encoder: JointEncoder, caption: Caption, regions: RegionSet, 
         layers = encoder.attentions(batch.ids, batch.text_mask, batch.regions, batch.region_mask)
         found = [layer[0, :, at.to(layer.device), batch.ids.shape[1] :].float().cpu().numpy() for layer in layers]
     return np.asarray(np.stack(found) * (last >= first)[:, None])
-
-
-def look_closely(
-    encoder: JointEncoder, captions: Iterable[Caption], regions: Regions, best: Sequence[int], chosen: Sequence[int]
-) -> Iterator[Example]:
-    """Yield captions with what each word attends to, by one head of each layer; captions that do not fit are left out.
-
-    Args:
-        encoder: the model.
-        captions: to look at.
-        regions: of their photos.
-        best: (L,) head of each layer, from 0.
-        chosen: layers of the figure, from 0.
-    """
-    for caption in captions:
-        words = [m.span() for m in WORD.finditer(caption.text)]
-        if not words or len(tokenize(encoder.tokenizer, [caption.text]).ids) > encoder.max_tokens:
-            continue
-        found = regions.of(caption.image)
-        weights = word_attention(encoder, caption, found, words)[np.arange(len(best)), list(best)]  # (L, W, R)
-        groups = make_groups(caption.text, caption.spans, caption.boxes, found, weights[list(chosen)])
-        names = [f"{layer + 1}-{head + 1}" for layer, head in enumerate(best)]
-        yield Example(caption.image, caption.text, words, found, groups, names, list(chosen), weights, None)
