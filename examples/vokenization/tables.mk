@@ -52,7 +52,7 @@ else
 # Sections 4.1, 4.2, appendix A.1: 12 layers on English Wikipedia for 200,000 steps, 6 layers on Wiki103 for 40 epochs; what
 # has no vokens to learn 10 % longer. BERT's word-pieces; RoBERTa's by revokenization.
 WIKI103          ?=
-CC               ?=# captions of Conceptual Captions and text of CNN/Daily Mail, for table 1; may be missing
+CONCEPTUAL       ?=# captions of Conceptual Captions and text of CNN/Daily Mail, for table 1; may be missing
 CNNDM            ?=
 ROBERTA          ?= FacebookAI/roberta-base
 CAPTIONS         := $(PAPER)/train.jsonl
@@ -73,7 +73,7 @@ $(foreach ref,$(VL),$(eval REF.$(notdir $(ref)) := $(ref)))
 TASKS            := sst-2 qnli qqp mnli
 TASKS.2          := $(TASKS) squad-1.1 squad-2.0 swag
 TASK_SEEDS       ?= 5
-CORPORA           = $(T)/captions.txt $(BANK_CAPTIONS) $(CC) $(T)/wiki103.txt $(T)/wiki.txt $(CNNDM)
+CORPORA           = $(T)/captions.txt $(BANK_CAPTIONS) $(CONCEPTUAL) $(T)/wiki103.txt $(T)/wiki.txt $(CNNDM)
 REFERENCE        := $(T)/wiki.txt
 PRETRAIN         ?= --seed 95 --cache $(T)/tokens
 FINETUNE         ?=
