@@ -72,6 +72,21 @@ def test_the_loss_is_transformers_own(encoder: Path, kind: str) -> None:
     assert tuner(batch)[f.LOSS].item() == pytest.approx(wanted.loss.item(), rel=1e-5)
 
 
+def test_a_batch_is_what_the_tokenizer_pads(encoder: Path) -> None:
+    tuner, loaded = f.new_tuner(find_task("sts-b"), str(encoder), 0)
+    found = examples("regress")
+    inputs = encode(find_task("sts-b"), found, loaded.tokenizer, max_length=40)
+    batch = f.collate(inputs, np.array([5, 0, 3]), tuner.pad, tuner.segments)
+    loaded.tokenizer.enable_padding()
+    wanted = loaded.tokenizer.encode_batch([(found[i].text, found[i].pair or "") for i in (5, 0, 3)])
+    assert batch.segments is not None
+    assert batch.labels is not None
+    assert batch.ids.tolist() == [w.ids for w in wanted]
+    assert batch.mask.tolist() == [w.attention_mask for w in wanted]
+    assert batch.segments.tolist() == [w.type_ids for w in wanted]
+    assert batch.labels.tolist() == [found[i].label for i in (5, 0, 3)]
+
+
 @pytest.mark.parametrize("kind", TASKS)
 def test_padding_and_halves_change_nothing(encoder: Path, kind: str) -> None:
     tuner, inputs = setup(encoder, kind)

@@ -215,6 +215,13 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(data: Path, tmp_path: P
     assert (tmp_path / "b" / "seed-9595" / "model" / "complete").read_text() == kept[8]
 
 
+def test_each_seed_is_judged_by_itself(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = iter([9.0, 8.0, 9.0, 2.0, 1.0, 2.0])  # two epochs and the end of each seed
+    monkeypatch.setattr(finetuning.FineTuning, "_score", lambda self, split, rows: {"headline": next(given), "total": 1})
+    assert finetune(data, "sst-2", tmp_path / "run", "--seeds", 2, "--keep", "best", "--no-test") == 0
+    assert [r["best"] for r in rows(tmp_path / "run" / "metrics.jsonl")] == [True, False, True, False]
+
+
 def test_memory_that_runs_out_halves_batches(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
