@@ -23,30 +23,30 @@ MATCHER        := $(FLICKR)/default.s0
 SENTENCE       := $(FLICKR)/sentence.s0
 BANK_CAPTIONS  := $(CAPTIONS)
 BANK           ?= 2000
-TABLE2         := bert4
-TABLE56        := bert4
-TABLE4         := bert4
-BASE           := $(T)/lm/bert4-mlm
-ROWS.3         := bert4-mlm bert4-noise bert4-vokens
-WEIGHTS        := $(T)/lm/bert4-vokens $(T)/lm/bert4-noise
+TABLE2         := bert2
+TABLE56        := bert2
+TABLE4         := bert2
+BASE           := $(T)/lm/bert2-mlm
+ROWS.3         := bert2-mlm bert2-noise bert2-vokens
+WEIGHTS        := $(T)/lm/bert2-vokens $(T)/lm/bert2-noise
 TASKS          := sst-2 rte mrpc cola
 TASKS.2        := $(TASKS)
 TASK_SEEDS     ?= 3
 CORPORA        := $(T)/captions.txt $(T)/corpus.txt $(T)/squad.txt $(T)/wikitext.txt
 REFERENCE      := $(T)/wikitext.txt
-STEPS          ?= 250
+STEPS          ?= 200
 SENTENCES      ?= 8000# of each text
 PRETRAIN       ?= --batch-size 16 --micro-batch 16 --lr 1e-3 --warmup 0.1 --seed 95
 FINETUNE       ?= --limit 8000 --max-length 96 --lr 5e-4
-SHAPE.bert4    := $(T)/bert4.json
+SHAPE.bert2    := $(T)/bert2.json
 TOKENIZER      := builtin:minilm
-TEXT.bert4     := corpus
-LENGTH.bert4   := --steps $(STEPS)
-LENGTH.bert4.mlm := --steps $(shell expr $(STEPS) \* 11 / 10)
-FINETUNE.sst-2 ?= --steps 150
-FINETUNE.cola  ?= --steps 150
-FINETUNE.mrpc  ?= --steps 60
-FINETUNE.rte   ?= --steps 40
+TEXT.bert2     := corpus
+LENGTH.bert2   := --steps $(STEPS)
+LENGTH.bert2.mlm := --steps $(shell expr $(STEPS) \* 11 / 10)
+FINETUNE.sst-2 ?= --steps 200
+FINETUNE.cola  ?= --steps 60
+FINETUNE.mrpc  ?= --steps 40
+FINETUNE.rte   ?= --steps 24
 STATS          := --grounded-above 20
 else
 # Sections 4.1, 4.2, appendix A.1: 12 layers on English Wikipedia for 200,000 steps, 6 layers on Wiki103 for 40 epochs; what
@@ -194,9 +194,9 @@ $(T)/corpus.txt: $(T)/squad.txt $(T)/wikitext.txt
 $(T)/reduced.txt: $(T)/captions.txt $(T)/$(TEXT.$(TABLE4)).txt
 	awk -v most=$$(wc -w < $<) '{ n += NF; print } n >= most { exit }' $(T)/$(TEXT.$(TABLE4)).txt > $@
 
-$(T)/bert4.json:
+$(T)/bert2.json:
 	@mkdir -p $(T)
-	echo '{"model_type": "bert", "num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}' > $@
+	echo '{"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}' > $@
 
 # ----------------------------------------------------------------------------------------------------------------- vokens
 $(FLICKR)/sentence.s%/run.json: $(FLICKR)/feats.npy
