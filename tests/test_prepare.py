@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,17 @@ def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) ->
     assert caught.value.code == Exit.NO_INPUT
     with pytest.raises(DataError, match="does not exist"):
         Folder(tmp_path / "nowhere")
+
+
+def test_a_link_to_nothing_and_a_name_that_is_not_utf8_cost_only_their_own_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    (tmp_path / "b.jpg").symlink_to("nowhere")
+    (tmp_path / os.fsdecode(b"c_\xff.jpg")).touch()
+    folder = Folder(tmp_path)
+    assert len(folder.digest()) == 64
+    assert folder.find("a.jpg") == str(tmp_path / "a.jpg")
+    with pytest.raises(DataError, match="not UTF-8"):
+        folder.find("c.jpg")
 
 
 def test_a_folder_s_digest_changes_with_its_files(tmp_path: Path) -> None:
@@ -346,6 +358,11 @@ def test_coco_boxes(tmp_path: Path) -> None:
         ),
         (official(images=[*IMAGES, IMAGES[0]]), "images[2]: the id 30 is there already"),
         (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]), "images[2]: the size"),
+        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 10**30, "height": 4}]), "images[2]: the size"),
+        (
+            official(annotations=[BOXES[0] | {"bbox": [1, 2, -3, 4]}, BOXES[1]], categories=CATEGORIES),
+            'annotations[0]: "bbox" is [1, 2, -3, 4]',
+        ),
         (
             official(annotations=[BOXES[0] | {"bbox": [1, 2, 3]}, BOXES[1]], categories=CATEGORIES),
             'annotations[0]: "bbox" is [1, 2, 3]',

@@ -85,6 +85,17 @@ def test_linked_folders_are_followed_and_a_loop_ends(tmp_path: Path) -> None:
     assert source.left_out == {"(link to a folder above)": 1}
 
 
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_links_to_one_another_end(tmp_path: Path, slash: str) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.jpg").write_bytes(b"x")
+        (tmp_path / name / "other").symlink_to(tmp_path / other)
+    source = open_source(f"{tmp_path}{slash}")
+    assert [item.id for item in source.items] == ["a/a.jpg", "a/other/b.jpg", "b/b.jpg", "b/other/a.jpg"]
+    assert source.left_out == {"(link to a folder above)": 2}
+
+
 def test_a_directory_without_images_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     with pytest.raises(DataError, match=r"holds no image: 1 \.txt; wanted a directory") as caught:

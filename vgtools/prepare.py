@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vgtools.io import DataError, Exit, Output, dumps, open_read, plain, read_lines
+from vgtools.io import DataError, Exit, Output, dumps, open_read, plain, read_lines, storable
 from vgtools.jsonstream import json_items
 
 Row = dict[str, Any]
@@ -177,20 +177,23 @@ class Folder:
 
     def digest(self) -> str:
         """Return a hash of all names, sizes and times, by which an output knows that the folder changed."""
-        facts = [(file, s.st_size, s.st_mtime_ns) for file in self.files for s in [os.stat(self.path / file)]]
+        facts = [(file, s.st_size, s.st_mtime_ns) for file in self.files for s in [os.lstat(self.path / file)]]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def find(self, image: str) -> str:
         """Return the absolute path of an image's file.
 
         Raises:
-            DataError: none (66) or several fit.
+            DataError: none (66) or several fit, or its name cannot be written down.
         """
         name = os.path.basename(image)
         for key in (image, name, Path(name).stem):
             found = self._names.get(key, set())
             if len(found) == 1:
-                return os.path.abspath(self.path / min(found))
+                path = os.path.abspath(self.path / min(found))
+                if storable(path) != path:
+                    raise DataError("has bytes in its name that are not UTF-8, which no list of images can hold", path)
+                return path
             if found:
                 raise DataError(f"{image!r:.80} is ambiguous: {' and '.join(sorted(found)[:2])} both fit", self.path)
         raise DataError(
@@ -415,7 +418,7 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
                 if number in images:
                     raise DataError(f"{where}: the id {number} is there already", path)
                 sides = {side: _get(item, side, int, path, where) for side in ("width", "height")}
-                if min(sides.values()) < 1:
+                if not 1 <= min(sides.values()) <= max(sides.values()) < 1e9:
                     raise DataError(f"{where}: the size {sides} cannot be", path)
                 images[number] = {"image": _get(item, "file_name", str, path, where)} | sides
             elif key == "categories":
@@ -454,7 +457,7 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
 
 def _instance(item: Row, path: str | Path, where: str) -> tuple[list[float], int, int]:
     box = _get(item, "bbox", list, path, where)
-    if len(box) != 4 or not all(isinstance(v, (int, float)) and abs(v) < 1e9 for v in box):
+    if len(box) != 4 or not all(type(v) in (int, float) and abs(v) < 1e9 for v in box) or min(box[2:]) < 0:
         raise DataError(f'{where}: "bbox" is {box!r:.60}, wanted [x, y, width, height]', path)
     x, y, width, height = box
     crowd = int(bool(item.get("iscrowd", 0)))

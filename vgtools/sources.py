@@ -148,18 +148,28 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
 
     found = []
     for folder, folders, files in os.walk(root, onerror=fail, followlinks=True):
-        if os.path.islink(folder) and folder != root:
-            real = os.path.realpath(folder)
-            if (os.path.realpath(os.path.dirname(folder)) + "/").startswith(real + "/"):
-                left_out["(link to a folder above)"] += 1
-                folders.clear()
-                continue
+        if os.path.islink(folder) and folder != root and _leads_back(folder, root):
+            left_out["(link to a folder above)"] += 1
+            folders.clear()
+            continue
         for name in files:
             if _suffix(name) in SUFFIXES:
                 found.append(os.path.relpath(os.path.join(folder, name), root))
             else:
                 left_out[_suffix(name)] += 1
     return sorted(found, key=lambda name: [natural_key(part) for part in name.split(os.sep)])
+
+
+def _leads_back(link: str, root: str) -> bool:
+    """Say whether a link leads to a folder above: above the place where it lies, or one that the walk came through."""
+    real, above = os.path.realpath(link), os.path.dirname(link)
+    if (os.path.realpath(above) + "/").startswith(real + "/"):
+        return True
+    while len(above) > len(root):
+        above = os.path.dirname(above)
+        if os.path.realpath(above) == real:
+            return True
+    return False
 
 
 def _is_tar(path: str) -> bool:

@@ -67,6 +67,13 @@ def test_captions_and_images_are_written_and_a_second_run_changes_nothing(vg: Ru
     assert b"(up to date)" not in vg(*call, cwd=flickr).stderr
 
 
+@pytest.mark.parametrize("place", ["tokens.txt", "none/i.jsonl", "photos"])
+def test_a_place_for_the_image_list_is_refused_before_any_work(vg: Runner, flickr: Path, place: str) -> None:
+    done = vg("prepare", "flickr8k", "tokens.txt", "--images", "photos", "--images-out", place, "-o", "c.jsonl", cwd=flickr)
+    assert done.returncode == 73
+    assert not (flickr / "c.jsonl").exists()
+
+
 def test_streams_in_and_out(vg: Runner, flickr: Path) -> None:
     done = vg("prepare", "flickr8k", "-", "--splits", ".", "--split", "dev", cwd=flickr, input=TOKENS.encode())
     assert (done.returncode, done.stderr) == (0, b"vg prepare: 2 captions in stdout; left out: not in dev: 4\n")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from vgtools.commands.options import Limit, MaxErrors, OnError, OutputFile, Quiet, Restart, choice
-from vgtools.io import manifest_path
+from vgtools.io import final_path, is_stream, manifest_path
 from vgtools.prepare import (
     Folder,
     Row,
@@ -63,7 +63,7 @@ def _write(
     urls: bool = False,
 ) -> None:
     """Write the rows, then the list of their images."""
-    _check_images(images, images_out, output, urls)
+    _check_images(images, images_out, output, urls, inputs)
     photos, found = Folder(images) if images else None, dict[str, Row]()
     config |= {"photos": photos.digest() if photos else None, "on_error": "skip" if tally.skip else "fail"}
     rows = listing(with_photos(rows, photos, tally) if photos else rows, found, photos)
@@ -74,11 +74,14 @@ def _write(
         save(found.values(), images_out, rest, "images", config, inputs, restart, quiet)
 
 
-def _check_images(images: str | None, images_out: str | None, output: str, urls: bool) -> None:
+def _check_images(images: str | None, images_out: str | None, output: str, urls: bool, inputs: list[str]) -> None:
+    """Refuse a place for the image list before the captions are written."""
     if images_out and not images and not urls:
         raise typer.BadParameter("needs --images DIR, the folder of the photos", param_hint="--images-out")
     if images_out and manifest_path(os.path.realpath(images_out)) == manifest_path(os.path.realpath(output)):
         raise typer.BadParameter(f"must differ from -o {output} before the suffix", param_hint="--images-out")
+    if images_out and not is_stream(images_out):
+        final_path(images_out, inputs)
 
 
 @prepare.command("flickr8k")
@@ -228,7 +231,9 @@ def _visual_genome(
     """
     if not regions and not images_out:
         raise typer.BadParameter("nothing to write: give --regions FILE, --images-out FILE, or both", param_hint="--images-out")
-    _check_images(images, images_out, output if regions else "", urls=True)
+    _check_images(
+        images, images_out, output if regions else "", urls=True, inputs=[image_data, *([regions] if regions else [])]
+    )
     tally, photos, found = _tally(on_error, max_errors), Folder(images) if images else None, dict[str, Row]()
     config = {
         "command": "visual-genome",
@@ -351,7 +356,7 @@ def _openmoji(
     """
     from vgtools.openmoji import openmoji, openmoji_captions, rasterise, release
 
-    _check_images(folder, images_out, output, urls=False)
+    _check_images(folder, images_out, output, urls=False, inputs=[])
     tally, config = Tally(), {"command": "openmoji", "release": release(), "limit": limit}
     rows = list(openmoji(tally, limit))
     drawn = list(rasterise(rows, folder, size, os.cpu_count() or 1, quiet))
