@@ -143,9 +143,35 @@ def test_another_factory_finds_and_says_how_well(tmp_path: Path) -> None:
     assert (short.scores[short.rows == -1] == 0).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_query_that_is_no_number_spoils_no_other_in_silence(value: float) -> None:
+    bank, queries = unit(40, 8), unit(5, 8, 1)
+    queries[3, 2] = value
+    with pytest.raises(DataError, match="NaN or infinite") as caught:
+        exact_search(queries, bank)
+    assert caught.value.code == Exit.CANNOT_GO_ON
+    with pytest.raises(DataError, match="NaN or infinite"):
+        DeviceBank(bank, torch.device("cpu")).search(torch.from_numpy(queries))
+
+
+def test_the_same_picture_twice_is_no_miss() -> None:
+    bank, queries = np.repeat(unit(20, 8), 2, axis=0), unit(30, 8, 1)
+    exact = make_index(bank)
+
+    class Later:
+        """Finds the second one of each pair."""
+
+        def search(self, queries: Any, k: int) -> tuple[Any, Any]:
+            scores, rows = exact.search(queries, k)
+            return scores, rows // 2 * 2 + 1
+
+    assert (exact_search(queries, bank).rows % 2 == 0).all()
+    assert retrieval.recall_at_1(Later(), bank, queries) == 1
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_factory_that_faiss_does_not_know_is_refused() -> None:
-    with pytest.raises(DataError, match=r"--factory 'Nope' for 5 images of 4 dimensions.*Flat always works"):
+    with pytest.raises(DataError, match=r"--factory 'Nope' for 5 images of 4 dimensions: could not parse .*Flat always works"):
         make_index(unit(5, 4), "Nope")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from vgtools.io import DataError, read_ids, read_manifest
+from vgtools.io import DataError, Exit, read_ids, read_manifest
 
 if TYPE_CHECKING:
     import torch
@@ -46,10 +47,13 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
     """Return the k rows of the bank with the largest inner products, exactly.
 
     Args:
-        queries: (Q, E) float32, finite.
+        queries: (Q, E) float32.
         bank: (N, E) float32, finite; a memory map will do.
         k: how many; ties go to the lower row.
         threads: Python threads, each with a one-thread BLAS; None is one a core.
+
+    Raises:
+        DataError: a query is NaN or infinite (exit 70).
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1 and appendix A.3 (exact search of unit vectors).
     """
@@ -108,7 +112,18 @@ def _product_error(queries: Array, bank: Array) -> float:
     n = queries.shape[1] + 4
     unit = 2.0**-24
     bound: float = n * unit / (1 - n * unit)
-    return bound * _largest_norm(queries) * _largest_norm(bank) + 1e-37
+    return bound * _finite(_largest_norm(queries)) * _largest_norm(bank) + 1e-37
+
+
+def _finite(norm: float) -> float:
+    """Return the largest norm of queries; one that is no number would spoil the search of all that are beside it."""
+    if not np.isfinite(norm):
+        raise DataError(
+            "the text encoder or the matcher gives a vector that is NaN or infinite; --dtype float32 may help, otherwise their "
+            "weights are spoilt",
+            code=Exit.CANNOT_GO_ON,
+        )
+    return norm
 
 
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
@@ -194,7 +209,7 @@ class DeviceBank:
         unit = torch.finfo(self.coarse).eps / 2
         # Rounding of both inputs, of the sum (in float32), and of the result.
         bound = (3 * unit + 3 * unit**2 if self.coarse != torch.float32 else 0) + (queries.shape[1] + 4) * 2.0**-24
-        norm = float(torch.linalg.vector_norm(queries, dim=1).max())
+        norm = _finite(float(torch.linalg.vector_norm(queries, dim=1).max()))
         margin = 2 * 1.01 * bound * norm * self._norm + 1e-37
         step = max(1, budget // (len(self._padded) * self.coarse.itemsize))
         for i in range(0, len(queries), step):
@@ -307,19 +322,23 @@ def make_index(emb: Array, factory: str = FLAT) -> Any:
             index.train(np.ascontiguousarray(emb))
         index.add(np.ascontiguousarray(emb))
     except RuntimeError as error:
-        why = str(error).strip().splitlines()[0].rsplit("Error: ", 1)[-1]
         raise DataError(
-            f"faiss refuses --factory {factory!r} for {len(emb)} images of {emb.shape[1]} dimensions: {why}. "
+            f"faiss refuses --factory {factory!r} for {len(emb)} images of {emb.shape[1]} dimensions: {_reason(error)}. "
             f"{FLAT} always works, and is exact"
         ) from None
     return index
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return what faiss complains about, without the place in its own source."""
+    return re.sub(r"^Error in .*?\.(cpp|h):\d+: |^.*Error: ", "", str(error).strip().splitlines()[0])
 
 
 def recall_at_1(index: Any, emb: Array, queries: Array) -> float:
     """Return for how many of the queries an index finds the image that exact search finds, from 0 to 1."""
     exact = exact_search(queries, emb).rows[:, 0]
     found = index.search(np.ascontiguousarray(queries, np.float32), 1)[1][:, 0]
-    return float(np.mean(found == exact))
+    return float(np.mean((found >= 0) & (emb[found] == emb[exact]).all(1)))  # the same picture twice is one
 
 
 def serialize(index: Any) -> memoryview:
@@ -343,7 +362,7 @@ def open_index(path: str | Path) -> Index:
     try:
         index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise DataError(f"is not a readable faiss index: {str(error).splitlines()[0]}", path) from None
+        raise DataError(f"is not a readable faiss index: {_reason(error)}", path) from None
     ids = read_ids(Path(path).with_suffix(".ids"))
     metric = METRIC if index.metric_type == faiss.METRIC_INNER_PRODUCT else f"faiss metric {index.metric_type}"
     found = {"count": int(index.ntotal), "dim": int(index.d), "metric": metric}
