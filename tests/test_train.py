@@ -280,3 +280,10 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
     fit(tmp_path / "run", [1.0], {})
     with pytest.raises(DataError, match="another kind than matcher"):
         TrainingRun(tmp_path / "run", "matcher", {}, restart=True)
+
+
+@pytest.mark.parametrize("lr", [float("inf"), float("nan")])
+def test_a_learning_rate_that_is_no_number_is_refused(lr: float) -> None:
+    with pytest.raises(DataError, match="finite") as caught:
+        TrainConfig(epochs=1, steps=1, lr=lr)
+    assert caught.value.code == Exit.USAGE

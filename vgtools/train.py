@@ -64,6 +64,10 @@ class TrainConfig:
     seed: int = 0
     log_every: int = 50
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.lr):  # the loss before the first step is finite, and no weight behind it
+            raise DataError(f"--lr {self.lr}: wanted a finite number", code=Exit.USAGE)
+
 
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Return the learning rate of a step, counted from 0: a pure function, so that a schedule needs no state."""

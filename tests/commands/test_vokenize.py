@@ -312,6 +312,18 @@ def test_the_packed_form_takes_one_voken_a_token(tiny: Path, corpus: Path, capsy
     assert "one voken a token" in message
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [(("-k", "1001"), "1000"), (("-o", "x.npy.gz"), "x.npy.gz: is no name"), (("-o", "x.json.zst"), "is no name")],
+)
+def test_sizes_and_names_that_cannot_be_are_usage_errors(
+    tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+) -> None:
+    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", *flags)
+    assert code == 2
+    assert said in message
+
+
 def test_locale_and_home_change_no_byte(tiny: Path, vg: Runner) -> None:
     line = "bam \u00e9\u4e2d\U0001f408 den\n".encode()
     args = ("vokenize", "-", "--index", tiny / "vg.faiss", "-q")

@@ -25,7 +25,9 @@ def vokenize(
     level: Annotated[
         str | None, typer.Option("--level", help="token or sentence; refused where the matcher has another.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Images a token; above 1, vokens and scores are lists of k.")] = 1,
+    k: Annotated[
+        int, typer.Option("-k", min=1, max=1000, help="Images a token; above 1, vokens and scores are lists of k.")
+    ] = 1,
     min_score: Annotated[
         float | None, typer.Option("--min-score", help="Relevance below which a token gets no voken, -1.")
     ] = None,
@@ -111,7 +113,7 @@ def vokenize(
             return
         lines = io.read_windows(text, min(64, window), out.state, limit)
         agreed: float | None = None
-        found = system.vokenize(system.grow(lines, window), worker, system.sentences_of(text))
+        found = system.vokenize(system.grow(lines, max(1, window // k)), worker, system.sentences_of(text))  # flat memory
         with contextlib.closing(found) as steps:  # its threads end here, whatever happens
             for step, done in steps:
                 if dtype != "float32" and agreed is None:
