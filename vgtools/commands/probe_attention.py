@@ -108,6 +108,7 @@ def probe_attention(
         raise typer.BadParameter("--images is for the page; -o names the folder that it goes into")
     wanted = None if relations == "all" else int(relations) if relations.isdecimal() else relations.split(",")
     from vgtools import probe_report, report
+    from vgtools.checkpoint import pick_device, read_config
     from vgtools.parses import open_parser
     from vgtools.systems import attention_probes as probes
 
@@ -126,7 +127,13 @@ def probe_attention(
         sides = None if split is None else {split: "report"} | ({} if select_on is None else {select_on: "select"})
         if captions != "-" and on_error == "fail":  # what is wrong with a row is said before an hour's work, not after
             probes.check_captions(captions, opened, sides, limit)
-    model = probes.open_encoder(encoder, device=device, dtype=dtype, offline=offline)
+    model: Any
+    if read_config(encoder, offline=offline).get("bypass_transformer"):  # its last layer, where regions come in, is ours alone
+        from vgtools.systems.visualbert import open_joint
+
+        model = open_joint(encoder, device=pick_device(device), offline=offline)
+    else:
+        model = probes.open_encoder(encoder, device=device, dtype=dtype, offline=offline)
     stopped, shown = None, list[Any]()
     with io.Progress("probe-attention", "texts" if opened is None else "captions", quiet=quiet) as bar:
         if opened is None:

@@ -150,7 +150,7 @@ def open_encoder(ref: str, *, device: str = "cpu", dtype: str = "float32", offli
     if getattr(found.encoder.model.config, "bypass_transformer", False):
         raise DataError(
             "is a VisualBERT without early fusion (bypass_transformer): regions join the text in one last layer, whose "
-            "attention transformers does not give; wanted one with early fusion",
+            "attention transformers does not give; `visualbert.open_joint` reads it",
             ref,
         )
     return found
@@ -262,7 +262,11 @@ def check_backbone(ref: str, regions: Regions) -> None:
     if info.is_file():
         trained = read_json(info).get("backbone")
         if trained:
-            check_same("backbone", regions.manifest.get("backbone"), trained, regions.path)
+            made = regions.manifest.get("backbone") or {}
+            mark = str(made.get("fingerprint"))
+            if " " in str(trained.get("fingerprint")):  # a run of `vg pretrain` names the preprocessing, too
+                mark += f" {(made.get('preprocessing') or {}).get('fingerprint', '')}"
+            check_same("backbone", {"ref": made.get("ref"), "fingerprint": mark}, trained, regions.path)
 
 
 # ---------------------------------------------------------------------------------------------------------------- queries
