@@ -37,6 +37,7 @@ LAYERS = [
         "ngrams",
         "stats",
         "tasks",
+        "visual_tasks",
         "metrics",
         "predictions",
         "comparison",

@@ -164,7 +164,7 @@ def encode(
     Source: Devlin et al. 2019 (BERT), figure 4, and its released code.
     """
     frame = _frame(tokenizer, segments)
-    alone = task.kind in ("classify", "regress") and examples[0].pair is None
+    alone = not task.choices and examples[0].pair is None
     extra = sum(map(len, frame.alone if alone else frame.pair))
     if max_length < extra + (1 if alone else 2):
         raise DataError(f"--max-length {max_length}: {extra} tokens are special ones, nothing else fits", code=Exit.CONFIG)

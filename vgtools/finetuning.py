@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +100,7 @@ def make_batches(
     return lambda epoch, first: ahead(batches(epoch, first))
 
 
-def train_config(settings: Mapping[str, Any], plan: Schedule, seed: int, epochs: int) -> TrainConfig:
+def train_config(settings: Mapping[str, Any], plan: Schedule, seed: int, epochs: int, clip: float = 1.0) -> TrainConfig:
     """Return the optimiser's settings; the warm-up is a share of the steps.
 
     Source: Tan & Bansal 2020, appendix A.1; no decay, eps and clipping are those of its released code.
@@ -111,7 +112,7 @@ def train_config(settings: Mapping[str, Any], plan: Schedule, seed: int, epochs:
         schedule="linear",
         warmup=round(settings["warmup"] * plan.steps),
         weight_decay=settings["weight_decay"],
-        clip=1.0,
+        clip=clip,
         seed=seed,
         log_every=1,
     )
@@ -263,7 +264,7 @@ class Split:
     examples: list[Example]
     stats: ReadStats
     digest: str  # sha256 of the examples
-    inputs: Inputs
+    inputs: Any  # Inputs, or what a system with pictures makes of them
 
     def facts(self) -> dict[str, Any]:
         """Return what run.json says about it."""
@@ -274,7 +275,7 @@ class Split:
         }  # fmt: skip
 
 
-def read_split(task: Task, name: str, path: str, tuner: FineTuner, encoder: Encoder, settings: Mapping[str, Any]) -> Split:
+def read_split(task: Task, name: str, path: str, tuner: Any, encoder: Encoder, settings: Mapping[str, Any]) -> Split:
     """Read the file of a split: `train` to learn from, `test…` with labels or without.
 
     Raises:
@@ -311,7 +312,7 @@ class FineTuning:
         task: Task,
         splits: Mapping[str, Split],
         words: Mapping[str, Any],
-        new: Callable[[int], tuple[FineTuner, Encoder]],
+        new: Callable[[int], tuple[Any, Encoder]],
         device: torch.device,
         stop: Stop,
         bar: Progress,
@@ -348,7 +349,7 @@ class FineTuning:
             self.stop.check()
         run.finish(self._facts(), weights={})
 
-    def _learn(self, tuner: FineTuner, seed: int) -> Iterator[dict[str, Any]]:
+    def _learn(self, tuner: Any, seed: int) -> Iterator[dict[str, Any]]:
         """Train one seed to its end."""
         run, state, config = self.run, self.run.state, self.run.config
 
@@ -356,10 +357,10 @@ class FineTuning:
             best = [record["best"] for record in run.records if record["seed"] == seed]
             return bool(config["patience"] and best and not any(best[-config["patience"] :]))
 
-        plan = train_config(config, self.plan, seed, state.epoch if stale() else self.plan.epochs)
-        batches = make_batches(tuner, self.splits["train"].inputs, config, seed, self.plan.steps, self.device)
+        plan = train_config(config, self.plan, seed, state.epoch if stale() else self.plan.epochs, self.task.hyper.clip)
+        batches = self.batches(tuner, seed)
         saved = time.monotonic()
-        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=halve):
+        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=self.halve):
             if not record["end"]:
                 state.notes["sum"] += record["loss"]
                 state.notes["count"] += 1
@@ -369,7 +370,7 @@ class FineTuning:
                     saved = time.monotonic()
                 self.stop.check()
                 continue
-            rows = self._ask(tuner, "dev")
+            rows = self.ask(tuner, "dev")
             scores = self._score("dev", rows)
             noted = {"seed": seed, "epoch": record["epoch"], "step": record["step"], "lr": record["lr"]}
             noted |= {"loss": state.notes["sum"] / max(1, state.notes["count"]), **scores}
@@ -382,7 +383,7 @@ class FineTuning:
             if stale():
                 return
 
-    def _finish(self, tuner: FineTuner, encoder: Encoder, seed: int) -> dict[str, float]:
+    def _finish(self, tuner: Any, encoder: Encoder, seed: int) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
         tuner.load_state_dict(self.run.best_weights())
         folder = self.run.path / f"seed-{seed}"
@@ -390,15 +391,29 @@ class FineTuning:
         scores: dict[str, float] = {}
         for split in self.splits:
             if split != "train":
-                rows = self._kept if split == "dev" and self._kept else self._ask(tuner, split)
+                rows = self._kept if split == "dev" and self._kept else self.ask(tuner, split)
                 scores |= self._score(split, rows)
                 name = "predictions.jsonl" if split == "dev" else f"predictions.{split}.jsonl"
                 atomic_write(folder / name, b"".join(map(dumps, rows)))
                 self.stop.check()
-        save_pretrained(folder / "model", dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
+        self.write_model(tuner, encoder, folder / "model")
         return scores
 
-    def _ask(self, tuner: FineTuner, split: str) -> list[dict[str, Any]]:
+    # What a system with pictures does otherwise:
+
+    def batches(self, tuner: Any, seed: int) -> Batches:
+        """Return what a seed learns from."""
+        return make_batches(tuner, self.splits["train"].inputs, self.run.config, seed, self.plan.steps, self.device)
+
+    def halve(self, batch: Any) -> tuple[Any, ...]:
+        """Return the halves of a batch."""
+        return halve(batch)
+
+    def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
+        """Write a network that learnt the task."""
+        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
+
+    def ask(self, tuner: Any, split: str) -> list[dict[str, Any]]:
         """Return the predictions of a split."""
         part, config = self.splits[split], self.run.config
         outputs = predict(tuner, part.inputs, 4 * config["batch_size"], self.device)

@@ -237,8 +237,24 @@ def score_predictions(
         )
     else:
         found = {"exact": float(spans.exact.mean()), "f1": float(spans.overlap.mean())}
+    if task.name == "nlvr2":
+        found["consistency"] = consistency(items)
     percent = {name: value if name.endswith("_thresh") else 100 * value for name, value in found.items()}
     return percent | {"headline": headline(task, percent), "total": len(items.ids)}
+
+
+def consistency(items: Items) -> float:
+    """Return the share of NLVR2's sentences that are right of every pair of pictures they are asked of.
+
+    Source: Suhr et al. 2019, section 6, and its released code: items of `split-set-pair-sentence` share a sentence where only
+        the pair differs.
+    """
+    right = dict[tuple[str, ...], bool]()
+    for name, good in zip(items.ids, items.gold == items.predicted, strict=True):
+        parts = name.split("-")
+        sentence = (*parts[:2], *parts[3:])
+        right[sentence] = right.get(sentence, True) and bool(good)
+    return sum(right.values()) / len(right)
 
 
 def headline(task: Task | str, scores: Mapping[str, float]) -> float:

@@ -33,6 +33,7 @@ class Hyper:
     max_length: int = 126  # tokens with the special ones
     stride: int | None = None  # span: tokens from one window of a long context to the next
     seed: int = 9595
+    clip: float = 1.0  # largest norm of the gradient
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Task:
     high: float = 0.0
     skip_broken: bool = False  # rows with a wrong column count are counted, not refused
     note: str = ""
+    images: int = 0  # that an example shows; its rows are read by `vgtools.visual_tasks`
+    official: str = ""  # what the official file holds, where it is no table
 
     @property
     def classes(self) -> int:
@@ -80,6 +83,7 @@ _A1 = "Vokenization, appendix A.1; warm-up, length and seed: its released code"
 _GLUE = Hyper(3, 1e-4, 32, _A1)
 _BERT = "Vokenization, appendix A.1; warm-up, length and stride: BERT's released code"
 _SWAG = Hyper(3, 2e-5, 16, "Vokenization, appendix A.1; warm-up and seed as for GLUE", max_length=128)
+_VISUAL = "VisualBERT (Li et al. 2020), appendix B (warm-up, length) and"
 _PAIR = ("sentence1", "sentence2")
 _EXPORT = Form(_PAIR, id="index", columns=("index", "label", *_PAIR), quoted=True)  # GLUE as data hubs export it
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -186,6 +190,13 @@ TASKS: tuple[Task, ...] = (
         ),
         choices=4,
     ),
+    Task(
+        "nlvr2", "NLVR2", "classify", {"train": "train.json", "dev": "dev.json", "test": "test1.json"}, ("accuracy",),
+        Hyper(10, 2e-5, 64, f"{_VISUAL} B.3; rate, epochs and batch: its released code", max_length=128),
+        labels=("False", "True"), images=2,
+        official="jsonl: identifier, sentence, label",
+        note="consistency: share of sentences that are right of all their pairs of pictures; 144 regions a picture",
+    ),
 )  # fmt: skip
 
 _ALIASES = {"squad": "squad-1.1", "squad1": "squad-1.1", "squadv1": "squad-1.1", "squad2": "squad-2.0", "squadv2": "squad-2.0"}
@@ -214,6 +225,7 @@ def table() -> list[dict[str, Any]]:
     for task in TASKS:
         form = task.forms[0] if task.forms else None
         columns = "official JSON: context, question, answers" + (", is_impossible" if task.name == "squad-2.0" else "")
+        columns = task.official or columns
         if form is not None:
             named = ", ".join(c or "(row)" for c in form.columns or (*form.texts, form.label))
             columns = named if form.header else f"{named} (no header)"
@@ -315,7 +327,13 @@ def read_examples(
     """
     task = find_task(task) if isinstance(task, str) else task
     stats = ReadStats() if stats is None else stats
-    rows = _squad(task, path, unlabelled, stats) if task.kind == "span" else _rows(task, path, unlabelled, stats)
+    rows: Iterator[tuple[int | None, Example]]
+    if task.images:
+        from vgtools.visual_tasks import visual_rows  # made of this module's rows
+
+        rows = visual_rows(task, path, unlabelled, stats)
+    else:
+        rows = _squad(task, path, unlabelled, stats) if task.kind == "span" else _rows(task, path, unlabelled, stats)
     seen: set[str] = set()
     for line, example in rows:
         if example.id in seen:
@@ -334,6 +352,8 @@ def read_examples(
 
 def _wanted(task: Task, unlabelled: bool = False) -> str:
     """Describe the forms in which a task may be written."""
+    if task.official:
+        return f"{task.title} as {task.official}"
     if task.kind == "span":
         return f"the official JSON of {task.title}"
     ways = []

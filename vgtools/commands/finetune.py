@@ -28,6 +28,10 @@ def finetune(
     ] = None,
     output: Annotated[str | None, Flag("--output", "-o", help="Run directory; the same command again resumes it.")] = None,
     listed: Annotated[bool, Flag("--list", help="Print the tasks: files, columns, metrics, the papers' settings.")] = False,
+    regions: Annotated[
+        str | None, Flag(metavar="X.npy", help="Tasks with pictures: of vg extract-image-feats --regions or --detector.")
+    ] = None,
+    boxes: Annotated[int | None, Flag(min=1, help="Tasks with pictures: the most confident regions of each [all].")] = None,
     score: Annotated[
         str | None, Flag(metavar="FILE", help="Score this predictions.jsonl again, without a model; gold by --dev or DATA.")
     ] = None,
@@ -70,6 +74,9 @@ def finetune(
     The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers opens, predictions.jsonl, and
     for MNLI's second dev set and test files predictions.SPLIT.jsonl. Scores of saved predictions need no model: --score.
 
+    Tasks with pictures (nlvr2) learn on a VisualBERT of vg pretrain --system visualbert, or on a BERT that never saw a picture,
+    and on region features of the same backbone as its own: --regions. Regions name pictures as their files are called.
+
     Batches hold neighbours in length, so that little is padding. Where memory does not suffice they are cut into halves,
     whose gradients add up to the same step.
 
@@ -80,6 +87,8 @@ def finetune(
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
         vg finetune squad-2.0 squad --encoder google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
+
+        vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o nlvr2.visualbert
 
         vg finetune rte --score rte.bert/seed-9595/predictions.jsonl
     """
@@ -106,6 +115,11 @@ def finetune(
         raise typer.BadParameter(f"is about SQuAD; {task.name} has no windows", param_hint="--stride")
     if null_threshold and task.name != "squad-2.0":
         raise typer.BadParameter("is about squad-2.0, where questions may have no answer", param_hint="--null-threshold")
+    if task.images and regions is None:
+        raise typer.BadParameter(f"{task.name} looks at pictures: X.npy of vg extract-image-feats", param_hint="--regions")
+    for given, flag in ((regions, "--regions"), (boxes, "--boxes")):
+        if given is not None and not task.images:
+            raise typer.BadParameter(f"is about tasks with pictures; {task.name} has none", param_hint=flag)
     choice(dtype, ("float32", "bfloat16"), "--dtype")
     choice(keep or "last", ("last", "best"), "--keep")
     if patience and keep == "last":
@@ -140,7 +154,8 @@ def finetune(
             "fine-tuning runs in one process; start one a GPU, each with its own --seed, --device cuda:N and -o",
             code=io.Exit.USAGE,
         )
-    _run(task, files, settings, encoder, output, device, offline, restart, quiet)
+    system, sight = _system(task, encoder, regions, boxes, settings)
+    _run(system, sight, task, files, settings, encoder, output, device, offline, restart, quiet)
 
 
 def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -195,7 +210,23 @@ def _files(task: Task, data: str | None, given: Mapping[str, str | None], no_tes
     return found
 
 
+def _system(task: Task, ref: str, regions: str | None, boxes: int | None, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the module that learns a task, and for tasks with pictures what it sees, which then stands in the settings."""
+    if not task.images:
+        from vgtools import finetuning
+
+        return finetuning, {}
+    from vgtools.systems import visualbert_tasks
+
+    assert regions is not None
+    sight = visualbert_tasks.open_sight(ref, regions, boxes)
+    settings |= sight.config()
+    return visualbert_tasks, {"sight": sight}
+
+
 def _run(
+    system: Any,
+    sight: Mapping[str, Any],
     task: Task,
     files: Mapping[str, str],
     settings: dict[str, Any],
@@ -209,13 +240,13 @@ def _run(
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     import shutil
 
-    from vgtools import finetuning, io
+    from vgtools import io
     from vgtools.checkpoint import pick_device, pick_dtype, tokenizer_fingerprint
     from vgtools.train import TrainingRun
 
     where, kind = pick_device(device), pick_dtype(settings["dtype"])
     seeds = settings["seeds"]
-    tuner, encoder = finetuning.new_tuner(task, ref, seeds[0], dtype=kind, offline=offline)
+    tuner, encoder = system.new_tuner(task, ref, seeds[0], dtype=kind, offline=offline, **sight)
     room = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
     if settings["max_length"] > room:
         raise io.DataError(
@@ -223,7 +254,7 @@ def _run(
             ref,
             code=io.Exit.CONFIG,
         )
-    splits = {name: finetuning.read_split(task, name, path, tuner, encoder, settings) for name, path in files.items()}
+    splits = {name: system.read_split(task, name, path, tuner, encoder, settings, **sight) for name, path in files.items()}
     for name, part in splits.items() if not quiet else ():
         for line in (*part.stats.report(), *part.inputs.report(settings["max_length"])):
             print(f"vg finetune: {name}: {line}", file=sys.stderr)
@@ -238,8 +269,8 @@ def _run(
     with io.Stop() as stop, contextlib.ExitStack() as stack:
         stack.callback(io.Lock(folder).release)
         if restart and any((folder / name).exists() for name in ("run.json", "checkpoint.safetensors")):
-            for old in folder.glob("seed-*/model"):  # first, so that a kill here leaves a run that can be restarted
-                shutil.rmtree(old.parent)
+            for old in folder.glob("seed-[0-9]*/"):  # first, so that a kill here leaves a run that can be restarted
+                shutil.rmtree(old)
         run = TrainingRun(folder, "finetune", config, restart)
         for record in run.records:
             sys.stdout.buffer.write(io.dumps(record))
@@ -249,14 +280,15 @@ def _run(
             def new(seed: int) -> tuple[FineTuner, Encoder]:
                 """Return the network of a seed; that of the first is there already."""
                 first = kept.pop() if kept else None
-                return (
-                    first if first and seed == seeds[0] else finetuning.new_tuner(task, ref, seed, dtype=kind, offline=offline)
-                )
+                if first and seed == seeds[0]:
+                    return first
+                made: tuple[FineTuner, Encoder] = system.new_tuner(task, ref, seed, dtype=kind, offline=offline, **sight)
+                return made
 
             del tuner, encoder
             pieces = run.state.notes.get("pieces", 1)
             with io.Progress("finetune", "steps", quiet=quiet) as bar:
-                for record in finetuning.FineTuning(run, task, splits, words, new, where, stop, bar):
+                for record in system.FineTuning(run, task, splits, words, new, where, stop, bar, **sight):
                     sys.stdout.buffer.write(io.dumps(record))
                     sys.stdout.buffer.flush()
                     if pieces != run.state.notes.get("pieces", 1):

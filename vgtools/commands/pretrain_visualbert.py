@@ -38,7 +38,7 @@ class Pretraining:
         from vgtools.checkpoint import check_same, pick_dtype, read_run
         from vgtools.regions import open_regions
         from vgtools.systems import visualbert as system
-        from vgtools.systems.visualbert_data import read_captions
+        from vgtools.systems.visualbert_data import backbone_of, read_captions
 
         if flags.regions is None:
             raise typer.BadParameter(
@@ -48,12 +48,12 @@ class Pretraining:
             raise typer.BadParameter("visualbert always learns mlm; its weight cannot be 0", param_hint="--weight")
         self._flags, self._weights = flags, weights or {"mlm": 1.0, "sip": 1.0}
         self._regions = regions = open_regions(flags.regions)
-        self._backbone = regions.manifest.get("backbone") or {}
+        self._backbone = backbone_of(regions)
         before = Path(flags.encoder or "", "run.json")
         if flags.encoder and before.is_file() and not flags.text_only:
             known = read_run(flags.encoder, KIND) if text is None else {}
             if "backbone" in known:
-                check_same("region features of the backbone", self._seen(), known["backbone"], flags.regions)
+                check_same("region features of the backbone", self._backbone, known["backbone"], flags.regions)
         shape = system.VisualBertConfig(regions.width, flags.late_fusion)
         dtype = pick_dtype(flags.dtype)
         if text is None:
@@ -65,12 +65,6 @@ class Pretraining:
         look, pairs = None if flags.text_only else regions, "sip" in self._weights
         self._data = read_captions(flags.inputs, words, look, pairs)
         self._held = read_captions(flags.valid, words, look, pairs) if flags.valid else None
-
-    def _seen(self) -> dict[str, Any]:
-        """Return what made the region features: the network, and how it saw the pictures."""
-        made = self._backbone.get("preprocessing") or {}
-        mark = f"{self._backbone.get('fingerprint')} {made.get('fingerprint', '')}"
-        return {"ref": self._backbone.get("ref"), "fingerprint": mark}
 
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, beside the flags that every system has."""
@@ -104,7 +98,7 @@ class Pretraining:
             return data.evaluate(model, held, regions, recipe, size, device)
 
         def finish() -> tuple[dict[str, Any], Encoder, dict[str, torch.Tensor]]:
-            info = {"visualbert": dataclasses.asdict(model.config), "backbone": self._seen(), "captions": len(self._data)}
+            info = {"visualbert": dataclasses.asdict(model.config), "backbone": self._backbone, "captions": len(self._data)}
             final = as_encoder(system.to_transformers(model), self._text.tokenizer, self._text.ref)
             return info | {"images": len(self._data.images)}, final, {}
 

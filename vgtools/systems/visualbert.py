@@ -185,6 +185,14 @@ class VisualBert(nn.Module):
             last = found[0]
         return last
 
+    def their_config(self, **more: Any) -> Any:
+        """Return transformers' configuration of this model, with more settings, say of a head."""
+        from transformers import VisualBertConfig as TheirConfig
+
+        own = {name: getattr(self.lm.config, name) for name in _BERT_FIELDS}
+        own |= {"visual_embedding_dim": self.config.regions_width, "bypass_transformer": self.config.late_fusion}
+        return TheirConfig(**own, **more)
+
     def pool(self, states: Tensor) -> Tensor:
         """Return (B, H) of the first token, as BERT's pooler does."""
         return torch.tanh(self.pooler(states[:, 0]))
@@ -308,7 +316,8 @@ _BERT_FIELDS = (
 )  # fmt: skip
 
 
-def _their_name(name: str) -> str:
+def named_for_transformers(name: str) -> str:
+    """Return how transformers calls a weight."""
     prefix = next(p for p in _NAMES if name.startswith(p))
     return _NAMES[prefix] + name.removeprefix(prefix)
 
@@ -318,13 +327,10 @@ def to_transformers(model: VisualBert) -> Any:
 
     Deviation: transformers' own forward pass cannot run a model without early fusion (`bypass_transformer`); ours can.
     """
-    from transformers import VisualBertConfig as TheirConfig
     from transformers import VisualBertForPreTraining
 
-    own = {name: getattr(model.lm.config, name) for name in _BERT_FIELDS}
-    config = TheirConfig(**own, visual_embedding_dim=model.config.regions_width, bypass_transformer=model.config.late_fusion)
-    theirs = VisualBertForPreTraining(config).eval()
-    tensors = {_their_name(name): tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    theirs = VisualBertForPreTraining(model.their_config()).eval()
+    tensors = {named_for_transformers(name): tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("cls.predictions.decoder.")}
     missing, unexpected = theirs.load_state_dict(tensors, strict=False)
     assert not unexpected, unexpected
@@ -345,7 +351,9 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
     model = VisualBert(BertForMaskedLM(given), config)
     bare = not any(name.startswith("visual_bert.") for name in tensors)
     known = {f"visual_bert.{name}" if bare and not name.startswith("cls.") else name: t for name, t in tensors.items()}
-    wanted = {name: _their_name(name) for name in model.state_dict() if not name.startswith("lm.cls.predictions.decoder.")}
+    wanted = {
+        name: named_for_transformers(name) for name in model.state_dict() if not name.startswith("lm.cls.predictions.decoder.")
+    }
     new = ("cls.", "visual_bert.pooler.")  # what a checkpoint without heads lacks is new
     missing = [theirs for theirs in wanted.values() if theirs not in known and not theirs.startswith(new)]
     if missing:
@@ -354,7 +362,8 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
     wrong = [n for n, t in found.items() if t.shape != model.state_dict()[n].shape]
     if wrong:
         raise DataError(
-            f"{_their_name(wrong[0])} has the shape {tuple(found[wrong[0]].shape)}, its config.json says another", folder
+            f"{named_for_transformers(wrong[0])} has the shape {tuple(found[wrong[0]].shape)}, its config.json says another",
+            folder,
         )
     model.load_state_dict(found, strict=False)
     return model, load_tokenizer(ref, offline=offline)

@@ -37,6 +37,13 @@ _MASK, _FIXED = 1, 2  # what a random generator is for; the first of its seeds (
 _WINDOW = 4096  # captions tokenised at a time
 
 
+def backbone_of(regions: Regions) -> dict[str, Any]:
+    """Return what made region features: the network, and how it saw the pictures."""
+    backbone = regions.manifest.get("backbone") or {}
+    made = backbone.get("preprocessing") or {}
+    return {"ref": backbone.get("ref"), "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}"}
+
+
 @dataclass(frozen=True)
 class Captions:
     """The captions of a run, tokenised once.

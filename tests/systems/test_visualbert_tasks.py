@@ -1,0 +1,195 @@
+"""Heads and batches of VisualBERT's downstream tasks, against transformers' own; runs of `vg finetune`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny_vtasks import save_nlvr2, save_pictures, save_visualbert
+from vgtools import cli
+from vgtools.checkpoint import read_run
+from vgtools.finetuning import LOSS
+from vgtools.systems import visualbert_tasks as v
+from vgtools.tasks import find_task
+
+FAST = ["--epochs", 30, "--lr", 1e-2, "--batch-size", 6, "--max-length", 40, "--device", "cpu", "-q"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a folder for each task, its regions TASK.npy, and `encoder`."""
+    folder = tmp_path_factory.mktemp("data")
+    save_pictures(folder / "nlvr2.npy", save_nlvr2(folder / "nlvr2"))
+    save_visualbert(folder / "encoder", folder / "nlvr2.npy")
+    return folder
+
+
+def finetune(data: Path, task: str, run: Path, *flags: object) -> int:
+    """Run `vg finetune` in this process and return its exit code."""
+    words = ["finetune", task, data / task, "-e", data / "encoder", "--regions", data / f"{task}.npy", "-o", run]
+    return cli.run([str(a) for a in [*words, *FAST, *flags]])
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def hashes(run: Path) -> dict[str, str]:
+    files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "run.json")
+    return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def setup(data: Path, task: str, **more: Any) -> tuple[v.VisualTuner, v.Split, v.Sight]:
+    """Return a network, the dev set and what is seen."""
+    sight = v.open_sight(str(data / "encoder"), str(data / f"{task}.npy"), **more)
+    found = find_task(task)
+    tuner, encoder = v.new_tuner(found, str(data / "encoder"), 1, sight=sight)
+    settings = {"max_length": 40, "stride": None, "limit": None}
+    part = v.read_split(found, "dev", str(data / task / found.files["dev"]), tuner, encoder, settings, sight)
+    return tuner.eval(), part, sight
+
+
+def batch_of(tuner: v.VisualTuner, part: v.Split, sight: v.Sight, units: list[int] | None = None) -> v.Batch:
+    return v.collate(part.inputs, sight, np.arange(len(part.inputs)) if units is None else np.array(units), tuner.pad)
+
+
+TASKS = ["nlvr2"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
+    tuner, part, sight = setup(data, task)
+    one, many = (
+        {
+            int(u): row
+            for units, found in v.predict(tuner, part.inputs, sight, size)
+            for u, row in zip(units, found, strict=True)
+        }
+        for size in (1, 5)
+    )
+    assert sorted(one) == list(range(len(part.inputs)))
+    assert max(np.abs(one[u] - many[u]).max() for u in one) < 1e-5
+    batch = batch_of(tuner, part, sight)
+    tuner(batch)[LOSS].backward()
+    wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
+    tuner.zero_grad()
+    parts = [q for h in v.halve(batch) for q in v.halve(h)]
+    total = torch.stack([tuner(q)[LOSS] for q in parts]).sum()
+    total.backward()
+    assert len(parts) == 4
+    assert total.item() == pytest.approx(tuner(batch)[LOSS].item(), rel=1e-5)
+    found = [p.grad for p in tuner.parameters() if p.grad is not None]
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(found, wanted, strict=True))
+    alone = batch_of(tuner, part, sight, [0])
+    assert v.halve(alone) == (alone,)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_learnt_resumed_and_scored(data: Path, tmp_path: Path, task: str, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert finetune(data, task, run) == 0
+    printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    info = read_run(run, "finetune")
+    scores = info["seeds"]["9595"]
+    assert scores["headline"] == printed[-1]["headline"] > 95  # also where the sides of the pictures decide
+    assert info["summary"]["headline"]["mean"] == scores["headline"]
+    assert finetune(data, task, run) == 0  # a finished run says what it said
+    assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == printed
+    found = find_task(task)
+    for gold in ([], ["--dev", str(data / task / found.files["dev"])]):
+        assert cli.run(["finetune", task, "--score", str(run / "seed-9595" / "predictions.jsonl"), *gold]) == 0
+        assert json.loads(capfd.readouterr().out) == {"task": task} | scores
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_stopped_run_goes_on_to_the_same_bytes(
+    data: Path, tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--epochs", 2, "--seeds", 2]
+    assert finetune(data, task, tmp_path / "whole", *flags) == 0
+    real, asked = v.FineTuning.ask, []
+
+    def ask(self: Any, tuner: Any, split: str) -> Any:
+        asked.append(split)
+        if len(asked) == 3:  # the second seed, behind its first epoch
+            raise KeyboardInterrupt
+        return real(self, tuner, split)
+
+    monkeypatch.setattr(v.FineTuning, "ask", ask)
+    assert finetune(data, task, tmp_path / "run", *flags) != 0
+    monkeypatch.undo()
+    assert finetune(data, task, tmp_path / "run", *flags) == 0
+    assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
+
+
+# ------------------------------------------------------------------------------------------------------------------- NLVR2
+
+
+def test_two_pictures_have_two_segments(data: Path) -> None:
+    tuner, part, sight = setup(data, "nlvr2")
+    batch = batch_of(tuner, part, sight, [0, 2])
+    assert batch.kinds.tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert batch.regions.argmax(-1).tolist() == [[1, 0, 2], [2, 0, 1]]  # left, left, right
+    few = v.open_sight(str(data / "encoder"), str(data / "nlvr2.npy"), 1)
+    assert batch_of(tuner, part, few, [0, 2]).regions.argmax(-1).tolist() == [[1, 2], [2, 1]]  # the more confident one
+
+
+def test_transformers_opens_nlvr2_and_says_the_same(data: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, VisualBertForVisualReasoning
+
+    assert finetune(data, "nlvr2", tmp_path / "run", "--epochs", 2) == 0
+    model = tmp_path / "run" / "seed-9595" / "model"
+    theirs, tokenizer = VisualBertForVisualReasoning.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
+    assert theirs.config.id2label == {0: "False", 1: "True"}
+    tuner, part, sight = setup(data, "nlvr2")
+    batch = batch_of(tuner, part, sight)
+    text = tokenizer([e.text for e in part.examples], return_tensors="pt")
+    with torch.no_grad():
+        logits = theirs(
+            **text,
+            visual_embeds=batch.regions,
+            visual_attention_mask=batch.region_mask.long(),
+            visual_token_type_ids=batch.kinds,
+        ).logits
+    said = rows(tmp_path / "run" / "seed-9595" / "predictions.jsonl")
+    assert np.abs(logits.numpy() - np.array([row["logits"] for row in said])).max() < 1e-5
+
+
+# --------------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_regions_that_do_not_fit_are_refused(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pictures = save_nlvr2(tmp_path / "nlvr2")
+
+    def said(**facts: Any) -> str:
+        save_pictures(tmp_path / "x.npy", pictures, **facts)
+        assert finetune(data, "nlvr2", tmp_path / "run", "--regions", tmp_path / "x.npy") != 0
+        for file in tmp_path.glob("x.*"):
+            file.unlink()
+        assert not (tmp_path / "run").exists()
+        return capfd.readouterr().err
+
+    other = {"ref": "other", "fingerprint": "c" * 64, "preprocessing": {"fingerprint": "p" * 64}}
+    assert "region features of the backbone other" in said(backbone=other)
+    assert "regions_width 6, 5 was asked for" in said(width=5)
+    pictures.pop("dev/dev-1-0-img1.png")
+    text = said()
+    assert "dev.json:5" in text
+    assert "'dev-1-0-img1'" in text
+    assert "no regions of it" in text
+    pictures |= {"a/dev-1-0-img1.png": [0], "b/dev-1-0-img1.png": [0]}
+    assert "2 images of that name: a/dev-1-0-img1.png, b/dev-1-0-img1.png" in said()
+
+
+def test_flags_of_pictures(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", "nlvr2", str(data / "nlvr2"), "-e", str(data / "encoder"), "-o", str(tmp_path / "run")]
+    assert cli.run(words) == 2
+    assert "--regions" in capfd.readouterr().err
+    assert cli.run([*words[:1], "sst-2", *words[2:], "--boxes", "3"]) == 2
+    assert "sst-2 has none" in capfd.readouterr().err

@@ -1,0 +1,63 @@
+"""Official files of tiny tasks with pictures, their regions, and a VisualBERT run, built by the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.tiny_lm import make_tokenizer
+from tests.tiny_visual import BACKBONE, REGION, model_of
+from vgtools.checkpoint import as_encoder, save_run
+from vgtools.regions import RegionSet, open_regions, write_regions
+from vgtools.systems.visualbert import to_transformers
+from vgtools.systems.visualbert_data import backbone_of
+
+
+def save_pictures(path: Path, pictures: Mapping[str, list[int]], width: int = REGION, **facts: Any) -> Path:
+    """Write regions of pictures, one for each number, which its feature and its box say."""
+
+    def items() -> Iterable[tuple[str, RegionSet]]:
+        for name, numbers in pictures.items():
+            features = np.zeros((len(numbers), width), np.float32)
+            features[np.arange(len(numbers)), numbers] = 3.0
+            corners = 10.0 * np.array(numbers)[:, None] + np.array([0.0, 0.0, 10.0, 10.0])
+            confidence = np.linspace(0.9, 0.1, len(numbers)).astype(np.float32)
+            yield name, RegionSet(features, corners, confidence, None, 100, 100)
+
+    write_regions(path, items(), {"pictures": dict(pictures)}, width, **{"backbone": BACKBONE, **facts})
+    return path
+
+
+def save_visualbert(folder: Path, regions: Path, **changes: Any) -> Path:
+    """Write a run as `vg pretrain --system visualbert` leaves it."""
+    model = model_of(initializer_range=0.05, **changes)
+    encoder = as_encoder(to_transformers(model), make_tokenizer(), "tiny")
+    folder.mkdir()
+    save_run(folder, "visualbert", {}, {"config": {}, "backbone": backbone_of(open_regions(regions))}, encoder)
+    return folder
+
+
+def save_nlvr2(folder: Path, count: int = 12) -> dict[str, list[int]]:
+    """Write train.json and dev.json; a sentence is true where the left picture shows 1, false where the right one does.
+
+    Returns:
+        The pictures.
+    """
+    folder.mkdir(exist_ok=True)
+    pictures = dict[str, list[int]]()
+    for split in ("train", "dev"):
+        rows = []
+        for i in range(count):
+            true = i // 2 % 2 == 0
+            pair = f"{split}-{i // 4}-{i % 4}"
+            pictures |= {
+                f"{split}/{pair}-img0.png": [1, 0] if true else [2, 0],
+                f"{split}/{pair}-img1.png": [2] if true else [1],
+            }
+            rows.append({"identifier": f"{pair}-0", "sentence": "bam dun", "label": str(true), "writer": "7"})
+        (folder / f"{split}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return pictures
