@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny import save_encoder
+from tests.tiny import save_encoder, save_run_of
 from vgtools.checkpoint import load_encoder, read_run, read_weights
 from vgtools.io import DataError, Exit
 from vgtools.weights import add_noise, difference, encoder_weights, save_noisy
@@ -84,3 +84,13 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     save_noisy(str(source), tmp_path / "noisy", 0.1, seed=0)
     with pytest.raises(DataError, match="is the encoder itself"):
         save_noisy(str(tmp_path / "noisy"), tmp_path / "noisy", 0.1, seed=0)
+
+
+def test_a_run_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    other = save_run_of(tmp_path / "matcher", source)
+    before = {p: p.read_bytes() for p in other.rglob("*") if p.is_file()}
+    with pytest.raises(DataError, match="holds a run of another kind") as error:
+        save_noisy(str(source), other, 0.1, seed=0)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert {p: p.read_bytes() for p in other.rglob("*") if p.is_file()} == before

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.checkpoint import fingerprint, load_tokenizer, read_weights, save_run, tokenizer_fingerprint
-from vgtools.io import DataError, Exit, atomic_write
+from vgtools.io import DataError, Exit, atomic_write, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +20,7 @@ Tensors = Mapping[str, "Tensor"]
 
 # `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…`, a head, is no encoder's.
 _OWN = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
+_KIND = "noise"
 _BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 
 
@@ -119,6 +120,10 @@ def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int, *, off
     folder, path = Path(output), Path(output) / "encoder"
     if folder.exists() and not (folder / "run.json").exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError("is there and no run of vg; choose another folder", folder, code=Exit.CANNOT_CREATE)
+    if (folder / "run.json").exists() and read_json(folder / "run.json").get("kind") != _KIND:
+        raise DataError(
+            "holds a run of another kind, which would be lost; choose another folder", folder, code=Exit.CANNOT_CREATE
+        )
     source, tensors = read_weights(ref, offline=offline)
     if not encoder_weights(tensors):
         raise DataError("holds no weight of an encoder (embeddings, encoder, transformer)", source)
@@ -140,5 +145,5 @@ def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int, *, off
         raise DataError(f"cannot be written: {error.strerror}", folder, code=Exit.CANNOT_CREATE) from None
     atomic_write(path / "model.safetensors", save(noisy, metadata={"format": "pt"}))
     own = {"ref": ref, "fingerprint": fingerprint(encoder_weights(noisy)), "tokenizer": mark}
-    save_run(folder, "noise", {}, {"noise": facts, "encoder": own})
+    save_run(folder, _KIND, {}, {"noise": facts, "encoder": own})
     return {"output": str(output), **facts, "fingerprint": own["fingerprint"]}
