@@ -17,6 +17,7 @@ import numpy as np
 
 from vgtools import io
 from vgtools.checkpoint import tokenizer_fingerprint
+from vgtools.errors import file_error
 from vgtools.io import DataError
 from vgtools.text import row_starts, tokenize
 from vgtools.vokens import VokenWriter, check_rows, no_collection
@@ -137,7 +138,10 @@ def pack(path: str, folder: Path, tokenizer: Tokenizer, *, progress: io.Progress
     mark = tokenizer_fingerprint(tokenizer)
     if path.endswith(".npy"):
         return open_packed(path, mark)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(error, folder, reading=False) from None
     target = folder / f"{hashlib.sha256(f'{Path(path).resolve()} {mark}'.encode()).hexdigest()[:16]}.npy"
     with VokenWriter(str(target), {"tokenizer": mark}, inputs=[path]) as out, no_collection():
         for window in () if out.complete else io.read_windows(path, _WINDOW, out.state):

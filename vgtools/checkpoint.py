@@ -78,7 +78,14 @@ def _local(ref: str, patterns: list[str], offline: bool) -> Path:
     path = Path(ref)
     if path.is_dir():
         inner = path / "encoder"
-        return inner if (path / "run.json").exists() and inner.is_dir() else path
+        if (path / "run.json").exists() and inner.is_dir():
+            return inner
+        if (path / "checkpoint.safetensors").exists():
+            raise DataError("is a run that has not finished; run its command again", ref, code=Exit.NO_INPUT)
+        tuned = next(iter(sorted(path.glob("seed-*/model"))), None)
+        if tuned is not None:
+            raise DataError(f"is a run of vg finetune, a model for each seed; name one, as {tuned}", ref, code=Exit.NO_INPUT)
+        return path
     if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
         raise DataError(
             "is not a model directory; wanted a hub name, a directory, a vg run or builtin:NAME", ref, code=Exit.NO_INPUT

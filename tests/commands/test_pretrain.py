@@ -342,6 +342,29 @@ def test_the_packed_inputs_can_be_kept_for_other_runs(data: Path, tmp_path: Path
     assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
 
 
+def test_files_beside_the_packed_inputs_stay(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "run.packed" / "thesis.tex"
+    mine.parent.mkdir()
+    mine.write_text("x")
+    assert pretrain(data, tmp_path / "run", "--steps", 2) == 0
+    assert [p.name for p in mine.parent.iterdir()] == ["thesis.tex"]
+    (tmp_path / "wiki.tokens").write_text("")  # WikiText's files are called so
+    assert pretrain(data, tmp_path / "wiki", "--steps", 2) == 0
+    (tmp_path / "other.packed").write_text("")
+    assert pretrain(data, tmp_path / "other", "--steps", 2) == 73
+    refused(capfd, 73, "other.packed: cannot be written: File exists")
+
+
+def test_runs_that_are_no_encoder_are_named(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "checkpoint.safetensors").write_bytes(b"")
+    (tmp_path / "tuned" / "seed-3" / "model").mkdir(parents=True)
+    (tmp_path / "tuned" / "run.json").write_text("{}")
+    for name, part in (("half", "half: is a run that has not finished"), ("tuned", "name one, as ")):
+        assert pretrain(data, tmp_path / "run", "--encoder", tmp_path / name, start=False) == 66
+        refused(capfd, 66, part)
+
+
 def test_from_text_to_vokens_to_another_tokenizer_to_a_model(tiny: Path, data: Path, tmp_path: Path) -> None:
     rows, packed = tmp_path / "v.jsonl", tmp_path / "p.npy"
     for line in (

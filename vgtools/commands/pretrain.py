@@ -91,7 +91,7 @@ def pretrain(
     eval_every: Annotated[int | None, Flag(min=1, help="Steps between evaluations [an epoch].")] = None,
     checkpoint_steps: Annotated[int | None, Flag(min=1, help="Steps between checkpoints, beside --checkpoint-minutes.")] = None,
     checkpoint_minutes: Annotated[float, Flag(min=0, help="Minutes between checkpoints.")] = 10.0,
-    cache: Annotated[str | None, Flag(help="Keep packed inputs in this folder, for other runs [RUN.tokens, removed].")] = None,
+    cache: Annotated[str | None, Flag(help="Keep packed inputs in this folder, for other runs [RUN.packed, removed].")] = None,
     seed: Seed = 0,
     device: Device = "auto",
     offline: Offline = False,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class Pretraining:
         ):
             choice(value, allowed, flag)
         self._flags, self._text, self._bank = flags, text, _features(flags.feats, weights)
-        self._kept = Path(flags.cache) if flags.cache is not None else folder.with_name(f"{folder.name}.tokens")
+        self._kept = Path(flags.cache) if flags.cache is not None else folder.with_name(f"{folder.name}.packed")
         self._store = _Store(text, self._kept, quiet)
         self._digests = [[self._store.digest(path) for path in paths] for paths in (flags.inputs, flags.valid or ())]
         if not weights:
@@ -112,9 +112,12 @@ class Pretraining:
         return steps.Job(model, batches, schedule, system.halve, evaluate if held else None, finish)
 
     def close(self) -> None:
-        """Remove the packed inputs, unless they are to be kept."""
+        """Remove the packed inputs, unless they are to be kept; what else lies there stays."""
         if self._flags.cache is None:
-            shutil.rmtree(self._kept, ignore_errors=True)
+            for file in self._kept.glob("[0-9a-f]" * 16 + ".*"):
+                file.unlink()
+            with contextlib.suppress(OSError):  # something else lies there, or nothing was packed
+                self._kept.rmdir()
 
 
 def _features(path: str | None, weights: dict[str, float]) -> Features | None:
