@@ -22,11 +22,11 @@ from vgtools.io import DataError, Exit, plain, read_json, read_jsonl, sha256_fil
 from vgtools.ngrams import Types, count
 from vgtools.predictions import Items, gather, headline, read_predictions
 from vgtools.stats import Survey
-from vgtools.tasks import TABLE_2, Example, Task, find_task, read_examples
+from vgtools.tasks import TABLE_2, TASKS, Example, Task, find_task, read_examples
 
 Record = dict[str, Any]
 
-ORDER = (*TABLE_2, *(name for name in ("cola", "mrpc", "rte", "sts-b", "wnli", "codah")))  # columns, Table 2's first
+ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))  # columns, Table 2's first
 SIGNIFICANT = 0.05  # a p-value below it is marked
 
 # What the paper's tables say: name -> one value a task in the order of Table 2, (EM, F1) of SQuAD; Avg. as printed there.
