@@ -89,6 +89,7 @@ def test_the_plot_is_written_whole_and_never_over_an_input(vg: Runner, here: Pat
     assert svg.startswith("<svg ")
     assert svg.rstrip().endswith("</svg>")
     assert "wiki.txt" in svg
+    assert "var(" not in svg  # only browsers know variables: elsewhere everything would be black
     (here / "c.svg").write_text(WIKI)
     done = vg("stats", "c.svg", "--plot", "c.svg", cwd=here)
     assert done.returncode == 73
