@@ -499,6 +499,16 @@ def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(capsys: pytest.Cap
     ]
 
 
+def test_a_slow_rate_keeps_two_digits() -> None:
+    now = [0.0]
+    progress = io.Progress("pretrain", "steps", clock=lambda: now[0])
+    rates = []
+    for seconds, done in ((100, 36), (100, 999), (100, 123_456)):
+        progress.done, now[0] = done, seconds
+        rates.append(progress._rate(now[0]))
+    assert rates == ["0.36 steps/s", "10 steps/s", "1,235 steps/s"]
+
+
 def test_terminal_escapes_in_messages_are_written_out() -> None:
     assert io.plain("a\x1b]8;;x\x07b\u202ec é") == "a\\x1b]8;;x\\x07b\\u202ec é"
 

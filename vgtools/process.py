@@ -133,7 +133,8 @@ class Progress:
             print(f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr)
 
     def _rate(self, now: float) -> str:
-        return f"{self.done / max(now - self._start, 1e-9):,.0f} {self.unit}/s"
+        rate = self.done / max(now - self._start, 1e-9)
+        return f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
