@@ -236,3 +236,39 @@ def test_paired_bootstrap_over_seeds_agrees_with_plain_resampling_of_items_and_r
 def test_paired_bootstrap_of_one_run_is_the_same_in_either_form() -> None:
     one = paired_bootstrap(metrics.accuracy, GOLD, SAID, GOLD, samples=99)
     assert paired_bootstrap(metrics.accuracy, GOLD, SAID[None], GOLD[None], samples=99) == one
+
+
+# ----------------------------------------------------------------------------------------------------------------- VQA
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("The two dogs.", "2 dogs"),
+        ("none", "0"),
+        ("a/b", "b"),  # a mark inside a word splits it, and the article goes
+        ("red, blue", "red blue"),
+        ("1,000 m", "1000 m"),
+        ("3.5", "3.5"),
+        ("dont", "don't"),
+        ("t-shirt", "t-shirt"),
+        ("ten  an\tA", "10"),
+    ],
+)
+def test_answers_as_vqa_compares_them(given: str, wanted: str) -> None:
+    assert metrics.normalise_vqa(given) == wanted
+
+
+@pytest.mark.parametrize("same", range(11))
+def test_vqa_leaves_each_annotator_out(same: int) -> None:
+    golds = ["2"] * same + [f"no{i}" for i in range(10 - same)]
+    each = []
+    for i in range(10):
+        others = golds[:i] + golds[i + 1 :]
+        each.append(min(1, others.count("2") / 3))
+    assert metrics.vqa_item("two" if same < 10 else "2", golds) == pytest.approx(sum(each) / 10)
+
+
+def test_annotators_who_agree_are_taken_at_their_word() -> None:
+    assert metrics.vqa_item("Two", ["2"] * 10) == 0.0
+    assert metrics.vqa_item("Two", ["2"] * 9 + ["3"]) == 1.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.tiny import WORDS
 from tests.tiny_lm import make_tokenizer
 from tests.tiny_visual import BACKBONE, REGION, model_of
 from vgtools.checkpoint import as_encoder, save_run
@@ -39,6 +40,57 @@ def save_visualbert(folder: Path, regions: Path, **changes: Any) -> Path:
     folder.mkdir()
     save_run(folder, "visualbert", {}, {"config": {}, "backbone": backbone_of(open_regions(regions))}, encoder)
     return folder
+
+
+def save_vqa(folder: Path, count: int = 12) -> dict[str, list[int]]:
+    """Write questions and annotations of train and val; `bam` asks what the picture shows, to `dun` dogs are the answer.
+
+    Returns:
+        The pictures.
+    """
+    folder.mkdir(exist_ok=True)
+    names, pictures = ("red", "two dogs", "blue"), dict[str, list[int]]()
+    for number, split in enumerate(("train2014", "val2014")):
+        questions, annotations = [], []
+        for i in range(count):
+            seen = i % 3
+            image = 100 * number + i + 1
+            pictures[f"{split}/COCO_{split}_{image:012}.jpg"] = [seen, 3]
+            asked = i // 3 % 2
+            own = {"question_id": 1000 * number + i, "image_id": image}
+            questions.append(own | {"question": ("bam", "dun")[asked]})
+            said = [names[1 if asked else seen]] * 9 + ["a Red"]
+            annotations.append(own | {"answers": [{"answer": a, "answer_id": k + 1} for k, a in enumerate(said)]})
+        for name, key, rows in (("OpenEnded_mscoco", "questions", questions), ("mscoco", "annotations", annotations)):
+            (folder / f"v2_{name}_{split}_{key}.json").write_text(json.dumps({"info": {"version": "2.0"}, key: rows}))
+    return pictures
+
+
+def save_grounding(folder: Path, count: int = 12) -> dict[str, list[int]]:
+    """Write train.jsonl and val.jsonl: the phrase `the WORD` of a caption is the region that this word always is.
+
+    Returns:
+        The pictures.
+    """
+    folder.mkdir(exist_ok=True)
+    pictures = dict[str, list[int]]()
+    for number, split in enumerate(("train", "val")):
+        rows = []
+        for i in range(count):
+            rng = np.random.default_rng([number, i])
+            seen = rng.permutation(REGION).tolist()[:4]
+            pictures[f"{split}{i}.jpg"] = seen
+            text, phrases = "", []
+            for k in seen[:2]:
+                start = len(text)
+                text += f"{WORDS[0]} {WORDS[1 + k]} "
+                # Annotated in a picture half as large as that of the regions.
+                boxes = [[5.0 * k, 0.0 + 5 * k, 5.0 * k + 5, 5.0 * k + 5]]
+                phrases.append({"start": start, "end": len(text) - 1, "type": "other", "id": "1", "boxes": boxes})
+            phrases.append({"start": 0, "end": 3, "type": "scene", "id": "2", "boxes": []})
+            rows.append({"image": f"{split}{i}.jpg", "text": text, "width": 50, "height": 50, "phrases": phrases})
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return pictures
 
 
 def save_nlvr2(folder: Path, count: int = 12) -> dict[str, list[int]]:

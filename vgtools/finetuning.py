@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,7 @@ from torch.nn import functional as F
 from vgtools.checkpoint import Encoder, fingerprint, load_with_head, save_pretrained
 from vgtools.encoding import Inputs, Schedule, encode, plan_epoch, predictions, schedule
 from vgtools.io import DataError, Exit, Progress, Stop, atomic_write, dumps, sha256_file
+from vgtools.metrics import normalise_vqa
 from vgtools.nn import is_out_of_memory
 from vgtools.predictions import prediction_row, score_predictions, with_answers
 from vgtools.steps import ahead
@@ -234,8 +236,11 @@ def majority(task: Task, learnt: Sequence[Example], asked: Sequence[Example]) ->
     """
     if task.name == "squad-2.0":
         return score_predictions(task, [prediction_row(task, e, "") for e in asked])
-    if task.kind in ("regress", "span"):
+    if task.kind in ("regress", "span", "ground"):
         return None
+    if task.kind == "answer":
+        common = Counter(normalise_vqa(answer.text) for e in learnt for answer in e.answers).most_common(1)[0][0]
+        return score_predictions(task, [prediction_row(task, e, common) for e in asked])
     most = int(np.bincount([int(e.label or 0) for e in learnt]).argmax())
     return score_predictions(task, [prediction_row(task, e, most) for e in asked])
 

@@ -154,6 +154,54 @@ def mean_of(names: Sequence[str]) -> Statistic:
     return statistic
 
 
+# ----------------------------------------------------------------------------------------------------------------- VQA
+
+_DIGITS = {"none": "0", "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6"}
+_DIGITS |= {"seven": "7", "eight": "8", "nine": "9", "ten": "10"}
+_WORDS = """
+ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's isn't it'd it'll
+ma'am might've mightn't must've mustn't needn't not've o'clock oughtn't shan't should've shouldn't somebody'll somebody's
+someone'd someone'll someone's something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
+wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll who's who've why'll why're
+why's won't would've wouldn't y'all you'd you'll you're you've
+"""
+_SHORT = {word.replace("'", ""): word for word in _WORDS.split()}
+_STOP, _NUMBER_COMMA = re.compile(r"\.(?!\d)"), re.compile(r"\d,\d")
+
+
+def normalise_vqa(text: str) -> str:
+    """Return an answer as VQA compares it.
+
+    Without punctuation and articles, in lower case, with digits for the numbers up to ten and `don't` for `dont`. A mark inside
+    a word becomes a space, any other nothing.
+
+    Source: Antol et al. 2015 (VQA) and the evaluation code released with it.
+    """
+    plain = " ".join(text.split())
+    found, number = plain, _NUMBER_COMMA.search(plain) is not None
+    for mark in ";:/'[]\"()=+\\_><@`,?":
+        beside = number or f"{mark} " in plain or f" {mark}" in plain
+        found = found.replace(mark, "" if beside else " ")
+    words = [_DIGITS.get(word, word) for word in _STOP.sub("", found).lower().split()]
+    return " ".join(_SHORT.get(word, word) for word in words if word not in ("a", "an", "the"))
+
+
+def vqa_item(answer: str, golds: Sequence[str]) -> float:
+    """Return VQA's accuracy of one answer: the mean over the annotators of min(1, agreeing others / 3).
+
+    Args:
+        answer: the model's.
+        golds: one of each annotator, ten in the official files.
+
+    Source: as `normalise_vqa`; where all annotators wrote the same, answers are compared as they stand.
+    """
+    if len(set(golds)) > 1:
+        answer, golds = normalise_vqa(answer), [normalise_vqa(gold) for gold in golds]
+    same = sum(gold == answer for gold in golds)
+    alone, beside = min(1.0, (same - 1) / 3), min(1.0, same / 3)  # who is left out agrees, or does not
+    return (same * alone + (len(golds) - same) * beside) / len(golds)
+
+
 # --------------------------------------------------------------------------------------------------------------- SQuAD
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

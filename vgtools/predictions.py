@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ import numpy as np
 
 from vgtools import metrics
 from vgtools.io import DataError, Exit, read_jsonl
+from vgtools.regions import iou
 from vgtools.tasks import Example, Task, find_task, label_value
 
 
 def prediction_row(
     task: Task,
     example: Example,
-    prediction: int | float | str,
+    prediction: Any,
     *,
     score: float | None = None,
     logits: Sequence[float] | None = None,
@@ -33,7 +34,7 @@ def prediction_row(
     Args:
         task: the task.
         example: what was asked.
-        prediction: class or choice number, score, or answer text ("" for none).
+        prediction: class or choice number, score, answer text ("" for none), or boxes, best first.
         score: how sure the model is, optional.
         logits: one a class or choice, optional.
         no_answer: SQuAD 2.0, how sure the model is that there is no answer: a probability, or a difference of scores.
@@ -44,12 +45,20 @@ def prediction_row(
     """
     named = task.kind == "classify"
     row: dict[str, Any] = {"id": example.id, "prediction": task.labels[int(prediction)] if named else prediction}
-    if task.kind == "span":
-        row["label"] = [answer.text for answer in example.answers]
+    gold = _gold(task, example)
+    if isinstance(gold, list):
+        row["label"] = gold
     elif example.label is not None:
         row["label"] = task.labels[int(example.label)] if named else example.label
     extra = {"score": score, "logits": logits, "no_answer": no_answer}
     return row | {key: value for key, value in extra.items() if value is not None}
+
+
+def _gold(task: Task, example: Example) -> Any:
+    """Return an example's label as the rows of predictions hold it, but for class names; None where it has none."""
+    if task.kind == "ground":
+        return [list(box) for box in getattr(example, "boxes", ())] or None
+    return [a.text for a in example.answers] if task.kind == "span" or example.answers else example.label
 
 
 def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, Any]]:
@@ -94,7 +103,12 @@ def _checked(task: Task, row: Mapping[str, Any], path: str | Path | None, line: 
 
 def _value(task: Task, key: str, value: Any, path: str | Path | None, line: int | None) -> Any:
     """Return a prediction or label as the metrics take it: class number, float, or text (label: list of texts)."""
-    if task.kind == "span":
+    if task.kind == "ground":
+        good = isinstance(value, list) and value and all(isinstance(box, list) and len(box) == 4 for box in value)
+        if not good or not all(type(x) in (int, float) and math.isfinite(x) for box in value for x in box):
+            raise DataError(f'"{key}" must be a list of boxes [x1, y1, x2, y2], found {value!r:.60}', path, line)
+        return value
+    if task.kind in ("span", "answer"):
         if key == "label" and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
             raise DataError(f'"label" must be a list of answer texts, found {value!r:.60}', path, line)
         if key == "prediction" and not isinstance(value, str):
@@ -127,6 +141,7 @@ class Items:
     predicted: metrics.Array  # (N,) likewise; span: each item's mean of exact match and F1
     statistic: metrics.Statistic  # makes the headline, as a fraction, of gold and predicted
     spans: Spans | None = None
+    rates: Mapping[str, metrics.Array] = field(default_factory=dict)  # (N,) what each item scores, where it has one by itself
 
 
 def gather(
@@ -161,7 +176,7 @@ def gather(
         gold = {name: row.get("label") for name, row in rows.items()}
     else:
         for example in examples:
-            gold[example.id] = [a.text for a in example.answers] if task.kind == "span" else example.label
+            gold[example.id] = _gold(task, example)
         for found, wanted, what in ((rows, gold, "has no prediction"), (gold, rows, "is predicted but not in the examples")):
             odd = [name for name in wanted if name not in found]
             if odd:
@@ -177,6 +192,12 @@ def gather(
     ids = list(gold)
     said = [_value(task, "prediction", rows[name]["prediction"], file, None) for name in ids]
     real = [_value(task, "label", gold[name], file, None) for name in ids]
+    if task.kind == "answer":
+        each = np.array([metrics.vqa_item(text, texts) for text, texts in zip(said, real, strict=True)])
+        return Items(ids, np.zeros(len(ids)), each, metrics.mean, rates={"accuracy": each})
+    if task.kind == "ground":
+        rates = _recalls(said, real, [rows[name].get("reachable") for name in ids])
+        return Items(ids, np.zeros(len(ids)), rates["recall_1"], metrics.mean, rates=rates)
     if task.kind != "span":
         return Items(ids, np.array(real), np.array(said), metrics.mean_of(task.metrics))
     spans = _spans(task, said, real, [rows[name].get("no_answer") for name in ids], threshold, file)
@@ -184,6 +205,18 @@ def gather(
     if spans.no_answer is not None and threshold is not None:
         both = np.where(spans.no_answer > threshold, (~spans.answerable).astype(np.float64), both)
     return Items(ids, np.zeros(len(ids)), both, metrics.mean, spans)
+
+
+def _recalls(said: list[Any], real: list[Any], reachable: list[Any]) -> dict[str, metrics.Array]:
+    """Return whether a gold box is covered, with IoU >= 0.5, by the best, one of the best five, ten, or any region.
+
+    Source: Li et al. 2020, Table 6; Plummer et al. 2015.
+    """
+    right = [(iou(np.array(boxes), np.array(golds)) >= 0.5).any(1) for boxes, golds in zip(said, real, strict=True)]
+    rates = {f"recall_{k}": np.array([hits[:k].any() for hits in right], np.float64) for k in (1, 5, 10)}
+    if all(isinstance(known, bool) for known in reachable):
+        rates["upper_bound"] = np.array(reachable, np.float64)
+    return rates
 
 
 def _spans(
@@ -229,7 +262,9 @@ def score_predictions(
     task = find_task(task) if isinstance(task, str) else task
     items = gather(task, predictions, examples, threshold=threshold, file=file)
     spans = items.spans
-    if spans is None:
+    if items.rates:
+        found = {name: float(each.mean()) for name, each in items.rates.items()}
+    elif spans is None:
         found = {name: float(metrics.METRICS[name](items.gold, items.predicted, None)) for name in task.metrics}
     elif task.name == "squad-2.0":
         found = metrics.squad2_breakdown(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from vgtools.io import DataError, Exit, TextStats, parse_json, read_lines
 from vgtools.jsonstream import json_items
 
-Kind = Literal["classify", "regress", "span", "choice"]
+Kind = Literal["classify", "regress", "span", "choice", "answer", "ground"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Task:
     metrics: tuple[str, ...]
     hyper: Hyper
     forms: tuple[Form, ...] = ()
-    labels: tuple[str, ...] = ()  # class i is written labels[i] or i; choice: empty, i only
+    labels: tuple[str, ...] = ()  # class i is written labels[i] or i; choice: empty, i only; answer: of the training set
     choices: int = 0
     low: float = 0.0  # regress: range of the scores
     high: float = 0.0
@@ -76,7 +76,7 @@ class Task:
     @property
     def classes(self) -> int:
         """Return how many outputs a head for this task has."""
-        return len(self.labels) if self.kind == "classify" else self.choices if self.kind == "choice" else 1
+        return len(self.labels) if self.kind in ("classify", "answer") else self.choices if self.kind == "choice" else 1
 
 
 _A1 = "Vokenization, appendix A.1; warm-up, length and seed: its released code"
@@ -197,6 +197,24 @@ TASKS: tuple[Task, ...] = (
         official="jsonl: identifier, sentence, label",
         note="consistency: share of sentences that are right of all their pairs of pictures; 144 regions a picture",
     ),
+    Task(
+        "vqa", "VQA 2.0", "answer",
+        {
+            "train": "v2_OpenEnded_mscoco_train2014_questions.json", "dev": "v2_OpenEnded_mscoco_val2014_questions.json",
+            "test": "v2_OpenEnded_mscoco_test2015_questions.json",
+        },
+        ("accuracy",),
+        Hyper(10, 2e-5, 64, f"{_VISUAL} B.1; rate, epochs, batch, clipping: its released code", max_length=128, clip=0.25),
+        images=1, official="JSON of questions (image_id, question, question_id), annotations (answers) beside",
+        note="annotations: v2_mscoco_train2014_annotations.json; each answer is judged by the other nine, as officially",
+    ),
+    Task(
+        "flickr30k-grounding", "Flickr30k Entities", "ground",
+        {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}, ("recall_1",),
+        Hyper(5, 2e-5, 32, f"{_VISUAL} B.4; rate, epochs and batch: its released code", max_length=128),
+        images=1, official="jsonl of vg prepare flickr30k-entities --split: image, text, phrases (start, end, boxes)",
+        note="recall_5 and recall_10: among the best 5 and 10; upper_bound: phrases that some region covers with IoU 0.5",
+    ),
 )  # fmt: skip
 
 _ALIASES = {"squad": "squad-1.1", "squad1": "squad-1.1", "squadv1": "squad-1.1", "squad2": "squad-2.0", "squadv2": "squad-2.0"}
@@ -230,7 +248,9 @@ def table() -> list[dict[str, Any]]:
             named = ", ".join(c or "(row)" for c in form.columns or (*form.texts, form.label))
             columns = named if form.header else f"{named} (no header)"
         labels = ", ".join(task.labels) or (f"0 to {task.choices - 1}" if task.choices else "")
-        shown = labels or (f"{task.low:g} to {task.high:g}" if task.kind == "regress" else "answer spans")
+        other = {"regress": f"{task.low:g} to {task.high:g}", "span": "answer spans", "answer": "answers of the training set"}
+        other["ground"] = "boxes"
+        shown = labels or other[task.kind]
         facts = {"task": task.name, "title": task.title, "kind": task.kind, "files": dict(task.files), "columns": columns}
         facts |= {"labels": shown, "metrics": list(task.metrics)}
         rows.append(facts | asdict(task.hyper) | {"note": task.note})
@@ -284,6 +304,7 @@ class ReadStats:
     first_broken: int = 0  # the line of the first of them
     no_gold: int = 0  # rows without an agreed label (`-`), left out
     moved: int = 0  # answers that stand elsewhere in the context than answer_start says
+    unboxed: int = 0  # phrases without a box, left out
     lost: int = 0  # answers that stand nowhere in the context: they count when scoring, nothing can be learnt from them
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
@@ -300,6 +321,7 @@ class ReadStats:
             (self.broken, f"rows with a wrong column count were left out, the first on line {self.first_broken}"),
             (self.no_gold, "rows have no agreed label"),
             (self.moved, "answers stand elsewhere in the context than answer_start says; the nearest place was taken"),
+            (self.unboxed, "phrases have no box (scenes, or nothing that is seen) and are left out"),
             (self.lost, "answers stand nowhere in their context; they count when scoring, nothing is learnt from them"),
             (self.text.replaced, "lines are not UTF-8; bad bytes were replaced"),
         ):

@@ -6,13 +6,22 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vgtools.io import DataError, read_jsonl
-from vgtools.regions import Regions
-from vgtools.tasks import Example, ReadStats, Task, label_value
+import numpy as np
+
+from vgtools.io import DataError, Exit, read_jsonl, read_lines
+from vgtools.jsonstream import json_items
+from vgtools.metrics import normalise_vqa
+from vgtools.regions import Regions, box_fault, clip
+from vgtools.tasks import Answer, Example, ReadStats, Task, label_value
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,9 @@ class VisualExample(Example):
     """One item of a task with pictures."""
 
     images: tuple[str, ...] = ()
+    span: tuple[int, int] = (0, 0)  # of the phrase in the text
+    boxes: tuple[tuple[float, float, float, float], ...] = ()  # of the phrase, in pixels
+    size: tuple[float, float] | None = None  # of the picture that they refer to
     line: int | None = None  # of the file, for messages
 
 
@@ -29,7 +41,15 @@ def visual_rows(task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
     Raises:
         DataError: as `vgtools.tasks.read_examples`.
     """
-    return _nlvr2(task, path, unlabelled)
+    if task.kind == "ground":
+        return _phrases(path, stats)
+    return _vqa(path, unlabelled) if task.kind == "answer" else _nlvr2(task, path, unlabelled)
+
+
+def _key(name: str) -> str:
+    """Return what the names of a picture have in common: COCO_val2014_000000000042, train/000000000042.jpg, 42."""
+    bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", Path(name).stem if Path(name).suffix in _SUFFIXES else Path(name).name)
+    return bare.lstrip("0") if bare.isdigit() else bare
 
 
 class Pictures:
@@ -41,9 +61,9 @@ class Pictures:
 
     def __init__(self, regions: Regions) -> None:
         self._regions = regions
-        self._by_stem = dict[str, list[str]]()
+        self._by_key = dict[str, list[str]]()
         for image in regions.images:
-            self._by_stem.setdefault(Path(image).stem, []).append(image)
+            self._by_key.setdefault(_key(image), []).append(image)
 
     def find(self, name: str, file: str | Path, line: int | None) -> str:
         """Return a picture's name in the region features.
@@ -53,7 +73,7 @@ class Pictures:
         """
         if name in self._regions:
             return name
-        found = self._by_stem.get(Path(name).stem, [])
+        found = self._by_key.get(_key(name), [])
         if len(found) == 1:
             return found[0]
         have = f"{len(found)} images of that name: {', '.join(found[:3])}" if found else "no regions of it; extract them"
@@ -79,3 +99,156 @@ def _nlvr2(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[int
         value = None if label is None else label_value(task, "label", str(label), path, line)
         pair = name.rsplit("-", 1)[0]
         yield line, VisualExample(name, row["sentence"], None, value, images=(f"{pair}-img0", f"{pair}-img1"), line=line)
+
+
+# --------------------------------------------------------------------------------------------------------------------- VQA
+
+
+def annotations_path(questions: str | Path) -> Path:
+    """Return where the answers to a file of VQA's questions stand: beside it, under the official name."""
+    path = Path(questions)
+    return path.with_name(path.name.replace("OpenEnded_", "").replace("questions", "annotations"))
+
+
+def _vqa(path: str | Path, unlabelled: bool) -> Iterator[tuple[None, VisualExample]]:
+    """Yield VQA's questions with the answers of their annotators; a test file has none beside it.
+
+    Source: the formats of the VQA data set, version 2.
+    """
+    other = annotations_path(path)
+    if not unlabelled and other == Path(path):
+        raise DataError('is no name of a file of questions, which has "questions" in it; annotations are found by it', path)
+    answers = dict[int, tuple[Answer, ...]]()
+    if not unlabelled or (other != Path(path) and other.exists()):
+        answers = dict(_annotations(other))
+    met, split = False, re.search(r"(train|val|test)20\d\d", Path(path).name)
+    for key, index, row in json_items(path):
+        if key != "questions":
+            continue
+        met, where = True, f"questions[{index}]"
+        number, image = (_integer(row, name, where, path) for name in ("question_id", "image_id"))
+        if not isinstance(row.get("question"), str):
+            raise DataError(f'{where}: "question" must be a string, found {row.get("question")!r:.60}', path)
+        if answers and number not in answers:
+            raise DataError(f"{where}: {other} holds no answers to the question {number}; both must be of one split", path)
+        name = f"COCO_{split[0]}_{image:012}" if split else str(image)
+        yield None, VisualExample(str(number), row["question"], answers=answers.get(number, ()), images=(name,))
+    if not met:
+        raise DataError('has no questions under "questions"; wanted the official JSON of VQA 2.0', path)
+
+
+def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
+    """Yield (question id, the annotators' answers)."""
+    known, met = dict[str, Answer](), False
+    for key, index, row in json_items(path):
+        if key != "annotations":
+            continue
+        met, where = True, f"annotations[{index}]"
+        given = row.get("answers") if isinstance(row, dict) else None
+        texts = [a.get("answer") if isinstance(a, dict) else None for a in given] if isinstance(given, list) else []
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(f'{where}: "answers" must be a list of {{"answer": text}}, found {given!r:.60}', path)
+        clean = [text.replace("\n", " ").replace("\t", " ").strip() for text in texts]
+        yield _integer(row, "question_id", where, path), tuple(known.setdefault(t, Answer(t, -1)) for t in clean)
+    if not met:
+        raise DataError('has no annotations under "annotations"; wanted the official JSON of VQA 2.0', path)
+
+
+def _integer(row: object, key: str, where: str, path: str | Path) -> int:
+    found = row.get(key) if isinstance(row, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise DataError(f'{where}: wanted an integer under "{key}", found {found!r:.40}', path)
+    return found
+
+
+def common_answers(examples: Iterable[Example], least: int) -> tuple[str, ...]:
+    """Return the answers to predict: those most given to at least so many questions, most frequent first.
+
+    Raises:
+        DataError: there is none.
+
+    Source: Li et al. 2020, appendix B.1: the 3,129 most frequent answers, which are those of 9 questions or more of train and
+        val (Anderson et al. 2018 and its released code).
+    Deviation: an annotators' tie is settled by the alphabet.
+    """
+    counts = Counter[str]()
+    for example in examples:
+        given = Counter(normalise_vqa(answer.text) for answer in example.answers)
+        counts[min(given, key=lambda text: (-given[text], text))] += 1
+    found = tuple(text for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= least)
+    if not found:
+        raise DataError(f"no answer is that of {least} questions; --answers N lowers the number", code=Exit.DATA)
+    return found
+
+
+def read_answers(path: str | Path) -> tuple[str, ...]:
+    """Read the answers to predict, one a line.
+
+    Raises:
+        DataError: an empty line, an answer twice, or no answer.
+    """
+    found = dict[str, int]()
+    for line, text in enumerate(read_lines(path), 1):
+        text = text.strip()
+        if not text or text in found:
+            raise DataError(
+                "is empty" if not text else f"the answer {text!r:.60} stands on line {found[text]} already", path, line
+            )
+        found[text] = line
+    if not found:
+        raise DataError("holds no answer; one a line was wanted", path)
+    return tuple(found)
+
+
+def soft_targets(golds: Iterable[Answer], known: dict[str, int]) -> dict[int, float]:
+    """Return answer number -> min(1, annotators who gave it / 3).
+
+    Source: Li et al. 2020, appendix B.1, and its released code: the soft targets of VQA's own accuracy.
+    """
+    given = Counter(normalise_vqa(gold.text) for gold in golds)
+    return {known[text]: min(1.0, count / 3) for text, count in given.items() if text in known}
+
+
+# ------------------------------------------------------------------------------------------------------- phrase grounding
+
+
+def _phrases(path: str | Path, stats: ReadStats) -> Iterator[tuple[int, VisualExample]]:
+    """Yield the phrases that have boxes, caption by caption, of a file of `vg prepare flickr30k-entities`."""
+    for line, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
+        size = None
+        if "width" in row or "height" in row:
+            size = tuple(row.get(key) for key in ("width", "height"))
+            if not all(type(side) in (int, float) and side > 0 for side in size):
+                raise DataError(f'"width" and "height" are {list(size)}, wanted the picture\'s size in pixels', path, line)
+        for number, phrase in enumerate(row["phrases"], 1):
+            start, end, boxes = (phrase.get(k) for k in ("start", "end", "boxes")) if isinstance(phrase, dict) else (None,) * 3
+            length = len(row["text"])
+            if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
+                why = f"phrase {number} has the span {start!r:.20} to {end!r:.20}, the text has {length} characters"
+                raise DataError(why, path, line)
+            gold = _boxes(boxes, size, number, path, line)
+            if not gold:
+                stats.unboxed += 1
+                continue
+            yield (
+                line,
+                VisualExample(
+                    f"{line}-{number}", row["text"], images=(row["image"],), span=(start, end), boxes=gold, size=size, line=line
+                ),
+            )
+
+
+def _boxes(given: Any, size: Any, number: int, path: str | Path, line: int) -> tuple[Any, ...]:
+    """Return a phrase's boxes, cut off at the edges of the picture where its size is known."""
+    try:
+        found = np.array(given, np.float64)
+        assert found.size == 0 or found.shape[1:] == (4,)
+    except (TypeError, ValueError, AssertionError):
+        raise DataError(f'phrase {number} has "boxes" {given!r:.60}, wanted a list of [x1, y1, x2, y2]', path, line) from None
+    if not found.size:
+        return ()
+    sides = size or (np.inf, np.inf)
+    fault = box_fault(found, *sides)
+    if fault:
+        raise DataError(f"phrase {number}: {fault}", path, line)
+    return tuple(tuple(box) for box in clip(found, *sides).tolist())

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tiny_vtasks import save_nlvr2, save_pictures, save_visualbert
+from tests.tiny_lm import make_tokenizer
+from tests.tiny_vtasks import save_grounding, save_nlvr2, save_pictures, save_visualbert, save_vqa
 from vgtools import cli
 from vgtools.checkpoint import read_run
 from vgtools.finetuning import LOSS
@@ -26,6 +27,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a folder for each task, its regions TASK.npy, and `encoder`."""
     folder = tmp_path_factory.mktemp("data")
     save_pictures(folder / "nlvr2.npy", save_nlvr2(folder / "nlvr2"))
+    save_pictures(folder / "flickr30k-grounding.npy", save_grounding(folder / "flickr30k-grounding"))
+    save_pictures(folder / "vqa.npy", save_vqa(folder / "vqa"))
     save_visualbert(folder / "encoder", folder / "nlvr2.npy")
     return folder
 
@@ -33,6 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finetune(data: Path, task: str, run: Path, *flags: object) -> int:
     """Run `vg finetune` in this process and return its exit code."""
     words = ["finetune", task, data / task, "-e", data / "encoder", "--regions", data / f"{task}.npy", "-o", run]
+    words += ["--answers", 2] if task == "vqa" else []
     return cli.run([str(a) for a in [*words, *FAST, *flags]])
 
 
@@ -47,6 +51,7 @@ def hashes(run: Path) -> dict[str, str]:
 
 def setup(data: Path, task: str, **more: Any) -> tuple[v.VisualTuner, v.Split, v.Sight]:
     """Return a network, the dev set and what is seen."""
+    more |= {"answers": ("blue", "red", "2 dogs")} if task == "vqa" else {}
     sight = v.open_sight(str(data / "encoder"), str(data / f"{task}.npy"), **more)
     found = find_task(task)
     tuner, encoder = v.new_tuner(found, str(data / "encoder"), 1, sight=sight)
@@ -59,7 +64,7 @@ def batch_of(tuner: v.VisualTuner, part: v.Split, sight: v.Sight, units: list[in
     return v.collate(part.inputs, sight, np.arange(len(part.inputs)) if units is None else np.array(units), tuner.pad)
 
 
-TASKS = ["nlvr2"]
+TASKS = ["nlvr2", "vqa", "flickr30k-grounding"]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -93,13 +98,13 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_learnt_resumed_and_scored(data: Path, tmp_path: Path, task: str, capfd: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    assert finetune(data, task, run) == 0
+    assert finetune(data, task, run, "--epochs", 60) == 0
     printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     info = read_run(run, "finetune")
     scores = info["seeds"]["9595"]
     assert scores["headline"] == printed[-1]["headline"] > 95  # also where the sides of the pictures decide
     assert info["summary"]["headline"]["mean"] == scores["headline"]
-    assert finetune(data, task, run) == 0  # a finished run says what it said
+    assert finetune(data, task, run, "--epochs", 60) == 0  # a finished run says what it said
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == printed
     found = find_task(task)
     for gold in ([], ["--dev", str(data / task / found.files["dev"])]):
@@ -159,6 +164,86 @@ def test_transformers_opens_nlvr2_and_says_the_same(data: Path, tmp_path: Path) 
         ).logits
     said = rows(tmp_path / "run" / "seed-9595" / "predictions.jsonl")
     assert np.abs(logits.numpy() - np.array([row["logits"] for row in said])).max() < 1e-5
+
+
+# --------------------------------------------------------------------------------------------------------------------- VQA
+
+
+def test_vqa_is_learnt_as_transformers_learns_it(data: Path) -> None:
+    tuner, part, sight = setup(data, "vqa")
+    batch = batch_of(tuner, part, sight)
+    assert batch.labels is not None
+    # Nine of ten say it, one says red, which also counts a third.
+    assert batch.labels[:2].tolist() == [[0, 1, 0], [0, pytest.approx(1 / 3), 1]]
+    assert batch.ids[0].tolist() == [2, tuner_word("bam"), 4, 3]  # [CLS] bam [MASK] [SEP]
+    theirs = v.to_transformers(tuner)
+    assert theirs.config.id2label == {0: "blue", 1: "red", 2: "2 dogs"}
+    found = theirs(
+        input_ids=batch.ids,
+        attention_mask=batch.mask.long(),
+        visual_embeds=batch.regions,
+        visual_attention_mask=batch.region_mask.long(),
+        visual_token_type_ids=batch.kinds,
+        labels=batch.labels,
+    )
+    assert tuner(batch)[LOSS].item() == pytest.approx(found.loss.item(), rel=1e-5)
+    assert torch.allclose(tuner.outputs(batch).log_softmax(-1), found.logits, atol=1e-5)
+
+
+def tuner_word(word: str) -> int:
+    found = make_tokenizer().token_to_id(word)
+    assert found is not None
+    return int(found)
+
+
+def test_the_answers_of_a_file_are_predicted(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "answers.txt").write_text("2 dogs\nred\nyes\n")
+    assert finetune(data, "vqa", tmp_path / "run", "--epochs", 1, "--answers", tmp_path / "answers.txt") == 0
+    config = json.loads((tmp_path / "run" / "seed-9595" / "model" / "config.json").read_text())
+    assert config["id2label"] == {"0": "2 dogs", "1": "red", "2": "yes"}
+    capfd.readouterr()
+    assert finetune(data, "vqa", tmp_path / "run", "--epochs", 1) == 78  # other answers: another run
+    assert finetune(data, "vqa", tmp_path / "none", "--answers", 99) == 65
+    assert "no answer is that of 99 questions" in capfd.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------- phrase grounding
+
+
+def test_the_attention_is_the_average_of_heads() -> None:
+    torch.manual_seed(0)
+    block = v.PhraseAttention(6, 2)
+    text, regions = torch.randn(2, 3, 6), torch.randn(2, 4, 6)
+    places, mask = torch.tensor([[1, 2], [0, -1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    found = block(text, regions, places, mask).exp()
+    for row, phrase in ((0, 0), (0, 1), (1, 0)):
+        query, key = block.query(text[row, places[row, phrase]]), block.key(regions[row, mask[row]])
+        heads = [(key[:, part] @ query[part] / 3**0.5).softmax(0) for part in (slice(0, 3), slice(3, 6))]
+        assert torch.allclose(found[row, phrase, mask[row]], (heads[0] + heads[1]) / 2, atol=1e-6)
+    assert found[1, 0, 2:].sum() == 0
+
+
+def test_phrases_stand_at_their_last_token_and_share_covering_regions(data: Path) -> None:
+    tuner, part, sight = setup(data, "flickr30k-grounding")
+    batch = batch_of(tuner, part, sight, [0, 3])
+    assert batch.places is not None
+    assert batch.labels is not None
+    assert batch.places.tolist() == [[2, 4], [2, 4]]  # [CLS] w0 w5 w0 w3
+    assert batch.labels[0].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert (len(part.examples), part.stats.unboxed, batch.whole) == (24, 12, 4)
+    boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 8], [20, 20, 30, 30], [50, 50, 60, 60]])
+    assert v.covering(boxes, np.array([[0.0, 0, 10, 9], [20, 20, 30, 31]])).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    assert v.covering(boxes, np.array([[0.0, 0, 1, 1]])).tolist() == [0, 0, 0, 0]
+
+
+def test_grounding_leaves_a_visualbert_and_the_block(data: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import VisualBertModel
+
+    assert finetune(data, "flickr30k-grounding", tmp_path / "run", "--epochs", 1) == 0
+    model = tmp_path / "run" / "seed-9595" / "model"
+    assert VisualBertModel.from_pretrained(model).config.visual_embedding_dim == 6
+    assert sorted(load_file(model / "phrase_attention.safetensors")) == ["key.bias", "key.weight", "query.bias", "query.weight"]
 
 
 # --------------------------------------------------------------------------------------------------------------- bad input

@@ -32,6 +32,9 @@ def finetune(
         str | None, Flag(metavar="X.npy", help="Tasks with pictures: of vg extract-image-feats --regions or --detector.")
     ] = None,
     boxes: Annotated[int | None, Flag(min=1, help="Tasks with pictures: the most confident regions of each [all].")] = None,
+    answers: Annotated[
+        str | None, Flag(metavar="FILE|N", help="VQA: the answers, one a line; or those that N training questions have [9].")
+    ] = None,
     score: Annotated[
         str | None, Flag(metavar="FILE", help="Score this predictions.jsonl again, without a model; gold by --dev or DATA.")
     ] = None,
@@ -74,8 +77,9 @@ def finetune(
     The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers opens, predictions.jsonl, and
     for MNLI's second dev set and test files predictions.SPLIT.jsonl. Scores of saved predictions need no model: --score.
 
-    Tasks with pictures (nlvr2) learn on a VisualBERT of vg pretrain --system visualbert, or on a BERT that never saw a picture,
-    and on region features of the same backbone as its own: --regions. Regions name pictures as their files are called.
+    Tasks with pictures (nlvr2, vqa, flickr30k-grounding) learn on a VisualBERT of vg pretrain --system visualbert, or on a BERT
+    that never saw a picture, and on region features of the same backbone as its own: --regions. Regions name pictures as their
+    files are called.
 
     Batches hold neighbours in length, so that little is padding. Where memory does not suffice they are cut into halves,
     whose gradients add up to the same step.
@@ -87,6 +91,8 @@ def finetune(
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
         vg finetune squad-2.0 squad --encoder google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
+
+        vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o nlvr2.visualbert
 
@@ -120,6 +126,8 @@ def finetune(
     for given, flag in ((regions, "--regions"), (boxes, "--boxes")):
         if given is not None and not task.images:
             raise typer.BadParameter(f"is about tasks with pictures; {task.name} has none", param_hint=flag)
+    if answers is not None and task.kind != "answer":
+        raise typer.BadParameter(f"is about vqa; {task.name} has its own labels", param_hint="--answers")
     choice(dtype, ("float32", "bfloat16"), "--dtype")
     choice(keep or "last", ("last", "best"), "--keep")
     if patience and keep == "last":
@@ -154,7 +162,7 @@ def finetune(
             "fine-tuning runs in one process; start one a GPU, each with its own --seed, --device cuda:N and -o",
             code=io.Exit.USAGE,
         )
-    system, sight = _system(task, encoder, regions, boxes, settings)
+    system, sight = _system(task, encoder, regions, boxes, answers, files["train"], settings)
     _run(system, sight, task, files, settings, encoder, output, device, offline, restart, quiet)
 
 
@@ -210,16 +218,27 @@ def _files(task: Task, data: str | None, given: Mapping[str, str | None], no_tes
     return found
 
 
-def _system(task: Task, ref: str, regions: str | None, boxes: int | None, settings: dict[str, Any]) -> tuple[Any, Any]:
+def _system(
+    task: Task, ref: str, regions: str | None, boxes: int | None, answers: str | None, train: str, settings: dict[str, Any]
+) -> tuple[Any, Any]:
     """Return the module that learns a task, and for tasks with pictures what it sees, which then stands in the settings."""
     if not task.images:
         from vgtools import finetuning
 
         return finetuning, {}
+    from itertools import islice
+
     from vgtools.systems import visualbert_tasks
+    from vgtools.tasks import read_examples
+    from vgtools.visual_tasks import common_answers, read_answers
 
     assert regions is not None
-    sight = visualbert_tasks.open_sight(ref, regions, boxes)
+    known: tuple[str, ...] = ()
+    if task.kind == "answer":
+        by_count = answers is None or answers.isdecimal()
+        learnt = islice(read_examples(task, train), settings["limit"]) if by_count else ()
+        known = common_answers(learnt, int(answers or 9)) if by_count else read_answers(str(answers))
+    sight = visualbert_tasks.open_sight(ref, regions, boxes, known)
     settings |= sight.config()
     return visualbert_tasks, {"sight": sight}
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,15 +26,17 @@ from vgtools import finetuning
 from vgtools.checkpoint import Encoder, check_same, fingerprint, read_config, read_run, save_pretrained
 from vgtools.encoding import Inputs, plan_epoch, predictions
 from vgtools.finetuning import LOSS, Split
-from vgtools.io import DataError, Exit
-from vgtools.nn import is_out_of_memory
-from vgtools.regions import Regions, RegionSet, open_regions
+from vgtools.io import DataError, Exit, atomic_write
+from vgtools.nn import is_out_of_memory, special_id
+from vgtools.predictions import prediction_row
+from vgtools.regions import Regions, RegionSet, iou, open_regions
 from vgtools.steps import ahead
 from vgtools.systems.visualbert import VisualBert, VisualBertConfig, is_visualbert, load_visualbert, named_for_transformers
 from vgtools.systems.visualbert_data import backbone_of
-from vgtools.tasks import Task
+from vgtools.tasks import Example, ReadStats, Task, read_examples
+from vgtools.text import tokenize
 from vgtools.train import Batches
-from vgtools.visual_tasks import Pictures, VisualExample
+from vgtools.visual_tasks import Pictures, VisualExample, soft_targets
 
 Array = np.ndarray[Any, Any]
 
@@ -47,11 +52,13 @@ class Sight:
         regions: of all pictures.
         pictures: finds them by the names of the data set.
         boxes: the so many most confident regions of a picture are seen; None: all.
+        answers: VQA, those that can be predicted.
     """
 
     regions: Regions
     pictures: Pictures
     boxes: int | None = None
+    answers: tuple[str, ...] = ()
 
     def of(self, image: str) -> RegionSet:
         """Return the regions of a picture that are seen, in the order of the file."""
@@ -64,11 +71,18 @@ class Sight:
 
     def config(self) -> dict[str, Any]:
         """Return what of it decides the weights."""
-        return {"regions": self.regions.manifest["files"], "boxes": self.boxes}
+        found = {"regions": self.regions.manifest["files"], "boxes": self.boxes}
+        return found | ({"answers": hashlib.sha256("\n".join(self.answers).encode()).hexdigest()} if self.answers else {})
 
 
-def open_sight(ref: str, path: str, boxes: int | None = None) -> Sight:
+def open_sight(ref: str, path: str, boxes: int | None = None, answers: tuple[str, ...] = ()) -> Sight:
     """Open the regions of a task, and check that they are what the encoder learnt to see.
+
+    Args:
+        ref: of the encoder.
+        path: X.npy.
+        boxes: see `Sight`.
+        answers: see `Sight`.
 
     Raises:
         DataError: as `open_regions`, or they come from another backbone than those that the run was pretrained on.
@@ -78,7 +92,7 @@ def open_sight(ref: str, path: str, boxes: int | None = None) -> Sight:
         known = read_run(ref, "visualbert")
         if "backbone" in known:
             check_same("region features of the backbone", backbone_of(regions), known["backbone"], path)
-    return Sight(regions, Pictures(regions), boxes)
+    return Sight(regions, Pictures(regions), boxes, answers)
 
 
 @dataclass(frozen=True)
@@ -88,10 +102,18 @@ class VisualInputs:
     Attributes:
         text: their tokens.
         images: I names in the region features for each unit.
+        targets: VQA, answer number -> score for each unit, where the file has answers.
+        phrases: grounding, the numbers of the examples that are phrases of each unit, a caption.
+        places: grounding, the last token of each of those phrases.
+        golds: grounding, their boxes, in the pixels of the regions.
     """
 
     text: Inputs
     images: list[tuple[str, ...]]
+    targets: list[dict[int, float]] | None = None
+    phrases: list[list[int]] | None = None
+    places: list[list[int]] | None = None
+    golds: list[list[Array]] | None = None
 
     def __len__(self) -> int:
         return len(self.text)
@@ -109,11 +131,13 @@ class VisualInputs:
     @property
     def unlearnable(self) -> int:
         """Examples that nothing can be learnt from."""
-        return self.text.unlearnable
+        return sum(not target for target in self.targets or ())
 
     def report(self, max_length: int) -> Iterator[str]:
         """Yield what to tell the user about examples that are not read in full."""
-        return self.text.report(max_length)
+        yield from self.text.report(max_length)
+        if self.unlearnable:
+            yield f"{self.unlearnable} questions have no answer among those that can be predicted; nothing is learnt from them"
 
 
 def read_split(
@@ -124,13 +148,77 @@ def read_split(
     Raises:
         DataError: as `vgtools.finetuning.read_split`, or a picture has no regions.
     """
-    part = finetuning.read_split(task, name, path, tuner, encoder, settings)
+    if task.kind == "ground":
+        return _read_phrases(task, name, path, encoder, settings, sight)
+    slot = int(task.kind == "answer")  # a token more: [MASK]
+    part = finetuning.read_split(task, name, path, tuner, encoder, {**settings, "max_length": settings["max_length"] - slot})
     images = list[tuple[str, ...]]()
     for example in part.examples:
         assert isinstance(example, VisualExample)
         images.append(tuple(sight.pictures.find(image, path, example.line) for image in example.images))
-    part.inputs = VisualInputs(part.inputs, images)
+    text, targets = part.inputs, None
+    if slot:
+        text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
+        known = {answer: number for number, answer in enumerate(sight.answers)}
+        if all(example.answers for example in part.examples):
+            targets = [soft_targets(example.answers, known) for example in part.examples]
+    part.inputs = VisualInputs(text, images, targets)
     return part
+
+
+def _read_phrases(task: Task, name: str, path: str, encoder: Encoder, settings: Mapping[str, Any], sight: Sight) -> Split:
+    """Read captions with phrases: a unit is a caption, an example a phrase. A phrase stands where its last sub-word does.
+
+    Source: Li et al. 2020, appendix B.4.
+    """
+    stats, examples = ReadStats(), list[VisualExample]()
+    for example in islice(read_examples(task, path, unlabelled=name.startswith("test"), stats=stats), settings["limit"]):
+        assert isinstance(example, VisualExample)
+        examples.append(example)
+    groups = [list(group) for _, group in groupby(range(len(examples)), key=lambda i: examples[i].line)]
+    captions = [examples[group[0]] for group in groups]
+    images = [(sight.pictures.find(c.images[0], path, c.line),) for c in captions]
+    tokens = tokenize(encoder.tokenizer, [c.text for c in captions])
+    room = settings["max_length"] - len(encoder.prefix) - len(encoder.suffix)
+    ids, places, golds, cut = list[Array](), list[list[int]](), list[list[Array]](), 0
+    for number, (group, image) in enumerate(zip(groups, images, strict=True)):
+        words, spans = tokens.row(number)
+        if not len(words):
+            raise DataError("the text has no token", path, captions[number].line)
+        cut += len(words) > room
+        ids.append(np.array([*encoder.prefix, *words[:room].tolist(), *encoder.suffix], np.int32))
+        seen, own, boxes = sight.of(image[0]), list[int](), list[Array]()
+        if not len(seen):
+            raise DataError(
+                f"{sight.regions.path} holds a picture without a region: {image[0]!r:.80}", path, captions[number].line
+            )
+        for i in group:
+            start, end = examples[i].span
+            touched = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
+            last = int(touched[-1]) if len(touched) else 0
+            own.append(len(encoder.prefix) + min(last, room - 1))
+            boxes.append(np.array(examples[i].boxes, np.float64) * _scale(examples[i], seen))
+        places.append(own)
+        golds.append(boxes)
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])])
+    text = Inputs(np.concatenate(ids), starts, np.diff(starts), 1, np.array([g[0] for g in groups]), None, None, cut)
+    digest = hashlib.sha256("".join(map(repr, examples)).encode()).hexdigest()
+    return Split(path, list(examples), stats, digest, VisualInputs(text, images, None, groups, places, golds))
+
+
+def _scale(example: VisualExample, seen: RegionSet) -> Array:
+    """Return what takes boxes of the data set to the pixels of the regions' picture, (4,)."""
+    width, height = example.size or (seen.width, seen.height)
+    return np.array([seen.width / width, seen.height / height] * 2)
+
+
+def _with_mask(text: Inputs, mask: int) -> Inputs:
+    """Return texts with [MASK] before the last token of each.
+
+    Source: Li et al. 2020, released code: VQA is answered at the last but one token of the text.
+    """
+    ids = np.insert(text.ids, text.starts[1:] - 1, mask)
+    return dataclasses.replace(text, ids=ids, starts=text.starts + np.arange(len(text.starts)), second=text.second + 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- batches
@@ -144,7 +232,8 @@ class Batch(NamedTuple):
     regions: Tensor  # (B, R, D) float32
     region_mask: Tensor  # (B, R) bool
     kinds: Tensor  # (B, R) int64, segments: which of its pictures a region is of
-    labels: Tensor | None  # (B,) int64
+    labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) float32 scores; grounding: (B, P, R) float32 shares of the regions
+    places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
     whole: float
 
 
@@ -169,9 +258,36 @@ def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: 
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
-    return Batch(
-        text.ids, text.mask.bool(), tensor(regions), tensor(kinds >= 0), tensor(kinds.clip(min=0)), text.labels, text.whole
-    )
+    labels = text.labels
+    if inputs.targets is not None:
+        scores = np.zeros((len(units), len(sight.answers)), np.float32)
+        for row, unit in enumerate(units.tolist()):
+            target = inputs.targets[unit]
+            scores[row, list(target)] = list(target.values())
+        labels = tensor(scores)
+    places, whole = None, float(text.whole)
+    if inputs.places is not None and inputs.golds is not None:
+        whole = float(sum(len(inputs.places[unit]) for unit in units))
+        widest = max(len(inputs.places[unit]) for unit in units)
+        where = np.full((len(units), widest), -1, np.int64)
+        shares = np.zeros((len(units), widest, most), np.float32)
+        for row, unit in enumerate(units.tolist()):
+            where[row, : len(inputs.places[unit])] = inputs.places[unit]
+            boxes = shown[row][0].boxes
+            for number, gold in enumerate(inputs.golds[unit]):
+                shares[row, number, : len(boxes)] = covering(boxes, gold)
+        places, labels = tensor(where), tensor(shares)
+    seen = (tensor(regions), tensor(kinds >= 0), tensor(kinds.clip(min=0)))
+    return Batch(text.ids, text.mask.bool(), *seen, labels, places, whole)
+
+
+def covering(boxes: Array, gold: Array) -> Array:
+    """Return (R,) shares: the regions with IoU >= 0.5 with a gold box have the same, the others none.
+
+    Source: Li et al. 2020, released code.
+    """
+    good = (iou(boxes, gold) >= 0.5).any(1)
+    return np.asarray(good / max(1, good.sum()))
 
 
 def halve(batch: Batch) -> tuple[Batch, ...]:
@@ -189,6 +305,39 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
 # ---------------------------------------------------------------------------------------------------------------------- network
 
 
+class PhraseAttention(nn.Module):
+    """One more block of attention, from phrases to regions; its heads' weights are averaged.
+
+    Args:
+        width: H.
+        heads: of the block, as many as BERT has.
+
+    Source: Li et al. 2020, appendix B.4.
+    Deviation: the published code has one head of 64 dimensions, the paper an average of heads. Attention is among the regions
+        alone, as in the code.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.query, self.key = heads, nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, text: Tensor, regions: Tensor, places: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, P, R) logarithms of the attention.
+
+        Args:
+            text: (B, T, H) states.
+            regions: (B, R, H) states.
+            places: (B, P) tokens of the phrases, -1 for none.
+            mask: (B, R) bool.
+        """
+        rows = torch.arange(len(places), device=places.device)[:, None]
+        query, key = self.query(text[rows, places.clamp(min=0)]), self.key(regions)
+        query, key = (x.float().unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))  # (B, heads, P or R, d)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, heads, P, R)
+        scores = scores.masked_fill(~mask[:, None, None], -1e4).log_softmax(-1)
+        return scores.logsumexp(1) - math.log(self.heads)
+
+
 class VisualTuner(nn.Module):
     """A VisualBERT under the head of a task, and its loss.
 
@@ -197,7 +346,8 @@ class VisualTuner(nn.Module):
         task: what is learnt.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
 
-    Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token, as in the published code.
+    Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token, VQA's over the [MASK] behind the
+        question, as in the published code.
     """
 
     def __init__(self, model: VisualBert, task: Task, dtype: torch.dtype = torch.float32) -> None:
@@ -206,20 +356,36 @@ class VisualTuner(nn.Module):
         self.pad, self.segments = int(config.pad_token_id or 0), True
         model.lm.cls, model.match = nn.Identity(), nn.Identity()  # type: ignore[assignment]
         self.model, self.dropout = model, nn.Dropout(float(config.hidden_dropout_prob))
-        self.head = nn.Linear(int(config.hidden_size), task.classes)
-        nn.init.normal_(self.head.weight, std=float(config.initializer_range))
-        nn.init.zeros_(self.head.bias)
+        width = int(config.hidden_size)
+        self.head: nn.Module = (
+            PhraseAttention(width, int(config.num_attention_heads)) if task.kind == "ground" else nn.Linear(width, task.classes)
+        )
+        for part in self.head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=float(config.initializer_range))
+                nn.init.zeros_(part.bias)
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Return (B, C) logits."""
+        """Return (B, C) logits; grounding: (B, P, R) log shares of the attention."""
         kind = batch.ids.device.type
         with torch.autocast(kind, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext():
             states = self.model.states(batch.ids, None, batch.mask, batch.regions, batch.region_mask, batch.kinds)
-            return self.head(self.dropout(self.model.pool(states))).float()  # type: ignore[no-any-return]
+            if batch.places is not None:
+                count = batch.ids.shape[1]
+                return self.head(states[:, :count], states[:, count:], batch.places, batch.region_mask)  # type: ignore[no-any-return]
+            if self.task.kind == "answer":
+                pooled = states[torch.arange(len(states), device=states.device), batch.mask.sum(1) - 2]  # (B, H) at [MASK]
+            else:
+                pooled = self.model.pool(states)
+            return self.head(self.dropout(pooled)).float()  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss, cross entropy."""
+        """Return the loss: cross entropy; VQA: the Kullback-Leibler divergence from the answers' scores, as they are."""
         assert batch.labels is not None
+        if self.task.kind == "ground":
+            return {LOSS: F.kl_div(self.outputs(batch), batch.labels, reduction="sum") / batch.whole}
+        if self.task.kind == "answer":
+            return {LOSS: F.kl_div(self.outputs(batch).log_softmax(-1), batch.labels, reduction="sum") / batch.whole}
         return {LOSS: F.cross_entropy(self.outputs(batch), batch.labels, reduction="sum") / batch.whole}
 
 
@@ -242,7 +408,7 @@ def new_tuner(
     late = is_visualbert(ref, offline=offline) and bool(read_config(ref, offline=offline).get("bypass_transformer"))
     torch.manual_seed(seed)
     model, encoder = load_visualbert(ref, VisualBertConfig(sight.regions.width, late), offline=offline)
-    return VisualTuner(model, task, dtype), encoder
+    return VisualTuner(model, dataclasses.replace(task, labels=sight.answers or task.labels), dtype), encoder
 
 
 @torch.no_grad()
@@ -312,27 +478,75 @@ class FineTuning(finetuning.FineTuning):
         """Return the predictions of a split."""
         part = self.splits[split]
         rows = list[dict[str, Any]]([{}] * len(part.examples))
+        if self.task.kind == "ground":
+            return self._ground(tuner, part)
         for units, outputs in predict(tuner, part.inputs, self.sight, 4 * self.run.config["batch_size"], self.device):
             examples = [part.examples[unit] for unit in units]
-            for unit, row in zip(units, predictions(self.task, examples, part.inputs.text, outputs), strict=True):
+            made = (
+                answers(self.task, examples, self.sight.answers, outputs)
+                if self.task.kind == "answer"
+                else predictions(self.task, examples, part.inputs.text, outputs)
+            )
+            for unit, row in zip(units, made, strict=True):
                 rows[unit] = row
+        return rows
+
+    def _ground(self, tuner: Any, part: Split) -> list[dict[str, Any]]:
+        """Return the ten boxes with most attention for each phrase, in the pixels of the data set."""
+        rows = list[dict[str, Any]]([{}] * len(part.examples))
+        for units, outputs in predict(tuner, part.inputs, self.sight, 4 * self.run.config["batch_size"], self.device):
+            for unit, found in zip(units.tolist(), outputs, strict=True):
+                seen = self.sight.of(part.inputs.images[unit][0])
+                for number, example, gold in zip(
+                    range(len(found)), part.inputs.phrases[unit], part.inputs.golds[unit], strict=False
+                ):
+                    asked = part.examples[example]
+                    best = np.argsort(-found[number, : len(seen)], kind="stable")[:10]
+                    assert isinstance(asked, VisualExample)
+                    boxes = (seen.boxes[best] / _scale(asked, seen)).round(3).tolist()
+                    row = prediction_row(self.task, asked, boxes, score=round(float(np.exp(found[number, best[0]])), 6))
+                    rows[example] = row | {"reachable": bool(covering(seen.boxes, gold).any())}
         return rows
 
     def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
         """Write a network that learnt the task, as transformers opens it."""
         net = to_transformers(tuner)
-        save_pretrained(folder, dataclasses.replace(encoder, model=net, fingerprint=fingerprint(net)))
+        save_pretrained(folder, dataclasses.replace(encoder, model=net, fingerprint=fingerprint(tuner)))
+        if self.task.kind == "ground":
+            from safetensors.torch import save
+
+            atomic_write(
+                folder / "phrase_attention.safetensors", save({k: t.cpu() for k, t in tuner.head.state_dict().items()})
+            )
+
+
+def answers(task: Task, examples: Sequence[Example], known: Sequence[str], outputs: Array) -> list[dict[str, Any]]:
+    """Return the rows of `predictions.jsonl` for VQA: the likeliest answer, and how likely it is."""
+    best = outputs.argmax(1)
+    sure = 1 / np.exp(outputs - outputs.max(1, keepdims=True)).sum(1)  # softmax of the best
+    return [
+        prediction_row(task, example, known[number], score=round(score, 6))
+        for example, number, score in zip(examples, best.tolist(), sure.tolist(), strict=True)
+    ]
 
 
 def to_transformers(tuner: VisualTuner) -> Any:
-    """Return a network that learnt a task as transformers' VisualBERT for it: `VisualBertForVisualReasoning`."""
-    from transformers import VisualBertForVisualReasoning
+    """Return a network that learnt a task as transformers' VisualBERT for visual reasoning or question answering.
+
+    Of phrase grounding it is the VisualBERT alone: transformers' class for it has one head, as the published code.
+    """
+    from transformers import VisualBertForQuestionAnswering, VisualBertForVisualReasoning, VisualBertModel
+
+    tensors = {named_for_transformers(name): t.detach().cpu() for name, t in tuner.model.state_dict().items()}
+    if tuner.task.kind == "ground":
+        bare = VisualBertModel(tuner.model.their_config()).eval()
+        bare.load_state_dict({name.removeprefix("visual_bert."): tensor for name, tensor in tensors.items()})
+        return bare
 
     names = tuner.task.labels
     config = tuner.model.their_config(
         id2label=dict(enumerate(names)), label2id={name: number for number, name in enumerate(names)}
     )
-    theirs = VisualBertForVisualReasoning(config).eval()
-    tensors = {named_for_transformers(name): t.detach().cpu() for name, t in tuner.model.state_dict().items()}
+    theirs = (VisualBertForQuestionAnswering if tuner.task.kind == "answer" else VisualBertForVisualReasoning)(config).eval()
     theirs.load_state_dict(tensors | {f"cls.{name}": t.detach().cpu() for name, t in tuner.head.state_dict().items()})
     return theirs
