@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -35,10 +36,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def launch(*args: str | Path) -> list[subprocess.CompletedProcess[bytes]]:
-    """Run one command in two joined processes, as torchrun does."""
+def start(*args: str | Path) -> list[subprocess.Popen[bytes]]:
+    """Start one command in two processes that will join, as torchrun does."""
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    started = [
+    return [
         subprocess.Popen(
             vg_command(*args),
             env=os.environ | common | {"RANK": str(i), "LOCAL_RANK": str(i)},
@@ -47,6 +48,11 @@ def launch(*args: str | Path) -> list[subprocess.CompletedProcess[bytes]]:
         )
         for i in range(2)
     ]
+
+
+def launch(*args: str | Path) -> list[subprocess.CompletedProcess[bytes]]:
+    """Run one command in two joined processes to their end."""
+    started = start(*args)
     found = [p.communicate(timeout=300) for p in started]
     return [subprocess.CompletedProcess(p.args, p.returncode, *f) for p, f in zip(started, found, strict=True)]
 
@@ -82,3 +88,26 @@ def test_two_processes_agree_with_one(tmp_path: Path, vg: Runner) -> None:
     refused = vg(*flags, "-o", tmp_path / "two")
     assert refused.returncode == 78
     assert b"processes was 2, is now 1" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:
+    shape, words = save_shape(tmp_path / "shape.json"), save_tokenizer(tmp_path / "t")
+    rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
+    flags: list[Any] = [
+        "pretrain", rows, "--shape", shape, "--tokenizer", words, "--block", 16, "--batch-size", 8, "--epochs", 40,
+        "--log-every", 1, "--device", "cpu", "-q",
+    ]  # fmt: skip
+    whole = launch(*flags, "-o", tmp_path / "whole")
+    assert [p.returncode for p in whole] == [0, 0], whole[0].stderr.decode() + whole[1].stderr.decode()
+    cut = start(*flags, "-o", tmp_path / "cut")
+    assert cut[0].stdout is not None
+    assert json.loads(cut[0].stdout.readline())["step"] == 1
+    cut[0].send_signal(signal.SIGTERM)
+    said = [p.communicate(timeout=300) for p in cut]
+    assert [p.returncode for p in cut] == [75, 75], said[0][1].decode() + said[1][1].decode()
+    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    again = launch(*flags, "-o", tmp_path / "cut")
+    assert [p.returncode for p in again] == [0, 0], again[0].stderr.decode() + again[1].stderr.decode()
+    for name in ("encoder/model.safetensors", "voken_lm.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
