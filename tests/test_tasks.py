@@ -355,7 +355,8 @@ def test_table_has_the_paper_s_values() -> None:
     values = {name: (r["epochs"], r["learning_rate"], r["batch_size"]) for name, r in rows.items()}
     glue = dict.fromkeys(["cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli"], (3, 1e-4, 32))
     swag = (3, 2e-5, 16)
-    assert values == glue | {"squad-1.1": (3, 5e-5, 32), "squad-2.0": (2, 5e-5, 48), "swag": swag, "codah": swag}
+    seen = {"nlvr2": (10, 2e-5, 64), "vqa": (10, 2e-5, 64), "flickr30k-grounding": (5, 2e-5, 32)}
+    assert values == glue | seen | {"squad-1.1": (3, 5e-5, 32), "squad-2.0": (2, 5e-5, 48), "swag": swag, "codah": swag}
     assert rows["cola"]["columns"] == "source, label, star, sentence (no header)"
     assert rows["rte"]["labels"] == "entailment, not_entailment"
     assert (rows["qqp"]["metrics"], rows["sts-b"]["labels"]) == (["f1", "accuracy"], "0 to 5")

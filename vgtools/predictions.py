@@ -212,8 +212,8 @@ def _recalls(said: list[Any], real: list[Any], reachable: list[Any]) -> dict[str
 
     Source: Li et al. 2020, Table 6; Plummer et al. 2015.
     """
-    right = [(iou(np.array(boxes), np.array(golds)) >= 0.5).any(1) for boxes, golds in zip(said, real, strict=True)]
-    rates = {f"recall_{k}": np.array([hits[:k].any() for hits in right], np.float64) for k in (1, 5, 10)}
+    best = [iou(np.array(boxes), np.array(golds)).max(1) for boxes, golds in zip(said, real, strict=True)]  # (boxes,) each
+    rates = {f"recall_{k}": np.array([overlap[:k].max() >= 0.5 for overlap in best], np.float64) for k in (1, 5, 10)}
     if all(isinstance(known, bool) for known in reachable):
         rates["upper_bound"] = np.array(reachable, np.float64)
     return rates

@@ -148,7 +148,7 @@ def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
         texts = [a.get("answer") if isinstance(a, dict) else None for a in given] if isinstance(given, list) else []
         if not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(f'{where}: "answers" must be a list of {{"answer": text}}, found {given!r:.60}', path)
-        clean = [text.replace("\n", " ").replace("\t", " ").strip() for text in texts]
+        clean = [" ".join(str(text).split()) for text in texts]
         yield _integer(row, "question_id", where, path), tuple(known.setdefault(t, Answer(t, -1)) for t in clean)
     if not met:
         raise DataError('has no annotations under "annotations"; wanted the official JSON of VQA 2.0', path)
@@ -215,11 +215,7 @@ def soft_targets(golds: Iterable[Answer], known: dict[str, int]) -> dict[int, fl
 def _phrases(path: str | Path, stats: ReadStats) -> Iterator[tuple[int, VisualExample]]:
     """Yield the phrases that have boxes, caption by caption, of a file of `vg prepare flickr30k-entities`."""
     for line, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
-        size = None
-        if "width" in row or "height" in row:
-            size = tuple(row.get(key) for key in ("width", "height"))
-            if not all(type(side) in (int, float) and side > 0 for side in size):
-                raise DataError(f'"width" and "height" are {list(size)}, wanted the picture\'s size in pixels', path, line)
+        size = _size(row, path, line)
         for number, phrase in enumerate(row["phrases"], 1):
             start, end, boxes = (phrase.get(k) for k in ("start", "end", "boxes")) if isinstance(phrase, dict) else (None,) * 3
             length = len(row["text"])
@@ -236,6 +232,16 @@ def _phrases(path: str | Path, stats: ReadStats) -> Iterator[tuple[int, VisualEx
                     f"{line}-{number}", row["text"], images=(row["image"],), span=(start, end), boxes=gold, size=size, line=line
                 ),
             )
+
+
+def _size(row: dict[str, Any], path: str | Path, line: int) -> tuple[float, float] | None:
+    """Return the size of the picture that a row's boxes refer to, where it says it."""
+    if "width" not in row and "height" not in row:
+        return None
+    sides: list[Any] = [row.get("width"), row.get("height")]
+    if not all(type(side) in (int, float) and side > 0 for side in sides):
+        raise DataError(f'"width" and "height" are {sides}, wanted the picture\'s size in pixels', path, line)
+    return sides[0], sides[1]
 
 
 def _boxes(given: Any, size: Any, number: int, path: str | Path, line: int) -> tuple[Any, ...]:
