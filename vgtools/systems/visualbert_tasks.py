@@ -177,7 +177,7 @@ def _read_phrases(task: Task, name: str, path: str, encoder: Encoder, settings: 
         examples.append(example)
     groups = [list(group) for _, group in groupby(range(len(examples)), key=lambda i: examples[i].line)]
     captions = [examples[group[0]] for group in groups]
-    images = [(sight.pictures.find(c.images[0], path, c.line),) for c in captions]
+    images: list[tuple[str, ...]] = [(sight.pictures.find(c.images[0], path, c.line),) for c in captions]
     tokens = tokenize(encoder.tokenizer, [c.text for c in captions])
     room = settings["max_length"] - len(encoder.prefix) - len(encoder.suffix)
     ids, places, golds, cut = list[Array](), list[list[int]](), list[list[Array]](), 0
@@ -297,7 +297,7 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
         return (batch,)
     fields = batch._asdict()
     return tuple(
-        batch._replace(**{name: x[rows] for name, x in fields.items() if isinstance(x, Tensor)})
+        Batch(**{name: x[rows] if isinstance(x, Tensor) else x for name, x in fields.items()})
         for rows in (slice(0, middle), slice(middle, None))
     )
 
@@ -335,7 +335,8 @@ class PhraseAttention(nn.Module):
         query, key = (x.float().unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))  # (B, heads, P or R, d)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, heads, P, R)
         scores = scores.masked_fill(~mask[:, None, None], -1e4).log_softmax(-1)
-        return scores.logsumexp(1) - math.log(self.heads)
+        found: Tensor = scores.logsumexp(1) - math.log(self.heads)
+        return found
 
 
 class VisualTuner(nn.Module):
