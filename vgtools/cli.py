@@ -92,7 +92,7 @@ def run(argv: list[str]) -> int:
     try:
         # `vg vokenize` needs one module, not all of them: start-up stays quick as commands are added.
         register(app, tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
-        result: Any = app(argv, standalone_mode=False)
+        result: Any = app(argv, prog_name="vg", standalone_mode=False)
         _flush()
         return int(result or 0)
     except BrokenPipeError:
@@ -110,7 +110,10 @@ def run(argv: list[str]) -> int:
     except MemoryError:
         return _say(_NO_MEMORY, Exit.CANNOT_GO_ON)
     except OSError as error:
-        return _say(f"{error.filename or 'input/output'}: {error.strerror or error}", Exit.IO)
+        if error.filename is None:  # files are named, in errors of ours at the latest: it was the standard output
+            _discard_output()
+            return _say(str(file_error(error, "-", reading=False)), Exit.IO)
+        return _say(f"{error.filename}: {error.strerror or error}", Exit.IO)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of the parser typer carries
             context = getattr(error, "ctx", None)
@@ -148,14 +151,18 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at exit
+        _discard_output()
         raise file_error(error, "-", reading=False) from None
 
 
 def _closed_pipe() -> int:
-    # Python flushes stdout once more at exit: give it somewhere to go.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard_output()
     return int(Exit.PIPE)
+
+
+def _discard_output() -> None:
+    """Give standard output somewhere to go: Python flushes it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, code: int) -> int:
