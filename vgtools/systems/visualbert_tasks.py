@@ -295,7 +295,7 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
     middle = len(batch.ids) // 2
     if not middle:
         return (batch,)
-    fields = batch._asdict()
+    fields: dict[str, Any] = batch._asdict()
     return tuple(
         Batch(**{name: x[rows] if isinstance(x, Tensor) else x for name, x in fields.items()})
         for rows in (slice(0, middle), slice(middle, None))
