@@ -295,11 +295,12 @@ def halve(batch: Batch) -> tuple[Batch, ...]:
     middle = len(batch.ids) // 2
     if not middle:
         return (batch,)
-    fields: dict[str, Any] = batch._asdict()
-    return tuple(
-        Batch(**{name: x[rows] if isinstance(x, Tensor) else x for name, x in fields.items()})
-        for rows in (slice(0, middle), slice(middle, None))
-    )
+
+    def part(rows: slice) -> Batch:
+        cut: dict[str, Any] = {name: x[rows] for name, x in batch._asdict().items() if isinstance(x, Tensor)}
+        return batch._replace(**cut)
+
+    return part(slice(0, middle)), part(slice(middle, None))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- network
