@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -102,6 +103,8 @@ def run(argv: list[str]) -> int:
             return _closed_pipe()
         raise
     except DataError as error:
+        with contextlib.suppress(DataError):  # the error that counts is known
+            _flush()
         return _say(str(error), error.code)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
@@ -110,9 +113,12 @@ def run(argv: list[str]) -> int:
     except MemoryError:
         return _say(_NO_MEMORY, Exit.CANNOT_GO_ON)
     except OSError as error:
-        if error.filename is None:  # files are named, in errors of ours at the latest: it was the standard output
+        known = error.__context__  # closing a file that could not be written fails once more
+        if error.filename is None and not isinstance(known, DataError):  # files are named: it was the standard output
             _discard_output()
-            return _say(str(file_error(error, "-", reading=False)), Exit.IO)
+            known = file_error(error, "-", reading=False)
+        if isinstance(known, DataError):
+            return _say(str(known), known.code)
         return _say(f"{error.filename}: {error.strerror or error}", Exit.IO)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of the parser typer carries
@@ -162,7 +168,8 @@ def _closed_pipe() -> int:
 
 def _discard_output() -> None:
     """Give standard output somewhere to go: Python flushes it once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError):  # a stream without a number needs nothing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, code: int) -> int:

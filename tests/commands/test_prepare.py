@@ -276,6 +276,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "conceptual-captions",
         "sbu",
         "openmoji",
+        "regions",
         "wikitext",
         "squad",
         "sentences",
