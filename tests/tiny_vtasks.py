@@ -13,9 +13,8 @@ from tests.tiny import WORDS
 from tests.tiny_lm import make_tokenizer
 from tests.tiny_visual import BACKBONE, REGION, model_of
 from vgtools.checkpoint import as_encoder, save_run
-from vgtools.regions import RegionSet, open_regions, write_regions
+from vgtools.regions import RegionSet, backbone_of, open_regions, write_regions
 from vgtools.systems.visualbert import to_transformers
-from vgtools.systems.visualbert_data import backbone_of
 
 
 def save_pictures(path: Path, pictures: Mapping[str, list[int]], width: int = REGION, **facts: Any) -> Path:

@@ -163,6 +163,13 @@ class _Table:
     names: list[str] = field(default_factory=list)
 
 
+def backbone_of(regions: Regions) -> dict[str, Any]:
+    """Return what made region features: the network, and how it saw the pictures."""
+    backbone = regions.manifest.get("backbone") or {}
+    made = backbone.get("preprocessing") or {}
+    return {"ref": backbone.get("ref"), "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}"}
+
+
 def open_regions(path: str | Path) -> Regions:
     """Open `X.npy` with its `X.regions.jsonl` and `X.json`; hashes, counts, boxes and finite values are checked.
 

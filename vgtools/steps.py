@@ -6,6 +6,7 @@ items a step has is a pure function of (seed, epoch), so that a resumed run sees
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,3 +158,27 @@ def mean_record(notes: dict[str, Any], record: Mapping[str, Any], due: bool) -> 
         return None
     del notes["window"]
     return place | {name: window["sums"][name] / window["steps"] for name in sorted(window["sums"])}
+
+
+def mean_losses(model: nn.Module, batches: Iterable[Any], items: Callable[[Any, str], int]) -> dict[str, float]:
+    """Return the mean losses of a model over batches, in evaluation mode; perplexity is exp(mlm).
+
+    Args:
+        model: `model(batch)` returns named means.
+        batches: of evaluation.
+        items: `items(batch, name)` is how many items that loss of a batch is a mean over.
+    """
+    import torch
+
+    was_training = model.training
+    model.eval()
+    sums, counts = dict[str, float](), dict[str, float]()
+    with torch.no_grad():
+        for batch in batches:
+            for name, value in model(batch).items():
+                count = items(batch, name)
+                sums[name] = sums.get(name, 0.0) + float(value) * count
+                counts[name] = counts.get(name, 0.0) + count
+    model.train(was_training)
+    means = {name: total / max(1.0, counts[name]) for name, total in sums.items()}
+    return means | ({"perplexity": math.exp(min(700.0, means["mlm"]))} if "mlm" in means else {})

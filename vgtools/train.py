@@ -256,7 +256,7 @@ def _step(
 
     Gradient and losses are averaged over the processes.
     """
-    losses = _backward(model, optimizer, group, config, weights, state, halve)
+    losses = _backward(model, group, config.accumulate, weights, state, halve)
     seen = torch.stack([*losses.values()])
     parallel.average([seen, *(p.grad for p in model.parameters() if p.grad is not None)])
     found = dict(zip(losses, seen.tolist(), strict=True))
@@ -275,13 +275,7 @@ def _step(
 
 
 def _backward(
-    model: nn.Module,
-    optimizer: torch.optim.AdamW,
-    group: list[Any],
-    config: TrainConfig,
-    weights: Mapping[str, float],
-    state: TrainState,
-    halve: Halve | None,
+    model: nn.Module, group: list[Any], accumulate: int, weights: Mapping[str, float], state: TrainState, halve: Halve | None
 ) -> dict[str, Tensor]:
     """Return the losses of a step's batches, each summed and their weighted sum as `loss`; gradients are in the parameters.
 
@@ -295,7 +289,7 @@ def _backward(
             for batch in group:
                 for piece in _cut(batch, pieces, halve):
                     losses = _losses(model, piece, weights)
-                    (losses["loss"] / config.accumulate).backward()
+                    (losses["loss"] / accumulate).backward()
                     for name, value in losses.items():
                         sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value.detach().float()
             return sums
@@ -309,7 +303,7 @@ def _backward(
                     + " less",
                     code=Exit.CANNOT_GO_ON,
                 ) from None
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad()
         state.notes["pieces"] = 2 * pieces
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -36,9 +36,9 @@ class Pretraining:
 
     def __init__(self, flags: Any, weights: dict[str, float], text: Encoder | None, folder: Path, quiet: bool) -> None:
         from vgtools.checkpoint import check_same, pick_dtype, read_run
-        from vgtools.regions import open_regions
+        from vgtools.regions import backbone_of, open_regions
         from vgtools.systems import visualbert as system
-        from vgtools.systems.visualbert_data import backbone_of, read_captions
+        from vgtools.systems.visualbert_data import read_captions
 
         if flags.regions is None:
             raise typer.BadParameter(

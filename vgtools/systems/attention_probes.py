@@ -26,7 +26,7 @@ from vgtools.io import DataError, Progress, read_json, read_jsonl
 from vgtools.parses import Parse, Parser
 from vgtools.prepare import Tally
 from vgtools.probe_report import WORD, Example, make_groups
-from vgtools.regions import Regions, RegionSet, box_fault, clip, iou
+from vgtools.regions import Regions, RegionSet, backbone_of, box_fault, clip, iou
 from vgtools.systems.attention_scores import ENTITY, Cell, Key, Scores, records
 from vgtools.text import Tokens, row_starts, tokenize
 
@@ -262,11 +262,10 @@ def check_backbone(ref: str, regions: Regions) -> None:
     if info.is_file():
         trained = read_json(info).get("backbone")
         if trained:
-            made = regions.manifest.get("backbone") or {}
-            mark = str(made.get("fingerprint"))
-            if " " in str(trained.get("fingerprint")):  # a run of `vg pretrain` names the preprocessing, too
-                mark += f" {(made.get('preprocessing') or {}).get('fingerprint', '')}"
-            check_same("backbone", {"ref": made.get("ref"), "fingerprint": mark}, trained, regions.path)
+            made = backbone_of(regions)
+            if " " not in str(trained.get("fingerprint")):  # only a run of `vg pretrain` names the preprocessing, too
+                made["fingerprint"] = made["fingerprint"].split(" ")[0]
+            check_same("backbone", made, trained, regions.path)
 
 
 # ---------------------------------------------------------------------------------------------------------------- queries

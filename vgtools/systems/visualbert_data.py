@@ -8,8 +8,7 @@ Axes: B batch, T tokens, R regions, D region feature.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +22,7 @@ from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit, read_jsonl
 from vgtools.nn import special_id
 from vgtools.regions import Regions
-from vgtools.steps import Plan, step_batches
+from vgtools.steps import Plan, mean_losses, step_batches
 from vgtools.systems.visualbert import Batch, VisualBert
 from vgtools.text import tokenize
 from vgtools.train import Batches
@@ -35,13 +34,6 @@ Array = np.ndarray[Any, Any]
 
 _MASK, _FIXED = 1, 2  # what a random generator is for; the first of its seeds (0: the order of captions)
 _WINDOW = 4096  # captions tokenised at a time
-
-
-def backbone_of(regions: Regions) -> dict[str, Any]:
-    """Return what made region features: the network, and how it saw the pictures."""
-    backbone = regions.manifest.get("backbone") or {}
-    made = backbone.get("preprocessing") or {}
-    return {"ref": backbone.get("ref"), "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}"}
 
 
 @dataclass(frozen=True)
@@ -288,7 +280,6 @@ def make_batches(
     return step_batches(len(captions), recipe.seed, schedule, build)
 
 
-@torch.no_grad()
 def evaluate(
     model: VisualBert,
     captions: Captions,
@@ -302,21 +293,7 @@ def evaluate(
     Returns:
         mlm, perplexity = exp(mlm), and with pairs sip.
     """
-    was_training = model.training
-    model.eval()
-    sums, counts = dict[str, float](), dict[str, float]()
-    for batch in _in_order(captions, regions, model.config.regions_width, recipe, batch_size, device):
-        for name, value in model(batch).items():
-            count = len(batch.tokens) if name == "mlm" else len(batch.ids)
-            sums[name] = sums.get(name, 0.0) + float(value) * count
-            counts[name] = counts.get(name, 0.0) + count
-    model.train(was_training)
-    means = {name: total / max(1.0, counts[name]) for name, total in sums.items()}
-    return means | {"perplexity": math.exp(min(700.0, means["mlm"]))}
-
-
-def _in_order(
-    captions: Captions, regions: Regions | None, width: int, recipe: Recipe, size: int, device: torch.device | str
-) -> Iterator[Batch]:
-    for numbers in np.array_split(np.arange(len(captions)), -(-len(captions) // size)):
-        yield from collate(captions, regions, width, numbers, recipe, None, 1, device)
+    width = model.config.regions_width
+    parts = np.array_split(np.arange(len(captions)), -(-len(captions) // batch_size))
+    batches = (batch for part in parts for batch in collate(captions, regions, width, part, recipe, None, 1, device))
+    return mean_losses(model, batches, lambda batch, name: len(batch.tokens if name == "mlm" else batch.ids))

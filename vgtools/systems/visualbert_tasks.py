@@ -29,10 +29,9 @@ from vgtools.finetuning import LOSS, Split
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.nn import is_out_of_memory, special_id
 from vgtools.predictions import prediction_row
-from vgtools.regions import Regions, RegionSet, iou, open_regions
+from vgtools.regions import Regions, RegionSet, backbone_of, iou, open_regions
 from vgtools.steps import ahead
 from vgtools.systems.visualbert import VisualBert, VisualBertConfig, is_visualbert, load_visualbert, named_for_transformers
-from vgtools.systems.visualbert_data import backbone_of
 from vgtools.tasks import Example, ReadStats, Task, read_examples
 from vgtools.text import tokenize
 from vgtools.train import Batches

@@ -23,7 +23,7 @@ from vgtools.blocks import Corpus, Packed, check_range, mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
 from vgtools.nn import linear_cross_entropy, mlm_hidden, special_id
-from vgtools.steps import Plan, step_batches
+from vgtools.steps import Plan, mean_losses, step_batches
 from vgtools.train import Batches
 
 Array = np.ndarray[Any, Any]
@@ -393,20 +393,10 @@ def make_batches(corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.d
 # ------------------------------------------------------------------------------------------------ evaluation
 
 
-@torch.no_grad()
 def evaluate(
     model: VisuallySupervisedLM, corpus: Corpus, recipe: Recipe, batch_size: int, device: torch.device | str = "cpu"
 ) -> dict[str, float]:
     """Measure the losses on a corpus with fixed masks, which no seed and no epoch changes; perplexity is exp(mlm)."""
-    was_training = model.training
-    model.eval()
-    sums, counts = dict[str, float](), dict[str, float]()
-    for numbers in np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size)):
-        (batch,) = collate(corpus, numbers, recipe, None, 1, device)
-        for name, value in model(batch).items():
-            count = len(batch.tokens) if name == "mlm" else len(batch.vokens)
-            sums[name] = sums.get(name, 0.0) + float(value) * count
-            counts[name] = counts.get(name, 0.0) + count
-    model.train(was_training)
-    means = {name: total / max(1.0, counts[name]) for name, total in sums.items()}
-    return means | ({"perplexity": math.exp(min(700.0, means["mlm"]))} if "mlm" in means else {})
+    parts = np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size))
+    batches = (batch for numbers in parts for batch in collate(corpus, numbers, recipe, None, 1, device))
+    return mean_losses(model, batches, lambda batch, name: len(batch.tokens if name == "mlm" else batch.vokens))
