@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools import io
-from vgtools.errors import file_error
 from vgtools.io import DataError, Exit
 
 # --------------------------------------------------------------------------------------------------------------- reading
@@ -421,11 +420,6 @@ def test_a_full_device_is_exit_74() -> None:
     assert caught.value.code == Exit.IO
     assert os.strerror(errno.ENOSPC) in str(caught.value)
     assert "goes on" not in str(caught.value), "nothing resumes on a device"
-
-
-def test_a_full_standard_output_is_named() -> None:
-    error = file_error(OSError(errno.ENOSPC, "full"), "-", reading=False)
-    assert str(error).startswith("standard output: cannot be written")
 
 
 def test_places_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from vgtools import __version__
-from vgtools.errors import DataError, Exit, file_error, plain
+from vgtools.errors import DataError, Exit, file_error, is_out_of_memory, plain
 
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function of the same name, dashes as underscores.
 COMMANDS = (
@@ -81,9 +81,6 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
 
-_NO_MEMORY = "out of memory; a smaller --batch-size or a larger machine is needed"
-
-
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; whatever goes wrong is said on stderr in one line."""
     import signal
@@ -110,8 +107,6 @@ def run(argv: list[str]) -> int:
         return Exit.INTERRUPTED
     except typer.Exit as stop:
         return int(stop.exit_code)
-    except MemoryError:
-        return _say(_NO_MEMORY, Exit.CANNOT_GO_ON)
     except OSError as error:
         known = error.__context__  # closing a file that could not be written fails once more
         if error.filename is None and not isinstance(known, DataError):  # files are named: it was the standard output
@@ -130,8 +125,8 @@ def run(argv: list[str]) -> int:
             return _say(error.format_message() + hint, Exit.USAGE)
         if os.environ.get("VG_TRACEBACK"):
             raise
-        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):  # torch's, on GPU and CPU
-            return _say(_NO_MEMORY, Exit.CANNOT_GO_ON)
+        if is_out_of_memory(error):
+            return _say("out of memory; a smaller --batch-size or a larger machine is needed", Exit.CANNOT_GO_ON)
         return _say(f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)", Exit.INTERNAL)
 
 

@@ -50,6 +50,13 @@ def name_of(path: str | Path) -> str:
     return "standard input" if str(path) == "-" else str(path)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an exception means that memory, of the host or of the device, ran out; torch need not be loaded."""
+    if isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+
+
 def plain(text: object) -> str:
     """Return text for a terminal, control characters (escape sequences among them) written out."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))

@@ -25,9 +25,9 @@ from torch.nn import functional as F
 
 from vgtools.checkpoint import Encoder, fingerprint, load_with_head, save_pretrained
 from vgtools.encoding import Inputs, Schedule, encode, plan_epoch, predictions, schedule
+from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Exit, Progress, Stop, atomic_write, dumps, sha256_file
 from vgtools.metrics import normalise_vqa
-from vgtools.nn import is_out_of_memory
 from vgtools.predictions import prediction_row, score_predictions, with_answers
 from vgtools.steps import ahead
 from vgtools.tasks import Example, ReadStats, Task, read_examples

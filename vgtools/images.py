@@ -27,6 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vgtools.decoding import DECODER, MAX_PIXELS, decode
+from vgtools.errors import is_out_of_memory
 from vgtools.folding import fold_norms
 from vgtools.io import DataError, Exit, Output, dumps, manifest_path, read_json
 from vgtools.sources import ImageError, Item, Source, add_stamp, id_fault
@@ -152,7 +153,7 @@ class Featurizer:
                 with torch.inference_mode():
                     done.append(self._rows(chunk)[:count])
             except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 self._halve(size)
                 continue
@@ -167,11 +168,6 @@ class Featurizer:
         self.size = min(self.size, size // 2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    kinds = (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or "can't allocate memory" in str(error)  # the second is a CPU's RuntimeError
 
 
 # -------------------------------------------------------------------------------------------------------------- pipeline

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vgtools.checkpoint import Encoder, special_ids
+from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Exit
 
 Array = np.ndarray[Any, Any]
@@ -33,13 +34,6 @@ class Hidden(NamedTuple):
     segments: Array  # (S,) int64: which segments these are
     tokens: Tensor  # (T, layers * H), the segments' tokens behind one another, special tokens left out
     first: Tensor  # (S, layers * H), the special token before each segment, [CLS]
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an exception means that memory, of the host or of the device, ran out."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
 
 
 class PackedEncoder:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from vgtools import parallel
 from vgtools.checkpoint import Encoder, open_run, save_run
+from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Exit, atomic_write, config_difference, dumps, read_json, sha256_file
-from vgtools.nn import is_out_of_memory
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of the seed and the epoch.
 Batches = Callable[[int, int], Iterable[Any]]

@@ -231,6 +231,10 @@ def test_a_lack_of_memory_halves_the_batch() -> None:
     assert done == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
     with pytest.raises(MemoryError):
         probes.in_halves(lambda *_: (_ for _ in ()).throw(MemoryError()), 2, 2)
+    with pytest.raises(MemoryError):
+        probes.in_halves(lambda *_: (_ for _ in ()).throw(RuntimeError("can't allocate memory")), 2, 2)
+    with pytest.raises(RuntimeError, match="shapes"):
+        probes.in_halves(lambda *_: (_ for _ in ()).throw(RuntimeError("shapes")), 2, 2)
 
 
 # --------------------------------------------------------------------------------------------------------------- bad input

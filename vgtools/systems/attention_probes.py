@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from vgtools.checkpoint import Encoder, check_same, load_encoder, special_ids
+from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Progress, read_json, read_jsonl
 from vgtools.parses import Parse, Parser
 from vgtools.prepare import Tally
@@ -621,7 +622,9 @@ def in_halves(work: Callable[[int, int], None], total: int, size: int) -> None:
         high = min(low + size, total)
         try:
             work(low, high)
-        except (MemoryError, torch.OutOfMemoryError):
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             if high - low == 1:
                 raise MemoryError from None
             size = (high - low + 1) // 2

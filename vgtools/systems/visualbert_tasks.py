@@ -25,9 +25,10 @@ from torch.nn import functional as F
 from vgtools import finetuning
 from vgtools.checkpoint import Encoder, check_same, fingerprint, read_config, read_run, save_pretrained
 from vgtools.encoding import Inputs, plan_epoch, predictions
+from vgtools.errors import is_out_of_memory
 from vgtools.finetuning import LOSS, Split
 from vgtools.io import DataError, Exit, atomic_write
-from vgtools.nn import is_out_of_memory, special_id
+from vgtools.nn import special_id
 from vgtools.predictions import prediction_row
 from vgtools.regions import Regions, RegionSet, backbone_of, iou, open_regions
 from vgtools.steps import ahead

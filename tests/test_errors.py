@@ -1,0 +1,31 @@
+"""What a user is told of errors that are not theirs: the operating system's, and of memory that ran out."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+
+from vgtools.errors import file_error, is_out_of_memory
+
+
+def test_a_full_standard_output_is_named() -> None:
+    error = file_error(OSError(errno.ENOSPC, "full"), "-", reading=False)
+    assert str(error).startswith("standard output: cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("of a GPU"), True),
+        (type("Derived", (torch.OutOfMemoryError,), {})("of a GPU"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),  # a row may say so
+    ],
+)
+def test_a_lack_of_memory_is_told_from_other_errors(error: Exception, is_memory: bool) -> None:
+    assert is_out_of_memory(error) == is_memory
