@@ -8,8 +8,9 @@ attention once for each run of sentences of equal length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -291,6 +292,41 @@ def special_id(tokenizer: Any, names: Sequence[str]) -> int:
         f"the tokenizer has no {' or '.join(names)}, which masked language models need; choose another --tokenizer",
         code=Exit.CONFIG,
     )
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What it takes of an encoder to read a text with masks; a system's recipe adds its own settings.
+
+    Attributes:
+        prefix: special ids before a text.
+        suffix: special ids behind it.
+        mask: id of [MASK].
+        pad: id of the padding.
+        vocabulary: number of token ids.
+    """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    mask: int
+    pad: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, encoder: Encoder, **settings: Any) -> Self:
+        """Return what an encoder's tokenizer says, with the settings given.
+
+        Raises:
+            DataError: the tokenizer has no mask or no padding.
+        """
+        return cls(
+            prefix=tuple(encoder.prefix),
+            suffix=tuple(encoder.suffix),
+            mask=special_id(encoder.tokenizer, ("[MASK]", "<mask>")),
+            pad=special_id(encoder.tokenizer, ("[PAD]", "<pad>")),
+            vocabulary=encoder.tokenizer.get_vocab_size(),
+            **settings,
+        )
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -58,7 +58,7 @@ def corpus_of(tokens: int, size: int = 6, vokens: int | None = None, row: int = 
 
 def recipe_of(**changes: Any) -> Recipe:
     encoder = as_encoder(lm_of(), make_tokenizer(), "tiny")
-    return system.recipe_for(encoder, **{"vokens": 9, "block": 8} | changes)
+    return system.Recipe.of(encoder, **{"vokens": 9, "block": 8} | changes)
 
 
 def batch_of(ids: list[list[int]], masked: list[int], tokens: list[int], places: list[int], vokens: list[int]) -> Batch:

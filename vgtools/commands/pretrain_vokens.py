@@ -83,7 +83,7 @@ class Pretraining:
         given = len(bank.ids) if bank is not None else config["vokens"]
         learned = bool(config["weights"].keys() - {"mlm"})
         count = system.count_vokens(data[0], data[1], text, learned, config["control"], given)
-        recipe = system.recipe_for(
+        recipe = system.Recipe.of(
             text, vokens=count, block=config["block"], on=config["voken_tokens"], label=config["label"],
             control=config["control"], seed=config["seed"],
         )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor
 from vgtools.blocks import mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit, read_jsonl
-from vgtools.nn import special_id
+from vgtools.nn import Masking
 from vgtools.regions import Regions
 from vgtools.steps import Plan, mean_losses, step_batches
 from vgtools.systems.visualbert import Batch, VisualBert
@@ -115,23 +115,15 @@ def read_captions(paths: Sequence[str], tokenizer: Tokenizer, regions: Regions |
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How captions become inputs and labels.
+class Recipe(Masking):
+    """How captions become inputs and labels; the special ids of `suffix` stand behind each caption.
 
     Attributes:
-        prefix: special ids before a text; suffix: behind each caption of it.
-        mask: id of [MASK]; pad: of the padding.
-        vocabulary: number of token ids.
         pairs: a second caption follows, right with p = 0.5.
         longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the longer caption first.
         seed: of order, masks and pairs.
     """
 
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    mask: int
-    pad: int
-    vocabulary: int
     pairs: bool = True
     longest: int = 128
     seed: int = 0
@@ -149,14 +141,7 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
         raise DataError(f"--block {settings['longest']}: the encoder takes {most} tokens", code=Exit.CONFIG)
     if config.type_vocab_size < 2:
         raise DataError("the encoder knows one segment, VisualBERT needs two; take another encoder", text.ref, code=Exit.CONFIG)
-    return Recipe(
-        prefix=tuple(text.prefix),
-        suffix=tuple(text.suffix),
-        mask=special_id(text.tokenizer, ("[MASK]", "<mask>")),
-        pad=special_id(text.tokenizer, ("[PAD]", "<pad>")),
-        vocabulary=text.tokenizer.get_vocab_size(),
-        **settings,
-    )
+    return Recipe.of(text, **settings)
 
 
 def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[int, bool]:

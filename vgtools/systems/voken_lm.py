@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from vgtools.blocks import Corpus, Packed, check_range, mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
-from vgtools.nn import linear_cross_entropy, mlm_hidden, special_id
+from vgtools.nn import Masking, linear_cross_entropy, mlm_hidden
 from vgtools.steps import Plan, mean_losses, step_batches
 from vgtools.train import Batches
 
@@ -230,15 +230,10 @@ def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: s
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Masking):
     """How blocks become inputs and labels.
 
     Attributes:
-        prefix: special ids before a block.
-        suffix: special ids behind it.
-        mask: id of [MASK].
-        pad: id of the padding.
-        vocabulary: number of token ids.
         vokens: number of vokens.
         block: tokens of a block, special tokens counted.
         on: the tokens whose vokens are learned: `all` (the paper), `masked` or `unmasked`.
@@ -247,30 +242,12 @@ class Recipe:
         seed: of order, masks and controls.
     """
 
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    mask: int
-    pad: int
-    vocabulary: int
     vokens: int
     block: int = 128
     on: str = "all"
     label: str = "all"
     control: str | None = None
     seed: int = 0
-
-
-def recipe_for(encoder: Encoder, **settings: Any) -> Recipe:
-    """Return the recipe of an encoder: its special tokens, and the settings given."""
-    tokenizer = encoder.tokenizer
-    return Recipe(
-        prefix=tuple(encoder.prefix),
-        suffix=tuple(encoder.suffix),
-        mask=special_id(tokenizer, ("[MASK]", "<mask>")),
-        pad=special_id(tokenizer, ("[PAD]", "<pad>")),
-        vocabulary=tokenizer.get_vocab_size(),
-        **settings,
-    )
 
 
 def control_vokens(control: str | None, vokens: Array, ids: Array, rng: np.random.Generator, number: int) -> Array:
