@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from torch.nn import functional as F
 from vgtools.checkpoint import Encoder, special_ids
 from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Exit
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Array = np.ndarray[Any, Any]
 
@@ -184,6 +187,33 @@ class PackedEncoder:
                 own[at:end] = layer[:count].reshape(count * length, -1)
             at = end
         return kept
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """What `vg probe-attention` asks of the text encoder in a model whose attention it reads."""
+
+    encoder: Encoder
+
+    @property
+    def layers(self) -> int:
+        """L, layers whose attention there is."""
+        return self.encoder.layers
+
+    @property
+    def heads(self) -> int:
+        """H, heads of a layer."""
+        return int(self.encoder.model.config.num_attention_heads)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The encoder's own."""
+        return self.encoder.tokenizer
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text that fit, special tokens not counted."""
+        return self.encoder.max_tokens
 
 
 class _Layer(NamedTuple):

@@ -194,7 +194,7 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_attention_is_softmax_over_what_is_there() -> None:
-    joint = Joint(model_of().eval(), encoder_of())
+    joint = Joint(encoder_of(), model_of().eval())
     given = inputs()
     found = list(joint.attentions(given["ids"], given["text_mask"], given["regions"], given["region_mask"]))
     assert (len(found), joint.layers, joint.heads, joint.region_width) == (2, 2, 2, REGION)
@@ -214,7 +214,7 @@ def test_attention_is_softmax_over_what_is_there() -> None:
 @torch.inference_mode()
 def test_late_fusion_shows_regions_to_the_last_layer_only() -> None:
     model = model_of(late_fusion=True).eval()
-    joint, given = Joint(model, encoder_of()), inputs()
+    joint, given = Joint(encoder_of(), model), inputs()
     found = list(joint.attentions(given["ids"], given["text_mask"], given["regions"], given["region_mask"]))
     assert (len(found), joint.layers) == (3, 3)
     for weights in found[:2]:

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.checkpoint import Encoder, check_same, load_encoder, special_ids
+from vgtools.checkpoint import check_same, load_encoder, special_ids
 from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Progress, read_json, read_jsonl
+from vgtools.nn import TextSide
 from vgtools.parses import Parse, Parser
 from vgtools.prepare import Tally
 from vgtools.probe_report import WORD, Example, make_groups
@@ -80,30 +81,8 @@ class JointEncoder(Protocol):
 
 
 @dataclass(frozen=True)
-class TransformersEncoder:
+class TransformersEncoder(TextSide):
     """Any text encoder of `transformers`, and its VisualBERT, as a `JointEncoder`."""
-
-    encoder: Encoder
-
-    @property
-    def layers(self) -> int:
-        """L, layers whose attention there is."""
-        return self.encoder.layers
-
-    @property
-    def heads(self) -> int:
-        """H, heads of a layer."""
-        return int(self.encoder.model.config.num_attention_heads)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The encoder's own."""
-        return self.encoder.tokenizer
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a text that fit."""
-        return self.encoder.max_tokens
 
     @property
     def region_width(self) -> int:

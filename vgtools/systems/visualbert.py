@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vgtools.checkpoint import Encoder, as_encoder, load_masked_lm, load_tokenizer, read_config, read_weights
 from vgtools.io import DataError, Exit
-from vgtools.nn import linear_cross_entropy, mlm_hidden
+from vgtools.nn import TextSide, linear_cross_entropy, mlm_hidden
 
 LOSSES = ("mlm", "sip")
 ALIGNMENTS = ("sum", "mean")
@@ -416,31 +416,15 @@ def is_visualbert(ref: str, *, offline: bool = False) -> bool:
 
 
 @dataclass(frozen=True)
-class Joint:
+class Joint(TextSide):
     """A VisualBERT whose attention can be read: what `vg probe-attention` asks of a joint model."""
 
     model: VisualBert
-    encoder: Encoder
 
     @property
     def layers(self) -> int:
         """L; without early fusion the joint layer is the last."""
-        return int(self.model.lm.config.num_hidden_layers) + (self.model.joint is not None)
-
-    @property
-    def heads(self) -> int:
-        """H, heads of a layer."""
-        return int(self.model.lm.config.num_attention_heads)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The encoder's own."""
-        return self.encoder.tokenizer
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a text that fit, special tokens not counted."""
-        return self.encoder.max_tokens
+        return super().layers + (self.model.joint is not None)
 
     @property
     def region_width(self) -> int:
@@ -466,4 +450,4 @@ def open_joint(ref: str, *, device: torch.device | str = "cpu", offline: bool = 
         DataError: it is none, or damaged.
     """
     model, tokenizer = _from_checkpoint(ref, "sum", offline)
-    return Joint(model.eval().requires_grad_(False).to(device), as_encoder(model.lm, tokenizer, ref))
+    return Joint(as_encoder(model.lm, tokenizer, ref), model.eval().requires_grad_(False).to(device))
