@@ -559,6 +559,7 @@ class GroundingProbe:
             image = np.array([place[captions[r].image] for r in queries.row[some].tolist()])
             scores = self.scores.setdefault(name, Scores(self.encoder.layers * self.encoder.heads, self.samples, self.seed))
             scores.captions += len(np.unique(queries.row[some]))
+            scores.count_photos(images)
             phrase = queries.phrase[some]
             bound = np.asarray(hits[phrase].any(1))
             scores.add(list(self._keys), images, image, queries.key[some], right[some], mass[some], base[phrase], bound)

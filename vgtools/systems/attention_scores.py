@@ -11,7 +11,7 @@ Source: Li et al. 2020 (What Does BERT with Vision Look At?), section 3.1. The s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,14 @@ class Cell:
         """(L × H,) mean share of a source's attention that goes to regions."""
         return np.asarray(self.mass / max(self.total, 1))
 
+    def against(self, heads: int, column: int) -> Cell:
+        """Return the cell of the first `heads` columns, with the answers of another column as the baseline."""
+        drawn = self.drawn[:, column].astype(np.float64)
+        return Cell(
+            self.right[:heads], self.mass[:heads], self.drawn[:, :heads],
+            float(self.right[column]), 0, self.total, drawn, self.drawn_total,
+        )  # fmt: skip
+
     def best(self) -> int | None:
         """Return the active head with the highest accuracy (the first of equals), or None where no head is active."""
         active = self.attention > ACTIVE
@@ -89,7 +97,7 @@ class Scores:
 
     The photos are resampled while they pass by: in each of S resamplings a photo counts as often as a draw from a Poisson
     distribution of mean 1 says, which depends on nothing but the seed and the photo's id. So all captions of a photo, and all
-    entities in them, come and go together.
+    entities in them, come and go together. Where there are no photos, the sentences are resampled, and a sentence is its id.
 
     Source: Chamandy et al. 2012 (Estimating uncertainty for massive data streams): the Poisson bootstrap.
     """
@@ -104,6 +112,10 @@ class Scores:
     def photos(self) -> int:
         """Photos that have been counted."""
         return len(self._photos)
+
+    def count_photos(self, images: Iterable[str]) -> None:
+        """Note photos, each once however often it comes."""
+        self._photos.update(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in images)
 
     def draws(self, image: str) -> Array:
         """Return how often a photo counts in each resampling: (S,) float32."""
@@ -133,18 +145,20 @@ class Scores:
             base: (Q,) share of the most confident regions that are right.
             bound: (Q,) bool, some region is right.
         """
-        self._photos.update(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in images)
         draws = np.stack([self.draws(name) for name in images], 1)  # (S, photos)
         for number in np.unique(key).tolist():
             cell = self.cells.setdefault(keys[number], Cell.empty(self.heads, self.samples))
             some = np.flatnonzero(key == number)
-            weights, hits = draws[:, image[some]], right[some].astype(np.float32)
+            some = some[np.argsort(image[some], kind="stable")]
+            here, begin = np.unique(image[some], return_index=True)
+            # Summed by photo first: a photo's answers come and go together, and the product is one row a photo, not a query.
+            weights, hits = draws[:, here], np.add.reduceat(right[some], begin, axis=0, dtype=np.float32)
             cell.right += right[some].sum(0)
             cell.mass += mass[some].sum(0, dtype=np.float64)
             cell.drawn += weights @ hits
             cell.base += float(base[some].sum())
-            cell.drawn_base += weights @ base[some]
-            cell.drawn_total += weights.sum(1)
+            cell.drawn_base += weights @ np.add.reduceat(base[some], begin)
+            cell.drawn_total += weights @ np.diff(begin, append=len(some))
             cell.bound, cell.total = cell.bound + int(bound[some].sum()), cell.total + len(some)
 
 
@@ -204,10 +218,17 @@ def significance(cell: Cell, level: float = 0.95) -> Significance:
     return Significance(low, high, np.maximum(value - reach, 0), np.minimum(value + reach, 1), p, corrected)
 
 
-def _chosen(scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, level: float) -> dict[str, Any]:
-    """Return what to say of the best active head: chosen on one side, measured on the other."""
-    number = choose.best() if choose is not None else None
-    facts: dict[str, Any] = {"head": None, "accuracy": None}
+def chosen(cell: Cell, choose: Cell | None, number: int | None, level: float, corrected: bool) -> dict[str, Any]:
+    """Return how a chosen head does against the baseline, in percent, with intervals.
+
+    Args:
+        cell: what is reported.
+        choose: what the head was chosen by; the same cell, or that of another split.
+        number: the head; None where none could be chosen.
+        level: of the intervals.
+        corrected: the head was chosen on what is reported: the p-value is the one corrected over all heads.
+    """
+    facts: dict[str, Any] = {"accuracy": None}
     drawn, base = cell.resampled()
     ends = [(1 - level) / 2, (1 + level) / 2]
     if len(base):
@@ -219,14 +240,21 @@ def _chosen(scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, le
             "low": _percent(sure.low[number]),
             "high": _percent(sure.high[number]),
             "difference": _percent(cell.accuracy[number] - cell.base / cell.total),
-            "p": round(float((sure.p if scores is not chooser else sure.p_corrected)[number]), 6),
-            "attention": _percent(cell.attention[number]),
+            "p": round(float((sure.p_corrected if corrected else sure.p)[number]), 6),
             "accuracy_where_chosen": _percent(choose.accuracy[number]),
         }
         low, high = np.quantile(drawn[:, number] - base, ends)
         facts |= {"difference_low": _percent(low), "difference_high": _percent(high)}
-    facts["number"] = number
     return facts
+
+
+def _best(scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, level: float, heads: int) -> dict[str, Any]:
+    """Return what to say of the best active head: chosen on one side, measured on the other."""
+    number = choose.best() if choose is not None else None
+    facts = chosen(cell, choose, number, level, scores is chooser)
+    if "difference" in facts:
+        facts["attention"] = _percent(cell.attention[number])
+    return facts | {"head": None if number is None else head_name(number, heads)}
 
 
 def records(
@@ -264,24 +292,20 @@ def records(
             "active_heads": int(alive.sum()), "attention": _percent(cell.attention[part].mean()),
         }  # fmt: skip
     for name, entity, pairs in _relations(scores, relations):
-        facts = _chosen(scores, chooser, pairs, _cell(chooser, name, entity), level)
-        number = facts.pop("number")
         yield {
             "kind": "relation", "relation": name, "stanford": stanford(name), "entity": entity, "pairs": pairs.total,
-            "baseline": _percent(pairs.base / pairs.total), "upper_bound": _percent(pairs.bound / pairs.total), **facts,
-            "head": None if number is None else head_name(number, heads),
+            "baseline": _percent(pairs.base / pairs.total), "upper_bound": _percent(pairs.bound / pairs.total),
+            **_best(scores, chooser, pairs, _cell(chooser, name, entity), level, heads),
             "active_heads": int((pairs.attention > ACTIVE).sum()),
             "accuracies": _percent(pairs.accuracy.reshape(layers, heads)),
             "attentions": _percent(pairs.attention.reshape(layers, heads)),
         }  # fmt: skip
     if cell.total:
-        facts = _chosen(scores, chooser, cell, chooser.cells.get(ENTITY), level)
-        number = facts.pop("number")
         yield {
             "kind": "summary", "entities": cell.total, "captions": scores.captions, "photos": scores.photos, "layers": layers,
             "heads": heads, "baseline": _percent(cell.base / cell.total), "upper_bound": _percent(cell.bound / cell.total),
-            "without_a_right_region": cell.total - cell.bound, "active_heads": int(active.sum()), **facts,
-            "head": None if number is None else head_name(number, heads), "level": level,
+            "without_a_right_region": cell.total - cell.bound, "active_heads": int(active.sum()),
+            **_best(scores, chooser, cell, chooser.cells.get(ENTITY), level, heads), "level": level,
         }  # fmt: skip
 
 
