@@ -219,7 +219,7 @@ def test_bfloat16_computes_nearly_the_same_in_float32_weights(encoder: Path) -> 
 def test_batches_go_on_where_they_stopped_and_end_with_the_steps(encoder: Path) -> None:
     tuner, inputs = setup(encoder, "classify", count=10)
     settings = {"batch_size": 3, "window": 2}
-    batches = f.make_batches(tuner, inputs, settings, 5, 6, "cpu")
+    batches = f.make_batches(inputs.lengths, lambda units: f.collate(inputs, units, tuner.pad, tuner.segments), settings, 5, 6)
     ids = [[b.ids.tolist() for b in batches(epoch, 0)] for epoch in (0, 1, 2)]
     assert [len(found) for found in ids] == [4, 2, 0]  # 6 steps of 4 an epoch
     assert [b.ids.tolist() for b in batches(0, 3)] == ids[0][3:]

@@ -14,9 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from vgtools.tasks import Example, ReadStats, Task, read_examples
 from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, train
 
 Array = np.ndarray[Any, Any]
+Rows = TypeVar("Rows", bound=NamedTuple)
 
 LOSS = "task"
 _SECONDS = 600  # between checkpoints inside an epoch
@@ -71,33 +73,33 @@ def collate(inputs: Inputs, units: Array, pad: int, segments: bool, device: torc
     return Batch(tensor(ids), tensor(mask), tensor(kinds) if segments else None, labels, len(units))
 
 
-def halve(batch: Batch) -> tuple[Batch, ...]:
+def halve(batch: Rows) -> tuple[Rows, ...]:
     """Return the two halves of a batch, whose losses add up to its own; a single unit cannot be cut."""
-    middle = len(batch.ids) // 2
+    middle = len(batch[0]) // 2
     if not middle:
         return (batch,)
-    return batch._replace(**_rows(batch, slice(0, middle))), batch._replace(**_rows(batch, slice(middle, None)))
+
+    def part(rows: slice) -> Rows:
+        cut: dict[str, Any] = {name: x[rows] for name, x in batch._asdict().items() if isinstance(x, Tensor)}
+        return batch._replace(**cut)
+
+    return part(slice(0, middle)), part(slice(middle, None))
 
 
-def _rows(batch: Batch, rows: slice) -> dict[str, Any]:
-    return {name: None if x is None else x[rows] for name, x in zip(batch._fields[:4], batch[:4], strict=True)}
+def make_batches(lengths: Array, build: Callable[[Array], Any], settings: Mapping[str, Any], seed: int, steps: int) -> Batches:
+    """Return the batches of an epoch as `train` wants them, up to the last step, built in a thread ahead.
 
+    Args:
+        lengths: (U,) tokens of each unit.
+        build: makes a batch of units.
+        settings: `batch_size` and `window`, see `plan_epoch`.
+        seed: of the order.
+        steps: of all epochs together.
+    """
 
-def make_batches(
-    tuner: FineTuner,
-    inputs: Inputs,
-    settings: Mapping[str, Any],
-    seed: int,
-    steps: int,
-    device: torch.device | str = "cpu",
-) -> Batches:
-    """Return the batches of an epoch as `train` wants them, up to the last step, built in a thread ahead."""
-    lengths = inputs.lengths
-
-    def batches(epoch: int, first: int) -> Iterator[Batch]:
+    def batches(epoch: int, first: int) -> Iterator[Any]:
         plan = plan_epoch(lengths, settings["batch_size"], seed, epoch, settings["window"])
-        for units in plan[first : max(0, steps - epoch * len(plan))]:
-            yield collate(inputs, units, tuner.pad, tuner.segments, device)
+        yield from map(build, plan[first : max(0, steps - epoch * len(plan))])
 
     return lambda epoch, first: ahead(batches(epoch, first))
 
@@ -187,45 +189,61 @@ def new_tuner(
 
 
 @torch.no_grad()
-def predict(tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.device | str = "cpu") -> Array:
-    """Return (U, C) outputs of every unit; SQuAD: (T, 2), of every token. The batch is halved when memory runs out.
+def outputs_of(
+    tuner: nn.Module, lengths: Array, build: Callable[[Array], Any], batch_size: int
+) -> Iterator[tuple[Array, Array]]:
+    """Yield (units, their outputs), each unit once, long ones first. The batch is halved when memory runs out.
+
+    Args:
+        tuner: has a method `outputs`, batch -> Tensor.
+        lengths: (U,) tokens of each unit.
+        build: makes a batch of units.
+        batch_size: most units a batch.
 
     Raises:
         DataError: an output is no number, or memory ran out with a single unit (exit 70).
     """
     was_training = tuner.training
     tuner.eval()
-    lengths = inputs.lengths
     order, size, at = np.argsort(-lengths, kind="stable"), batch_size, 0
-    found: Array | None = None
     while at < len(order):
         units = order[at : at + size]
         try:
-            part = tuner.outputs(collate(inputs, units, tuner.pad, tuner.segments, device)).cpu().numpy()
+            part = tuner.outputs(build(units)).cpu().numpy()  # type: ignore[operator]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if len(units) == 1:
-                raise DataError(
-                    f"out of memory with one sequence of {int(lengths[units[0]])} tokens; a smaller --max-length needs less",
-                    code=Exit.CANNOT_GO_ON,
-                ) from None
+                why = f"out of memory with one sequence of {int(lengths[units[0]])} tokens; a smaller --max-length needs less"
+                raise DataError(why, code=Exit.CANNOT_GO_ON) from None
             size = len(units) // 2
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             continue
+        if not np.isfinite(part).all():
+            raise DataError("the model's outputs are no longer numbers; a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
+        yield units, part
+        at += len(units)
+    tuner.train(was_training)
+
+
+def predict(tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.device | str = "cpu") -> Array:
+    """Return (U, C) outputs of every unit; SQuAD: (T, 2), of every token.
+
+    Raises:
+        DataError: as `outputs_of`.
+    """
+    found, lengths = np.empty(0), inputs.lengths
+    for units, part in outputs_of(
+        tuner, lengths, lambda units: collate(inputs, units, tuner.pad, tuner.segments, device), batch_size
+    ):
+        if not found.size:
+            found = np.empty((len(inputs.ids) if inputs.spans is not None else len(inputs), part.shape[-1]), np.float32)
         if inputs.spans is not None:
-            found = np.empty((len(inputs.ids), 2), np.float32) if found is None else found
             for unit, row in zip(units.tolist(), part, strict=True):
                 found[inputs.starts[unit] : inputs.starts[unit + 1]] = row[: lengths[unit]]
         else:
-            found = np.empty((len(inputs), part.shape[1]), np.float32) if found is None else found
             found[units] = part
-        at += len(units)
-    tuner.train(was_training)
-    assert found is not None
-    if not np.isfinite(found).all():
-        raise DataError("the model's outputs are no longer numbers; a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
     return found
 
 
@@ -363,9 +381,10 @@ class FineTuning:
             return bool(config["patience"] and best and not any(best[-config["patience"] :]))
 
         plan = train_config(config, self.plan, seed, state.epoch if stale() else self.plan.epochs, self.task.hyper.clip)
-        batches = self.batches(tuner, seed)
+        inputs = self.splits["train"].inputs
+        batches = make_batches(inputs.lengths, partial(self.batch, tuner, inputs), config, seed, self.plan.steps)
         saved = time.monotonic()
-        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=self.halve):
+        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=halve):
             if not record["end"]:
                 state.notes["sum"] += record["loss"]
                 state.notes["count"] += 1
@@ -406,13 +425,9 @@ class FineTuning:
 
     # What a system with pictures does otherwise:
 
-    def batches(self, tuner: Any, seed: int) -> Batches:
-        """Return what a seed learns from."""
-        return make_batches(tuner, self.splits["train"].inputs, self.run.config, seed, self.plan.steps, self.device)
-
-    def halve(self, batch: Any) -> tuple[Any, ...]:
-        """Return the halves of a batch."""
-        return halve(batch)
+    def batch(self, tuner: Any, inputs: Any, units: Array) -> Any:
+        """Return a batch of units."""
+        return collate(inputs, units, tuner.pad, tuner.segments, self.device)
 
     def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
         """Write a network that learnt the task."""

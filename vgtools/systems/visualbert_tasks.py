@@ -24,18 +24,15 @@ from torch.nn import functional as F
 
 from vgtools import finetuning
 from vgtools.checkpoint import Encoder, check_same, fingerprint, read_config, read_run, save_pretrained
-from vgtools.encoding import Inputs, plan_epoch, predictions
-from vgtools.errors import is_out_of_memory
-from vgtools.finetuning import LOSS, Split
-from vgtools.io import DataError, Exit, atomic_write
+from vgtools.encoding import Inputs, predictions
+from vgtools.finetuning import LOSS, Split, outputs_of
+from vgtools.io import DataError, atomic_write
 from vgtools.nn import special_id
 from vgtools.predictions import prediction_row
 from vgtools.regions import Regions, RegionSet, backbone_of, iou, open_regions
-from vgtools.steps import ahead
 from vgtools.systems.visualbert import VisualBert, VisualBertConfig, is_visualbert, load_visualbert, named_for_transformers
 from vgtools.tasks import Example, ReadStats, Task, read_examples
 from vgtools.text import tokenize
-from vgtools.train import Batches
 from vgtools.visual_tasks import Pictures, VisualExample, soft_targets
 
 Array = np.ndarray[Any, Any]
@@ -117,6 +114,11 @@ class VisualInputs:
 
     def __len__(self) -> int:
         return len(self.text)
+
+    @property
+    def lengths(self) -> Array:
+        """(U,) tokens of each unit."""
+        return self.text.lengths
 
     @property
     def ids(self) -> Array:
@@ -290,19 +292,6 @@ def covering(boxes: Array, gold: Array) -> Array:
     return np.asarray(good / max(1, good.sum()))
 
 
-def halve(batch: Batch) -> tuple[Batch, ...]:
-    """Return the two halves of a batch, whose losses add up to its own; a single unit cannot be cut."""
-    middle = len(batch.ids) // 2
-    if not middle:
-        return (batch,)
-
-    def part(rows: slice) -> Batch:
-        cut: dict[str, Any] = {name: x[rows] for name, x in batch._asdict().items() if isinstance(x, Tensor)}
-        return batch._replace(**cut)
-
-    return part(slice(0, middle)), part(slice(middle, None))
-
-
 # ---------------------------------------------------------------------------------------------------------------------- network
 
 
@@ -413,37 +402,15 @@ def new_tuner(
     return VisualTuner(model, dataclasses.replace(task, labels=sight.answers or task.labels), dtype), encoder
 
 
-@torch.no_grad()
 def predict(
     tuner: VisualTuner, inputs: VisualInputs, sight: Sight, batch_size: int, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield (units, their outputs), each unit once, long ones first. The batch is halved when memory runs out.
+    """Yield (units, their outputs), each unit once, long ones first.
 
     Raises:
-        DataError: an output is no number, or memory ran out with a single unit (exit 70).
+        DataError: as `outputs_of`.
     """
-    was_training = tuner.training
-    tuner.eval()
-    order, size, at = np.argsort(-inputs.text.lengths, kind="stable"), batch_size, 0
-    while at < len(order):
-        units = order[at : at + size]
-        try:
-            part = tuner.outputs(collate(inputs, sight, units, tuner.pad, device)).cpu().numpy()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(units) == 1:
-                why = "out of memory with one example; --boxes or a smaller --max-length needs less"
-                raise DataError(why, code=Exit.CANNOT_GO_ON) from None
-            size = len(units) // 2
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            continue
-        if np.isnan(part).any():
-            raise DataError("the model's outputs are no longer numbers; a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
-        yield units, part
-        at += len(units)
-    tuner.train(was_training)
+    return outputs_of(tuner, inputs.lengths, lambda units: collate(inputs, sight, units, tuner.pad, device), batch_size)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- runs
@@ -461,20 +428,9 @@ class FineTuning(finetuning.FineTuning):
         super().__init__(*args)
         self.sight = sight
 
-    def batches(self, tuner: Any, seed: int) -> Batches:
-        """Return what a seed learns from."""
-        inputs, config, steps = self.splits["train"].inputs, self.run.config, self.plan.steps
-
-        def made(epoch: int, first: int) -> Iterator[Batch]:
-            plan = plan_epoch(inputs.text.lengths, config["batch_size"], seed, epoch, config["window"])
-            for units in plan[first : max(0, steps - epoch * len(plan))]:
-                yield collate(inputs, self.sight, units, tuner.pad, self.device)
-
-        return lambda epoch, first: ahead(made(epoch, first))
-
-    def halve(self, batch: Any) -> tuple[Any, ...]:
-        """Return the halves of a batch."""
-        return halve(batch)
+    def batch(self, tuner: Any, inputs: VisualInputs, units: Array) -> Batch:
+        """Return a batch of units."""
+        return collate(inputs, self.sight, units, tuner.pad, self.device)
 
     def ask(self, tuner: Any, split: str) -> list[dict[str, Any]]:
         """Return the predictions of a split."""
