@@ -20,7 +20,7 @@ from vgtools.encoding import Inputs, encode, plan_epoch
 from vgtools.io import DataError
 from vgtools.nn import new_lm
 from vgtools.tasks import Answer, Example, find_task
-from vgtools.train import TrainConfig, train
+from vgtools.train import TrainConfig, halves, train
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_padding_and_halves_change_nothing(encoder: Path, kind: str) -> None:
     tuner(batch)[f.LOSS].backward()
     wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
     tuner.zero_grad()
-    halves = f.halve(batch)
-    quarters = [q for h in halves for q in f.halve(h)]
+    pair = halves(batch)
+    quarters = [q for half in pair for q in halves(half)]
     assert [len(q.ids) for q in quarters] == [2] * 4
     total = 0.0
     for part in quarters:
@@ -109,7 +109,7 @@ def test_padding_and_halves_change_nothing(encoder: Path, kind: str) -> None:
     found = [p.grad for p in tuner.parameters() if p.grad is not None]
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(found, wanted, strict=True))
     one = f.collate(inputs, np.array([3]), tuner.pad, tuner.segments)
-    assert f.halve(one) == (one,)
+    assert halves(one) == (one,)
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vgtools.checkpoint import fingerprint, open_run
 from vgtools.io import DataError, Exit
-from vgtools.train import TrainConfig, TrainingRun, TrainState, learning_rate, train
+from vgtools.train import TrainConfig, TrainingRun, TrainState, halves, learning_rate, train
 
 
 class Line(nn.Module):
@@ -201,6 +201,29 @@ def test_a_lack_of_memory_halves_the_batches_and_changes_no_step() -> None:
     assert "pieces" not in plain.notes
     assert state.notes["pieces"] == 4  # and the second step begins so
     assert cut.seen == [8, 4, *[2] * 16]
+
+
+class _Batch(NamedTuple):
+    ids: Tensor
+    mask: Tensor | None
+    places: Tensor
+    values: Tensor
+    count: float
+
+
+def test_halves_hold_what_the_batch_holds_each_place_in_its_own_half() -> None:
+    table, places = torch.arange(15).view(5, 3), torch.tensor([14, 0, 5, 6, 7])
+    batch = _Batch(table, None, places, table.flatten()[places] + 100, 2.5)
+    first, second = halves(batch, {"places": "values"})
+    assert (first.ids.tolist(), second.ids.tolist()) == (table[:2].tolist(), table[2:].tolist())
+    for half, wanted in ((first, [0, 5]), (second, [14, 6, 7])):
+        assert half.ids.flatten()[half.places].tolist() == wanted
+        assert half.values.tolist() == [100 + w for w in wanted]
+        assert (half.mask, half.count) == (None, 2.5)
+    assert halves(_Batch(table[:1], None, places[:0], places[:0], 1.0))[1:] == ()
+    plain = halves(_Batch(table, table + 1, table, table, 1.0))[1]
+    assert plain.mask is not None
+    assert torch.equal(plain.mask, table[2:] + 1)
 
 
 def test_a_row_that_does_not_fit_alone_stops_with_the_way_out() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,10 +32,9 @@ from vgtools.metrics import normalise_vqa
 from vgtools.predictions import prediction_row, score_predictions, with_answers
 from vgtools.steps import ahead
 from vgtools.tasks import Example, ReadStats, Task, read_examples
-from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, train
+from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, halves, train
 
 Array = np.ndarray[Any, Any]
-Rows = TypeVar("Rows", bound=NamedTuple)
 
 LOSS = "task"
 _SECONDS = 600  # between checkpoints inside an epoch
@@ -71,19 +70,6 @@ def collate(inputs: Inputs, units: Array, pad: int, segments: bool, device: torc
 
     labels = None if inputs.labels is None else torch.from_numpy(inputs.labels[units]).to(device)
     return Batch(tensor(ids), tensor(mask), tensor(kinds) if segments else None, labels, len(units))
-
-
-def halve(batch: Rows) -> tuple[Rows, ...]:
-    """Return the two halves of a batch, whose losses add up to its own; a single unit cannot be cut."""
-    middle = len(batch[0]) // 2
-    if not middle:
-        return (batch,)
-
-    def part(rows: slice) -> Rows:
-        cut: dict[str, Any] = {name: x[rows] for name, x in batch._asdict().items() if isinstance(x, Tensor)}
-        return batch._replace(**cut)
-
-    return part(slice(0, middle)), part(slice(middle, None))
 
 
 def make_batches(lengths: Array, build: Callable[[Array], Any], settings: Mapping[str, Any], seed: int, steps: int) -> Batches:
@@ -384,7 +370,7 @@ class FineTuning:
         inputs = self.splits["train"].inputs
         batches = make_batches(inputs.lengths, partial(self.batch, tuner, inputs), config, seed, self.plan.steps)
         saved = time.monotonic()
-        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=halve):
+        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=halves):
             if not record["end"]:
                 state.notes["sum"] += record["loss"]
                 state.notes["count"] += 1

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from vgtools.io import DataError, Exit, atomic_write, config_difference, dumps, 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of the seed and the epoch.
 Batches = Callable[[int, int], Iterable[Any]]
 Halve = Callable[[Any], "tuple[Any, ...]"]
+Rows = TypeVar("Rows", bound=NamedTuple)
 
 
 @dataclass(frozen=True)
@@ -314,6 +315,30 @@ def _cut(batch: Any, pieces: int, halve: Halve | None) -> list[Any]:
     if pieces == 1 or halve is None:
         return [batch]
     return [piece for half in halve(batch) for piece in _cut(half, pieces // 2, halve)]
+
+
+def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, ...]:
+    """Return the two halves of a batch, as `train` wants them; a single row cannot be cut.
+
+    Args:
+        batch: a named tuple whose first field is (B, T), the tokens; its tensors are cut by rows, what else it holds stays.
+        places: name of a field of (M,) places in the B * T -> name of that of (M,) values at those places.
+    """
+    count, middle = len(batch[0]), len(batch[0]) // 2
+    if not middle:
+        return (batch,)
+    values = set(places.values()) if places else set()
+
+    def part(start: int, end: int) -> Rows:
+        fields: dict[str, Tensor] = {k: x for k, x in batch._asdict().items() if isinstance(x, Tensor) and k not in values}
+        cut = {name: x[start:end] for name, x in fields.items()}
+        for name, beside in (places or {}).items():
+            first, last = (row * batch[0].shape[1] for row in (start, end))
+            inside = (fields[name] >= first) & (fields[name] < last)
+            cut |= {name: fields[name][inside] - first, beside: getattr(batch, beside)[inside]}
+        return batch._replace(**cut)
+
+    return part(0, middle), part(middle, count)
 
 
 def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float]) -> dict[str, Tensor]:

@@ -15,9 +15,10 @@ from tests.tiny_lm import make_tokenizer
 from tests.tiny_vtasks import save_grounding, save_nlvr2, save_pictures, save_visualbert, save_vqa
 from vgtools import cli
 from vgtools.checkpoint import read_run
-from vgtools.finetuning import LOSS, halve
+from vgtools.finetuning import LOSS
 from vgtools.systems import visualbert_tasks as v
 from vgtools.tasks import find_task
+from vgtools.train import halves
 
 FAST = ["--epochs", 30, "--lr", 1e-2, "--batch-size", 6, "--max-length", 40, "--device", "cpu", "-q"]
 
@@ -84,7 +85,7 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     tuner(batch)[LOSS].backward()
     wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
     tuner.zero_grad()
-    parts = [q for h in halve(batch) for q in halve(h)]
+    parts = [q for h in halves(batch) for q in halves(h)]
     total = torch.stack([tuner(q)[LOSS] for q in parts]).sum()
     total.backward()
     assert len(parts) == 4
@@ -92,7 +93,7 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     found = [p.grad for p in tuner.parameters() if p.grad is not None]
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(found, wanted, strict=True))
     alone = batch_of(tuner, part, sight, [0])
-    assert halve(alone) == (alone,)
+    assert halves(alone) == (alone,)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from vgtools.checkpoint import Encoder, as_encoder, load_masked_lm, load_tokenizer, read_config, read_weights
 from vgtools.io import DataError, Exit
 from vgtools.nn import TextSide, linear_cross_entropy, mlm_hidden
+from vgtools.train import halves
 
 LOSSES = ("mlm", "sip")
 ALIGNMENTS = ("sum", "mean")
@@ -270,28 +271,7 @@ def sip(logits: Tensor, match: Tensor) -> Tensor:
 
 def halve(batch: Batch) -> tuple[Batch, ...]:
     """Return the two halves of a batch, whose losses add up to its own; a single caption cannot be cut."""
-    rows, tokens = batch.ids.shape
-    middle = rows // 2
-    if not middle:
-        return (batch,)
-    halves = list[Batch]()
-    for part in (slice(0, middle), slice(middle, rows)):
-        inside = (batch.masked >= part.start * tokens) & (batch.masked < part.stop * tokens)
-        halves.append(
-            Batch(
-                batch.ids[part],
-                batch.types[part],
-                batch.text_mask[part],
-                batch.regions[part],
-                batch.region_mask[part],
-                batch.masked[inside] - part.start * tokens,
-                batch.tokens[inside],
-                None if batch.match is None else batch.match[part],
-                batch.token_count,
-                batch.pair_count,
-            )
-        )
-    return tuple(halves)
+    return halves(batch, {"masked": "tokens"})
 
 
 # -------------------------------------------------------------------------------------------------- to and from transformers

@@ -24,7 +24,7 @@ from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
 from vgtools.nn import Masking, linear_cross_entropy, mlm_hidden
 from vgtools.steps import Plan, mean_losses, step_batches
-from vgtools.train import Batches
+from vgtools.train import Batches, halves
 
 Array = np.ndarray[Any, Any]
 
@@ -335,27 +335,7 @@ def collate(
 
 def halve(batch: Batch) -> tuple[Batch, ...]:
     """Return the two halves of a batch, whose losses add up to its own; a single block cannot be cut."""
-    blocks, tokens = batch.ids.shape
-    middle = blocks // 2
-    if not middle:
-        return (batch,)
-    halves = list[Batch]()
-    for rows in (slice(0, middle), slice(middle, blocks)):
-        start, end = rows.start * tokens, rows.stop * tokens
-        masked, places = ((p >= start) & (p < end) for p in (batch.masked, batch.places))
-        halves.append(
-            Batch(
-                batch.ids[rows],
-                None if batch.attention is None else batch.attention[rows],
-                batch.masked[masked] - start,
-                batch.tokens[masked],
-                batch.places[places] - start,
-                batch.vokens[places],
-                batch.token_count,
-                batch.voken_count,
-            )
-        )
-    return tuple(halves)
+    return halves(batch, {"masked": "tokens", "places": "vokens"})
 
 
 def make_batches(corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.device | str = "cpu") -> Batches:
