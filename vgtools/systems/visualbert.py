@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vgtools.checkpoint import Encoder, as_encoder, load_masked_lm, load_tokenizer, read_config, read_weights
+from vgtools.checkpoint import Encoder, as_encoder, load_masked_lm, load_tokenizer, pick_dtype, read_config, read_weights
 from vgtools.io import DataError, Exit
 from vgtools.nn import TextSide, linear_cross_entropy, mlm_hidden
 from vgtools.train import halves
@@ -415,19 +415,26 @@ class Joint(TextSide):
     def attentions(self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Iterator[Tensor]:
         """Yield (B, H, T + R, T + R) of each layer, text first; 0 between text and regions where a layer sees no region."""
         size = ids.shape[1] + regions.shape[1]
-        device = self.model.project.weight.device
-        words, text_here, seen, seen_here = (x.to(device) for x in (ids, text_mask, regions, region_mask))
-        for _, found in self.model.run(words, None, text_here, seen.float(), seen_here, weights=True):
+        own = self.model.project.weight
+        words, text_here, seen, seen_here = (x.to(own.device) for x in (ids, text_mask, regions, region_mask))
+        for _, found in self.model.run(words, None, text_here, seen.to(own.dtype), seen_here, weights=True):
             assert found is not None
             rest = size - found.shape[-1]
             yield F.pad(found, (0, rest, 0, rest))
 
 
-def open_joint(ref: str, *, device: torch.device | str = "cpu", offline: bool = False) -> Joint:
+def open_joint(ref: str, *, device: torch.device | str = "cpu", dtype: str = "float32", offline: bool = False) -> Joint:
     """Open a VisualBERT (a run, or any checkpoint of transformers) to read its attention; frozen, in eval mode.
+
+    Args:
+        ref: hub name, directory or vg run.
+        device: where it goes.
+        dtype: as `--dtype`; weights have it, too.
+        offline: never connect.
 
     Raises:
         DataError: it is none, or damaged.
     """
+    kind = pick_dtype(dtype)
     model, tokenizer = _from_checkpoint(ref, "sum", offline)
-    return Joint(as_encoder(model.lm, tokenizer, ref), model.eval().requires_grad_(False).to(device))
+    return Joint(as_encoder(model.lm, tokenizer, ref), model.eval().requires_grad_(False).to(device, kind))
