@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
+from tests.tiny_images import drawing, encoded
 from vgtools import images
 from vgtools.decoding import decode
 from vgtools.images import Featurizer, describe, extract
@@ -20,19 +20,6 @@ from vgtools.io import DataError, Exit
 from vgtools.sources import ImageError, Item, Source
 
 Array = np.ndarray[Any, Any]
-
-
-def drawing(height: int = 40, width: int = 60, seed: int = 0) -> Array:
-    """Return a picture in which no two corners, rows or colours are alike."""
-    y, x = np.mgrid[:height, :width]
-    waves = [127 + 100 * np.sin(x / (3 + seed) + c) * np.cos(y / (5 + c) + seed) for c in range(3)]
-    return np.stack(waves, -1).round().astype(np.uint8)
-
-
-def encoded(image: Image.Image | Array, kind: str = "PNG", **how: Any) -> bytes:
-    stream = io.BytesIO()
-    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(stream, kind, **how)
-    return stream.getvalue()
 
 
 # -------------------------------------------------------------------------------------------------------------- features

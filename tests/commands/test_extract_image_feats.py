@@ -21,8 +21,8 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from timm.models import save_for_hf
 
+from tests.tiny_images import save_backbone, save_photo
 from vgtools import images
 from vgtools.cli import run
 from vgtools.commands import extract_image_feats
@@ -33,25 +33,13 @@ FILES = ("f.npy", "f.ids", "f.errors.jsonl")
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random network in a directory as timm saves it."""
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("backbone")
-    network = timm.create_model("test_resnet", num_classes=7, pretrained_cfg_overlay={"input_size": (3, 64, 64)})
-    save_for_hf(network, path, model_config={"num_classes": 7}, safe_serialization=True)
-    return path
-
-
-def draw(path: Path, number: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(number).integers(0, 255, (9, 12, 3), np.uint8)
-    Image.fromarray(noise).resize((60, 45)).save(path)
-    return path
+    return save_backbone(tmp_path_factory.mktemp("backbone"))
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     for number in range(21):
-        draw(tmp_path / f"photos/p{number}.png", number)
+        save_photo(tmp_path / f"photos/p{number}.png", number)
     return tmp_path / "photos"
 
 
@@ -139,7 +127,7 @@ def test_what_is_done_is_not_done_again_but_changed_images_are(
     assert "up to date" in capfd.readouterr().err
     assert Path("f.npy").stat().st_mtime_ns == before
     first = hashes()
-    draw(photos / "p3.png", 99)
+    save_photo(photos / "p3.png", 99)
     assert extract(photos, backbone, "-q") == Exit.OK
     second = hashes()
     assert (first[0] != second[0], first[1:]) == (True, second[1:])

@@ -12,9 +12,9 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from timm.models import save_for_hf
 from torchvision.models import get_model
 
+from tests.tiny_images import save_backbone, save_photo
 from vgtools import images
 from vgtools.boxes import grid
 from vgtools.cli import run
@@ -28,20 +28,14 @@ FILES = (Path("f.npy"), regions_path("f.npy"), Path("f.errors.jsonl"))
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("backbone")
-    network = timm.create_model("test_resnet", num_classes=7, pretrained_cfg_overlay={"input_size": (3, 64, 64)})
-    save_for_hf(network, path, model_config={"num_classes": 7}, safe_serialization=True)
-    return path
+    return save_backbone(tmp_path_factory.mktemp("backbone"))
 
 
 @pytest.fixture(autouse=True)
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("photos").mkdir()
     for number in range(9):
-        noise = np.random.default_rng(number).integers(0, 255, (6, 9, 3), np.uint8)
-        Image.fromarray(noise).resize((90, 60)).save(f"photos/p{number}.png")
+        save_photo(tmp_path / f"photos/p{number}.png", number, (90, 60))
     return tmp_path / "photos"
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ import torch
 
 from tests.tiny import save_feats
 from tests.tiny_lm import make_tokenizer, save_packed, save_rows, save_shape, save_tokenizer, sentences, voken_rows
-from vgtools import cli, steps
+from tests.tiny_runs import hashes, records, refused, stop_and_resume
+from vgtools import cli
 from vgtools.checkpoint import fingerprint, load_encoder, open_run
 from vgtools.systems import voken_lm
 
@@ -40,16 +39,6 @@ def pretrain(data: Path, output: Path, *flags: object, file: object = None, star
     """Run `vg pretrain` in this process and return its exit code."""
     begin = ["--shape", data / "shape.json", "--tokenizer", data / "t"] if start else []
     return cli.run([str(a) for a in ["pretrain", file or data / "rows.jsonl", *begin, "-o", output, *FAST, *flags]])
-
-
-def records(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
-
-
-def weights(run: Path) -> dict[str, str]:
-    """Return the hashes of everything the run's weights are in."""
-    names = ("voken_lm.safetensors", "encoder/model.safetensors", "metrics.jsonl")
-    return {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in names}
 
 
 def test_a_run_that_transformers_opens(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -107,30 +96,15 @@ def test_rows_packed_files_and_a_pipe_give_the_same_weights(
     with (data / "rows.jsonl").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         assert pretrain(data, tmp_path / "d", "--steps", 3, file="-", start=True) == 0
-    wanted = weights(tmp_path / "a")
-    assert [weights(tmp_path / name) == wanted for name in "bcd"] == [True, True, True]
+    wanted = hashes(tmp_path / "a")
+    assert [hashes(tmp_path / name) == wanted for name in "bcd"] == [True, True, True]
 
 
 @pytest.mark.parametrize("way", ["signal", "kill"])
-def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_resumed_equals_unbroken(data: Path, tmp_path: Path, way: str) -> None:
     flags = ["--epochs", 2, "--valid", data / "valid.jsonl", "--eval-every", 3, "--checkpoint-steps", 2, "--micro-batch", 3]
-    assert pretrain(data, tmp_path / "whole", *flags) == 0
-    real = steps.mean_record
-
-    def interrupted(notes: dict[str, Any], record: dict[str, Any], due: bool) -> Any:
-        if record["step"] == 5:  # in the middle of the first epoch, between two records
-            if way == "kill":
-                raise KeyboardInterrupt
-            signal.raise_signal(signal.SIGTERM)
-        return real(notes, record, due)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "mean_record", interrupted)
-        assert pretrain(data, tmp_path / "cut", *flags) == (75 if way == "signal" else 130)
-    assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
-    assert not (tmp_path / "cut" / "run.json").exists()
-    assert pretrain(data, tmp_path / "cut", *flags) == 0
-    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    cut, whole = stop_and_resume(lambda run: pretrain(data, run, *flags), tmp_path, way, 5)  # between two records
+    assert hashes(cut) == hashes(whole)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "whole"]
 
 
@@ -139,9 +113,9 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
 ) -> None:
     run = tmp_path / "run"
     assert pretrain(data, run, "--steps", 2) == 0
-    first, before = capfd.readouterr().out, weights(run)
+    first, before = capfd.readouterr().out, hashes(run)
     assert pretrain(data, run, "--steps", 2) == 0
-    assert (capfd.readouterr().out, weights(run)) == (first, before)
+    assert (capfd.readouterr().out, hashes(run)) == (first, before)
     assert pretrain(data, run, "--steps", 3) == 78
     assert "steps was 2, is now 3" in capfd.readouterr().err
     assert pretrain(data, run, "--steps", 3, "--restart") == 0
@@ -208,7 +182,7 @@ def test_compiling_changes_no_number(data: Path, tmp_path: Path, monkeypatch: py
     assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
     assert pretrain(data, tmp_path / "b", "--steps", 2, "--compile") == 0
     assert compiled == ["BertModel"]
-    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
 
 
 def test_a_lack_of_memory_halves_the_batches_and_is_recorded(
@@ -262,14 +236,6 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
     assert all(bool(torch.isfinite(t).all()) for name, t in state.items() if name.startswith("model."))
 
 
-def refused(capfd: pytest.CaptureFixture[str], code: int, *parts: str) -> None:
-    error = capfd.readouterr().err
-    assert error.startswith("vg: ")
-    assert error.count("\n") == 1
-    for part in parts:
-        assert part in error
-
-
 @pytest.mark.parametrize(
     ("change", "code", "parts"),
     [
@@ -285,7 +251,7 @@ def test_rows_that_do_not_align_are_refused_before_training(
     rows = [json.loads(line) for line in (data / "rows.jsonl").read_text().splitlines()]
     path = save_rows(tmp_path / "rows.jsonl", [*rows, voken_rows(["bam den"], 11)[0] | change])
     assert pretrain(data, tmp_path / "run", "--vokens", 11, file=path) == code
-    refused(capfd, code, *parts)
+    refused(capfd, *parts)
     assert not list((tmp_path / "run").iterdir())
 
 
@@ -320,7 +286,7 @@ def test_other_refusals(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
         (data / "text.txt", run, ["--encoder", tmp_path / "full"], 66, "holds no *.safetensors weights"),
     ):
         assert pretrain(data, output, *flags, file=file, start=False) == code, part
-        refused(capfd, code, part)
+        refused(capfd, part)
     assert not run.exists() or not list(run.iterdir())
 
 
@@ -329,7 +295,7 @@ def test_a_damaged_checkpoint_is_named(data: Path, tmp_path: Path, capfd: pytest
     run.mkdir()
     (run / "checkpoint.safetensors").write_bytes(b"\x00" * 100)
     assert pretrain(data, run, "--steps", 2) == 65
-    refused(capfd, 65, "checkpoint.safetensors: is not a readable checkpoint", "--restart")
+    refused(capfd, "checkpoint.safetensors: is not a readable checkpoint", "--restart")
     assert pretrain(data, run, "--steps", 2, "--restart") == 0
 
 
@@ -352,7 +318,7 @@ def test_files_beside_the_packed_inputs_stay(data: Path, tmp_path: Path, capfd: 
     assert pretrain(data, tmp_path / "wiki", "--steps", 2) == 0
     (tmp_path / "other.packed").write_text("")
     assert pretrain(data, tmp_path / "other", "--steps", 2) == 73
-    refused(capfd, 73, "other.packed: cannot be written: File exists")
+    refused(capfd, "other.packed: cannot be written: File exists")
 
 
 def test_runs_that_are_no_encoder_are_named(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -362,7 +328,7 @@ def test_runs_that_are_no_encoder_are_named(data: Path, tmp_path: Path, capfd: p
     (tmp_path / "tuned" / "run.json").write_text("{}")
     for name, part in (("half", "half: is a run that has not finished"), ("tuned", "name one, as ")):
         assert pretrain(data, tmp_path / "run", "--encoder", tmp_path / name, start=False) == 66
-        refused(capfd, 66, part)
+        refused(capfd, part)
 
 
 def test_from_text_to_vokens_to_another_tokenizer_to_a_model(tiny: Path, data: Path, tmp_path: Path) -> None:
@@ -390,9 +356,9 @@ def test_a_full_disk_at_the_end_loses_no_step(
 
         patch.setattr(PreTrainedModel, "save_pretrained", full)
         assert pretrain(data, tmp_path / "run", "--steps", 2) == 74
-    refused(capfd, 74, "No space left on device; free some space")
+    refused(capfd, "No space left on device; free some space")
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
     assert not (tmp_path / "run" / "run.json").exists()
     monkeypatch.setattr(voken_lm, "collate", None)  # nothing is trained again
     assert pretrain(data, tmp_path / "run", "--steps", 2) == 0
-    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
