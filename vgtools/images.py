@@ -79,6 +79,7 @@ class Featurizer:
         if channels != 3:
             raise DataError(f"the backbone takes {channels} channels; one that takes RGB was wanted")
         self._scale = height * width / preprocessing["crop_pct"] ** 2
+        self._squashes = preprocessing.get("crop_mode") == "squash"  # the resized form has no aspect of its own
         # Exactly timm's evaluation transform up to the uint8 picture; what follows is done for a whole batch at once.
         self._transform = create_transform(**preprocessing, is_training=False, use_prefetcher=True)
         self._mean, self._std = (torch.tensor(preprocessing[key], device=self.device).view(3, 1, 1) for key in ("mean", "std"))
@@ -95,7 +96,7 @@ class Featurizer:
             ImageError: so thin that its resized form would have more than MAX_PIXELS.
         """
         long, short = max(image.size), min(image.size)
-        if self._scale * long / short > MAX_PIXELS:
+        if not self._squashes and self._scale * long / short > MAX_PIXELS:
             raise ImageError(f"{image.width}x{image.height} pixels are too thin to be resized")
         return np.asarray(self._transform(image))
 
@@ -267,38 +268,36 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def read_group(
-    group: list[Item], featurizer: Featurizer, look: Callable[[int, str, Image.Image], None] | None = None
-) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
+def read_group(group: list[Item], see: Callable[[int, str, Image.Image], None]) -> dict[int, str]:
     """Read and decode a group of images.
 
     Args:
         group: the images.
-        featurizer: says how the network sees them.
-        look: is shown each picture with its place and id before it is resized; may raise ImageError.
+        see: is shown each picture with its place and id; may raise ImageError.
 
     Returns:
-        (B, 3, H, W) uint8 in the order of the group, broken images black, and place -> reason of those.
+        Place -> reason of those that could not be used.
     """
-    pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)
     faults: dict[int, str] = {}
     for place, item in enumerate(group):
         try:
             fault = id_fault(item.id)
             if fault:
                 raise ImageError(fault)
-            picture = decode(item.load())
-            if look is not None:
-                look(place, item.id, picture)
-            pixels[place] = featurizer.pixels(picture)
+            see(place, item.id, decode(item.load()))
         except ImageError as error:
             faults[place] = str(error)
-    return pixels, faults
+    return faults
 
 
 def _work(group: list[Item], featurizer: Featurizer, turn: threading.Semaphore) -> Worked:
     """Read, decode and compute one batch; an image's place in it is its place in the source."""
-    pixels, faults = read_group(group, featurizer)
+    pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)  # black where an image is broken
+
+    def see(place: int, image: str, picture: Image.Image) -> None:
+        pixels[place] = featurizer.pixels(picture)
+
+    faults = read_group(group, see)
     with turn:
         rows = featurizer.features(pixels)
     flat = rows.reshape(len(rows), -1)

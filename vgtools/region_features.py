@@ -1,7 +1,9 @@
-"""From boxes to feature rows: RoI-align of a backbone's feature map, and torchvision's detectors as a source of boxes.
+"""From boxes to feature rows, in two ways, and torchvision's detectors as a source of boxes.
 
-The backbone sees the whole picture, resized to its input without regard to the aspect and without a crop, so that a box of the
-photo maps to its feature map by one factor a side. A region's feature is the mean of the map inside the box.
+RoI-align: the backbone sees the whole picture once, resized to its input without regard to the aspect and without a crop, so
+that a box of the photo maps to its feature map by one factor a side. A region's feature is the mean of the map inside the box.
+Cut out: the backbone sees each box by itself, resized in the same way. That costs a forward pass for each region, and tells
+regions apart that share a photo: a place of a classifier's last map has seen all of it.
 
 Axes: B batch, R regions of a picture, D channels, h × w the feature map.
 """
@@ -9,6 +11,7 @@ Axes: B batch, R regions of a picture, D channels, h × w the feature map.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,24 +52,29 @@ def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> 
     return dict(preprocessing) | {"input_size": size, "crop_pct": 1.0, "crop_mode": "squash"}
 
 
-def region_featurizer(model: Any, preprocessing: Mapping[str, Any], dtype: str, batch_size: int) -> Featurizer:
-    """Return a featurizer whose feature map can be pooled in boxes; `preprocessing` is that of `whole_picture`.
+def region_featurizer(
+    model: Any, preprocessing: Mapping[str, Any], dtype: str, batch_size: int, cut: bool = False
+) -> Featurizer:
+    """Return a featurizer for regions, `preprocessing` being that of `whole_picture`.
+
+    Args:
+        cut: it is to see each box by itself and to return its row; else the feature map, to be pooled in boxes.
 
     Raises:
-        DataError: the backbone does not take the picture's size, or has no map of more than one row.
+        DataError: the backbone does not take the picture's size, or has no map of more than one row to pool in.
     """
     try:
-        found = Featurizer(model, preprocessing, "none", "float32", batch_size)
+        found = Featurizer(model, preprocessing, "mean" if cut else "none", "float32", batch_size)
     except (AssertionError, RuntimeError) as error:  # a transformer with a fixed number of patches
         size = "×".join(map(str, preprocessing["input_size"][1:]))
         raise DataError(
             f"the backbone does not take pictures of {size}: {error}; leave --picture out", code=Exit.USAGE
         ) from None
     found.dtype = np.dtype(dtype)
-    if found.grid[0] < 2:
+    if not cut and found.grid[0] < 2:
         raise DataError(
             "the backbone has no feature map with rows and columns; regions need one: a convolutional network, "
-            "or a transformer over patches at its own size (without --picture)",
+            "or a transformer over patches at its own size (without --picture); or show it the regions by themselves, --cut",
             code=Exit.USAGE,
         )
     return found
@@ -95,21 +103,36 @@ def pool_regions(maps: Array, grid: tuple[int, int] | list[int], boxes: list[Arr
 
 
 def region_work(source: BoxSource) -> Work:
-    """Return what a thread of `images.extract` does: read a group of images, find their boxes, pool the map inside them."""
+    """Return what a thread of `images.extract` does: read a group of images, find their boxes, make a row of each.
+
+    The featurizer is one of `region_featurizer`, which decides how.
+
+    Source: of what is cut out, R-CNN (Girshick et al. 2014, section 2.1): a region is warped to the input of the network.
+    Deviation: without the 16 pixels of context around it.
+    """
 
     def work(group: list[Item], featurizer: Featurizer, turn: threading.Semaphore) -> Worked:
+        cut = _cuts(featurizer)
         found: dict[int, tuple[Boxes, tuple[int, int]]] = {}
+        pixels: dict[int, list[Array]] = {}  # what the backbone sees of an image
 
-        def look(place: int, image: str, picture: Image) -> None:
-            found[place] = (source(image, picture), picture.size)
+        def see(place: int, image: str, picture: Image) -> None:
+            found[place] = boxes, _ = source(image, picture), picture.size
+            parts = [picture.crop(_outer(box)) for box in boxes.boxes] if cut else [picture]
+            pixels[place] = [featurizer.pixels(part) for part in parts]
 
-        pixels, faults = read_group(group, featurizer, look)
-        with turn:
-            maps = featurizer.features(pixels)
+        faults = read_group(group, see)
         good = [place for place in range(len(group)) if place not in faults]
-        shares = [found[place][0].boxes / np.array([*found[place][1]] * 2, np.float64) for place in good]
+        seen = [part for place in good for part in pixels[place]]
+        with turn:
+            rows = featurizer.features(np.stack(seen) if seen else np.empty((0, *featurizer.input_shape), np.uint8))
+        if cut:
+            parts = np.split(rows, np.cumsum([len(pixels[place]) for place in good])[:-1]) if good else []
+        else:
+            shares = [found[place][0].boxes / np.array([*found[place][1]] * 2, np.float64) for place in good]
+            parts = pool_regions(rows.astype(np.float32), featurizer.grid, shares)
+        pooled = dict(zip(good, parts, strict=True))
         sets, kept, errors = list[RegionSet](), list[str](), list[tuple[str, str]]()
-        pooled = dict(zip(good, pool_regions(maps[good].astype(np.float32), featurizer.grid, shares), strict=True))
         for place, item in enumerate(group):
             if place not in faults and not np.isfinite(pooled[place]).all():
                 faults[place] = "its features are NaN or infinite"
@@ -124,6 +147,16 @@ def region_work(source: BoxSource) -> Work:
         return kept, sets, errors
 
     return work
+
+
+def _cuts(featurizer: Featurizer) -> bool:
+    return featurizer.pooling != "none"
+
+
+def _outer(box: Array) -> tuple[int, int, int, int]:
+    """Return the whole pixels that a box touches."""
+    x1, y1, x2, y2 = box.tolist()
+    return int(x1), int(y1), max(math.ceil(x2), int(x1) + 1), max(math.ceil(y2), int(y1) + 1)
 
 
 class RegionOutput(FeatureOutput):
@@ -143,7 +176,8 @@ class RegionOutput(FeatureOutput):
             self.rows += len(regions)
 
     def _facts(self) -> dict[str, Any]:
-        return {"kind": KIND, "images": self.images, "pooling": "roi-align", "samples": SAMPLES}
+        made = {"pooling": "cut"} if _cuts(self.featurizer) else {"pooling": "roi-align", "samples": SAMPLES}
+        return {"kind": KIND, "images": self.images} | made
 
 
 # ------------------------------------------------------------------------------------------------------------- detectors

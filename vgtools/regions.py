@@ -164,10 +164,11 @@ class _Table:
 
 
 def backbone_of(regions: Regions) -> dict[str, Any]:
-    """Return what made region features: the network, and how it saw the pictures."""
+    """Return what made region features: the network, how it saw the pictures, and whether whole or region by region."""
     backbone = regions.manifest.get("backbone") or {}
     made = backbone.get("preprocessing") or {}
-    return {"ref": backbone.get("ref"), "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}"}
+    way = " cut" if regions.manifest.get("pooling") == "cut" else ""
+    return {"ref": backbone.get("ref"), "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}{way}"}
 
 
 def open_regions(path: str | Path) -> Regions:

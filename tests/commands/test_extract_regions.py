@@ -21,7 +21,7 @@ from vgtools.cli import run
 from vgtools.commands import extract_image_feats
 from vgtools.io import Exit
 from vgtools.region_features import pool_regions, region_featurizer, whole_picture
-from vgtools.regions import open_regions, regions_path
+from vgtools.regions import backbone_of, open_regions, regions_path
 
 FILES = (Path("f.npy"), regions_path("f.npy"), Path("f.errors.jsonl"))
 
@@ -80,8 +80,41 @@ def test_gold_boxes_and_a_grid(backbone: Path) -> None:
         assert own.confidence[2] == 1.0, "the whole picture"
 
 
-def test_a_stopped_run_goes_on_to_the_same_bytes(backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert extract(backbone, "--regions", save_boxes("p.jsonl")) == Exit.OK
+def test_boxes_cut_out_are_pictures_by_themselves(backbone: Path) -> None:
+    assert extract(backbone, "--regions", save_boxes("p.jsonl"), "--cut", "--picture", "48") == Exit.OK
+    found = open_regions("f.npy")
+    assert found.counts.tolist() == [2] * 9
+    assert (found.manifest["pooling"], found.manifest["rows"]) == ("cut", 18)
+    assert backbone_of(found)["fingerprint"].endswith(" cut"), "a run that learned from others is refused"
+
+    network = timm.create_model(f"local-dir:{backbone}", pretrained=True, num_classes=0).eval()
+    mean, std = (np.array(network.pretrained_cfg[key], np.float32) for key in ("mean", "std"))
+    filter_ = Image.Resampling[network.pretrained_cfg["interpolation"].upper()]
+    for number in (0, 8):
+        own = found.of(f"p{number}.png")
+        picture = images.decode(Path(f"photos/p{number}.png").read_bytes())
+        for row, edges in zip(own.features, [(0, 0, 30, 30), (10, 5, 90, 50 + number // 2)], strict=True):
+            part = np.asarray(picture.crop(edges).resize((48, 48), filter_), np.float32) / 255
+            with torch.inference_mode():
+                seen = torch.from_numpy((part - mean) / std).permute(2, 0, 1)
+                expected = network.forward_features(seen[None]).mean((2, 3))[0]
+            np.testing.assert_allclose(row, expected, rtol=1e-3, atol=1e-5)
+    assert extract(backbone, "--cut", output="g.npy") == Exit.USAGE, "nothing to cut"
+
+
+def test_a_thin_box_is_cut_out_whole(backbone: Path) -> None:
+    boxes = [[19.9, 0, 20.1, 120], [179, 119, 180, 120]]
+    assert extract(backbone, "--regions", save_boxes("p.jsonl", p0=boxes), "--cut", "--limit", "1") == Exit.OK
+    found = open_regions("f.npy").of("p0.png")
+    np.testing.assert_allclose(found.boxes, np.array(boxes) / 2)
+    assert np.isfinite(found.features).all()
+    assert found.features.any(1).all()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_stopped_run_goes_on_to_the_same_bytes(backbone: Path, monkeypatch: pytest.MonkeyPatch, cut: bool) -> None:
+    way = ["--cut"] if cut else []
+    assert extract(backbone, "--regions", save_boxes("p.jsonl"), *way) == Exit.OK
     whole = [file.read_bytes() for file in FILES]
     for file in (*FILES, Path("f.json")):
         file.unlink()
@@ -95,14 +128,14 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(backbone: Path, monkeypatch: py
             raise KeyboardInterrupt
 
     monkeypatch.setattr(images.FeatureOutput, "_commit", stop)
-    assert extract(backbone, "--regions", "p.jsonl") == Exit.INTERRUPTED
+    assert extract(backbone, "--regions", "p.jsonl", *way) == Exit.INTERRUPTED
     assert not FILES[0].exists()
     assert json.loads(Path("f.npy.journal").read_text())["state"]["items"] == 4
-    assert extract(backbone, "--regions", "p.jsonl") == Exit.OK
+    assert extract(backbone, "--regions", "p.jsonl", *way) == Exit.OK
     assert [file.read_bytes() for file in FILES] == whole
-    assert extract(backbone, "--regions", "p.jsonl") == Exit.OK, "up to date"
+    assert extract(backbone, "--regions", "p.jsonl", *way) == Exit.OK, "up to date"
     save_boxes("p.jsonl", p1=[[0, 0, 10, 10]])
-    assert extract(backbone, "--regions", "p.jsonl", "-q") == Exit.OK
+    assert extract(backbone, "--regions", "p.jsonl", *way, "-q") == Exit.OK
     assert open_regions("f.npy").counts.tolist() == [2, 1, *[2] * 7], "other boxes, other features"
 
 

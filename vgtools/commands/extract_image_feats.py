@@ -63,6 +63,10 @@ def extract_image_feats(
     ] = 3,
     max_regions: Annotated[int | None, typer.Option(min=1, help="Keep the so many most confident regions of an image.")] = None,
     min_confidence: Annotated[float, typer.Option(min=0, max=1, help="Leave out regions of less confidence.")] = 0.0,
+    cut: Annotated[
+        bool,
+        typer.Option("--cut", help="Cut each box out and show it to the backbone by itself: dearer, and regions differ more."),
+    ] = False,
     picture: Annotated[
         int | None, typer.Option(min=32, help="With regions: pixels a side that the backbone sees [its own].")
     ] = None,
@@ -82,11 +86,12 @@ def extract_image_feats(
     --on-error skip; files that are no images are counted.
 
     With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with boxes, confidences and
-    labels. The backbone then sees the whole picture, resized without a crop; a row is the mean of its last feature map
-    inside the box (RoI-align). Boxes of several sources stand behind one another. A box without a confidence (an
-    annotation, the grid) gets a placeholder that knows only its size and place. Boxes follow the size of the photo where
-    their file says theirs; one that leaves the picture or has no area stops the command, or is noted and left out with
-    --on-error skip.
+    labels. The backbone then sees the whole picture, resized without a crop; a row is the mean of its last feature
+    map inside the box (RoI-align). With --cut it sees each box by itself, resized to --picture pixels a side, as in
+    R-CNN; one forward pass a region, of which --batch-size go together. Boxes of several sources stand behind one
+    another. A box without a confidence (an annotation, the grid) gets a placeholder that knows only its size and
+    place. Boxes follow the size of the photo where their file says theirs; one that leaves the picture or has no area
+    stops the command, or is noted and left out with --on-error skip.
 
     Examples:
 
@@ -112,8 +117,9 @@ def extract_image_feats(
     boxed = bool(regions or detector)
     if boxed and pooling != "mean":
         raise typer.BadParameter("regions are pooled by the mean", param_hint="--pooling")
-    if not boxed and (max_regions is not None or min_confidence or picture is not None):
-        raise typer.BadParameter("belongs to --regions or --detector", param_hint="--max-regions/--min-confidence/--picture")
+    if not boxed and (max_regions is not None or min_confidence or picture is not None or cut):
+        hint = "--max-regions/--min-confidence/--picture/--cut"
+        raise typer.BadParameter("belongs to --regions or --detector", param_hint=hint)
     if captions is not None and (boxed or not os.path.isdir(source)):
         raise typer.BadParameter("needs a directory as source, and no regions", param_hint="--captions")
     own = {os.path.realpath(Path(output).with_suffix(end)) for end in (".npy", ".ids", ".json", ".errors.jsonl")}
@@ -137,7 +143,7 @@ def extract_image_feats(
         from vgtools import region_features
 
         seen = region_features.whole_picture(net.preprocessing, picture)
-        featurizer = region_features.region_featurizer(net.model, seen, dtype, size)
+        featurizer = region_features.region_featurizer(net.model, seen, dtype, size, cut)
         open_output, work = region_features.RegionOutput, region_features.region_work(boxes.source)
     else:
         seen, featurizer = net.preprocessing, images.Featurizer(net.model, net.preprocessing, pooling, dtype, size)
@@ -152,7 +158,7 @@ def extract_image_feats(
         "device": where.type,
         "batch_size": size,
         "limit": limit,
-    } | ({"regions": boxes.config} if boxes else {})
+    } | ({"regions": boxes.config, "cut": cut} if boxes else {})
     output_ = open_output(
         output,
         config,
