@@ -413,10 +413,12 @@ def test_disk_full_leaves_the_old_file_and_resumes(tmp_path: Path) -> None:
     assert path.read_bytes() == b"".join(b"%d\n" % i for i in range(1000))
 
 
-def test_a_full_device_is_exit_74() -> None:
+@pytest.mark.parametrize(("size", "commits"), [(100_000, True), (10, True), (10, False)])
+def test_a_full_device_is_exit_74(size: int, commits: bool) -> None:
     with pytest.raises(DataError) as caught, io.Output(["/dev/full"], {}) as out:
-        out.write(b"x" * 100_000)
-        out.commit({})
+        out.write(b"x" * size)
+        if commits:
+            out.commit({})
     assert caught.value.code == Exit.IO
     assert os.strerror(errno.ENOSPC) in str(caught.value)
     assert "goes on" not in str(caught.value), "nothing resumes on a device"

@@ -108,12 +108,9 @@ def run(argv: list[str]) -> int:
     except typer.Exit as stop:
         return int(stop.exit_code)
     except OSError as error:
-        known = error.__context__  # closing a file that could not be written fails once more
-        if error.filename is None and not isinstance(known, DataError):  # files are named: it was the standard output
+        if error.filename is None:  # files are named: it was the standard output
             _discard_output()
-            known = file_error(error, "-", reading=False)
-        if isinstance(known, DataError):
-            return _say(str(known), known.code)
+            return _say(str(file_error(error, "-", reading=False)), Exit.IO)
         return _say(f"{error.filename}: {error.strerror or error}", Exit.IO)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of the parser typer carries

@@ -516,6 +516,18 @@ class _Part:
     buffer: list[bytes] = field(default_factory=list)  # compressed files: the bytes since the last commit
     packed: bool = False  # .gz or .zst
 
+    def fault(self, error: OSError) -> Exception:
+        """Return what the system says of the file with its name; a pipe whose reader has left is no error of it."""
+        return error if isinstance(error, BrokenPipeError) else file_error(error, self.final, reading=False)
+
+    def close(self, failed: bool) -> None:
+        """Close the file, which writes what is buffered: where writing has failed before, it fails here once more."""
+        try:
+            self.stream.close()
+        except OSError as error:
+            if not failed:
+                raise self.fault(error) from None
+
 
 _NPY_HEADER = 128  # room for the header of any array of up to four dimensions, written when the row count is known
 
@@ -648,10 +660,8 @@ class Output:
             return
         try:
             part.stream.write(data)
-        except BrokenPipeError:
-            raise
         except OSError as error:
-            raise file_error(error, part.final, reading=False) from None
+            raise part.fault(error) from None
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make everything written so far safe, record the state to go on from, and stop here if asked to."""
@@ -673,10 +683,8 @@ class Output:
                 if self.resumable:
                     os.fsync(part.stream.fileno())
                     part.committed = part.stream.tell()
-            except BrokenPipeError:
-                raise
             except OSError as error:
-                raise file_error(error, part.final, reading=False) from None
+                raise part.fault(error) from None
 
     def finish(self, **facts: Any) -> None:
         """Publish the files and their manifest; facts (kind, rows, fingerprints …) go into the manifest."""
@@ -692,11 +700,14 @@ class Output:
             part.stream.seek(0)
             part.stream.write(_npy_header(dtype, (rows, *((width,) if isinstance(width, int) else width or ()))))
         for part in self._parts:
-            if part.packed and not part.committed:
-                part.stream.write(compress(b"", part.final))
-            part.stream.flush()
-            os.fsync(part.stream.fileno())
-            part.stream.close()
+            try:
+                if part.packed and not part.committed:
+                    part.stream.write(compress(b"", part.final))
+                part.stream.flush()
+                os.fsync(part.stream.fileno())
+                part.stream.close()
+            except OSError as error:
+                raise part.fault(error) from None
         manifest = {"config": self.config, **facts}
         body = {"config": self.config, "sizes": [], "state": self.state, "manifest": manifest}
         atomic_write(self._journal, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
@@ -719,11 +730,10 @@ class Output:
         self._stop.__exit__()
         if not self.resumable:
             if str(self._parts[0].final) != "-":
-                self._parts[0].stream.close()
+                self._parts[0].close(failed=kind is not None)
             return
         for part in self._parts:
-            with contextlib.suppress(OSError):
-                part.stream.close()
+            part.close(failed=True)
             if kind is not None and not self._journal.exists():
                 part.final.with_name(part.final.name + ".part").unlink(missing_ok=True)  # nothing was committed
         if self._lock is not None:
