@@ -33,7 +33,7 @@ _ORDER = 7  # what a random generator is for; the first of its seeds
 # ----------------------------------------------------------------------------------------------------------- rows to tokens
 
 
-class _Frame(NamedTuple):
+class Frame(NamedTuple):
     """The special tokens around one text and around two."""
 
     alone: tuple[list[int], list[int]]
@@ -41,7 +41,13 @@ class _Frame(NamedTuple):
     segments: bool  # the second text of a pair is marked by another segment number
 
 
-def _frame(tokenizer: Tokenizer, segments: bool) -> _Frame:
+def special_frame(tokenizer: Tokenizer, segments: bool = True) -> Frame:
+    """Return the special tokens that a tokenizer puts around one text and around two.
+
+    Args:
+        tokenizer: padding and truncation off.
+        segments: the encoder tells the second text by its segment number.
+    """
     one, two = tokenizer.encode("a"), tokenizer.encode("a", "b")
     parts: list[list[int]] = [[], [], []]
     place = 0
@@ -52,7 +58,7 @@ def _frame(tokenizer: Tokenizer, segments: bool) -> _Frame:
             place = sequence + 1
     inner = [i for i, sequence in enumerate(one.sequence_ids) if sequence is not None] or [len(one.ids)]
     alone = (one.ids[: inner[0]], one.ids[inner[-1] + 1 :])
-    return _Frame(alone, (parts[0], parts[1], parts[2]), segments and max(two.type_ids) > 0)
+    return Frame(alone, (parts[0], parts[1], parts[2]), segments and max(two.type_ids) > 0)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
 class _Builder:
     """Collects sequences."""
 
-    def __init__(self, frame: _Frame) -> None:
+    def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.ids, self.spans = list[Array](), list[Array]()
         self.second, self.lengths, self.begins = list[int](), list[int](), list[int]()
@@ -163,7 +169,7 @@ def encode(
 
     Source: Devlin et al. 2019 (BERT), figure 4, and its released code.
     """
-    frame = _frame(tokenizer, segments)
+    frame = special_frame(tokenizer, segments)
     alone = not task.choices and examples[0].pair is None
     extra = sum(map(len, frame.alone if alone else frame.pair))
     if max_length < extra + (1 if alone else 2):

@@ -292,6 +292,65 @@ def consistency(items: Items) -> float:
     return sum(right.values()) / len(right)
 
 
+def joint_scores(answers: Items, rationales: Items, file: str | Path | None = None) -> dict[str, float]:
+    """Return VCR's Q→AR in percent: the share of questions whose answer and rationale are both right, and Q→A beside it.
+
+    Args:
+        answers: of vcr-qa.
+        rationales: of vcr-qar on the same questions, asked with the right answer.
+        file: of the answers, named in errors.
+
+    Raises:
+        DataError: they are not about the same questions.
+
+    Source: Zellers et al. 2019, section 3; its released code likewise joins two models that were trained apart.
+    """
+    right = dict(zip(answers.ids, (answers.gold == answers.predicted).tolist(), strict=True))
+    _same_questions(right, rationales.ids, file)
+    both = [right[name] and good for name, good in zip(rationales.ids, rationales.gold == rationales.predicted, strict=True)]
+    return {"qa_accuracy": 100 * float(np.mean(list(right.values()))), "q2ar_accuracy": 100 * float(np.mean(both))}
+
+
+def _same_questions(answers: Iterable[str], rationales: Iterable[str], file: str | Path | None) -> None:
+    odd = sorted(set(answers) ^ set(rationales))
+    if odd:
+        why = f"{len(odd)} questions are only in one of vcr-qa's and vcr-qar's predictions, the first {odd[0]!r:.80}"
+        raise DataError(f"{why}; predict the same file with both", file)
+
+
+def submission(answers: Iterable[Mapping[str, Any]], rationales: Iterable[Mapping[str, Any]], file: str | Path | None) -> str:
+    """Return the CSV of VCR's leaderboard: the probability of each answer, and of each rationale if that answer were right.
+
+    Args:
+        answers: rows of vcr-qa's `predictions.test.jsonl`.
+        rationales: those of vcr-qar, where the question ID comes as `ID-a0` to `ID-a3`, with each of its answers.
+        file: of the answers, named in errors.
+
+    Raises:
+        DataError: they are not about the same questions, or have no logits.
+
+    Source: Zellers et al. 2019, released code: columns and their order.
+    """
+    first, second = ({str(row["id"]): _shares(row, file) for row in rows} for rows in (answers, rationales))
+    _same_questions((f"{name}-a{i}" for name in first for i in range(4)), second, file)
+    groups = ["answer", *(f"rationale_conditioned_on_a{i}" for i in range(4))]
+    lines = [["annot_id", *(f"{group}_{i}" for group in groups for i in range(4))]]
+    for name, shares in first.items():
+        rows = [shares, *(second[f"{name}-a{i}"] for i in range(4))]
+        lines.append([name, *(f"{share:.6g}" for row in rows for share in row)])
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def _shares(row: Mapping[str, Any], file: str | Path | None) -> list[float]:
+    """Return the probabilities of a row's four choices."""
+    logits = np.array(row.get("logits", ()), np.float64)
+    if len(logits) != 4:
+        raise DataError(f"the id {row['id']!r:.80} has {len(logits)} logits, wanted 4", file)
+    shares = np.exp(logits - logits.max())
+    found: list[float] = (shares / shares.sum()).tolist()
+    return found
+
+
 def headline(task: Task | str, scores: Mapping[str, float]) -> float:
     """Return the one number of a task in a table: the mean of its metrics.
 

@@ -87,6 +87,7 @@ _VISUAL = "VisualBERT (Li et al. 2020), appendix B (warm-up, length) and"
 _PAIR = ("sentence1", "sentence2")
 _EXPORT = Form(_PAIR, id="index", columns=("index", "label", *_PAIR), quoted=True)  # GLUE as data hubs export it
 _ENTAILMENT = ("entailment", "not_entailment")
+_VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 
 TASKS: tuple[Task, ...] = (
@@ -207,6 +208,18 @@ TASKS: tuple[Task, ...] = (
         Hyper(10, 2e-5, 64, f"{_VISUAL} B.1; rate, epochs, batch, clipping: its released code", max_length=128, clip=0.25),
         images=1, official="JSON of questions (image_id, question, question_id), annotations (answers) beside",
         note="annotations: v2_mscoco_train2014_annotations.json; each answer is judged by the other nine, as officially",
+    ),
+    Task(
+        "vcr-qa", "VCR Q→A", "choice", _VCR, ("accuracy",),
+        Hyper(8, 2e-5, 32, f"{_VISUAL} B.2; rate, epochs and batch: its released code", max_length=128),
+        choices=4, images=1, official="jsonl: annot_id, img_fn, objects, question, answer_choices, answer_label",
+        note="regions begin with the objects of vg prepare vcr, which the words that name them are aligned with",
+    ),
+    Task(
+        "vcr-qar", "VCR QA→R", "choice", _VCR, ("accuracy",),
+        Hyper(12, 2e-5, 32, f"{_VISUAL} B.2; rate, epochs and batch: its released code", max_length=128),
+        choices=4, images=1, official="jsonl as of vcr-qa: rationale_choices, rationale_label, and the right answer",
+        note="Q→AR, both right: --score its predictions --joint those of vcr-qa",
     ),
     Task(
         "flickr30k-grounding", "Flickr30k Entities", "ground",

@@ -21,6 +21,8 @@ from vgtools.metrics import normalise_vqa
 from vgtools.regions import Regions, box_fault, clip
 from vgtools.tasks import Answer, Example, ReadStats, Task, label_value
 
+Link = tuple[int, int, int]  # characters from, to, and the object that they name
+
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 
 
@@ -35,6 +37,15 @@ class VisualExample(Example):
     line: int | None = None  # of the file, for messages
 
 
+@dataclass(frozen=True, slots=True)
+class SceneExample(VisualExample):
+    """A question of VCR, whose words name objects of the picture."""
+
+    objects: tuple[str, ...] = ()  # classes of all objects, in the order of the picture's regions
+    seen: tuple[int, ...] = ()  # the objects that the texts are about
+    links: tuple[tuple[Link, ...], ...] = ()  # the words of the text, then those of each choice, that name an object
+
+
 def visual_rows(task: Task, path: str | Path, unlabelled: bool, stats: ReadStats) -> Iterator[tuple[int | None, VisualExample]]:
     """Yield (line, example) of an official file.
 
@@ -43,6 +54,8 @@ def visual_rows(task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
     """
     if task.kind == "ground":
         return _phrases(path, stats)
+    if task.kind == "choice":
+        return _vcr(task, path, unlabelled)
     return _vqa(path, unlabelled) if task.kind == "answer" else _nlvr2(task, path, unlabelled)
 
 
@@ -99,6 +112,111 @@ def _nlvr2(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[int
         value = None if label is None else label_value(task, "label", str(label), path, line)
         pair = name.rsplit("-", 1)[0]
         yield line, VisualExample(name, row["sentence"], None, value, images=(f"{pair}-img0", f"{pair}-img1"), line=line)
+
+
+# --------------------------------------------------------------------------------------------------------------------- VCR
+
+# What people are called in VCR's texts, the first one of a question by the first name; Peyton stands there twice.
+_NAMES = (
+    "Casey", "Riley", "Jessie", "Jackie", "Avery", "Jaime", "Peyton", "Kerry", "Jody", "Kendall", "Peyton", "Skyler", "Frankie",
+    "Pat", "Quinn",
+)  # fmt: skip
+_PERSON = "person"
+
+
+def _vcr(task: Task, path: str | Path, unlabelled: bool) -> Iterator[tuple[int, SceneExample]]:
+    """Yield VCR's questions with four answers, or with their right answer and four rationales.
+
+    Of a test file, which does not say what is right, each question comes with each of its answers: `ID-a0` to `ID-a3`.
+
+    Source: Zellers et al. 2019, and the released code of Li et al. 2020: objects are written as names and classes, and the
+        objects seen are those of the question, all answers and all rationales; all people where a text says "everyone" or none
+        names an object.
+    Deviation: a person first named in a choice gets a name that nobody of the question has; the released code begins again.
+    """
+    keys = {"annot_id": str, "img_fn": str, "objects": list, "question": list, "answer_choices": list}
+    for line, row in read_jsonl(path, keys | {"rationale_choices": list}):
+        objects = row["objects"]
+        if not objects or not all(isinstance(name, str) for name in objects):
+            raise DataError(f'"objects" is {objects!r:.60}, wanted the classes of the picture\'s objects', path, line)
+        question = _words(row["question"], "question", objects, path, line)
+        answers, rationales = (
+            [_words(c, f"{name} {i}", objects, path, line) for i, c in enumerate(_four(row, name, path, line))]
+            for name in ("answer_choices", "rationale_choices")
+        )
+        seen = _objects_seen([question, *answers, *rationales], objects)
+        answer = _right(task, row, "answer_label", unlabelled, path, line)
+        rationale = _right(task, row, "rationale_label", unlabelled, path, line)
+        asked: list[tuple[str, list[Any], list[list[Any]], int | None]] = [(row["annot_id"], question, answers, answer)]
+        if task.name == "vcr-qar" and answer is not None:
+            asked = [(row["annot_id"], question + answers[answer], rationales, rationale)]
+        elif task.name == "vcr-qar":
+            asked = [(f"{row['annot_id']}-a{i}", question + a, rationales, None) for i, a in enumerate(answers)]
+        for name, words, choices, label in asked:
+            called = dict[int, str]()
+            text, links = _written(words, objects, called)
+            written = [_written(choice, objects, dict(called)) for choice in choices]
+            yield (
+                line,
+                SceneExample(
+                    name, text, None, label, tuple(t for t, _ in written), images=(row["img_fn"],), line=line,
+                    objects=tuple(objects), seen=seen, links=(links, *(own for _, own in written)),
+                ),
+            )  # fmt: skip
+
+
+def _four(row: dict[str, Any], key: str, path: str | Path, line: int) -> list[Any]:
+    if len(row[key]) != 4:
+        raise DataError(f'"{key}" holds {len(row[key])}, wanted 4', path, line)
+    return list(row[key])
+
+
+def _words(given: Any, where: str, objects: list[str], path: str | Path, line: int) -> list[Any]:
+    """Return the words of a text, checked: each is a string, or a list of objects."""
+    for word in given if isinstance(given, list) else [None]:
+        if isinstance(word, str):
+            continue
+        if not isinstance(word, list) or not all(type(number) is int for number in word):
+            raise DataError(f"{where} holds {word!r:.60}, wanted a word, or a list of objects", path, line)
+        odd = next((number for number in word if not 0 <= number < len(objects)), None)
+        if odd is not None:
+            raise DataError(f"{where} names object {odd}, the picture has 0 to {len(objects) - 1}", path, line)
+    if not given:
+        raise DataError(f"{where} holds no word", path, line)
+    return list(given)
+
+
+def _right(task: Task, row: dict[str, Any], key: str, unlabelled: bool, path: str | Path, line: int) -> int | None:
+    """Return which choice is right, None where a test file does not say."""
+    if row.get(key) is None:
+        if unlabelled:
+            return None
+        raise DataError(f'the key "{key}" is missing; the row has {", ".join(row)}', path, line)
+    return int(label_value(task, key, row[key], path, line))
+
+
+def _objects_seen(texts: Iterable[list[Any]], objects: list[str]) -> tuple[int, ...]:
+    """Return the objects that some texts are about, in order."""
+    words = [word for text in texts for word in text]
+    found = {number for word in words if isinstance(word, list) for number in word}
+    if not found or any(isinstance(word, str) and word.lower() in ("everyone", "everyones") for word in words):
+        found |= {number for number, name in enumerate(objects) if name == _PERSON}
+    return tuple(sorted(found))
+
+
+def _written(words: list[Any], objects: list[str], called: dict[int, str]) -> tuple[str, tuple[Link, ...]]:
+    """Return a text with names in place of its objects, and where they stand; `called` learns who is called what."""
+    parts, links, at = list[str](), list[Link](), 0
+    for word in words:
+        for number in word if isinstance(word, list) else [None]:
+            name = word if number is None else objects[number]
+            if number is not None and name == _PERSON:
+                name = called.setdefault(number, _NAMES[len(called) % len(_NAMES)])
+            if number is not None:
+                links.append((at, at + len(name), number))
+            parts.append(name)
+            at += len(name) + 1
+    return " ".join(parts), tuple(links)
 
 
 # --------------------------------------------------------------------------------------------------------------------- VQA

@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from tests.tiny_lm import make_tokenizer
-from tests.tiny_vtasks import save_grounding, save_nlvr2, save_pictures, save_visualbert, save_vqa
+from tests.tiny_vtasks import (
+    OBJECTS,
+    save_grounding,
+    save_nlvr2,
+    save_pictures,
+    save_vcr,
+    save_visualbert,
+    save_vqa,
+)
 from vgtools import cli
 from vgtools.checkpoint import read_run
 from vgtools.finetuning import LOSS
@@ -30,13 +38,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_pictures(folder / "nlvr2.npy", save_nlvr2(folder / "nlvr2"))
     save_pictures(folder / "flickr30k-grounding.npy", save_grounding(folder / "flickr30k-grounding"))
     save_pictures(folder / "vqa.npy", save_vqa(folder / "vqa"))
+    for task in ("vcr-qa", "vcr-qar"):
+        scenes = save_vcr(folder / task)
+        save_pictures(folder / f"{task}.npy", scenes, labels={name: [*OBJECTS, "grid"] for name in scenes})
     save_visualbert(folder / "encoder", folder / "nlvr2.npy")
+    save_visualbert(folder / "scenes", folder / "vcr-qa.npy", spread=0.3)  # learns faster, and minds positions
     return folder
+
+
+def encoder_of(data: Path, task: str) -> Path:
+    return data / ("scenes" if task.startswith("vcr") else "encoder")
 
 
 def finetune(data: Path, task: str, run: Path, *flags: object) -> int:
     """Run `vg finetune` in this process and return its exit code."""
-    words = ["finetune", task, data / task, "-e", data / "encoder", "--regions", data / f"{task}.npy", "-o", run]
+    words = ["finetune", task, data / task, "-e", encoder_of(data, task), "--regions", data / f"{task}.npy", "-o", run]
     words += ["--answers", 2] if task == "vqa" else []
     return cli.run([str(a) for a in [*words, *FAST, *flags]])
 
@@ -50,13 +66,13 @@ def hashes(run: Path) -> dict[str, str]:
     return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-def setup(data: Path, task: str, **more: Any) -> tuple[v.VisualTuner, v.Split, v.Sight]:
+def setup(data: Path, task: str, max_length: int = 40, **more: Any) -> tuple[v.VisualTuner, v.Split, v.Sight]:
     """Return a network, the dev set and what is seen."""
     more |= {"answers": ("blue", "red", "2 dogs")} if task == "vqa" else {}
-    sight = v.open_sight(str(data / "encoder"), str(data / f"{task}.npy"), **more)
+    sight = v.open_sight(str(encoder_of(data, task)), str(data / f"{task}.npy"), **more)
     found = find_task(task)
-    tuner, encoder = v.new_tuner(found, str(data / "encoder"), 1, sight=sight)
-    settings = {"max_length": 40, "stride": None, "limit": None}
+    tuner, encoder = v.new_tuner(found, str(encoder_of(data, task)), 1, sight=sight)
+    settings = {"max_length": max_length, "stride": None, "limit": None}
     part = v.read_split(found, "dev", str(data / task / found.files["dev"]), tuner, encoder, settings, sight)
     return tuner.eval(), part, sight
 
@@ -65,7 +81,7 @@ def batch_of(tuner: v.VisualTuner, part: v.Split, sight: v.Sight, units: list[in
     return v.collate(part.inputs, sight, np.arange(len(part.inputs)) if units is None else np.array(units), tuner.pad)
 
 
-TASKS = ["nlvr2", "vqa", "flickr30k-grounding"]
+TASKS = ["nlvr2", "vqa", "vcr-qar", "flickr30k-grounding"]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -98,14 +114,14 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_learnt_resumed_and_scored(data: Path, tmp_path: Path, task: str, capfd: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    assert finetune(data, task, run, "--epochs", 60) == 0
+    run, epochs = tmp_path / "run", 20 if task == "vcr-qar" else 60
+    assert finetune(data, task, run, "--epochs", epochs) == 0
     printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     info = read_run(run, "finetune")
     scores = info["seeds"]["9595"]
     assert scores["headline"] == printed[-1]["headline"] > 95  # also where the sides of the pictures decide
     assert info["summary"]["headline"]["mean"] == scores["headline"]
-    assert finetune(data, task, run, "--epochs", 60) == 0  # a finished run says what it said
+    assert finetune(data, task, run, "--epochs", epochs) == 0  # a finished run says what it said
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == printed
     found = find_task(task)
     for gold in ([], ["--dev", str(data / task / found.files["dev"])]):
@@ -165,6 +181,123 @@ def test_transformers_opens_nlvr2_and_says_the_same(data: Path, tmp_path: Path) 
         ).logits
     said = rows(tmp_path / "run" / "seed-9595" / "predictions.jsonl")
     assert np.abs(logits.numpy() - np.array([row["logits"] for row in said])).max() < 1e-5
+
+
+# --------------------------------------------------------------------------------------------------------------------- VCR
+
+
+def test_words_stand_at_the_regions_that_they_name(data: Path) -> None:
+    tuner, part, sight = setup(data, "vcr-qa")
+    batch = batch_of(tuner, part, sight, [1, 2])
+    assert batch.alignment is not None
+    assert batch.ids.shape == (2, 4, 8)  # [CLS] bam Jessie ? [SEP] dun word [SEP]
+    assert batch.types[0, 0].tolist() == [0] * 5 + [1] * 3
+    # Rationales name the other person, so that both are seen, the dog is not, and the whole picture is.
+    assert batch.regions.argmax(-1).tolist() == [[2, 3, 0], [2, 3, 1]]
+    assert batch.kinds.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert batch.alignment.tolist() == [[[[-1], [2], [-1]]] * 4, [[[2], [-1], [-1]]] * 4]
+    tuner, part, sight = setup(data, "vcr-qar")
+    batch = batch_of(tuner, part, sight, [1])  # [CLS] bam Casey ? dun word [SEP] kin Riley word [SEP]
+    assert batch.alignment is not None
+    assert batch.alignment.tolist() == [[[[8], [2], [-1]]] * 4]
+
+
+def test_words_that_are_cut_off_name_nothing(data: Path) -> None:
+    tuner, part, sight = setup(data, "vcr-qar", max_length=8)  # of 4 + 3 tokens each, 5 fit: bam Casey SEP kin Riley
+    batch = batch_of(tuner, part, sight, [1])
+    assert batch.alignment is not None
+    assert batch.ids.shape == (1, 4, 8)
+    assert batch.alignment.tolist() == [[[[6], [2], [-1]]] * 4]
+    tuner, part, sight = setup(data, "vcr-qar", max_length=5)
+    batch = batch_of(tuner, part, sight, [1])  # bam SEP kin
+    assert batch.alignment is not None
+    assert (batch.alignment == -1).all()
+
+
+def test_choices_are_scored_as_transformers_does_it(data: Path, tmp_path: Path) -> None:
+    from transformers import VisualBertForMultipleChoice
+
+    tuner, part, sight = setup(data, "vcr-qar")
+    batch = batch_of(tuner, part, sight)
+    assert batch.alignment is not None
+    torch.nn.init.normal_(tuner.head.weight)
+    v.to_transformers(tuner).save_pretrained(tmp_path)
+    theirs = VisualBertForMultipleChoice.from_pretrained(tmp_path).eval()
+
+    def wanted(alignment: torch.Tensor) -> Any:
+        return theirs(
+            input_ids=batch.ids,
+            attention_mask=batch.mask.long(),
+            token_type_ids=batch.types,
+            visual_embeds=batch.regions[:, None].expand(-1, 4, -1, -1).contiguous(),
+            visual_attention_mask=batch.region_mask[:, None].expand(-1, 4, -1).contiguous().long(),
+            visual_token_type_ids=batch.kinds[:, None].expand(-1, 4, -1).contiguous(),
+            image_text_alignment=alignment.flatten(0, 1),
+            labels=batch.labels,
+        )
+
+    found = wanted(batch.alignment)  # no region has two words: their mean is our sum
+    assert torch.allclose(tuner.outputs(batch), found.logits, atol=1e-5)
+    assert tuner(batch)[LOSS].item() == pytest.approx(found.loss.item(), rel=1e-5)
+    other = wanted(batch.alignment.flip(2))
+    assert (other.logits - found.logits).abs().max() > 1e-3
+
+
+def test_answer_and_rationale_are_both_right(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for task in ("vcr-qa", "vcr-qar"):
+        assert finetune(data, task, tmp_path / task, "--epochs", 1) == 0
+    qa, qar = (tmp_path / task / "seed-9595" for task in ("vcr-qa", "vcr-qar"))
+    capfd.readouterr()
+    names = [[r["id"] for r in rows(folder / "predictions.jsonl") if r["prediction"] == r["label"]] for folder in (qa, qar)]
+    score = ["finetune", "vcr-qar", "--score", str(qar / "predictions.jsonl"), "--joint", str(qa / "predictions.jsonl")]
+    for gold in ([], [str(data / "vcr-qa")]):
+        assert cli.run([*score[:2], *gold, *score[2:]]) == 0
+        found = json.loads(capfd.readouterr().out)
+        assert found["q2ar_accuracy"] == 100 * len(set(names[0]) & set(names[1])) / 8
+        assert (found["qa_accuracy"], found["accuracy"]) == tuple(100 * len(right) / 8 for right in names)
+
+    tests = [str(folder / "predictions.test.jsonl") for folder in (qar, qa)]
+    assert (
+        cli.run(["finetune", "vcr-qar", "--score", tests[0], "--joint", tests[1], "--submission", str(tmp_path / "s.csv")]) == 0
+    )
+    first, *lines = (tmp_path / "s.csv").read_text().splitlines()
+    assert first.split(",")[:6] == ["annot_id", *(f"answer_{i}" for i in range(4)), "rationale_conditioned_on_a0_0"]
+    assert first.split(",")[-1] == "rationale_conditioned_on_a3_3"
+    assert [line.split(",")[0] for line in lines] == [f"test-{i}" for i in range(8)]
+    logits = {row["id"]: torch.tensor(row["logits"]).softmax(0).tolist() for test in tests for row in rows(Path(test))}
+    wanted = [*logits["test-3"], *(x for i in range(4) for x in logits[f"test-3-a{i}"])]
+    assert [float(x) for x in lines[3].split(",")[1:]] == pytest.approx(wanted, rel=1e-4)
+
+    fewer = tmp_path / "fewer.jsonl"
+    fewer.write_text("".join((qa / "predictions.jsonl").read_text().splitlines(True)[1:]))
+    assert cli.run([*score[:-1], str(fewer)]) == 65
+    assert "1 questions are only in one of vcr-qa's and vcr-qar's predictions, the first 'val-0'" in capfd.readouterr().err
+    assert cli.run([*score[:-1], tests[1], "--submission", str(tmp_path / "t.csv")]) == 65
+    assert not (tmp_path / "t.csv").exists()
+    assert "40 questions are only in one" in capfd.readouterr().err
+    assert cli.run(["finetune", "vcr-qa", *score[2:]]) == 2
+    assert "--joint" in capfd.readouterr().err
+
+
+def test_regions_that_are_not_the_objects_are_refused(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pictures = save_vcr(tmp_path / "vcr-qa")
+
+    def said(labels: dict[str, list[str]] | None, *flags: object) -> str:
+        save_pictures(tmp_path / "x.npy", pictures, labels=labels)
+        assert finetune(data, "vcr-qa", tmp_path / "run", "--regions", tmp_path / "x.npy", *flags) != 0
+        for file in tmp_path.glob("x.*"):
+            file.unlink()
+        return capfd.readouterr().err
+
+    text = said({name: ["person", "dog", "grid", "grid"] for name in pictures})
+    assert "x.npy begin with person, dog, grid, its objects are person, person, dog" in text
+    assert "train.jsonl:1" in text
+    assert "begin with none with a name" in said(None)
+    assert "sees the regions that its texts name" in said(None, "--boxes", 3)
+    pictures.pop("lsmdc_3015_TINY/val-2@0.jpg")
+    text = said({name: [*OBJECTS, "grid"] for name in pictures})
+    assert "val.jsonl:3" in text
+    assert "no regions of it" in text
 
 
 # --------------------------------------------------------------------------------------------------------------------- VQA

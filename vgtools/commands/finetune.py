@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from vgtools.commands.options import Device, Offline, Quiet, Restart, choice, ru
 if TYPE_CHECKING:
     from vgtools.checkpoint import Encoder
     from vgtools.finetuning import FineTuner
-    from vgtools.tasks import Task
+    from vgtools.tasks import Example, Task
 
 Flag = typer.Option
 
@@ -37,6 +37,12 @@ def finetune(
     ] = None,
     score: Annotated[
         str | None, Flag(metavar="FILE", help="Score this predictions.jsonl again, without a model; gold by --dev or DATA.")
+    ] = None,
+    joint: Annotated[
+        str | None, Flag(metavar="FILE", help="vcr-qar, with --score: vcr-qa's predictions of the same questions, for Q→AR.")
+    ] = None,
+    submission: Annotated[
+        str | None, Flag(metavar="FILE", help="With --score and --joint of test files: write the CSV of VCR's leaderboard.")
     ] = None,
     train: Annotated[str | None, Flag(metavar="FILE", help="Train on this file, not on DATA's.")] = None,
     dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on this file, not on DATA's.")] = None,
@@ -77,9 +83,9 @@ def finetune(
     The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers opens, predictions.jsonl, and
     for MNLI's second dev set and test files predictions.SPLIT.jsonl. Scores of saved predictions need no model: --score.
 
-    Tasks with pictures (nlvr2, vqa, flickr30k-grounding) learn on a VisualBERT of vg pretrain --system visualbert, or on a BERT
-    that never saw a picture, and on region features of the same backbone as its own: --regions. Regions name pictures as their
-    files are called.
+    Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of vg pretrain --system
+    visualbert, or on a BERT that never saw a picture, and on region features of the same backbone as its own: --regions.
+    Regions name pictures as their files are called. VCR's begin with the boxes of vg prepare vcr.
 
     Batches hold neighbours in length, so that little is padding. Where memory does not suffice they are cut into halves,
     whose gradients add up to the same step.
@@ -96,6 +102,8 @@ def finetune(
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o nlvr2.visualbert
 
+        vg finetune vcr-qar --score qar.run/seed-9595/predictions.jsonl --joint qa.run/seed-9595/predictions.jsonl
+
         vg finetune rte --score rte.bert/seed-9595/predictions.jsonl
     """
     from vgtools import io
@@ -107,8 +115,16 @@ def finetune(
     if name is None:
         raise typer.BadParameter("name a task, for example sst-2; --list shows them", param_hint="TASK")
     task = find_task(name)
+    if joint is not None and (score is None or task.name != "vcr-qar"):
+        raise typer.BadParameter("joins vcr-qa's predictions to those of vcr-qar that --score names", param_hint="--joint")
+    if submission is not None and joint is None:
+        raise typer.BadParameter("needs --score and --joint, the predictions of both test files", param_hint="--submission")
+    if score is not None and joint is not None and submission is not None:
+        _submit(score, joint, submission)
+        return
     if score is not None:
-        _score(task, score, dev or (None if data is None else str(Path(data) / task.files["dev"])), null_threshold)
+        gold = dev or (None if data is None else str(Path(data) / task.files["dev"]))
+        _score(task, score, gold, null_threshold, joint)
         return
     for value, flag in ((encoder, "--encoder"), (output, "--output")):
         if value is None:
@@ -126,6 +142,10 @@ def finetune(
     for given, flag in ((regions, "--regions"), (boxes, "--boxes")):
         if given is not None and not task.images:
             raise typer.BadParameter(f"is about tasks with pictures; {task.name} has none", param_hint=flag)
+    if boxes is not None and task.kind == "choice":
+        raise typer.BadParameter(
+            f"{task.name} sees the regions that its texts name, and the whole picture", param_hint="--boxes"
+        )
     if answers is not None and task.kind != "answer":
         raise typer.BadParameter(f"is about vqa; {task.name} has its own labels", param_hint="--answers")
     choice(dtype, ("float32", "bfloat16"), "--dtype")
@@ -183,17 +203,36 @@ def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"{row['task']}  {row['title']}, {row['kind']}", *(f"    {k:9}{v}" for k, v in lines.items()), sep="\n")
 
 
-def _score(task: Task, path: str, gold: str | None, threshold: float) -> None:
+def _score(task: Task, path: str, gold: str | None, threshold: float, joint: str | None) -> None:
     """Print the scores of saved predictions; imports no torch."""
     from vgtools import io
-    from vgtools.predictions import read_predictions, score_predictions, with_answers
+    from vgtools.predictions import gather, joint_scores, read_predictions, score_predictions, with_answers
     from vgtools.tasks import read_examples
 
     rows = with_answers(read_predictions(task, path))
     at = threshold if task.name == "squad-2.0" and all("no_answer" in row for row in rows) else None
-    examples = None if gold is None else read_examples(task, gold)
-    found = score_predictions(task, rows, examples, threshold=at, file=path)
+
+    def asked(name: str) -> Iterator[Example] | None:
+        return None if gold is None else read_examples(name, gold)
+
+    found = score_predictions(task, rows, asked(task.name), threshold=at, file=path)
+    if joint is not None:
+        answers = gather("vcr-qa", read_predictions("vcr-qa", joint), asked("vcr-qa"), file=joint)
+        found |= joint_scores(answers, gather(task, rows, asked(task.name), file=path), joint)
     io.open_stream("-").write(io.dumps({"task": task.name, **found}))
+
+
+def _submit(rationales: str, answers: str, output: str) -> None:
+    """Write the predictions of VCR's test files as its leaderboard takes them."""
+    from vgtools import io
+    from vgtools.predictions import read_predictions, submission
+
+    target = None if output == "-" else io.final_path(output, [rationales, answers])
+    text = submission(read_predictions("vcr-qa", answers), read_predictions("vcr-qar", rationales), answers).encode()
+    if target is None:
+        io.open_stream("-").write(text)
+    else:
+        io.atomic_write(target, text)
 
 
 def _files(task: Task, data: str | None, given: Mapping[str, str | None], no_test: bool) -> dict[str, str]:

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vgtools import finetuning
 from vgtools.checkpoint import Encoder, check_same, fingerprint, read_config, read_run, save_pretrained
-from vgtools.encoding import Inputs, predictions
+from vgtools.encoding import Inputs, predictions, special_frame
 from vgtools.finetuning import LOSS, Split, outputs_of
 from vgtools.io import DataError, atomic_write
 from vgtools.nn import special_id
@@ -33,9 +33,11 @@ from vgtools.regions import Regions, RegionSet, backbone_of, iou, open_regions
 from vgtools.systems.visualbert import VisualBert, VisualBertConfig, is_visualbert, load_visualbert, named_for_transformers
 from vgtools.tasks import Example, ReadStats, Task, read_examples
 from vgtools.text import tokenize
-from vgtools.visual_tasks import Pictures, VisualExample, soft_targets
+from vgtools.visual_tasks import Link, Pictures, SceneExample, VisualExample, soft_targets
 
 Array = np.ndarray[Any, Any]
+
+_CHUNK = 4096  # examples tokenised at a time
 
 
 # ----------------------------------------------------------------------------------------------------------------- what is seen
@@ -62,14 +64,18 @@ class Sight:
         found = self.regions.of(image)
         if self.boxes is None or len(found) <= self.boxes:
             return found
-        kept = np.sort(np.argsort(-found.confidence, kind="stable")[: self.boxes])
-        labels = None if found.labels is None else [found.labels[i] for i in kept]
-        return RegionSet(found.features[kept], found.boxes[kept], found.confidence[kept], labels, found.width, found.height)
+        return pick(found, np.sort(np.argsort(-found.confidence, kind="stable")[: self.boxes]))
 
     def config(self) -> dict[str, Any]:
         """Return what of it decides the weights."""
         found = {"regions": self.regions.manifest["files"], "boxes": self.boxes}
         return found | ({"answers": hashlib.sha256("\n".join(self.answers).encode()).hexdigest()} if self.answers else {})
+
+
+def pick(found: RegionSet, kept: Array) -> RegionSet:
+    """Return some of a picture's regions."""
+    labels = None if found.labels is None else [found.labels[i] for i in kept]
+    return RegionSet(found.features[kept], found.boxes[kept], found.confidence[kept], labels, found.width, found.height)
 
 
 def open_sight(ref: str, path: str, boxes: int | None = None, answers: tuple[str, ...] = ()) -> Sight:
@@ -103,6 +109,8 @@ class VisualInputs:
         phrases: grounding, the numbers of the examples that are phrases of each unit, a caption.
         places: grounding, the last token of each of those phrases.
         golds: grounding, their boxes, in the pixels of the regions.
+        seen: VCR, the regions of the picture that each unit sees.
+        links: VCR, a row for each word that names an object: its sequence, the region among those seen, its first token.
     """
 
     text: Inputs
@@ -111,6 +119,8 @@ class VisualInputs:
     phrases: list[list[int]] | None = None
     places: list[list[int]] | None = None
     golds: list[list[Array]] | None = None
+    seen: list[Array] | None = None
+    links: Array | None = None  # (W, 3), by sequence
 
     def __len__(self) -> int:
         return len(self.text)
@@ -165,7 +175,70 @@ def read_split(
         if all(example.answers for example in part.examples):
             targets = [soft_targets(example.answers, known) for example in part.examples]
     part.inputs = VisualInputs(text, images, targets)
+    if task.kind == "choice":
+        seen = _objects(part, images, sight, path)
+        part.inputs = VisualInputs(text, images, seen=seen, links=_links(part, encoder, text, seen))
     return part
+
+
+def _objects(part: Split, images: list[tuple[str, ...]], sight: Sight, path: str) -> list[Array]:
+    """Return the regions that each question of VCR is about, and those that are none of the picture's objects: the whole of it.
+
+    Raises:
+        DataError: the regions of a picture do not begin with its objects.
+
+    Source: Li et al. 2020, released code.
+    """
+    found, known = list[Array](), dict[str, tuple[tuple[str, ...], int]]()
+    for example, (image,) in zip(part.examples, images, strict=True):
+        assert isinstance(example, SceneExample)
+        if image not in known:
+            regions, count = sight.regions.of(image), len(example.objects)
+            known[image] = tuple(regions.labels or ())[:count], len(regions)
+        labels, total = known[image]
+        if labels != example.objects:
+            raise DataError(
+                f"the regions of {image!r:.80} in {sight.regions.path} begin with {', '.join(labels) or 'none with a name'}, "
+                f"its objects are {', '.join(example.objects)}; extract all boxes of vg prepare vcr, and those first",
+                path,
+                example.line,
+            )
+        found.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
+    return found
+
+
+def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Array:
+    """Return which word names which region, (W, 3) as `VisualInputs` says; words that are cut off name none.
+
+    Source: Li et al. 2020, appendix B.2, and its released code: the first sub-word of each such word.
+    """
+    before, behind = len(encoder.prefix), len(encoder.suffix)
+    between = len(special_frame(encoder.tokenizer).pair[1])
+    rows = list[tuple[int, int, int]]()
+    for start in range(0, len(part.examples), _CHUNK):
+        examples = part.examples[start : start + _CHUNK]
+        firsts = tokenize(encoder.tokenizer, [e.text for e in examples])
+        seconds = tokenize(encoder.tokenizer, [choice for e in examples for choice in e.choices])
+        for i, example in enumerate(examples):
+            assert isinstance(example, SceneExample)
+            place = {region: at for at, region in enumerate(seen[start + i].tolist())}
+            for c, links in enumerate(example.links[1:]):
+                row = (start + i) * text.each + c
+                second, end = int(text.second[row]), int(text.starts[row + 1] - text.starts[row]) - behind
+                found = _named(firsts.row(i)[1], example.links[0], before, second - between)
+                found += _named(seconds.row(i * text.each + c)[1], links, second, end)
+                rows += [(row, place[region], token) for region, token in found]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tuple[int, int]]:
+    """Return (region, token) of the words that name one; the text's tokens stand from `begin`, those from `end` are cut off."""
+    found = list[tuple[int, int]]()
+    for first, last, region in links:
+        touched = np.flatnonzero((spans[:, 0] < last) & (spans[:, 1] > first))
+        if len(touched) and begin + touched[0] < end:
+            found.append((region, begin + int(touched[0])))
+    return found
 
 
 def _read_phrases(task: Task, name: str, path: str, encoder: Encoder, settings: Mapping[str, Any], sight: Sight) -> Split:
@@ -229,13 +302,15 @@ def _with_mask(text: Inputs, mask: int) -> Inputs:
 class Batch(NamedTuple):
     """Units to learn from; the loss is the sum over them, divided by `whole`, so that halves add up to the whole."""
 
-    ids: Tensor  # (B, T) int64
-    mask: Tensor  # (B, T) bool, False at padding
+    ids: Tensor  # (B, T) int64; VCR: (B, C, T)
+    types: Tensor  # likewise, 1 in the second text
+    mask: Tensor  # likewise, bool, False at padding
     regions: Tensor  # (B, R, D) float32
     region_mask: Tensor  # (B, R) bool
     kinds: Tensor  # (B, R) int64, segments: which of its pictures a region is of
     labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) float32 scores; grounding: (B, P, R) float32 shares of the regions
     places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
+    alignment: Tensor | None  # (B, C, R, A) int64 VCR: the tokens that name each region, -1 for none
     whole: float
 
 
@@ -245,8 +320,11 @@ def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: 
     Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a single picture has segment 1, as
         in pretraining.
     """
-    text = finetuning.collate(inputs.text, units, pad, False, device)
+    text = finetuning.collate(inputs.text, units, pad, True, device)
+    assert text.segments is not None
     shown = [[sight.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
+    if inputs.seen is not None:
+        shown = [[pick(each[0], inputs.seen[unit])] for each, unit in zip(shown, units.tolist(), strict=True)]
     most = max(sum(map(len, each)) for each in shown)
     regions = np.zeros((len(units), most, sight.regions.width), np.float32)
     kinds = np.full((len(units), most), -1, np.int64)
@@ -280,7 +358,22 @@ def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: 
                 shares[row, number, : len(boxes)] = covering(boxes, gold)
         places, labels = tensor(where), tensor(shares)
     seen = (tensor(regions), tensor(kinds >= 0), tensor(kinds.clip(min=0)))
-    return Batch(text.ids, text.mask.bool(), *seen, labels, places, whole)
+    alignment = None if inputs.links is None else tensor(_alignment(inputs, inputs.links, units, most))
+    return Batch(text.ids, text.segments, text.mask.bool(), *seen, labels, places, alignment, whole)
+
+
+def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> Array:
+    """Return (B, C, R, A) the tokens that name each of R regions, -1 for none."""
+    each = inputs.text.each
+    found: list[list[int]] = [[] for _ in range(len(units) * each * most)]
+    for row, unit in enumerate(units.tolist()):
+        first, last = np.searchsorted(links[:, 0], (unit * each, (unit + 1) * each))
+        for sequence, region, token in links[first:last].tolist():
+            found[(row * each + sequence - unit * each) * most + region].append(token)
+    array = np.full((len(found), max(1, *map(len, found))), -1, np.int64)
+    for row, tokens in enumerate(found):
+        array[row, : len(tokens)] = tokens
+    return array.reshape(len(units), each, most, -1)
 
 
 def covering(boxes: Array, gold: Array) -> Array:
@@ -349,7 +442,9 @@ class VisualTuner(nn.Module):
         self.model, self.dropout = model, nn.Dropout(float(config.hidden_dropout_prob))
         width = int(config.hidden_size)
         self.head: nn.Module = (
-            PhraseAttention(width, int(config.num_attention_heads)) if task.kind == "ground" else nn.Linear(width, task.classes)
+            PhraseAttention(width, int(config.num_attention_heads))
+            if task.kind == "ground"
+            else nn.Linear(width, 1 if task.kind == "choice" else task.classes)
         )
         for part in self.head.modules():
             if isinstance(part, nn.Linear):
@@ -360,7 +455,9 @@ class VisualTuner(nn.Module):
         """Return (B, C) logits; grounding: (B, P, R) log shares of the attention."""
         kind = batch.ids.device.type
         with torch.autocast(kind, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext():
-            states = self.model.states(batch.ids, None, batch.mask, batch.regions, batch.region_mask, batch.kinds)
+            if batch.alignment is not None:
+                return self._choose(batch, batch.alignment)
+            states = self.model.states(batch.ids, batch.types, batch.mask, batch.regions, batch.region_mask, batch.kinds)
             if batch.places is not None:
                 count = batch.ids.shape[1]
                 return self.head(states[:, :count], states[:, count:], batch.places, batch.region_mask)  # type: ignore[no-any-return]
@@ -369,6 +466,15 @@ class VisualTuner(nn.Module):
             else:
                 pooled = self.model.pool(states)
             return self.head(self.dropout(pooled)).float()  # type: ignore[no-any-return]
+
+    def _choose(self, batch: Batch, alignment: Tensor) -> Tensor:
+        """Return (B, C) logits of choices, each of which is a sequence of its own beside the same regions."""
+        each = batch.ids.shape[1]
+        text = (x.flatten(0, 1) for x in (batch.ids, batch.types, batch.mask))
+        seen = (x.repeat_interleave(each, 0) for x in (batch.regions, batch.region_mask, batch.kinds))
+        pooled = self.model.pool(self.model.states(*text, *seen, alignment.flatten(0, 1)))
+        found: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
+        return found
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss: cross entropy; VQA: the Kullback-Leibler divergence from the answers' scores, as they are."""
@@ -489,11 +595,18 @@ def answers(task: Task, examples: Sequence[Example], known: Sequence[str], outpu
 
 
 def to_transformers(tuner: VisualTuner) -> Any:
-    """Return a network that learnt a task as transformers' VisualBERT for visual reasoning or question answering.
+    """Return a network that learnt a task as transformers' VisualBERT for visual reasoning, question answering or choices.
 
     Of phrase grounding it is the VisualBERT alone: transformers' class for it has one head, as the published code.
+
+    Deviation: a region of VCR gets the sum of the positions of its words, as in the paper; transformers takes their mean.
     """
-    from transformers import VisualBertForQuestionAnswering, VisualBertForVisualReasoning, VisualBertModel
+    from transformers import (
+        VisualBertForMultipleChoice,
+        VisualBertForQuestionAnswering,
+        VisualBertForVisualReasoning,
+        VisualBertModel,
+    )
 
     tensors = {named_for_transformers(name): t.detach().cpu() for name, t in tuner.model.state_dict().items()}
     if tuner.task.kind == "ground":
@@ -502,9 +615,9 @@ def to_transformers(tuner: VisualTuner) -> Any:
         return bare
 
     names = tuner.task.labels
-    config = tuner.model.their_config(
-        id2label=dict(enumerate(names)), label2id={name: number for number, name in enumerate(names)}
-    )
-    theirs = (VisualBertForQuestionAnswering if tuner.task.kind == "answer" else VisualBertForVisualReasoning)(config).eval()
+    named = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    config = tuner.model.their_config(**(named if names else {}))
+    heads = {"answer": VisualBertForQuestionAnswering, "choice": VisualBertForMultipleChoice}
+    theirs = heads.get(tuner.task.kind, VisualBertForVisualReasoning)(config).eval()
     theirs.load_state_dict(tensors | {f"cls.{name}": t.detach().cpu() for name, t in tuner.head.state_dict().items()})
     return theirs
