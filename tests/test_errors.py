@@ -7,7 +7,7 @@ import errno
 import pytest
 import torch
 
-from vgtools.errors import file_error, is_out_of_memory
+from vgtools.errors import file_error, is_out_of_memory, plain
 
 
 def test_a_full_standard_output_is_named() -> None:
@@ -29,3 +29,7 @@ def test_a_full_standard_output_is_named() -> None:
 )
 def test_a_lack_of_memory_is_told_from_other_errors(error: Exception, is_memory: bool) -> None:
     assert is_out_of_memory(error) == is_memory
+
+
+def test_terminal_escapes_in_messages_are_written_out() -> None:
+    assert plain("a\x1b]8;;x\x07b\u202ec é") == "a\\x1b]8;;x\\x07b\\u202ec é"

@@ -15,7 +15,7 @@ from vgtools.cli import COMMANDS
 ROOT = Path(__file__).parents[1]
 # Lower layers first; a module may import from its own layer or a lower one, systems not from each other's papers.
 LAYERS = [
-    {"io", "errors", "process"},
+    {"io", "output", "errors", "process"},
     {
         "checkpoint",
         "images",

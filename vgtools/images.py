@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from vgtools.decoding import DECODER, MAX_PIXELS, decode
 from vgtools.errors import is_out_of_memory
 from vgtools.folding import fold_norms
-from vgtools.io import DataError, Exit, Output, dumps, manifest_path, read_json
+from vgtools.io import DataError, Exit, dumps, manifest_path, read_json
+from vgtools.output import Output
 from vgtools.sources import ImageError, Item, Source, add_stamp, id_fault
 
 # -------------------------------------------------------------------------------------------------------------- features

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vgtools.io import DataError, Exit, Output, dumps, open_read, plain, read_lines, storable
+from vgtools.io import DataError, Exit, dumps, open_read, plain, read_lines, storable
 from vgtools.jsonstream import json_items
+from vgtools.output import Output
 
 Row = dict[str, Any]
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, Output, dumps, open_npy, read_jsonl, read_manifest, require
+from vgtools.io import DataError, Exit, dumps, open_npy, read_jsonl, read_manifest, require
+from vgtools.output import Output
 
 Array = np.ndarray[Any, Any]
 

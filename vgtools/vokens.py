@@ -24,6 +24,7 @@ import numpy as np
 
 from vgtools import io
 from vgtools.io import DataError, Exit
+from vgtools.output import Output
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
 _flat = chain.from_iterable
@@ -159,7 +160,7 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
 
 
 class VokenWriter:
-    """Write voken rows as jsonl (`-`, `.gz`, `.zst` too) or packed (`.npy`), by the suffix; resumes like `io.Output`.
+    """Write voken rows as jsonl (`-`, `.gz`, `.zst` too) or packed (`.npy`), by the suffix; resumes like `Output`.
 
     Args:
         path: what `-o` says.
@@ -192,7 +193,7 @@ class VokenWriter:
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
-        self._out = io.Output(files, config, npy=forms, inputs=inputs, restart=restart)
+        self._out = Output(files, config, npy=forms, inputs=inputs, restart=restart)
         self.counts: dict[str, int] = {"rows": 0, "tokens": 0}
 
     def __enter__(self) -> VokenWriter:

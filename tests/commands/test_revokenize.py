@@ -22,6 +22,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from vgtools import io
 from vgtools.cli import run
 from vgtools.io import DataError
+from vgtools.output import Output
 from vgtools.systems.revokenization import revokenize
 from vgtools.text import tokenize
 from vgtools.vokens import VokenWriter
@@ -471,7 +472,7 @@ def test_a_terminal_and_no_file_prints_the_help(vg: Runner, target: tuple[Path, 
 
 def test_the_bank_is_not_lost_on_the_way(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
     rows = jsonl(rows_of(source, ["abc"]))
-    with io.Output([tmp_path / "in.jsonl"], {"index_sha256": {"vg.faiss": {"sha256": "0"}}}) as out:
+    with Output([tmp_path / "in.jsonl"], {"index_sha256": {"vg.faiss": {"sha256": "0"}}}) as out:
         out.write(rows)
         out.finish(kind="vokens", count=77)
     assert vg("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "out.jsonl").returncode == 0

@@ -39,6 +39,7 @@ def build_index(
         raise typer.BadParameter(f"{output!r} must end in .faiss", param_hint="-o")
     from vgtools import io
     from vgtools.checkpoint import check_same
+    from vgtools.output import Output
     from vgtools.retrieval import FLAT, METRIC, make_index, recall_at_1, serialize
     from vgtools.systems.vokenizer import embed_bank, open_matcher, vocabulary_queries
 
@@ -48,7 +49,7 @@ def build_index(
     config = {"command": "build-index", "features": features.manifest["files"], "matcher": loaded.fingerprint,
               "factory": factory, "limit": limit}  # fmt: skip
     ids_file = str(Path(output).with_suffix(".ids"))
-    with io.Output([output, ids_file], config, inputs=[feats], restart=restart) as out:
+    with Output([output, ids_file], config, inputs=[feats], restart=restart) as out:
         if out.complete:
             if not quiet:
                 print(f"vg build-index: {output} is up to date", file=sys.stderr)
