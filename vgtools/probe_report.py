@@ -11,11 +11,11 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -181,11 +181,76 @@ def pattern_figure(records: Sequence[Record]) -> Board | None:
     return board
 
 
+def dependency_figure(records: Sequence[Record]) -> Board | None:
+    """Return how well the best head finds the words of each relation, with intervals, beside the offset and the classifier."""
+    words = [r for r in _of(records, "dependency") if r["accuracy"] is not None]
+    if not words:
+        return None
+    names = list(dict.fromkeys(r["relation"] for r in words))
+    tried = {r["relation"]: r for r in _of(records, "classifier")}
+    left, top, wide, tall = 150, 84, 470, 44
+    board = Board(720, top + tall * len(names) + 44, "Dependency relations found by the best head")
+    board.text(24, 30, "Dependency relations: words whose head or dependent is found", bold=True, size=14)
+    marks = [("to head", ACCENT, "word attends to its head"), ("to dependent", COLOURS[0], "head attends to the word")]
+    x = 24.0
+    for _, colour, words_of in [*marks, *([("", COLOURS[4], "classifier")] if tried else [])]:
+        board.dot(x + 4, 52, 4, colour)
+        board.text(x + 14, 56, words_of, SOFT, 11)
+        x += 32 + 6.2 * len(words_of)
+    board.line(x + 4, 46, x + 4, 58, INK)
+    board.text(x + 12, 56, "best offset", SOFT, 11)
+    bottom = top + tall * len(names)
+    for share in range(0, 101, 20):
+        at = left + wide * share / 100
+        board.line(at, top - 8, at, bottom)
+        board.text(at, bottom + 18, f"{share} %" if share == 100 else str(share), SOFT, 11, "middle")
+
+    def draw(record: Record, y: float, colour: str, label: str) -> None:
+        low, at, high = (left + wide * record[key] / 100 for key in ("low", "accuracy", "high"))
+        board.line(low, y, high, y, colour)
+        hint = f"{label}: {_measured(record)} %"
+        board.dot(at, y, 4, colour, hint)
+        board.text(left + wide + 14, y + 4, label, SOFT, 10)
+
+    for row, name in enumerate(names):
+        y = top + tall * row + 8
+        own = {r["direction"]: r for r in words if r["relation"] == name}
+        first = next(iter(own.values()))
+        board.text(left - 12, y + 16, _short_name(first), anchor="end")
+        base = left + wide * first["baseline"] / 100
+        board.line(base, y - 5, base, y + tall - 17, INK)
+        for n, (direction, colour, _) in enumerate(marks):
+            if direction in own:
+                draw(own[direction], y + 11 * n, colour, f"{own[direction]['head']} {direction}")
+        if name in tried:
+            draw(tried[name], y + 22, COLOURS[4], "classifier")
+    return board
+
+
+def _short_name(record: Record) -> str:
+    name = _name(record)
+    return name if len(name) <= 20 else name[:19] + "…"
+
+
+# File, name on the page, and what draws it.
+FIGURES: tuple[tuple[str, str, Callable[[Sequence[Record]], Board | None]], ...] = (
+    ("entity", "Heads by layer", entity_figure),
+    ("relations", "Relations by layer", relation_figure),
+    ("dependencies", "Dependency relations", dependency_figure),
+    ("patterns", "What heads look at", pattern_figure),
+    ("heads", "Distances of heads", head_map),
+)
+
 # ----------------------------------------------------------------------------------------------------------------- tables
 
 
-def _row(cells: Iterable[object]) -> str:
-    return "| " + " | ".join(readable(str(c)).replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+class Table(NamedTuple):
+    """Numbers with a title, ready for Markdown or for the page."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
 
 
 def _percent(value: Any, low: Any = None, high: Any = None) -> str:
@@ -194,54 +259,87 @@ def _percent(value: Any, low: Any = None, high: Any = None) -> str:
     return f"{value:.2f}" + ("" if low is None else f" ({low:.1f} to {high:.1f})")
 
 
-def tables(records: Sequence[Record]) -> str:
-    """Return the results as Markdown tables: the summary, layers, Table 2, and the text-side probes."""
-    out = list[str]()
+def _measured(record: Record, name: str = "accuracy") -> str:
+    """Return a share with its interval, as far as a record has them."""
+    ends = ("low", "high") if name == "accuracy" else (f"{name}_low", f"{name}_high")
+    return _percent(record[name], *(record.get(end) for end in ends))
+
+
+def _p(record: Record) -> str:
+    return f"{record['p']:.2g}" if "p" in record else "–"
+
+
+def results(records: Sequence[Record]) -> list[Table]:
+    """Return what was found as tables: the summary, layers, Table 2, and the text-side probes."""
+    found = list[Table]()
     for s in _of(records, "summary"):
-        level = f"{100 * s['level']:g} %"
-        out += ["## Entity grounding", "", _row(("", f"accuracy, % ({level} interval)")), "|---|---|"]
         chosen = "none is active" if s["head"] is None else f"{s['head']}, chosen on {s['selected_on']}"
-        out.append(_row((f"best active head: {chosen}", _percent(s["accuracy"], s.get("low"), s.get("high")))))
-        out.append(_row(("most confident region", _percent(s["baseline"], s.get("baseline_low"), s.get("baseline_high")))))
-        if s["head"] is not None:
-            gain = _percent(s["difference"], s["difference_low"], s["difference_high"])
-            out.append(_row((f"difference, p = {s['p']:.2g}", gain)))
-        out.append(_row(("upper bound: some region is right", _percent(s["upper_bound"]))))
-        counts = f"{s['entities']:,} entities, {s['captions']:,} captions, {s['photos']:,} photos"
-        out += ["", f"{counts}; {s['active_heads']} of {s['layers'] * s['heads']} heads are active.", ""]
-    layers = _of(records, "layer")
-    if layers:
-        out += [_row(("layer", "best", "head", "best active", "mean", "active heads", "to regions, %")), "|---" * 7 + "|"]
-        out += [
-            _row((r["layer"], _percent(r["best"]), r["best_head"], _percent(r["best_active"]), _percent(r["mean"]),
-                  r["active_heads"], _percent(r["attention"])))
-            for r in layers
-        ]  # fmt: skip
-        out.append("")
-    relations = _of(records, "relation")
-    if relations:
-        out += [
-            "## Syntactic grounding",
-            "",
-            _row(("type", "entity is", "pairs", "baseline", "acc", "head", "p")),
-            "|---" * 7 + "|",
+        rows = [
+            (f"best active head: {chosen}", _measured(s)),
+            ("most confident region", _measured(s, "baseline")),
+            *([(f"difference, p = {_p(s)}", _measured(s, "difference"))] if s["head"] is not None else []),
+            ("upper bound: some region is right", _percent(s["upper_bound"])),
         ]
-        out += [
-            _row((_name(r), r["entity"], f"{r['pairs']:,}", _percent(r["baseline"]),
-                  _percent(r["accuracy"], r.get("low"), r.get("high")), r["head"] or "–", f"{r['p']:.2g}" if "p" in r else "–"))
-            for r in relations
-        ]  # fmt: skip
-        out.append("")
-    words = _of(records, "dependency")
-    if words:
-        head = ("relation", "direction", "words", "head", "accuracy", "best offset", "its accuracy")
-        out += ["## Dependency relations between words", "", _row(head), "|---" * 7 + "|"]
-        out += [
-            _row((_name(r), r["direction"], f"{r['words']:,}", r["head"], _percent(r["accuracy"]), r["offset"],
-                  _percent(r["offset_accuracy"])))
-            for r in words
-        ]  # fmt: skip
-        out.append("")
+        counts = f"{s['entities']:,} entities, {s['captions']:,} captions, {s['photos']:,} photos"
+        note = f"{counts}; {s['active_heads']} of {s['layers'] * s['heads']} heads are active."
+        found.append(Table("Entity grounding", ("", f"accuracy, % ({100 * s['level']:g} % interval)"), rows, note))
+    layers = [
+        (str(r["layer"]), _percent(r["best"]), r["best_head"], _percent(r["best_active"]), _percent(r["mean"]),
+         str(r["active_heads"]), _percent(r["attention"]))
+        for r in _of(records, "layer")
+    ]  # fmt: skip
+    head: tuple[str, ...] = ("layer", "best", "head", "best active", "mean", "active heads", "to regions, %")
+    found.append(Table("Entity grounding by layer", head, layers))
+    relations = [
+        (_name(r), r["entity"], f"{r['pairs']:,}", _measured(r, "baseline"), _measured(r), r["head"] or "–", _p(r))
+        for r in _of(records, "relation")
+    ]
+    found.append(Table("Syntactic grounding", ("type", "entity is", "pairs", "baseline", "acc", "head", "p"), relations))
+    words = [
+        (
+            _name(r),
+            r["direction"],
+            f"{r['words']:,}",
+            r["head"] or "–",
+            _measured(r),
+            _offset(r),
+            _measured(r, "baseline"),
+            _p(r),
+        )
+        for r in _of(records, "dependency")
+    ]
+    note = "p is that of the difference to the offset" + (
+        "; head and offset were chosen on other sentences." if _elsewhere(records) else ", corrected over all heads."
+    )
+    head = ("relation", "direction", "words", "head", "accuracy", "best offset", "its accuracy", "p")
+    found.append(Table("Dependency relations between words", head, words, note))
+    tried = _of(records, "classifier")
+    scores = [(_name(r), f"{r['words']:,}", _measured(r), _offset(r), _measured(r, "baseline"), _p(r)) for r in tried]
+    kind = {"attention": "attention alone", "words": "attention and words"}[tried[0]["classifier"]] if tried else ""
+    note = f"Learned on {tried[0]['trained_on']:,} other sentences, as the offsets were." if tried else ""
+    head = ("relation", "words", "accuracy", "offset", "its accuracy", "p")
+    found.append(Table(f"Heads of words, found by a classifier from {kind}", head, scores, note))
+    return [table for table in found if table.rows]
+
+
+def _offset(record: Record) -> str:
+    return "–" if record["offset"] is None else f"{record['offset']:+d}"
+
+
+def _elsewhere(records: Sequence[Record]) -> bool:
+    return any(r.get("selected_on", "the same texts") != "the same texts" for r in _of(records, "text-summary"))
+
+
+def tables(records: Sequence[Record]) -> str:
+    """Return the results as Markdown."""
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(readable(c).replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+
+    out = list[str]()
+    for table in results(records):
+        out += [f"## {table.title}", "", line(table.head), "|---" * len(table.head) + "|", *map(line, table.rows), ""]
+        out += [table.note, ""] if table.note else []
     return "\n".join(out)
 
 
@@ -454,7 +552,7 @@ def page(examples: Sequence[Example], records: Sequence[Record], title: str, cre
     environment = jinja2.Environment(loader=assets, autoescape=True, undefined=jinja2.StrictUndefined)
     style, script = (assets.get_source(environment, name)[0] for name in ("probe.css", "probe.js"))
     summary = next(iter(_of(records, "summary")), None)
-    figures = [f for f in (entity_figure(records), relation_figure(records)) if f is not None]
+    figures = [(name, board) for _, name, draw in FIGURES if (board := draw(records)) is not None]
     shown = []
     for example in examples:
         weights = example.grouped() if example.groups else np.zeros((*example.weights.shape[:2], 0))
@@ -494,7 +592,10 @@ def page(examples: Sequence[Example], records: Sequence[Record], title: str, cre
             script=Markup(script),
             script_hash=csp_hash(script),
             summary=summary,
-            figures=[Markup(f.svg().decode()) for f in figures],
+            figures=[(name, Markup(board.svg().decode())) for name, board in figures],
+            tables=[t._replace(rows=[tuple(map(readable, row)) for row in t.rows]) for t in results(records)],
+            texts=next(iter(_of(records, "text-summary")), None),
+            tried=next((r for r in reversed(_of(records, "classifier")) if r["relation"].startswith("all")), None),
             examples=shown,
             credit=readable(credit),
             data=script_json([_data(e) for e in examples]),
@@ -542,13 +643,11 @@ def save(folder: Path, records: Sequence[Record], examples: Sequence[Example], t
     """
     text = tables(records)
     files = {"probe.jsonl": b"".join(map(dumps, records)), "tables.md": text.encode()}
-    figures = {"entity": entity_figure, "relations": relation_figure, "patterns": pattern_figure, "heads": head_map}
-    boards = {name: board for name, draw in figures.items() if (board := draw(records)) is not None}
+    boards = {file: board for file, _, draw in FIGURES if (board := draw(records)) is not None}
     boards |= {f"example-{n}": example_figure(e) for n, e in enumerate(examples, 1)}
     for name, board in boards.items():
         files |= {f"{name}.svg": board.svg(), f"{name}.png": board.png()}
-    if any(r["kind"] == "summary" for r in records):
-        files["page.html"] = page(examples, records, title, credit)
+    files["page.html"] = page(examples, records, title, credit)
     for name, data in files.items():
         atomic_write(folder / name, data)
     return [folder / name for name in files]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
@@ -13,9 +15,10 @@ import pytest
 from PIL import Image
 
 from tests import tiny_probe as t
-from tests.tiny import save_encoder
+from tests.tiny import WORDS, save_encoder
 from vgtools import io
 from vgtools.cli import run
+from vgtools.systems.text_probes import Texts
 
 
 @dataclass
@@ -126,15 +129,73 @@ def test_text_alone_needs_no_regions(world: World, tmp_path: Path, capfdbinary: 
     assert {r["kind"] for r in records} == {"text-head", "dependency", "text-summary"}
     assert {p.name for p in out.iterdir()} == {
         "probe.jsonl", "probe.json", "tables.md", "patterns.svg", "patterns.png", "heads.svg", "heads.png",
+        "dependencies.svg", "dependencies.png", "page.html",
     }  # fmt: skip
     code, joint, _ = probe(capfdbinary, tmp_path / "t.txt", "--encoder", world.folder / "vb")
     assert code == 0
     assert joint[-1]["texts"] == 2
 
 
+def test_a_classifier_learns_on_one_split_and_heads_are_chosen_on_another(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
+    encoder = save_encoder(tmp_path / "bert")
+    rows = [{"text": r["text"].replace(" <b>&", ""), "split": ("a", "b", "c")[n % 3]} for n, r in enumerate(world.rows)]
+    path, parses, out = t.save_rows(tmp_path / "t.jsonl", rows), tmp_path / "t.conllu", tmp_path / "out"
+    parses.write_text(t.conllu([r["text"] for r in rows]))
+    given = [path, "--encoder", encoder, "--parser", parses, "--samples", 30, "--classifier", "attention"]
+    split = ["--split", "a", "--select-on", "b", "--train-on", "c", "-o", out]
+    code, records, err = probe(capfdbinary, *given, *split)
+    assert code == 0, err
+    tried = [r for r in records if r["kind"] == "classifier"]
+    assert tried[0]["trained_on"] == 8
+    assert tried[0]["words"] == sum(len(r["text"].split()) - 1 for r in rows if r["split"] == "a")
+    assert records[-1]["texts"] == 8
+    assert records[-1]["selected_on"] == "b"
+    assert "accuracy_where_chosen" in next(r for r in records if r["kind"] == "dependency")
+    assert io.read_manifest(out / "probe.jsonl")["config"]["train_on"] == "c"
+    page, tables = (out / "page.html").read_text(), (out / "tables.md").read_text()
+    shown = f"{tried[0]['accuracy']:.2f} ({tried[0]['low']:.1f} to {tried[0]['high']:.1f})"
+    assert shown in page
+    assert shown in tables
+    assert probe(capfdbinary, *given, *split)[1] == records, "the same twice"
+    (tmp_path / "v.txt").write_text("bam 1 2\ndis 0 1\n")
+    more = ["--classifier", "words", "--epochs", 1]
+    for extra in ([], ["--vectors", tmp_path / "v.txt"]):
+        code, other, err = probe(capfdbinary, *given, *more, *extra)
+        assert code == 0, err
+        tried = [r for r in other if r["kind"] == "classifier"]
+        assert tried[0]["classifier"] == "words"
+        assert tried[0]["trained_on"] + other[-1]["texts"] == len(rows), "without splits every text is on one side"
+    (tmp_path / "v.txt").write_text("bam 1 2\ndis 0\n")
+    code, _, err = probe(capfdbinary, *given, *more, "--vectors", tmp_path / "v.txt")
+    assert code == 65
+    assert "v.txt:2: wanted a word and 2 finite numbers" in err
+
+
+def test_a_classifier_that_cannot_go_on_leaves_the_rest(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    encoder, texts = save_encoder(tmp_path / "bert"), [f"bam dis kas {w}" for w in WORDS]
+    (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
+    sides = [x.side for x in Texts(str(tmp_path / "t.txt"), seed=0)]
+    parses = t.conllu(texts).split("\n\n")
+    last = max(n for n, side in enumerate(sides) if side == "report")
+    cut = "\n\n".join(p for n, p in enumerate(parses) if n <= last) + "\n"  # what is reported has its parses, the rest not all
+    assert "train" in sides[last:]
+    (tmp_path / "t.conllu").write_text(cut)
+    given = [tmp_path / "t.txt", "--encoder", encoder, "--parser", tmp_path / "t.conllu", "--classifier", "attention"]
+    code, records, err = probe(capfdbinary, *given, "--samples", 20, "-o", tmp_path / "out")
+    assert code == 65
+    assert "t.conllu: has no sentence for the text" in err
+    assert "has no sentence" in records[-1]["stopped"]
+    assert {r["kind"] for r in records} == {"text-head", "dependency", "text-summary"}
+    assert (tmp_path / "out" / "page.html").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
+        (["--classifier", "attention"], 2, "--classifier is about text"),
+        (["--train-on", "val"], 2, "--train-on and --vectors are about --classifier"),
         (["--select-on", "val"], 2, "--select-on names the split to choose heads on"),
         (["--split", "val", "--select-on", "val"], 2, "--select-on names the split"),
         (["--images", "x"], 2, "--images is for the page"),
@@ -226,6 +287,97 @@ def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
     assert records[-1]["captions"] == 16, "two windows of eight"
     assert "has no sentence" in records[-1]["stopped"]
     assert (out / "probe.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--classifier", "all"], "'all' is not one of attention, words"),
+        (["--classifier", "attention"], "--classifier needs --parser"),
+        (["--classifier", "attention", "--parser", "p.conllu", "--vectors", "v"], "--vectors is for --classifier words"),
+        (["--classifier", "attention", "--parser", "p.conllu", "--split", "a"], "--train-on names the split to learn from"),
+        (["--classifier", "attention", "--parser", "p.conllu", "--train-on", "a"], "--train-on names the split to learn from"),
+        (
+            ["--classifier", "attention", "--parser", "p.conllu", "--train-on", "a", "--split", "a"],
+            "--train-on names the split to learn from",
+        ),
+        (["--images", "x"], "--images is about photos"),
+    ],
+)
+def test_wrong_flags_of_the_text_side_are_named(tmp_path: Path, args: list[str], message: str, capfdbinary: Any) -> None:
+    code, records, err = probe(capfdbinary, tmp_path / "t.txt", "--encoder", "x", *args)
+    assert (code, records) == (2, [])
+    assert message in err
+
+
+@pytest.mark.parametrize("first", ["head", "second"])
+def test_a_stop_leaves_the_results_up_to_there(
+    world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    from vgtools.systems import attention_probes
+
+    monkeypatch.setattr(attention_probes, "_WINDOW", 8)
+    ask, asked = attention_probes.GroundingProbe._window, list[int]()
+
+    def window(self: Any, captions: Any) -> None:
+        asked.append(len(captions))
+        ask(self, captions)
+        if len(asked) == (1 if first == "head" else 2):
+            os.kill(os.getpid(), signal.SIGINT if first == "head" else signal.SIGTERM)
+
+    monkeypatch.setattr(attention_probes.GroundingProbe, "_window", window)
+    out = tmp_path / "out"
+    code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", out)
+    assert code == (130 if first == "head" else 75)
+    assert asked == [8] * (1 if first == "head" else 2)
+    assert records[-1]["captions"] == sum(asked)
+    assert "stopped" in records[-1]
+    assert [json.loads(line) for line in (out / "probe.jsonl").read_text().splitlines()] == records
+    assert "stopped: the results are of what was read up to there" in err
+
+
+def test_results_go_to_stdout_even_where_the_disk_is_full(
+    world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vgtools import probe_report
+
+    def full(path: Path, data: bytes) -> None:
+        raise io.DataError("no space left", path, code=io.Exit.IO)
+
+    monkeypatch.setattr(probe_report, "atomic_write", full)
+    code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", tmp_path / "out")
+    assert code == 74
+    assert records[-1]["captions"] == 24
+    assert "probe.jsonl: no space left" in err
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_attention_that_is_not_a_number_is_named(world: World, tmp_path: Path, capfdbinary: Any, late: bool) -> None:
+    from safetensors.torch import load_file, save_file
+
+    broken = t.save_visualbert(tmp_path / "broken", bypass_transformer=late)
+    tensors = load_file(broken / "model.safetensors")
+    name = next(n for n in tensors if n.endswith("encoder.layer.0.attention.self.query.weight"))
+    save_file(tensors | {name: tensors[name] * float("nan")}, broken / "model.safetensors", {"format": "pt"})
+    given = [world.given[0], "--encoder", broken, *world.given[3:], "--samples", 20]
+    (tmp_path / "t.txt").write_text("bam dis\n")
+    for args in (given, [tmp_path / "t.txt", "--encoder", broken]):
+        code, records, err = probe(capfdbinary, *args)
+        assert (code, records) == (65, [])
+        assert "attention is not a number (NaN)" in err
+
+
+def test_numbers_of_half_the_width_change_little(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    late = t.save_visualbert(tmp_path / "late", bypass_transformer=True)
+    for encoder in (late, world.folder / "vb"):
+        given = [world.given[0], "--encoder", encoder, *world.given[3:], "--samples", 20]
+        full, half = (
+            [r["attention"] for r in probe(capfdbinary, *given, "--dtype", kind)[1] if r["kind"] == "layer"]
+            for kind in ("float32", "bfloat16")
+        )
+        assert half != full, "--dtype is heeded"
+        assert half == pytest.approx(full, abs=4)
 
 
 def test_a_visualbert_without_early_fusion_has_one_layer_more(world: World, tmp_path: Path, capfdbinary: Any) -> None:

@@ -11,11 +11,12 @@ import torch
 from tokenizers import Tokenizer
 
 from tests import tiny_probe as t
-from tests.tiny import save_encoder
+from tests.tiny import WORDS, save_encoder
+from vgtools.io import DataError
 from vgtools.parses import CoNLLU
 from vgtools.systems import text_probes as probes
 from vgtools.systems.attention_probes import open_encoder
-from vgtools.systems.text_probes import TextProbe, classical_mds, divergences, surface, word_heads
+from vgtools.systems.text_probes import Text, TextProbe, Texts, classical_mds, divergences, surface, word_heads
 
 TEXTS = ["bam dis , fom .", "bamxx bam bam", "kas", "lim nut ! bas", "", "gat gat gat gat gat gat gat ?"]
 
@@ -97,7 +98,7 @@ def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str)
     conllu = tmp_path / "p.conllu"
     conllu.write_text(t.conllu([x for x in TEXTS if x]))
     probe = TextProbe(open_encoder(str(path)), CoNLLU(str(conllu)), batch_size=2, distances=4)
-    probe.run(iter([*TEXTS[:3], *TEXTS[3:]]))
+    probe.run(map(Text, TEXTS))
     found = list(probe.records(None))
     model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -140,7 +141,7 @@ def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str)
         assert r["accuracy"] == pytest.approx(wanted.max(), abs=1e-3)
         assert r["words"] == total[r["relation"]]
         assert offsets[r["relation"]][r["offset"]] == max(offsets[r["relation"]].values())
-        assert r["offset_accuracy"] == pytest.approx(100 * max(offsets[r["relation"]].values()) / r["words"], abs=1e-3)
+        assert r["baseline"] == pytest.approx(100 * max(offsets[r["relation"]].values()) / r["words"], abs=1e-3)
     summary = found[-1]
     assert (summary["texts"], summary["compared_texts"], summary["skipped"]) == (5, 4, {"text without a token": 1})
     divergence = probe.divergence()
@@ -150,12 +151,95 @@ def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str)
     assert divergence[0, -1] == pytest.approx(np.mean(pairs), rel=1e-4)
 
 
+def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
+    encoder = open_encoder(str(save_encoder(tmp_path / "e")))
+    rng = np.random.default_rng(5)
+    texts = [" ".join(rng.choice(WORDS, int(rng.integers(4, 9)), replace=False)) for _ in range(24)]
+    texts[3] = texts[2]  # equal sentences come and go together
+    sides = ["report" if n % 3 else "select" for n in range(24)]
+    file = tmp_path / "p.conllu"
+    file.write_text(t.conllu(texts))
+    parses = list(CoNLLU(str(file))(texts))
+
+    def answers(numbers: list[int]) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+        """Return for each relation and direction which head is right on which word, with the word's sentence."""
+        found = defaultdict(list)
+        for n in numbers:
+            encoded = encoder.tokenizer.encode(texts[n])
+            with torch.no_grad():
+                given = {"input_ids": torch.tensor([encoded.ids]), "attention_mask": torch.ones(1, len(encoded.ids)).long()}
+                a = torch.stack([x[0] for x in encoder.encoder.model(**given, output_attentions=True).attentions]).flatten(0, 1)
+            tokens = [[i for i, (s, e) in enumerate(encoded.offsets) if s < d and e > c and e > s] for c, d in parses[n].spans]
+            whole = torch.stack([torch.stack([a[:, w][:, :, v].sum(-1).mean(-1) for v in tokens]) for w in tokens])  # W, W, K
+            whole[range(len(tokens)), range(len(tokens))] = -1
+            for word, (head, relation) in enumerate(zip(parses[n].heads, parses[n].relations, strict=True)):
+                if head >= 0:
+                    both = [whole[word].argmax(0) == head, whole[:, word].argmax(0) == head]
+                    offsets = [head - word == o for o in range(-8, 9)]
+                    for direction, right in zip(probes.DIRECTIONS, both, strict=True):
+                        for key in (relation, "all"):
+                            found[key, direction].append((n, [*right.tolist(), *offsets]))
+        return {k: (np.array([n for n, _ in v]), np.array([x for _, x in v])) for k, v in found.items()}
+
+    report, select = (answers([n for n in range(24) if sides[n] == side]) for side in ("report", "select"))
+    probe = TextProbe(encoder, CoNLLU(str(file)), distances=0, samples=60, seed=4)
+    probe.run(map(Text, texts, sides))
+    scores, count = probe.scores["report"], 6
+    found = {(r["relation"], r["direction"]): r for r in probe.records(None, choose=True) if r["kind"] == "dependency"}
+    own = {(r["relation"], r["direction"]): r for r in probe.records(None) if r["kind"] == "dependency"}
+    assert found.keys() == report.keys()
+    for key, record in found.items():
+        row, right = report[key]
+        draws = np.stack([scores.draws(texts[n]) for n in row], 1)  # (S, words)
+        draws = draws[draws.sum(1) > 0]
+        drawn = draws @ right / draws.sum(1, keepdims=True)
+        head, offset = (int(part.sum(0).argmax()) for part in (select[key][1][:, :count], select[key][1][:, count:]))
+        assert record["head"] == f"{head // 2 + 1}-{head % 2 + 1}"
+        assert select[key][1][:, count + record["offset"] + 8].sum() == select[key][1][:, count + offset].sum()
+        base = count + record["offset"] + 8
+        for name, values, place in (("", drawn[:, head], head), ("baseline", drawn[:, base], base)):
+            low, high = np.quantile(values, [0.025, 0.975])
+            edge = f"{name}_" if name else ""
+            assert record[name or "accuracy"] == pytest.approx(100 * right[:, place].mean(), abs=1e-3)
+            assert (record[f"{edge}low"], record[f"{edge}high"]) == pytest.approx((100 * low, 100 * high), abs=1e-3)
+        low, high = np.quantile(drawn[:, head] - drawn[:, base], [0.025, 0.975])
+        assert (record["difference_low"], record["difference_high"]) == pytest.approx((100 * low, 100 * high), abs=1e-3)
+        assert record["accuracy_where_chosen"] == pytest.approx(100 * select[key][1][:, head].mean(), abs=1e-3)
+        assert own[key]["accuracy"] == pytest.approx(100 * right[:, :count].mean(0).max(), abs=1e-3)
+        assert own[key]["accuracies"] == record["accuracies"]
+    # Chosen among six heads on what is reported, a head's p-value is that of the best of six.
+    same = [k for k in own if own[k]["head"] == found[k]["head"] and own[k]["offset"] == found[k]["offset"]]
+    assert same
+    assert all(own[k]["p"] >= found[k]["p"] for k in same)
+    assert any(own[k]["p"] > found[k]["p"] for k in same)
+
+
+def test_texts_are_told_apart_by_split_or_by_hash(tmp_path: Path) -> None:
+    rows = [{"text": f"bam {n}", "split": "abc"[n % 3]} for n in range(9)]
+    file = t.save_rows(tmp_path / "x.jsonl", rows)
+    texts = Texts(str(file), {"a": "report", "c": "train"}, limit=5)
+    assert [x.text for x in texts] == ["bam 0", "bam 2", "bam 3", "bam 5", "bam 6"]
+    assert [x.text for x in texts.of("train")] == ["bam 2", "bam 5"]
+    assert texts.check() == {"report": 3, "train": 2}
+    with pytest.raises(DataError, match='has no text of the split "d"'):
+        Texts(str(file), {"a": "report", "d": "train"}).check()
+    plain = tmp_path / "x.txt"
+    plain.write_text("".join(f"bam {n % 200}\n" for n in range(400)))
+    first, other = (list(Texts(str(plain), seed=seed)) for seed in (0, 1))
+    assert [x.side for x in first[:200]] == [x.side for x in first[200:]], "equal texts are on one side"
+    assert [x.side for x in first] != [x.side for x in other]
+    assert 20 < sum(x.side == "report" for x in first[:200]) < 60
+    assert {x.side for x in Texts(str(plain))} == {"report"}
+    with pytest.raises(DataError, match=r"x.jsonl:1: the key .*split.* is missing"):
+        Texts(str(t.save_rows(file, [{"text": "bam"}])), {"a": "report"}).check()
+
+
 def test_long_texts_are_counted_and_nothing_is_still_a_result(tmp_path: Path) -> None:
     probe = TextProbe(open_encoder(str(save_encoder(tmp_path / "e", positions=16))), distances=0)
-    probe.run(iter(["bam " * 20, " "]))
+    probe.run(map(Text, ["bam " * 20, " "]))
     assert list(probe.records()) == [
         {
-            "kind": "text-summary", "texts": 0, "tokens": 0, "layers": 3, "heads": 2, "compared_texts": 0,
+            "kind": "text-summary", "texts": 0, "tokens": 0, "layers": 3, "heads": 2, "compared_texts": 0, "level": 0.95,
             "skipped": {"text longer than the encoder": 1, "text without a token": 1},
         }
     ]  # fmt: skip

@@ -592,7 +592,21 @@ class GroundingProbe:
             at, begin, end, golds = (torch.from_numpy(x).to(head.device) for x in (row, first, last, hits))
             golds = golds[:, : batch.regions.shape[1]]
             right, mass = answers(chain([head], layers), batch, at, begin, end, golds, self.reduce)
+        check_finite(mass)
         return right.flatten(1).cpu().numpy(), mass.flatten(1).cpu().numpy()
+
+
+def check_finite(weights: Tensor) -> None:
+    """Refuse attention that is not a number: it would make every head's answer its first region.
+
+    Raises:
+        DataError: the model is damaged, or its numbers have too few digits.
+    """
+    if not torch.isfinite(weights).all():
+        raise DataError(
+            "the model's attention is not a number (NaN): its weights are damaged, or --dtype float16 is too narrow for it; "
+            "take --dtype float32"
+        )
 
 
 def in_halves(work: Callable[[int, int], None], total: int, size: int) -> None:

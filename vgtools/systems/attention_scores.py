@@ -170,7 +170,8 @@ def head_name(number: int, heads: int) -> str:
     return f"{number // heads + 1}-{number % heads + 1}"
 
 
-def _percent(value: Any) -> Any:
+def percent(value: Any) -> Any:
+    """Return shares as percentages, numbers or nested lists of them."""
     return np.round(100 * np.asarray(value, np.float64), 4).tolist()
 
 
@@ -223,7 +224,7 @@ def chosen(cell: Cell, choose: Cell | None, number: int | None, level: float, co
 
     Args:
         cell: what is reported.
-        choose: what the head was chosen by; the same cell, or that of another split.
+        choose: what the head was chosen by; the same cell, or that of another split; None where there was no choice.
         number: the head; None where none could be chosen.
         level: of the intervals.
         corrected: the head was chosen on what is reported: the p-value is the one corrected over all heads.
@@ -232,19 +233,20 @@ def chosen(cell: Cell, choose: Cell | None, number: int | None, level: float, co
     drawn, base = cell.resampled()
     ends = [(1 - level) / 2, (1 + level) / 2]
     if len(base):
-        facts |= dict(zip(("baseline_low", "baseline_high"), _percent(np.quantile(base, ends)), strict=True))
-    if number is not None and len(base) and choose is not None:
+        facts |= dict(zip(("baseline_low", "baseline_high"), percent(np.quantile(base, ends)), strict=True))
+    if number is not None and len(base):
         sure = significance(cell, level)
         facts |= {
-            "accuracy": _percent(cell.accuracy[number]),
-            "low": _percent(sure.low[number]),
-            "high": _percent(sure.high[number]),
-            "difference": _percent(cell.accuracy[number] - cell.base / cell.total),
+            "accuracy": percent(cell.accuracy[number]),
+            "low": percent(sure.low[number]),
+            "high": percent(sure.high[number]),
+            "difference": percent(cell.accuracy[number] - cell.base / cell.total),
             "p": round(float((sure.p_corrected if corrected else sure.p)[number]), 6),
-            "accuracy_where_chosen": _percent(choose.accuracy[number]),
         }
         low, high = np.quantile(drawn[:, number] - base, ends)
-        facts |= {"difference_low": _percent(low), "difference_high": _percent(high)}
+        facts |= {"difference_low": percent(low), "difference_high": percent(high)}
+        if choose is not None:
+            facts["accuracy_where_chosen"] = percent(choose.accuracy[number])
     return facts
 
 
@@ -253,7 +255,7 @@ def _best(scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, leve
     number = choose.best() if choose is not None else None
     facts = chosen(cell, choose, number, level, scores is chooser)
     if "difference" in facts:
-        facts["attention"] = _percent(cell.attention[number])
+        facts["attention"] = percent(cell.attention[number])
     return facts | {"head": None if number is None else head_name(number, heads)}
 
 
@@ -272,9 +274,9 @@ def records(
         level: of the intervals.
     """
     cell = scores.cells.get(ENTITY) or Cell.empty(layers * heads, 1)
-    sure, accuracy, attention = significance(cell, level), _percent(cell.accuracy), _percent(cell.attention)
+    sure, accuracy, attention = significance(cell, level), percent(cell.accuracy), percent(cell.attention)
     active = cell.attention > ACTIVE
-    columns = {k: _percent(getattr(sure, k)) for k in ("low", "high", "low_all", "high_all")}
+    columns = {k: percent(getattr(sure, k)) for k in ("low", "high", "low_all", "high_all")}
     for n in range(layers * heads) if cell.total else ():
         yield {
             "kind": "head", "name": head_name(n, heads), "layer": n // heads + 1, "head": n % heads + 1,
@@ -286,24 +288,24 @@ def records(
         part = slice(layer * heads, (layer + 1) * heads)
         own, alive = cell.accuracy[part], active[part]
         yield {
-            "kind": "layer", "layer": layer + 1, "best": _percent(own.max()),
+            "kind": "layer", "layer": layer + 1, "best": percent(own.max()),
             "best_head": head_name(layer * heads + int(own.argmax()), heads),
-            "best_active": _percent(own[alive].max()) if alive.any() else None, "mean": _percent(own.mean()),
-            "active_heads": int(alive.sum()), "attention": _percent(cell.attention[part].mean()),
+            "best_active": percent(own[alive].max()) if alive.any() else None, "mean": percent(own.mean()),
+            "active_heads": int(alive.sum()), "attention": percent(cell.attention[part].mean()),
         }  # fmt: skip
     for name, entity, pairs in _relations(scores, relations):
         yield {
             "kind": "relation", "relation": name, "stanford": stanford(name), "entity": entity, "pairs": pairs.total,
-            "baseline": _percent(pairs.base / pairs.total), "upper_bound": _percent(pairs.bound / pairs.total),
+            "baseline": percent(pairs.base / pairs.total), "upper_bound": percent(pairs.bound / pairs.total),
             **_best(scores, chooser, pairs, _cell(chooser, name, entity), level, heads),
             "active_heads": int((pairs.attention > ACTIVE).sum()),
-            "accuracies": _percent(pairs.accuracy.reshape(layers, heads)),
-            "attentions": _percent(pairs.attention.reshape(layers, heads)),
+            "accuracies": percent(pairs.accuracy.reshape(layers, heads)),
+            "attentions": percent(pairs.attention.reshape(layers, heads)),
         }  # fmt: skip
     if cell.total:
         yield {
             "kind": "summary", "entities": cell.total, "captions": scores.captions, "photos": scores.photos, "layers": layers,
-            "heads": heads, "baseline": _percent(cell.base / cell.total), "upper_bound": _percent(cell.bound / cell.total),
+            "heads": heads, "baseline": percent(cell.base / cell.total), "upper_bound": percent(cell.bound / cell.total),
             "without_a_right_region": cell.total - cell.bound, "active_heads": int(active.sum()),
             **_best(scores, chooser, cell, chooser.cells.get(ENTITY), level, heads), "level": level,
         }  # fmt: skip

@@ -11,22 +11,24 @@ Source: Clark et al. 2019 (What Does BERT Look At?), on which Li et al. 2020 bui
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vgtools.checkpoint import special_ids
-from vgtools.io import Progress
+from vgtools.io import DataError, Progress, read_jsonl
 from vgtools.parses import Parse, Parser, stanford
-from vgtools.systems.attention_probes import JointEncoder, covering, in_halves, make_batch
-from vgtools.systems.attention_scores import head_name
+from vgtools.stats import read_sentences
+from vgtools.systems.attention_probes import JointEncoder, check_finite, covering, in_halves, make_batch
+from vgtools.systems.attention_scores import Cell, Key, Scores, chosen, head_name, percent
 from vgtools.text import Tokens, row_starts, tokenize
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +37,75 @@ _WINDOW = 512  # texts sorted by length together
 _MIXED = 1 << 22  # numbers of a block of mixtures of two heads' attention
 PATTERNS = ("cls", "sep", "punctuation", "previous", "next", "self")
 DIRECTIONS = ("to head", "to dependent")  # what the attending word looks for
+# The baselines: a word's head is always the one so many words on. Nearer ones first: of equals the first is the best.
+OFFSETS = [sign * step for step in range(1, 21) for sign in (-1, 1)]
+
+# ----------------------------------------------------------------------------------------------------------------- texts
+
+
+class Text(NamedTuple):
+    """A text, and which part of the work it is for: `report`, `select` (heads are chosen on it) or `train`."""
+
+    text: str
+    side: str = "report"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts of a stream, by what they are for; read anew each time.
+
+    Args:
+        path: a text, or `.jsonl` rows with `text`.
+        sides: split of the rows -> side; rows of other splits are passed by.
+        limit: stop after this many.
+        seed: without splits, four of five texts are of the side `train`, by the hash of text and seed, which keeps equal ones
+            together. None takes all as `report`.
+    """
+
+    path: str
+    sides: Mapping[str, str] | None = None
+    limit: int | None = None
+    seed: int | None = None
+
+    def __iter__(self) -> Iterator[Text]:
+        """Yield texts.
+
+        Raises:
+            DataError: it cannot be read; a row without `text`, or without `split` where sides are asked for.
+        """
+        if self.sides is not None:
+            rows = (row for _, row in read_jsonl(self.path, {"text": str, "split": str}))
+            texts = (Text(row["text"], self.sides[row["split"]]) for row in rows if row["split"] in self.sides)
+        else:
+            texts = (Text(text, self._side(text)) for text in read_sentences(self.path))
+        return islice(texts, self.limit)
+
+    def _side(self, text: str) -> str:
+        if self.seed is None:
+            return "report"
+        salt = self.seed.to_bytes(8, "little")
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=salt).digest()
+        return "report" if int.from_bytes(digest, "little") % 5 == 0 else "train"
+
+    def of(self, *sides: str) -> Iterator[Text]:
+        """Yield the texts of some sides."""
+        return (text for text in self if text.side in sides)
+
+    def check(self) -> Counter[str]:
+        """Read all texts once, before a model is loaded; return how many there are for each side.
+
+        Raises:
+            DataError: as above; or there is none for one of the sides.
+        """
+        counts = Counter(text.side for text in self if text.text.strip())
+        for split, side in (self.sides or {}).items():
+            if not counts[side]:
+                raise DataError(f'has no text of the split "{split}"', self.path)
+        for side in ("report",) if self.seed is None else ("report", "train"):
+            if not counts[side]:
+                raise DataError(f"has too few texts, none to {side if side == 'report' else 'learn from'}", self.path)
+        return counts
+
 
 # ---------------------------------------------------------------------------------------------------------------- tensors
 
@@ -64,24 +135,69 @@ def surface(layer: Tensor, mask: Tensor, targets: Tensor) -> tuple[Tensor, Tenso
     return torch.cat([kinds, torch.stack(near)]), torch.einsum("bhq,bq->h", entropy, share), entropy[:, :, 0].sum(0)
 
 
+def between_words(layer: Tensor, words: Tensor) -> Tensor:
+    """Return the attention of words to words: (B, H, W, W); to a word: the sum over its sub-words, from it: their mean.
+
+    Args:
+        layer: (B, H, T, T).
+        words: (B, W, T) bool, which tokens a word is made of; none for a word that is not there, which gives and gets 0.
+
+    Source: Clark et al. 2019, section 4.1.
+    """
+    to = words.to(layer.dtype)
+    source = to / to.sum(-1, keepdim=True).clamp(min=1)
+    return torch.einsum("bwq,bhqk,bvk->bhwv", source, layer, to)
+
+
+def no_answer(words: Tensor) -> Tensor:
+    """Return which words cannot be the head of which: itself, and words without a token; (B, W, W) bool of (B, W, T)."""
+    there = words.any(-1)
+    return torch.eye(words.shape[1], dtype=torch.bool, device=words.device) | ~there[:, None] | ~there[:, :, None]
+
+
 def word_heads(layer: Tensor, words: Tensor) -> Tensor:
     """Return the word that each word attends to most, and the word by which it is attended to most: (2, B, H, W).
 
-    Attention to a word is the sum over its sub-words, attention from it their mean; itself and special tokens are no answer.
+    Itself and special tokens are no answer.
 
     Args:
         layer: (B, H, T, T).
         words: (B, W, T) bool, which tokens a word is made of.
 
-    Source: Clark et al. 2019, section 4.1 and 4.2.
+    Source: Clark et al. 2019, section 4.2.
     """
-    to = words.to(layer.dtype)
-    source = to / to.sum(-1, keepdim=True).clamp(min=1)
-    whole = torch.einsum("bwq,bhqk,bvk->bhwv", source, layer, to)  # (B, H, W, W)
-    there = to.any(-1)
-    no = torch.eye(to.shape[1], dtype=torch.bool, device=to.device) | ~there[:, None] | ~there[:, :, None]  # (B, W, W)
-    whole = whole.masked_fill(no[:, None], -1.0)
+    whole = between_words(layer, words).masked_fill(no_answer(words)[:, None], -1.0)
     return torch.stack([whole.argmax(-1), whole.argmax(-2)])
+
+
+def word_tokens(ends: Sequence[Sequence[Array]], before: int, length: int) -> Array:
+    """Return which tokens each word is made of: (B, W, T) bool.
+
+    Args:
+        ends: first and last token of each word of each text, special tokens not counted; last < first: it has none.
+        before: special tokens before a text.
+        length: T.
+    """
+    found = np.zeros((len(ends), max((len(first) for first, _ in ends), default=0), length), bool)
+    at = np.arange(length)
+    for i, (first, last) in enumerate(ends):
+        found[i, : len(first)] = (at >= first[:, None] + before) & (at <= last[:, None] + before)
+    return found
+
+
+def word_links(parses: Sequence[Parse], words: Array) -> list[tuple[int, int, int, str]]:
+    """Return (text, word, its head, relation) of all words with a head; both have tokens and share none.
+
+    Args:
+        parses: of B texts.
+        words: (B, W, T) bool, their words' tokens.
+    """
+    return [
+        (i, word, head, relation)
+        for i, parse in enumerate(parses)
+        for word, (head, relation) in enumerate(zip(parse.heads, parse.relations, strict=True))
+        if head >= 0 and words[i, word].any() and words[i, head].any() and not (words[i, word] & words[i, head]).any()
+    ]
 
 
 def divergences(layers: Tensor, mask: Tensor) -> Tensor:
@@ -142,18 +258,24 @@ class TextProbe:
         encoder: the model.
         parser: for dependency relations; None leaves them out.
         distances: texts that the distances of heads are taken over; 0 leaves them out.
+        samples: S, of the sentences, behind the intervals of dependency accuracies.
+        seed: of the resampling.
         batch_size: texts a step; halved where memory does not suffice.
         progress: told of texts.
 
     Attributes:
+        scores: of dependency relations by side; the columns behind those of the heads are of `OFFSETS`.
         skipped: texts left out, by reason.
     """
 
     encoder: JointEncoder
     parser: Parser | None = None
     distances: int = 100
+    samples: int = 1000
+    seed: int = 0
     batch_size: int = 32
     progress: Progress | None = None
+    scores: dict[str, Scores] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -162,37 +284,39 @@ class TextProbe:
         self.texts = self.tokens = 0
         self._patterns, self._entropy, self._first = np.zeros((len(PATTERNS), *shape)), np.zeros(shape), np.zeros(shape)
         self._apart, self._compared = np.zeros((shape[0] * shape[1],) * 2), 0
-        self._right: dict[tuple[str, int], Array] = {}  # (relation, direction) -> (L, H)
-        self._offsets: dict[str, Counter[int]] = {}
 
-    def run(self, texts: Iterator[str]) -> None:
+    def run(self, texts: Iterator[Text]) -> None:
         """Count all texts; `records` says what was found."""
         while window := list(islice(texts, _WINDOW)):
             self._window(window)
             if self.progress is not None:
                 self.progress.advance(len(window))
 
-    def _window(self, texts: list[str]) -> None:
+    def _window(self, window: list[Text]) -> None:
+        texts, sides = [t.text for t in window], np.array([t.side for t in window])
         parses = list(self.parser(texts)) if self.parser else [Parse([], [], [])] * len(texts)
         tokens = tokenize(self.encoder.tokenizer, texts)
         size = np.diff(tokens.starts)
         self.skipped["text longer than the encoder"] += int((size > self.encoder.max_tokens).sum())
         self.skipped["text without a token"] += int((size == 0).sum())
         rows = np.flatnonzero((size > 0) & (size <= self.encoder.max_tokens))
-        # The texts that heads are compared over are the first ones, whatever their length.
-        compare = np.isin(np.arange(len(texts)), rows[: max(0, self.distances - self._compared)])
-        rows = rows[np.argsort(size[rows], kind="stable")]
         counts = row_starts(len(p.spans) for p in parses)
         spans = np.array([s for p in parses for s in p.spans], np.int64).reshape(-1, 2)
         ends = covering(tokens, spans, np.repeat(np.arange(len(texts)), np.diff(counts)))
         points = self._punctuation(tokens, texts)
+        for side in ("select", "report"):
+            own = rows[sides[rows] == side]
+            # The texts that heads are compared over are the first ones, whatever their length.
+            compare = np.isin(np.arange(len(texts)), own[: max(0, self.distances - self._compared)] if side == "report" else [])
+            own = own[np.argsort(size[own], kind="stable")]
 
-        def ask(low: int, high: int) -> None:
-            part = rows[low:high].tolist()
-            self._batch(tokens, part, [parses[r] for r in part], [[e[counts[r] : counts[r + 1]] for e in ends] for r in part],
-                        [points[tokens.starts[r] : tokens.starts[r + 1]] for r in part], compare[part])  # fmt: skip
+            def ask(low: int, high: int, own: Array = own, compare: Array = compare, side: str = side) -> None:
+                part = own[low:high].tolist()
+                self._batch(side, [texts[r] for r in part], tokens, part, [parses[r] for r in part],
+                            [[e[counts[r] : counts[r + 1]] for e in ends] for r in part],
+                            [points[tokens.starts[r] : tokens.starts[r + 1]] for r in part], compare[part])  # fmt: skip
 
-        in_halves(ask, len(rows), self.batch_size)
+            in_halves(ask, len(own), self.batch_size)
 
     @staticmethod
     def _punctuation(tokens: Tokens, texts: Sequence[str]) -> Array:
@@ -208,34 +332,29 @@ class TextProbe:
         return found
 
     def _batch(
-        self, tokens: Tokens, rows: list[int], parses: list[Parse], ends: list[list[Array]], points: list[Array], compare: Array
-    ) -> None:
+        self, side: str, texts: list[str], tokens: Tokens, rows: list[int], parses: list[Parse], ends: list[list[Array]],
+        points: list[Array], compare: Array,
+    ) -> None:  # fmt: skip
         batch, before = make_batch(tokens, rows, [], self._ends, self.encoder.region_width), len(self._ends[0])
-        length, most = batch.ids.shape[1], max((len(p.spans) for p in parses), default=0)
-        targets, words = np.zeros((len(rows), 3, length), bool), np.zeros((len(rows), most, length), bool)
-        at = np.arange(length)
-        for i, (parse, (first, last), point) in enumerate(zip(parses, ends, points, strict=True)):
+        length = batch.ids.shape[1]
+        targets, words = np.zeros((len(rows), 3, length), bool), word_tokens(ends, before, length)
+        for i, point in enumerate(points):
             behind = before + len(point)
             targets[i, 0, : min(before, 1)] = True
             targets[i, 1, behind : behind + len(self._ends[1])] = True
             targets[i, 2, before:behind] = point
-            inside = (at >= first[:, None] + before) & (at <= last[:, None] + before)
-            words[i, : len(parse.spans)] = inside
-        links = [
-            (i, word, head, relation)
-            for i, parse in enumerate(parses)
-            for word, (head, relation) in enumerate(zip(parse.heads, parse.relations, strict=True))
-            if head >= 0 and words[i, word].any() and words[i, head].any() and not (words[i, word] & words[i, head]).any()
-        ]
+        links = word_links(parses, words)
         own, word, head = np.array([link[:3] for link in links], np.int64).reshape(-1, 3).T
         kept, right = list[Tensor](), list[Array]()
         patterns, entropies, firsts = list[Array](), list[Array](), list[Array]()
         with torch.inference_mode():
             for layer in self.encoder.attentions(batch.ids, batch.text_mask, batch.regions, batch.region_mask):
                 weights, where = layer.float(), layer.device
-                sums = surface(weights, batch.text_mask.to(where), torch.from_numpy(targets).to(where))
-                for store, value in zip((patterns, entropies, firsts), sums, strict=True):
-                    store.append(value.cpu().numpy().astype(np.float64))
+                check_finite(weights)
+                if side == "report":
+                    sums = surface(weights, batch.text_mask.to(where), torch.from_numpy(targets).to(where))
+                    for store, value in zip((patterns, entropies, firsts), sums, strict=True):
+                        store.append(value.cpu().numpy().astype(np.float64))
                 if links:
                     best = word_heads(weights, torch.from_numpy(words).to(where)).cpu().numpy()
                     right.append(np.stack([best[0][own, :, word] == head[:, None], best[1][own, :, word] == head[:, None]]))
@@ -246,31 +365,41 @@ class TextProbe:
                 some = batch.text_mask[torch.from_numpy(compare)].to(kept[0].device)
                 apart = divergences(torch.cat(kept), some).cpu().numpy()
         # Nothing is counted before everything has fitted into memory: a batch that did not is asked again in halves.
-        self._patterns += np.stack(patterns, 1)
-        self._entropy += np.stack(entropies)
-        self._first += np.stack(firsts)
+        if side == "report":
+            self._patterns += np.stack(patterns, 1)
+            self._entropy += np.stack(entropies)
+            self._first += np.stack(firsts)
+            self.texts, self.tokens = self.texts + len(rows), self.tokens + int(batch.text_mask.sum())
         if apart is not None:
             self._apart, self._compared = self._apart + apart, self._compared + int(compare.sum())
-        self.texts, self.tokens = self.texts + len(rows), self.tokens + int(batch.text_mask.sum())
         if links:
-            self._count(np.stack(right, 2), word - head, [link[3] for link in links])  # (2, links, L, H)
+            self._count(side, texts, own, np.stack(right, 2), head - word, [link[3] for link in links])
 
-    def _count(self, right: Array, offsets: Array, relations: list[str]) -> None:
+    def _count(self, side: str, texts: list[str], row: Array, right: Array, offsets: Array, relations: list[str]) -> None:
+        """Count answers, (2, links, L, H) bool, of each relation by itself and of all together."""
+        scores = self.scores.setdefault(side, Scores(right[0, 0].size + len(OFFSETS), self.samples, self.seed))
         names, place = np.unique(relations, return_inverse=True)
-        for number, name in enumerate(names.tolist()):
-            some = place == number
-            for key in (name, "all"):
-                self._offsets.setdefault(key, Counter()).update((-offsets[some]).tolist())
-                for direction in range(2):
-                    sums = self._right.setdefault((key, direction), np.zeros(right.shape[2:], np.int64))
-                    sums += right[direction][some].sum(0)
+        unique = list(dict.fromkeys(texts))
+        image = np.array([unique.index(text) for text in texts])[row]
+        # Each answer counts for its relation and for `all`, in both directions: four rows, and one draw a text.
+        keys = [(name, direction) for direction in DIRECTIONS for name in (*names.tolist(), "all")]
+        key = np.concatenate([numbers + start for start in (0, len(names) + 1) for numbers in (place, 0 * place + len(names))])
+        always = offsets[:, None] == np.array(OFFSETS)
+        columns = np.concatenate([np.concatenate([r.reshape(len(row), -1), always], 1) for r in right for _ in range(2)])
+        none, mass = np.zeros(len(key)), np.ones(columns.shape)  # all heads are active: there is nothing but text to look at
+        scores.add(keys, unique, np.tile(image, 4), key, columns, mass, none, none.astype(bool))
 
-    def records(self, relations: Sequence[str] | int | None = 10) -> Iterator[dict[str, Any]]:
+    def records(
+        self, relations: Sequence[str] | int | None = 10, choose: bool = False, level: float = 0.95
+    ) -> Iterator[dict[str, Any]]:
         """Yield what was found: one record a head, a relation and direction, and a summary; shares are in percent.
 
         Args:
             relations: names (the parser's or Stanford's), how many of the most frequent ones, or None for all; `all`, the
                 relations taken together, comes first.
+            choose: heads and offsets are chosen on the side `select`; else on what is reported, and then the p-values are
+                corrected over all heads.
+            level: of the intervals.
         """
         layers, heads = self.encoder.layers, self.encoder.heads
         texts = max(self.texts, 1)
@@ -284,31 +413,44 @@ class TextProbe:
                 **{k: round(100 * float(v[layer, head] / texts), 4) for k, v in zip(PATTERNS, self._patterns, strict=True)},
                 **({} if points is None else {"x": round(float(points[n, 0]), 6), "y": round(float(points[n, 1]), 6)}),
             }  # fmt: skip
-        for name in self._named(relations):
-            offsets = self._offsets[name]
-            total, (offset, hits) = offsets.total(), min(offsets.items(), key=lambda item: (-item[1], abs(item[0]), item[0]))
-            for direction, looked_for in enumerate(DIRECTIONS):
-                found = self._right[name, direction]
-                best = int(found.argmax())
-                yield {
-                    "kind": "dependency", "relation": name, "stanford": stanford(name), "direction": looked_for, "words": total,
-                    "head": head_name(best, heads), "accuracy": round(100 * float(found.flat[best]) / total, 4),
-                    "offset": offset, "offset_accuracy": round(100 * hits / total, 4),
-                    "accuracies": np.round(100 * found / total, 4).tolist(),
-                }  # fmt: skip
+        cells = self.scores["report"].cells if "report" in self.scores else {}
+        chooser = cells if not choose else self.scores["select"].cells if "select" in self.scores else {}
+        for name in _named(cells, relations):
+            for direction in DIRECTIONS:
+                yield self._relation(name, direction, cells[name, direction], chooser.get((name, direction)), level)
         yield {
             "kind": "text-summary", "texts": self.texts, "tokens": self.tokens, "layers": layers, "heads": heads,
-            "compared_texts": self._compared, "skipped": {k: v for k, v in self.skipped.items() if v},
+            "compared_texts": self._compared, "level": level, "skipped": {k: v for k, v in self.skipped.items() if v},
         }  # fmt: skip
 
     def divergence(self) -> Array | None:
         """Return the mean Jensen-Shannon divergence of each two heads, (K, K) in nats, or None where none was measured."""
         return self._apart / self._compared if self._compared else None
 
-    def _named(self, relations: Sequence[str] | int | None) -> list[str]:
-        names = sorted((n for n in self._offsets if n != "all"), key=lambda n: (-self._offsets[n].total(), n))
-        if isinstance(relations, int):
-            names = names[:relations]
-        elif relations is not None:
-            names = [n for n in names if n in relations or stanford(n) in relations]
-        return (["all"] if "all" in self._offsets else []) + names
+    def _relation(self, name: str, direction: str, cell: Cell, choose: Cell | None, level: float) -> dict[str, Any]:
+        layers, heads = self.encoder.layers, self.encoder.heads
+        count = layers * heads
+        record = {
+            "kind": "dependency", "relation": name, "stanford": stanford(name), "direction": direction, "words": cell.total,
+            "head": None, "accuracy": None, "offset": None, "baseline": None,
+            "accuracies": percent(cell.accuracy[:count].reshape(layers, heads)),
+        }  # fmt: skip
+        if choose is None:  # the texts that heads are chosen on do not have the relation
+            return record
+        column = int(choose.right[count:].argmax())
+        own, picked = (c.against(count, count + column) for c in (cell, choose))
+        number = picked.best()
+        assert number is not None
+        record |= {"head": head_name(number, heads), "offset": OFFSETS[column], "baseline": percent(own.base / own.total)}
+        return record | chosen(own, picked, number, level, cell is choose)
+
+
+def _named(cells: Mapping[Key, Cell], wanted: Sequence[str] | int | None) -> list[str]:
+    """Return the relations that are wanted by falling number of words; `all` first."""
+    totals = {name: cell.total for (name, _), cell in cells.items() if name != "all"}
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    if isinstance(wanted, int):
+        names = names[:wanted]
+    elif wanted is not None:
+        names = [n for n in names if n in wanted or stanford(n) in wanted]
+    return ["all", *names] if cells else []
