@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -232,3 +233,17 @@ def test_gains_and_their_drawing(two: list[str]) -> None:
     assert "a&lt;b" in svg
     assert svg.count("<circle") == 3
     assert "SST-2: +56.25" in svg
+
+
+def test_names_in_the_plot_touch_neither_one_another_nor_a_line() -> None:
+    ratios = {"sst2": 0.26, "qnli": 0.268, "qqp": 0.27, "mnli": 0.30, "squad": 0.28, "swag": 0.45}
+    points = [{"task": k, "grounding_ratio": v, "gain": 1.0, "low": 0.5, "high": 2.0, "p": 0.1} for k, v in ratios.items()]
+    root = ElementTree.fromstring(c.gain_plot([{"gain_of": "a", "points": points}], "mlm"))
+    space = "{http://www.w3.org/2000/svg}"
+    names = [e for e in root.iter(f"{space}text") if "name" in e.get("class", "")]
+    assert len(names) == 6
+    places = [(float(e.get("x", 0)), float(e.get("y", 0)), 3 * len(e.text or "")) for e in names]
+    for n, (x, y, half) in enumerate(places):
+        assert all(y != other_y or abs(x - other_x) >= half + other for other_x, other_y, other in places[:n])
+    grid = [float(e.get("y1", 0)) for e in root.iter(f"{space}line") if e.get("class") in ("line", "zero")]
+    assert max(y for _, y, _ in places) < min(grid)

@@ -472,6 +472,7 @@ def _correlation(value: Record | None) -> str:
     return f"{value['value']:+.2f}" + (f" [{value['low']:+.2f}, {value['high']:+.2f}]" if "low" in value else "")
 
 
+_PLOT_WIDTH = 560  # px
 _COLOURS = ("#0f766e", "#c2410c", "#6d28d9", "#2563eb", "#be185d", "#4d7c0f", "#a16207", "#475569")
 
 
@@ -504,13 +505,23 @@ def gain_plot(found: Sequence[Record], base: str) -> bytes:
         r = f": Pearson {_correlation(record['pearson'])}, {record['n']} tasks" if "pearson" in record else ""
         label = f"{record['gain_of']}{r}"
         runs.append({"colour": _COLOURS[number % len(_COLOURS)], "points": drawn, "label": plain(label)})
+    # Names stand above the plot, where no line crosses them, in as many lanes as it takes for none to touch another.
+    names, ends = list[Record](), list[float]()
+    for title, (x, y) in sorted(tops.items(), key=lambda item: item[1]):
+        half = 3.4 * len(title) + 5  # px of the figure, at 11 px letters
+        left_end = _PLOT_WIDTH * x - half
+        lane = next((n for n, end in enumerate(ends) if end <= left_end), len(ends))
+        ends[lane : lane + 1] = [left_end + 2 * half]
+        names.append({"label": title, "x": x, "y": y, "lane": lane})
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("vgtools", "assets"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     page = environment.get_template("gain.svg").render(
         base=plain(base),
+        wide=_PLOT_WIDTH,
         runs=runs,
-        names=[{"label": title, "x": x, "y": y} for title, (x, y) in tops.items()],
+        names=names,
+        lanes=1 + max(name["lane"] for name in names),
         ticks_x=[{"at": round((t - left) / (right - left), 4), "label": f"{t:.0%}"} for t in ticks_x],
         ticks_y=[{"at": at(t), "label": f"{t:+g}" if t else "0", "zero": t == 0} for t in ticks_y],
     )
