@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vgtools import prepare
+from vgtools.boxes import FileBoxes
 from vgtools.io import DataError, Exit
 from vgtools.prepare import Folder, Tally
 
@@ -534,3 +535,57 @@ def test_errors_are_listed_beside_the_output(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.errors.jsonl").read_text()) == {"file": "in.txt", "line": 3, "error": "torn"}
     manifest = json.loads((tmp_path / "x.json").read_text())
     assert (manifest["kind"], manifest["rows"], manifest["left_out"]) == ("captions", 1, {"bad item": 1})
+
+
+# ------------------------------------------------------------------------------------------------------------------- VCR
+
+SCENE = {"img_fn": "lsmdc_1/a@0.jpg", "metadata_fn": "lsmdc_1/a@0.json", "objects": ["person", "dog"], "annot_id": "val-0"}
+SEEN = {
+    "boxes": [[0, 0, 10.5, 20, 0.99], [5, 5, 30, 20, 0.5]], "segms": [[[[0, 0], [10, 20], [0, 20]]], []],
+    "names": ["person", "dog"], "width": 40, "height": 20,
+}  # fmt: skip
+
+
+def scenes(folder: Path, *rows: dict[str, Any], tally: Tally | None = None) -> list[Any]:
+    (folder / "lsmdc_1").mkdir(exist_ok=True)
+    (folder / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(prepare.vcr([folder / "val.jsonl"], folder, Tally() if tally is None else tally))
+
+
+def test_boxes_of_vcr_are_regions_in_the_order_of_its_objects(tmp_path: Path) -> None:
+    (tmp_path / "lsmdc_1").mkdir()
+    (tmp_path / "lsmdc_1" / "a@0.json").write_text(json.dumps(SEEN))
+    [row] = scenes(tmp_path, SCENE, SCENE | {"annot_id": "val-1"})  # two questions, one picture
+    assert row == {
+        "image": "lsmdc_1/a@0.jpg", "width": 40, "height": 20, "boxes": [[0, 0, 10.5, 20], [5, 5, 30, 20]],
+        "confidence": [0.99, 0.5], "labels": ["person", "dog"],
+    }  # fmt: skip
+    (tmp_path / "boxes.jsonl").write_text(json.dumps(row) + "\n")
+    found = FileBoxes(tmp_path / "boxes.jsonl")("lsmdc_1/a@0.jpg", Image.new("RGB", (20, 10)))
+    assert (found.boxes.tolist(), found.labels) == ([[0, 0, 5.25, 10], [2.5, 2.5, 15, 10]], ["person", "dog"])
+    assert found.confidence.tolist() == pytest.approx([0.99, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "a@0.json, is not there"),
+        ({"names": ["person", "cat"]}, "\"objects\" is ['person', 'dog']"),
+        ({"boxes": [[0, 0, 10, 20, 0.9]]}, "for each of 2 names"),
+        ({"boxes": [[0, 0, 10, 20], [0, 0, 10, 20]]}, "must hold [x1, y1, x2, y2, confidence]"),
+        ({"width": "40"}, "\"width\" is '40', wanted int"),
+        ({"names": None}, '"names" is None, wanted list'),
+    ],
+)
+def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said: str) -> None:
+    (tmp_path / "lsmdc_1").mkdir()
+    (tmp_path / "lsmdc_1" / "b@0.json").write_text(json.dumps(SEEN))
+    if change is not None:
+        (tmp_path / "lsmdc_1" / "a@0.json").write_text(json.dumps(SEEN | change))
+    other = SCENE | {"img_fn": "lsmdc_1/b@0.jpg", "metadata_fn": "lsmdc_1/b@0.json"}
+    with pytest.raises(DataError) as caught:
+        scenes(tmp_path, other, SCENE)
+    assert said in str(caught.value)
+    tally = Tally(skip=True)
+    assert [row["image"] for row in scenes(tmp_path, SCENE, other, tally=tally)] == ["lsmdc_1/b@0.jpg"]
+    assert len(tally.errors) == 1

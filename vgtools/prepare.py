@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vgtools.io import DataError, Exit, dumps, open_read, plain, read_lines, storable
+from vgtools.io import DataError, Exit, dumps, open_read, plain, read_json, read_jsonl, read_lines, storable
 from vgtools.jsonstream import json_items
 from vgtools.output import Output
 
@@ -463,6 +463,42 @@ def _instance(item: Row, path: str | Path, where: str) -> tuple[list[float], int
     x, y, width, height = box
     crowd = int(bool(item.get("iscrowd", 0)))
     return [x, y, round(x + width, 2), round(y + height, 2)], _get(item, "category_id", int, path, where), crowd
+
+
+def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> Iterator[Row]:
+    """Yield the boxes of VCR's pictures, each once, in the order of the questions.
+
+    Rows: {"image", "width", "height", "boxes": [[x1, y1, x2, y2]…], "confidence": […], "labels": […]}, the boxes in the order
+    in which questions number their objects. The image is the official `img_fn`.
+
+    Args:
+        annotations: train.jsonl, val.jsonl, test.jsonl.
+        folder: vcr1images, where each picture's metadata lies.
+        tally: of what is bad.
+    """
+    seen = set[str]()
+    for path in annotations:
+        for line, row in read_jsonl(path, {"img_fn": str, "metadata_fn": str, "objects": list}):
+            if row["img_fn"] in seen:
+                continue
+            seen.add(row["img_fn"])
+            file = Path(folder, row["metadata_fn"])
+            try:
+                if not file.exists():
+                    raise DataError(f"the metadata of its picture, {file}, is not there", path, line, Exit.NO_INPUT)
+                facts = read_json(file, "the metadata of a picture")
+                sides = {side: _get(facts, side, int, file, "the picture") for side in ("width", "height")}
+                boxes, names = (_get(facts, key, list, file, "the picture") for key in ("boxes", "names"))
+                if names != row["objects"]:
+                    raise DataError(f'"objects" is {row["objects"]!r:.60}, {file} has {names!r:.60}', path, line)
+                good = (isinstance(b, list) and len(b) == 5 and all(type(v) in (int, float) for v in b) for b in boxes)
+                if len(boxes) != len(names) or not all(good):
+                    raise DataError(f'"boxes" must hold [x1, y1, x2, y2, confidence] for each of {len(names)} names', file)
+            except DataError as error:
+                tally.bad(error)
+                continue
+            found = {"boxes": [box[:4] for box in boxes], "confidence": [box[4] for box in boxes], "labels": names}
+            yield {"image": row["img_fn"]} | sides | found
 
 
 def visual_genome(path: str | Path, tally: Tally, keep_coco: bool = False, limit: int | None = None) -> Iterator[Row]:

@@ -26,6 +26,7 @@ from vgtools.prepare import (
     read_splits,
     save,
     sbu,
+    vcr,
     visual_genome,
     visual_genome_regions,
     with_photos,
@@ -199,6 +200,44 @@ def _coco(
         images_out,
         [annotations],
         {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd},
+        restart,
+        quiet,
+    )
+
+
+@prepare.command("vcr")
+def _vcr(
+    folder: Annotated[str, typer.Argument(help="vcr1images, with the pictures and their metadata")],
+    annotations: Annotated[list[str], typer.Argument(help="train.jsonl, val.jsonl, test.jsonl")],
+    images_out: ImagesOut = None,
+    output: OutputFile = "-",
+    on_error: OnError = "fail",
+    max_errors: MaxErrors = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the boxes of VCR's pictures.
+
+    Rows are {"image", "width", "height", "boxes", "confidence", "labels"}, one a picture that the questions are about,
+    its boxes in the order in which they number objects. vg extract-image-feats --regions takes them; the grid of one
+    scale behind them is the whole picture, which the paper's model sees, too.
+
+    Examples:
+
+        vg prepare vcr vcr1images vcr1annots/train.jsonl vcr1annots/val.jsonl --images-out images.jsonl -o boxes.jsonl
+
+        vg extract-image-feats images.jsonl --regions boxes.jsonl --regions grid --grid-scales 1 -o vcr.npy
+    """
+    tally = _tally(on_error, max_errors)
+    _write(
+        vcr(annotations, folder, tally),
+        "rows",
+        tally,
+        output,
+        folder if images_out else None,
+        images_out,
+        annotations,
+        {"command": "vcr", "folder": Folder(folder).digest()},
         restart,
         quiet,
     )
