@@ -107,6 +107,17 @@ def test_pictures_of_coco_go_by_many_names(name: str, image: str) -> None:
     assert t.Pictures(regions).find(name, "q.json", None) == image
 
 
+def test_the_split_tells_pictures_of_one_number_apart() -> None:
+    class Regions(SimpleNamespace):
+        def __contains__(self, key: object) -> bool:
+            return key in self.images
+
+    regions: Any = Regions(images=[f"{s}/COCO_{s}_000000000042.jpg" for s in ("train2014", "val2014")], path="x.npy")
+    assert t.Pictures(regions).find("COCO_val2014_000000000042", "q.json", None) == regions.images[1]
+    with pytest.raises(DataError, match="2 images of that name"):
+        t.Pictures(regions).find("42", "q.json", None)
+
+
 def phrases(path: Path, *rows: dict[str, Any]) -> list[Any]:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return list(read_examples("flickr30k-grounding", path))

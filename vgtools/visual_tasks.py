@@ -59,10 +59,14 @@ def visual_rows(task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
     return _vqa(path, unlabelled) if task.kind == "answer" else _nlvr2(task, path, unlabelled)
 
 
-def _key(name: str) -> str:
-    """Return what the names of a picture have in common: COCO_val2014_000000000042, train/000000000042.jpg, 42."""
-    bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", Path(name).stem if Path(name).suffix in _SUFFIXES else Path(name).name)
-    return bare.lstrip("0") if bare.isdigit() else bare
+def _keys(name: str) -> tuple[str, str]:
+    """Return a picture's name without folder and suffix, and what its names have in common.
+
+    The latter is 42 of COCO_val2014_000000000042, train/000000000042.jpg and 42.
+    """
+    own = Path(name).stem if Path(name).suffix in _SUFFIXES else Path(name).name
+    bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", own)
+    return own, bare.lstrip("0") if bare.isdigit() else bare
 
 
 class Pictures:
@@ -76,7 +80,8 @@ class Pictures:
         self._regions = regions
         self._by_key = dict[str, list[str]]()
         for image in regions.images:
-            self._by_key.setdefault(_key(image), []).append(image)
+            for key in set(_keys(image)):
+                self._by_key.setdefault(key, []).append(image)
 
     def find(self, name: str, file: str | Path, line: int | None) -> str:
         """Return a picture's name in the region features.
@@ -86,9 +91,11 @@ class Pictures:
         """
         if name in self._regions:
             return name
-        found = self._by_key.get(_key(name), [])
-        if len(found) == 1:
-            return found[0]
+        found = list[str]()
+        for key in _keys(name):
+            found = self._by_key.get(key, [])
+            if len(found) == 1:
+                return found[0]
         have = f"{len(found)} images of that name: {', '.join(found[:3])}" if found else "no regions of it; extract them"
         raise DataError(f"the picture {name!r:.80}: {self._regions.path} holds {have}", file, line)
 
