@@ -106,7 +106,7 @@ def test_boxes_that_cannot_be_regions_are_left_out_with_a_reason(tmp_path: Path)
     [
         ([{"image": "a", "text": "x"}], ':1: a row with "boxes", or one with "phrases", was wanted'),
         ([{"image": "a", "boxes": [[0, 0, 1, 1]]}] * 2, ":2: the image 'a' stands on line 1 already"),
-        ([{"image": "a", "boxes": []}], "holds no box in 1 images"),
+        ([{"image": "a", "boxes": []}], "holds no box in 1 image"),
         ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 5}], ':1: the key "height" is missing'),
         ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 0, "height": 5}], ":1: a picture of 0×5 cannot be"),
         ([{"image": "a", "phrases": ["x"]}], ":1: \"phrases\" holds 'x', wanted objects"),

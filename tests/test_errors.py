@@ -7,7 +7,7 @@ import errno
 import pytest
 import torch
 
-from vgtools.errors import file_error, is_out_of_memory, plain
+from vgtools.errors import amount, file_error, is_out_of_memory, plain
 
 
 def test_a_full_standard_output_is_named() -> None:
@@ -29,6 +29,11 @@ def test_a_full_standard_output_is_named() -> None:
 )
 def test_a_lack_of_memory_is_told_from_other_errors(error: Exception, is_memory: bool) -> None:
     assert is_out_of_memory(error) == is_memory
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [amount(n, "image") for n in (0, 1, 2000)] == ["0 images", "1 image", "2,000 images"]
+    assert amount(2, "image or box", "images or boxes") == "2 images or boxes"
 
 
 def test_terminal_escapes_in_messages_are_written_out() -> None:

@@ -471,7 +471,7 @@ def test_sbu_in_both_forms(tmp_path: Path) -> None:
     assert list(prepare.sbu(tmp_path / "u.txt", tmp_path / "c.txt", Tally())) == wanted
     assert list(prepare.sbu(tmp_path / "s.json", None, Tally())) == wanted
     (tmp_path / "c.txt").write_text("One .\n")
-    with pytest.raises(DataError, match=r"u.txt: 3 URLs for 1 captions; both must be the files of one release"):
+    with pytest.raises(DataError, match=r"u.txt: 3 URLs for 1 caption; both must be the files of one release"):
         list(prepare.sbu(tmp_path / "u.txt", tmp_path / "c.txt", Tally()))
     (tmp_path / "s.json").write_text(json.dumps({"image_urls": ["nonsense", urls[1]], "captions": ["x", "y"]}))
     bad(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vgtools.errors import amount
 from vgtools.io import DataError, read_jsonl, require
 from vgtools.prepare import Tally, coco
 from vgtools.regions import box_fault, clip, parse_boxes
@@ -122,7 +123,7 @@ class FileBoxes:
             else:
                 self._found[row.image] = _joined(before, row, path)
         if not any(len(row.boxes) for row in self._found.values()):
-            raise DataError(f"holds no box in {len(self._found):,} images", path)
+            raise DataError(f"holds no box in {amount(len(self._found), 'image')}", path)
 
     def __contains__(self, image: str) -> bool:
         return image in self._found

@@ -57,6 +57,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
 
 
+def amount(number: int, one: str, many: str = "") -> str:
+    """Return a number with what it counts: `1 image`, `2,000 images`; an odd plural is `many`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def plain(text: object) -> str:
     """Return text for a terminal, control characters (escape sequences among them) written out."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))

@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vgtools.decoding import DECODER, MAX_PIXELS, decode
-from vgtools.errors import is_out_of_memory
+from vgtools.errors import amount, is_out_of_memory
 from vgtools.folding import fold_norms
 from vgtools.io import DataError, Exit, dumps, manifest_path, read_json
 from vgtools.output import Output
@@ -339,7 +339,7 @@ class FeatureOutput:
         restart: throw an unfinished run away.
     """
 
-    _table, things = ".ids", "images"
+    _table, things = ".ids", ("image", "images")
 
     def __init__(
         self,
@@ -397,7 +397,7 @@ class FeatureOutput:
             image, reason = batch.errors[0]
             if self.items:
                 self._commit()
-            raise DataError(f"{reason}; mend or remove it, or note and skip such {self.things} with --on-error skip", image)
+            raise DataError(f"{reason}; mend or remove it, or note and skip such {self.things[1]} with --on-error skip", image)
         self._put(batch)
         for image, reason in batch.errors:
             self._output.write(dumps({"image": image, "reason": reason}), 2)
@@ -409,7 +409,7 @@ class FeatureOutput:
             self._commit()
         if over:
             raise DataError(
-                f"{self.errors:,} {self.things} could not be used, more than --max-errors {self._max}; "
+                f"{amount(self.errors, *self.things)} could not be used, more than --max-errors {self._max}; "
                 f"the last: {self._reason}",
                 self.path,
             )
@@ -437,7 +437,7 @@ class FeatureOutput:
             DataError: not one image could be used.
         """
         if not self.rows:
-            raise DataError(f"none of the {self.items:,} images could be used; the last: {self._reason}", self.path)
+            raise DataError(f"not one image of {self.items:,} could be used; the last: {self._reason}", self.path)
         featurizer, source = self.featurizer, self._source
         self._output.finish(
             **self._facts(),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from vgtools.errors import amount
 from vgtools.io import DataError, Exit, dumps, open_read, plain, read_json, read_jsonl, read_lines, storable
 from vgtools.jsonstream import json_items
 from vgtools.output import Output
@@ -103,10 +104,8 @@ def save(
             print(f"vg: skipped: {plain(error)}", file=sys.stderr)
         left = ", ".join(f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number)
         fate = " (up to date)" if out.complete else ""
-        print(
-            f"vg prepare: {count:,} {what} in {'stdout' if path == '-' else path}{fate}" + f"; left out: {left}" * bool(left),
-            file=sys.stderr,
-        )
+        said = f"vg prepare: {amount(count, what[:-1], what)} in {'stdout' if path == '-' else path}{fate}"
+        print(said + f"; left out: {left}" * bool(left), file=sys.stderr)
     return count
 
 
@@ -577,7 +576,8 @@ def sbu(path: str | Path, captions: str | Path | None, tally: Tally) -> Iterator
     else:
         urls, texts = list(read_lines(path)), list(read_lines(captions))
     if len(urls) != len(texts) or not urls:
-        raise DataError(f"{len(urls):,} URLs for {len(texts):,} captions; both must be the files of one release, whole", path)
+        found = f"{amount(len(urls), 'URL')} for {amount(len(texts), 'caption')}"
+        raise DataError(f"{found}; both must be the files of one release, whole", path)
     for number, (url, text) in enumerate(zip(urls, texts, strict=True), 1):
         name = url.rsplit("/", 1)[-1] if isinstance(url, str) and "://" in url else ""
         if not name or not isinstance(text, str):

@@ -162,7 +162,7 @@ def _outer(box: Array) -> tuple[int, int, int, int]:
 class RegionOutput(FeatureOutput):
     """`X.npy`, `X.regions.jsonl` and `X.errors.jsonl` while they grow; all else is as for whole images."""
 
-    _table, things = ".regions.jsonl", "images or boxes"
+    _table, things = ".regions.jsonl", ("image or box", "images or boxes")
 
     @property
     def row_shape(self) -> tuple[int, ...]:

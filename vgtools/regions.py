@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from vgtools.errors import amount
 from vgtools.io import DataError, Exit, dumps, open_npy, read_jsonl, read_manifest, require
 from vgtools.output import Output
 
@@ -322,7 +323,7 @@ def write_regions(
         if count < done:
             raise _changed(path)
         if not rows:
-            raise DataError(f"there is not one region in {count:,} images; nothing is written", path)
+            raise DataError(f"there is not one region in {amount(count, 'image')}; nothing is written", path)
         for error in errors:
             out.write(dumps({"file": str(error.file or ""), "line": error.line, "error": error.why}), 2)
         out.finish(kind=KIND, rows=rows, images=count, dim=width, errors=len(errors), **facts)

@@ -29,6 +29,7 @@ import orjson
 from markupsafe import Markup
 
 from vgtools import __version__, io
+from vgtools.errors import amount
 from vgtools.io import DataError, Exit, plain
 from vgtools.sources import read_image
 from vgtools.vokens import bank_of, check_rows
@@ -123,7 +124,7 @@ class Bank:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what the manifest says that a reader of vokens wants to know, in words."""
-        found = [("Image bank", f"{len(self.ids):,} images")]
+        found = [("Image bank", amount(len(self.ids), "image"))]
         for key in ("matcher", "backbone"):
             entry = self.manifest.get(key)
             if isinstance(entry, Mapping):

@@ -175,7 +175,7 @@ def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Pat
     assert extract("missing", backbone) == Exit.NO_INPUT
     (empty / "a.jpg").write_bytes(b"no")
     assert extract(empty, backbone, "--on-error", "skip") == Exit.DATA
-    assert "none of the 1 images could be used; the last: a.jpg: no image of a known kind" in capfd.readouterr().err
+    assert "not one image of 1 could be used; the last: a.jpg: no image of a known kind" in capfd.readouterr().err
     assert (list(Path().glob("f.*")), left()) == ([], [])
 
 

@@ -126,7 +126,7 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
         (("flickr30k-entities", "."), 66, "Annotations: does not exist"),
         (("coco", "tokens.txt"), 65, "tokens.txt: the file: found '1', wanted ["),
         (("visual-genome", "tokens.txt"), 2, "nothing to write"),
-        (("sbu", "tokens.txt", "Flickr_8k.devImages.txt"), 65, "6 URLs for 1 captions"),
+        (("sbu", "tokens.txt", "Flickr_8k.devImages.txt"), 65, "6 URLs for 1 caption"),
         (("wikitext", "nowhere.txt"), 66, "nowhere.txt: cannot be read"),
         (("sentences", "nowhere.txt"), 66, "nowhere.txt: cannot be read"),
         (("openmoji", "tokens.txt", "-q"), 73, "tokens.txt: cannot be made"),
@@ -194,8 +194,8 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
     )
     assert jsonl(done.stdout) == [{"image": "vg_nococo/1", "text": "part of 1"}]
     assert done.stderr.decode().splitlines() == [
-        "vg prepare: 1 images in vg.jsonl; left out: image of COCO: 1, image beyond --limit: 1",
-        "vg prepare: 1 captions in stdout; left out: region of an image left out: 2",
+        "vg prepare: 1 image in vg.jsonl; left out: image of COCO: 1, image beyond --limit: 1",
+        "vg prepare: 1 caption in stdout; left out: region of an image left out: 2",
     ]
     assert jsonl((flickr / "vg.jsonl").read_bytes()) == [
         {"image": "vg_nococo/1", "path": str(flickr / "photos/1_x.jpg"), "url": "https://x.org/VG_100K/1.jpg"}
@@ -221,7 +221,7 @@ def test_texts_pipe_into_each_other(vg: Runner, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (text, b"vg prepare: 4 lines in stdout\n")
     done = vg("prepare", "wikitext", "-", "--drop-headings", "--drop-short", "5", input=text)
     assert done.stderr.decode() == (
-        "vg prepare: 1 lines in stdout; left out: heading: 1, empty line: 1, line of fewer than 5 words: 1\n"
+        "vg prepare: 1 line in stdout; left out: heading: 1, empty line: 1, line of fewer than 5 words: 1\n"
     )
     done = vg("prepare", "sentences", "-", "-o", "s.jsonl", input=done.stdout, cwd=tmp_path)
     assert jsonl((tmp_path / "s.jsonl").read_bytes()) == [{"text": "It stands on the rock ."}, {"text": "It is <unk> white ."}]

@@ -132,7 +132,7 @@ def test_bad_input(args: list[str], code: int, said: str, vg: Runner, here: Path
 def test_bad_bytes_are_counted_on_stderr(vg: Runner) -> None:
     done = vg("stats", input=b"a \xff b\nc\n")
     assert records(done)[0]["tokens"] == 3
-    assert b"1 lines had bytes that are not UTF-8" in done.stderr
+    assert b"1 line had bytes that are not UTF-8" in done.stderr
     assert vg("stats", "-q", input=b"a \xff b\nc\n").stderr == b""
 
 

@@ -133,7 +133,7 @@ def test_captions_without_a_split_are_left_out_where_others_have_one(place: Path
     code = run(["train-matcher", *files, *flags])
     out, err = capfd.readouterr()
     assert code == 0
-    assert "1 captions without a split left out" in err
+    assert "1 caption without a split left out" in err
     assert json.loads(out.splitlines()[-1])["step"] == 4
 
 
@@ -241,7 +241,7 @@ def test_bad_captions_name_file_and_line(main: Any, tmp_path: Path, row: str, wa
     ("rows", "more", "wanted"),
     [
         ([], (), "captions of 0 images"),
-        ([("image000", "dog"), ("image000", "cat")], (), "captions of 1 images"),
+        ([("image000", "dog"), ("image000", "cat")], (), "captions of 1 image "),
         ([("image000", "dog"), ("image001", "cat"), ("image002", "cat")], ("--hold-out", "2"), "less 2 held out"),
         ([("image000", ""), ("image001", "  "), ("image002", "cat")], (), "fewer than 2 images hold a token"),
     ],

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.options import Device, Limit, Offline, Quiet, Restart
+from vgtools.errors import amount
 
 
 def build_index(
@@ -72,4 +73,4 @@ def build_index(
     if recall is not None:
         print(f"vg build-index: {factory} finds the right image for {recall:.1%} of the vocabulary's words", file=sys.stderr)
     if not quiet:
-        print(f"vg build-index: {len(ids):,} images of {emb.shape[1]} dimensions in {output}", file=sys.stderr)
+        print(f"vg build-index: {amount(len(ids), 'image')} of {emb.shape[1]} dimensions in {output}", file=sys.stderr)

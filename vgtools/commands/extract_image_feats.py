@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from vgtools.commands.options import Device, Limit, MaxErrors, Offline, OnError, Quiet, Restart, choice
+from vgtools.errors import amount
 
 if TYPE_CHECKING:
     from vgtools.boxes import BoxSource
@@ -222,7 +223,7 @@ def _allowed(output: str, on_error: str, max_errors: int | None) -> None:
     if most is not None and errors > most:
         flag = "--on-error fail" if on_error == "fail" else f"--max-errors {max_errors}"
         raise DataError(
-            f"is finished, but {errors:,} images could not be used (see {Path(output).with_suffix('.errors.jsonl')}), "
+            f"is finished, but {amount(errors, 'image')} could not be used (see {Path(output).with_suffix('.errors.jsonl')}), "
             f"more than {flag} allows; mend them, or allow them with --on-error skip",
             output,
         )
@@ -236,6 +237,7 @@ def _summary(output: str, out: Any, source: Any, device: Any) -> None:
     print(f"vg extract-image-feats: {output}: {shape} {out.featurizer.dtype} on {device}", file=sys.stderr)
     if out.errors:
         errors = Path(output).with_suffix(".errors.jsonl")
-        print(f"vg extract-image-feats: {out.errors:,} {out.things} could not be used; {errors} says why", file=sys.stderr)
+        unusable = amount(out.errors, *out.things)
+        print(f"vg extract-image-feats: {unusable} could not be used; {errors} says why", file=sys.stderr)
     if source.left_out:
         print(f"vg extract-image-feats: left out, no images by suffix: {counted(source.left_out)}", file=sys.stderr)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from vgtools.commands.options import Limit, MaxErrors, OnError, OutputFile, Quiet, Restart, choice
+from vgtools.errors import amount
 from vgtools.io import final_path, is_stream, manifest_path
 from vgtools.prepare import (
     Folder,
@@ -454,7 +455,7 @@ def _regions(
     )  # fmt: skip
     if not quiet:
         left = f"; left out: {len(tally.errors):,}" if tally.errors else ""
-        print(f"vg prepare: regions of {count:,} images in {output}{left}", file=sys.stderr)
+        print(f"vg prepare: regions of {amount(count, 'image')} in {output}{left}", file=sys.stderr)
 
 
 @prepare.command("wikitext")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vgtools.commands.options import Limit, Offline, OutputFile, Quiet, Restart
+from vgtools.errors import amount
 
 _WINDOW = 2048  # rows a step: what a kill can cost, and what is held in memory
 
@@ -73,9 +74,11 @@ def revokenize(
         out.finish(tokenizer={"ref": tokenizer, "sha256": config["tokenizer_sha256"]}, **facts)
     if not quiet:
         counts = out.counts
-        replaced = f"; {counts['replaced']:,} lines had bytes that are not UTF-8, replaced" if counts.get("replaced") else ""
+        bad = counts.get("replaced", 0)
+        replaced = f"; {amount(bad, 'line')} had bytes that are not UTF-8, replaced" if bad else ""
         overlap = f"{counts.get('none', 0):,} of them overlap no token of the source"
-        print(f"vg revokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens, {overlap}{replaced}", file=sys.stderr)
+        sizes = f"{amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}"
+        print(f"vg revokenize: {sizes}, {overlap}{replaced}", file=sys.stderr)
 
 
 def _origin(file: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,6 +11,7 @@ import typer
 
 from vgtools import io
 from vgtools.commands import options
+from vgtools.errors import amount
 
 _PAGE, _SHEET = 200, 24  # sentences, unless --limit says otherwise
 
@@ -88,11 +89,11 @@ def show(
             credit=report.credit(images),
         )
         _write(targets[output], html)
-        note(f"{output}: {len(sentences):,} sentences, {len(html) / 1e6:.1f} MB" + _rest(more))
+        note(f"{output}: {amount(len(sentences), 'sentence')}, {len(html) / 1e6:.1f} MB" + _rest(more))
     if png is not None:
         sheet, lacking = report.sheet(drawable, pictures)
         _write(targets[png], sheet)
-        note(f"{png}: {len(drawable):,} sentences" + _rest(more or len(drawable) < len(sentences)))
+        note(f"{png}: {amount(len(drawable), 'sentence')}" + _rest(more or len(drawable) < len(sentences)))
         if lacking:
             note(
                 f"{png}: its font has no glyph for {len(lacking)} characters ({''.join(lacking[:12])}), drawn as boxes; the "
@@ -122,7 +123,7 @@ def _text(report: Any, rows: Any, ids: list[str] | None, limit: int | None, note
     for sentence in sentences:
         report.table(sentence, ids, console)
     if more:
-        note(f"{len(sentences):,} sentences" + _rest(more))
+        note(f"{amount(len(sentences), 'sentence')}" + _rest(more))
 
 
 def _target(name: str, sources: list[Any]) -> str | Path:

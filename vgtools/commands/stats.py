@@ -11,6 +11,7 @@ import typer
 
 from vgtools import io
 from vgtools.commands.options import Limit, Offline, Quiet, choice
+from vgtools.errors import amount
 
 _Show = Callable[[Sequence[dict[str, Any]]], None]
 
@@ -175,4 +176,4 @@ def stats(
     if target is not None:
         io.atomic_write(target, s.plot(printed[0][1]))
     if met.replaced and not quiet:
-        print(f"vg stats: {met.replaced:,} lines had bytes that are not UTF-8, replaced", file=sys.stderr)
+        print(f"vg stats: {amount(met.replaced, 'line')} had bytes that are not UTF-8, replaced", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools.commands.options import Device, Offline, Quiet, Restart, Seed, choice, run_folder
+from vgtools.errors import amount
 
 if TYPE_CHECKING:
     import torch
@@ -264,7 +265,7 @@ def _read(path: str, bank: Features, split: str | None, valid_split: str | None,
     if unsplit and not other and not any(found.values()):
         return {"train": unsplit, "valid": []}  # a file without splits: all of it
     if unsplit and not quiet:
-        print(f"vg train-matcher: {len(unsplit)} captions without a split left out, others have one", file=sys.stderr)
+        print(f"vg train-matcher: {amount(len(unsplit), 'caption')} without a split left out, others have one", file=sys.stderr)
     return found
 
 
@@ -275,7 +276,7 @@ def _hold_out(rows: Rows, number: int, path: str) -> None:
     images = sorted({i for i, _ in rows["train"]}, key=lambda i: hashlib.sha256(str(i).encode()).digest())
     if len(images) - number < 2:
         raise DataError(
-            f"captions of {len(images)} images to train on, less {number} held out: at least 2 must stay, one to "
+            f"captions of {amount(len(images), 'image')} to train on, less {number} held out: at least 2 must stay, one to "
             'match and one to tell apart; look at --split and the "split" of the rows',
             path,
         )

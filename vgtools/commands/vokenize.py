@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools.commands.options import Device, Dtype, Limit, Offline, OutputFile, Quiet, Restart, Seed, choice
+from vgtools.errors import amount
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Index
@@ -132,8 +133,8 @@ def vokenize(
         print(f"vg vokenize: memory ran out; --batch-size {worker.encoder.pack} would have done", file=sys.stderr)
     if not quiet:
         counts = out.counts
-        bad = f"; {counts['replaced']:,} lines had bytes that are not UTF-8, replaced" if counts.get("replaced") else ""
-        print(f"vg vokenize: {counts['rows']:,} rows, {counts['tokens']:,} tokens{bad}", file=sys.stderr)
+        bad = f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced" if counts.get("replaced") else ""
+        print(f"vg vokenize: {amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}{bad}", file=sys.stderr)
 
 
 def _term_frequency(
@@ -177,4 +178,5 @@ def _term_frequency(
             bar.advance(len(done.tokens.ids))
         out.finish(count=len(bank.ids), k=1, tokenizer={"ref": ref, "sha256": mark}, captions=worker.captions)
     if not quiet:
-        print(f"vg vokenize: {worker.captions:,} captions of {worker.images:,} of {len(bank.ids):,} images", file=sys.stderr)
+        known = f"{worker.images:,} of {amount(len(bank.ids), 'image')}"
+        print(f"vg vokenize: {amount(worker.captions, 'caption')} of {known}", file=sys.stderr)
