@@ -145,6 +145,10 @@ class Axes:
         """Return where a step stands."""
         return self.left + (step - 0.5) / self.steps * self.width
 
+    def beside(self, step: float, number: int, count: int) -> float:
+        """Return where the `number`th of `count` things of a step stands: beside the others, or equal ones would hide it."""
+        return self.x(step) + ((number - 0.5) / count - 0.5) * 0.5 * self.width / self.steps
+
     def y(self, value: float) -> float:
         """Return where a value stands."""
         return self.top + self.height * (1 - value / self.high)

@@ -58,11 +58,9 @@ def _scatter(board: Board, axes: Axes, accuracies: Array, active: Array, baselin
     for alive in (False, True):
         for layer, head in np.argwhere(active == alive).tolist():
             value = float(accuracies[layer, head])
-            # Heads stand beside one another, or equal ones would hide each other.
-            x = axes.x(layer + 1) + ((head + 0.5) / heads - 0.5) * 0.5 * axes.width / axes.steps
             share = "active" if alive else "not active"
             board.dot(
-                x,
+                axes.beside(layer + 1, head + 1, heads),
                 axes.y(value),
                 4 if alive else 2.2,
                 ACCENT if alive else PALE,
@@ -86,23 +84,18 @@ def entity_figure(records: Sequence[Record]) -> Board | None:
     axes = Axes(board, 64, 56, 556, 300, shape[0], _top([float(values.max()), baseline]))
     axes.frame("Entity grounding", "accuracy, %", "layer")
     _scatter(board, axes, values, active, baseline, bound)
-    _legend(board, 30, 418, baseline, bound, bound <= axes.high)
+    board.text(620, 48, f"upper bound{' (dashed)' if bound <= axes.high else ''}: {bound:.1f} %", SOFT, 11, "end")
+    _legend(board, 30, 418, baseline)
     return board
 
 
-def _legend(
-    board: Board, x: float, y: float, baseline: float | None = None, bound: float | None = None, line: bool = False
-) -> None:
+def _legend(board: Board, x: float, y: float, baseline: float | None = None) -> None:
     board.dot(x + 4, y - 4, 4, ACCENT)
     board.text(x + 14, y, "active: over 20 % to regions", SOFT, 11)
-    board.dot(x + 180, y - 4, 2.2, PALE)
-    board.text(x + 188, y, "not active", SOFT, 11)
-    board.line(x + 256, y - 4, x + 276, y - 4, "#8a8378")
-    board.text(x + 282, y, "most confident region" + ("" if baseline is None else f": {baseline:.1f} %"), SOFT, 11)
-    if bound is not None:
-        if line:
-            board.line(x + 450, y - 4, x + 470, y - 4, "#8a8378", dashed=True)
-        board.text(x + (476 if line else 450), y, f"upper bound: {bound:.1f} %", SOFT, 11)
+    board.dot(x + 208, y - 4, 2.2, PALE)
+    board.text(x + 216, y, "not active", SOFT, 11)
+    board.line(x + 300, y - 4, x + 320, y - 4, "#8a8378")
+    board.text(x + 328, y, "most confident region" + ("" if baseline is None else f": {baseline:.1f} %"), SOFT, 11)
 
 
 def relation_figure(records: Sequence[Record], most: int = 9) -> Board | None:
@@ -150,10 +143,19 @@ def head_map(records: Sequence[Record]) -> Board | None:
     board.text(64, 34, "Heads by Jensen-Shannon distance", bold=True, size=14)
     shades = _shades(max(h["layer"] for h in heads))
     offset = (480 - (high - low) * scale) / 2
-    for head, point in zip(heads, points, strict=True):
-        x, y = np.array([40, 60]) + offset + (point - low) * scale
-        board.dot(float(x), float(y), 4.5, shades[head["layer"] - 1], head["name"])
-        board.text(float(x) + 6, float(y) + 3, head["name"], SOFT, 8)
+    spots = [(np.array([40, 60]) + offset + (point - low) * scale).tolist() for point in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
+    for head, (x, y) in zip(heads, spots, strict=True):
+        board.dot(x, y, 4.5, shades[head["layer"] - 1], head["name"])
+        # A name stands where it covers nothing; in a crowd it is left out, and an SVG has it under the mouse.
+        half = 2.5 * len(head["name"])
+        for right, down in ((7 + half, 3), (-7 - half, 3), (0, -7), (0, 13)):
+            box = (x + right - half, y + down - 8, x + right + half, y + down + 1)
+            others = (t for t in taken if t != (x - 4, y - 4, x + 4, y + 4))
+            if all(box[2] < t[0] or t[2] < box[0] or box[3] < t[1] or t[3] < box[1] for t in others):
+                board.text(x + right, y + down, head["name"], SOFT, 8, "middle")
+                taken.append(box)
+                break
     for layer, shade in enumerate(shades, 1):
         board.dot(570, 60 + 18 * layer, 4.5, shade)
         board.text(582, 64 + 18 * layer, f"layer {layer}", SOFT, 11)
@@ -170,14 +172,14 @@ def pattern_figure(records: Sequence[Record]) -> Board | None:
     if not heads:
         return None
     board = Board(960, 860, "What the attention heads look at, by layer")
-    layers = max(h["layer"] for h in heads)
+    layers, count = (max(h[key] for h in heads) for key in ("layer", "head"))
     for number, (key, name) in enumerate((*_PANELS, ("entropy", "entropy"))):
         values = [float(h[key]) for h in heads]
         high = max(values) * 1.08 if key == "entropy" else _top(values)
         axes = Axes(board, 64 + number % 3 * 306, 52 + number // 3 * 280, 230, 166, layers, max(high, 1e-6))
         axes.frame(name, "nats" if key == "entropy" else "%", "layer")
         for head, value in zip(heads, values, strict=True):
-            board.dot(axes.x(head["layer"]), axes.y(value), 3, ACCENT, f"{head['name']}: {value:.2f}")
+            board.dot(axes.beside(head["layer"], head["head"], count), axes.y(value), 3, ACCENT, f"{head['name']}: {value:.2f}")
     return board
 
 
@@ -189,14 +191,14 @@ def dependency_figure(records: Sequence[Record]) -> Board | None:
     names = list(dict.fromkeys(r["relation"] for r in words))
     tried = {r["relation"]: r for r in _of(records, "classifier")}
     left, top, wide, tall = 150, 84, 470, 44
-    board = Board(720, top + tall * len(names) + 44, "Dependency relations found by the best head")
+    board = Board(690, top + tall * len(names) + 44, "Dependency relations found by the best head")
     board.text(24, 30, "Dependency relations: words whose head or dependent is found", bold=True, size=14)
     marks = [("to head", ACCENT, "word attends to its head"), ("to dependent", COLOURS[0], "head attends to the word")]
     x = 24.0
     for _, colour, words_of in [*marks, *([("", COLOURS[4], "classifier")] if tried else [])]:
         board.dot(x + 4, 52, 4, colour)
         board.text(x + 14, 56, words_of, SOFT, 11)
-        x += 32 + 6.2 * len(words_of)
+        x += 32 + 6.6 * len(words_of)
     board.line(x + 4, 46, x + 4, 58, INK)
     board.text(x + 12, 56, "best offset", SOFT, 11)
     bottom = top + tall * len(names)
@@ -208,8 +210,7 @@ def dependency_figure(records: Sequence[Record]) -> Board | None:
     def draw(record: Record, y: float, colour: str, label: str) -> None:
         low, at, high = (left + wide * record[key] / 100 for key in ("low", "accuracy", "high"))
         board.line(low, y, high, y, colour)
-        hint = f"{label}: {_measured(record)} %"
-        board.dot(at, y, 4, colour, hint)
+        board.dot(at, y, 4, colour, f"{label or 'classifier'}: {_measured(record)} %")
         board.text(left + wide + 14, y + 4, label, SOFT, 10)
 
     for row, name in enumerate(names):
@@ -221,9 +222,9 @@ def dependency_figure(records: Sequence[Record]) -> Board | None:
         board.line(base, y - 5, base, y + tall - 17, INK)
         for n, (direction, colour, _) in enumerate(marks):
             if direction in own:
-                draw(own[direction], y + 11 * n, colour, f"{own[direction]['head']} {direction}")
+                draw(own[direction], y + 11 * n, colour, own[direction]["head"])
         if name in tried:
-            draw(tried[name], y + 22, COLOURS[4], "classifier")
+            draw(tried[name], y + 22, COLOURS[4], "")
     return board
 
 

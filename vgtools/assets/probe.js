@@ -64,8 +64,10 @@
         return;
       }
       const weights = own.weights[layer][word], first = most(weights), top = weights[first] || 1;
+      const shares = weights.map(weight => (weight / top) ** 2), all = shares.reduce((a, b) => a + b, 0) || 1;
       boxes.forEach((box, region) => {
-        box.style.fillOpacity = String(.7 * (weights[region] / top) ** 2);
+        // Many regions with the same weight are painted thinly: one upon the other they would hide the photo.
+        box.style.fillOpacity = (Math.min(.6, 1.6 / all) * shares[region]).toFixed(3);
         box.classList.toggle("most", region === first && weights[first] > 0);
       });
       const parts = own.groups.map(group => [group.name, sum(layer, word, group)]).sort((a, b) => b[1] - a[1]).slice(0, 3);
