@@ -70,6 +70,13 @@ def test_headings_have_as_many_signs_behind_as_before(line: str, heading: bool) 
     assert is_heading(line) is heading
 
 
+def test_a_language_brings_its_abbreviations() -> None:
+    text = "Am 3. Mai kam z.B. Herr Dr. Meyer. Er ging."
+    assert split(text, "de") == ["Am 3. Mai kam z.B. Herr Dr. Meyer.", "Er ging."]
+    assert split(text, "en") == ["Am 3.", "Mai kam z.B. Herr Dr. Meyer.", "Er ging."]
+    assert split("我很好。你呢？", "zh") == ["我很好。", "你呢？"]
+
+
 def split(text: str, language: str = "en") -> list[str]:
     return [row["text"] for row in sentences([{"text": text}], language, Tally())]
 

@@ -131,6 +131,7 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
         (("sentences", "nowhere.txt"), 66, "nowhere.txt: cannot be read"),
         (("openmoji", "tokens.txt", "-q"), 73, "tokens.txt: cannot be made"),
         (("nonsense",), 2, "No such command"),
+        (("sentences", "tokens.txt", "--language", "xx-zz"), 2, "'xx-zz' is not one of am, ar, bg,"),
     ],
 )
 def test_errors_name_what_and_where(vg: Runner, flickr: Path, args: tuple[str, ...], code: int, why: str) -> None:

@@ -528,8 +528,9 @@ def _sentences(
 
         vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 | vg prepare sentences - | gzip > wiki.txt.gz
     """
-    from vgtools.corpus import sentences, texts
+    from vgtools.corpus import LANGUAGES, sentences, texts
 
+    choice(language, LANGUAGES, "--language")
     tally = Tally()
     save(
         sentences(texts(text), language, tally, drop_empty),
