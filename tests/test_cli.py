@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def test_env_is_text_or_json(vg: Runner) -> None:
     assert facts["vg"] == __version__
     assert "cpu" in facts["devices"]
     assert facts["packages"]["torch"] in vg("env").stdout.decode()
+
+
+def test_the_commands_are_listed_in_the_order_of_the_pipeline(vg: Runner) -> None:
+    listed = re.findall(r"^  ([a-z][a-z-]+)  ", vg("--help").stdout.decode().partition("Commands:")[2], re.MULTILINE)
+    assert listed == list(cli.COMMANDS)
 
 
 def test_a_closed_pipe_is_141_and_silent() -> None:

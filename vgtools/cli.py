@@ -11,6 +11,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from vgtools import __version__
 from vgtools.errors import DataError, Exit, file_error, is_out_of_memory, plain
@@ -32,8 +33,17 @@ COMMANDS = (
     "env",
 )
 
+
+class _InOrder(TyperGroup):
+    """The commands in the order of the pipeline; typer's own lists a command with commands of its own last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
+
+
 app = typer.Typer(
     name="vg",
+    cls=_InOrder,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
