@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 KIND = "voken_lm"
 LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
-# Tan & Bansal 2020 (Vokenization), section 4.2; epochs, warm-up and batch of the published code for Wiki103.
+# Tan & Bansal 2020 (Vokenization), section 4.2; epochs and batch of the published code for Wiki103. Its warm-up of 10,000 steps
+# would be all of a small corpus's training: a share stands here, --warmup 10000 is the published code's.
 DEFAULTS: dict[str, Any] = {"epochs": 40, "batch_size": 256, "lr": 2e-4, "warmup": 0.05}
 FOREIGN = ("regions", "text_only", "late_fusion")  # flags of another system
 
