@@ -90,8 +90,38 @@ def test_predictions_of_other_examples_are_refused(two: list[str], tmp_path: Pat
     with pytest.raises(DataError, match="1 ids are not in both"):
         records([two[0], str(other)])
     flipped = save_finetuned(tmp_path / "flipped", "sst-2", [1, *GOLD[1:]], {"1": GOLD})
-    with pytest.raises(DataError, match="the id '0' has another label"):
+    with pytest.raises(DataError, match="1 of 8 ids have another label than in the run compared with, the first '0'"):
         records([two[0], str(flipped)])
+
+
+def test_answers_of_another_dev_file_are_refused(tmp_path: Path) -> None:
+    one, other = (
+        save_finetuned(tmp_path / name, "squad-1.1", gold, {"1": ["Bo", "Ann"]})
+        for name, gold in (("one", ["Bo", "Ann Lee"]), ("other", ["Bo", "Ann"]))
+    )
+    with pytest.raises(DataError, match="1 of 2 ids have another label than in the run compared with, the first '1'"):
+        records([str(one), str(other)])
+
+
+def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
+    near, far = [[0.0, 0, 10, 9]], [[50.0, 50, 60, 60], [0, 0, 10, 10]]
+    boxes = [(0.0, 0, 10, 10)] * 4
+    for name, good in (("plain", 1), ("seen", 3)):
+        for task in ("nlvr2", "vcr-qa", "vcr-qar"):
+            save_finetuned(tmp_path / name / task, task, [1] * 4, {"1": [1] * good + [0] * (4 - good)})
+        save_finetuned(tmp_path / name / "vqa", "vqa", ["red"] * 4, {"1": ["red"] * good + ["blue"] * (4 - good)})
+        save_finetuned(tmp_path / name / "g", "flickr30k-grounding", boxes, {"1": [near] * good + [far] * (4 - good)})
+    plain, seen = records([str(tmp_path / "plain"), str(tmp_path / "seen")])
+    tasks = ["nlvr2", "vqa", "vcr-qa", "vcr-qar", "flickr30k-grounding"]
+    assert sorted(seen["tasks"]) == sorted(tasks)
+    for task in tasks:
+        assert (plain["tasks"][task]["mean"], seen["tasks"][task]["mean"]) == (25, 75), task
+    assert seen["tasks"]["nlvr2"]["metrics"]["consistency"]["mean"] == 75
+    assert seen["tasks"]["flickr30k-grounding"]["metrics"]["recall_5"]["mean"] == 100
+    assert seen["tasks"]["vcr-qar"]["difference"]["value"] == pytest.approx(50)
+    headings, rows, _ = c.layout([plain, seen])
+    assert sorted(headings[1:-1]) == sorted(find_task(task).title for task in tasks)
+    assert [row[0] for row in rows] == ["plain", "seen", "  less plain"]
 
 
 def test_predictions_that_run_json_does_not_score_so_are_refused(two: list[str]) -> None:

@@ -10,11 +10,18 @@ from vgtools.checkpoint import save_run
 from vgtools.io import dumps
 from vgtools.predictions import prediction_row, score_predictions
 from vgtools.tasks import Answer, Example, find_task
+from vgtools.visual_tasks import VisualExample
 
 
 def examples_of(name: str, gold: Sequence[Any]) -> list[Example]:
-    if find_task(name).kind == "span":
-        return [Example(str(i), "q", "c", answers=(Answer(text, 0),)) for i, text in enumerate(gold)]
+    kind = find_task(name).kind
+    if kind in ("span", "answer"):  # VQA's annotators agree
+        answers = 4 if kind == "answer" else 1
+        return [Example(str(i), "q", "c", answers=(Answer(text, 0),) * answers) for i, text in enumerate(gold)]
+    if kind == "ground":
+        return [VisualExample(str(i), "t", boxes=(box,)) for i, box in enumerate(gold)]
+    if name == "nlvr2":
+        return [Example(f"dev-{i}-0-0", "t", label=label) for i, label in enumerate(gold)]
     return [Example(str(i), "t", label=label) for i, label in enumerate(gold)]
 
 

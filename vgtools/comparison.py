@@ -118,11 +118,22 @@ def aligned(one: Items, other: Items, file: str | Path) -> Items:
             f"{len(odd)} ids are not in both of the runs compared, the first {odd[0]!r:.80}; score the same dev file", file
         )
     order = [place[name] for name in other.ids]
-    gold, said = one.gold[order], one.predicted[order]
-    if not np.array_equal(gold, other.gold):
-        at = int(np.flatnonzero(gold != other.gold)[0])
-        raise DataError(f"the id {other.ids[at]!r:.80} has another label than in the run it is compared with", file)
-    return Items(other.ids, gold, said, one.statistic)
+    labels = [one.labels[i] for i in order]
+    odd = [name for name, ours, theirs in zip(other.ids, labels, other.labels, strict=True) if not _same(ours, theirs)]
+    if odd:
+        raise DataError(
+            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, the first {odd[0]!r:.80}; score "
+            "the same dev file",
+            file,
+        )
+    return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Say whether two labels are the same: class, score, or answers or boxes in any order."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return sorted(map(repr, ours)) == sorted(map(repr, theirs))
+    return bool(ours == theirs)
 
 
 @dataclass(frozen=True)

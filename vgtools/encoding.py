@@ -152,6 +152,7 @@ def encode(
     stride: int | None = None,
     learn: bool = False,
     segments: bool = True,
+    file: str | None = None,
 ) -> Inputs:
     """Turn examples into token ids.
 
@@ -163,6 +164,7 @@ def encode(
         stride: SQuAD, tokens from one window of a long context to the next.
         learn: to train on: every unit gets a label, questions without a findable answer are left out.
         segments: the encoder tells the second text by its segment number.
+        file: where they are from, named in errors.
 
     Raises:
         DataError: no token of the texts fits, or nothing can be learnt.
@@ -176,7 +178,7 @@ def encode(
         raise DataError(f"--max-length {max_length}: {extra} tokens are special ones, nothing else fits", code=Exit.CONFIG)
     builder = _Builder(frame)
     if task.kind == "span":
-        return _windows(examples, tokenizer, builder, max_length - extra, stride or max_length, learn)
+        return _windows(examples, tokenizer, builder, max_length - extra, stride or max_length, learn, file)
     each, cut = max(1, task.choices), 0
     for start in range(0, len(examples), _CHUNK):
         part = examples[start : start + _CHUNK]
@@ -199,7 +201,7 @@ def encode(
 
 
 def _windows(
-    examples: Sequence[Example], tokenizer: Tokenizer, builder: _Builder, room: int, stride: int, learn: bool
+    examples: Sequence[Example], tokenizer: Tokenizer, builder: _Builder, room: int, stride: int, learn: bool, file: str | None
 ) -> Inputs:
     """Cut contexts into windows that overlap; the whole question stands before each.
 
@@ -234,7 +236,7 @@ def _windows(
                     break
                 at += min(stride, size)
     if not numbers:
-        raise DataError("nothing can be learnt: no answer stands in its context")
+        raise DataError("nothing can be learnt from it: no answer stands in its context", file)
     return builder.build(1, numbers, np.array(labels, np.int64) if learn else None, cut, unlearnable)
 
 

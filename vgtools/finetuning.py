@@ -296,7 +296,7 @@ def read_split(task: Task, name: str, path: str, tuner: Any, encoder: Encoder, s
         digest.update(repr(example).encode())
     inputs = encode(
         task, found, encoder.tokenizer, max_length=settings["max_length"], stride=settings["stride"], learn=name == "train",
-        segments=tuner.segments,
+        segments=tuner.segments, file=path,
     )  # fmt: skip
     return Split(path, found, stats, digest.hexdigest(), inputs)
 

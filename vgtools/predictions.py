@@ -142,6 +142,7 @@ class Items:
     statistic: metrics.Statistic  # makes the headline, as a fraction, of gold and predicted
     spans: Spans | None = None
     rates: Mapping[str, metrics.Array] = field(default_factory=dict)  # (N,) what each item scores, where it has one by itself
+    labels: Sequence[Any] = ()  # N, as `predictions.jsonl` holds them, class numbers in place of names
 
 
 def gather(
@@ -194,17 +195,17 @@ def gather(
     real = [_value(task, "label", gold[name], file, None) for name in ids]
     if task.kind == "answer":
         each = np.array([metrics.vqa_item(text, texts) for text, texts in zip(said, real, strict=True)])
-        return Items(ids, np.zeros(len(ids)), each, metrics.mean, rates={"accuracy": each})
+        return Items(ids, np.zeros(len(ids)), each, metrics.mean, rates={"accuracy": each}, labels=real)
     if task.kind == "ground":
         rates = _recalls(said, real, [rows[name].get("reachable") for name in ids])
-        return Items(ids, np.zeros(len(ids)), rates["recall_1"], metrics.mean, rates=rates)
+        return Items(ids, np.zeros(len(ids)), rates["recall_1"], metrics.mean, rates=rates, labels=real)
     if task.kind != "span":
-        return Items(ids, np.array(real), np.array(said), metrics.mean_of(task.metrics))
+        return Items(ids, np.array(real), np.array(said), metrics.mean_of(task.metrics), labels=real)
     spans = _spans(task, said, real, [rows[name].get("no_answer") for name in ids], threshold, file)
     both = (spans.exact + spans.overlap) / 2
     if spans.no_answer is not None and threshold is not None:
         both = np.where(spans.no_answer > threshold, (~spans.answerable).astype(np.float64), both)
-    return Items(ids, np.zeros(len(ids)), both, metrics.mean, spans)
+    return Items(ids, np.zeros(len(ids)), both, metrics.mean, spans, labels=real)
 
 
 def _recalls(said: list[Any], real: list[Any], reachable: list[Any]) -> dict[str, metrics.Array]:

@@ -381,5 +381,14 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
     assert cli.run([str(a) for a in ["finetune", "squad", folder, "-e", data / "encoder", "-o", tmp_path / "r", *flags]]) == 0
     out = capfd.readouterr().err
     assert "1 questions are left out: their answer stands nowhere in the context" in out
-    assert re.search(r"SQuAD v1.1, 1 seed +median +mean +std +min +max", out)
+    summary = out[out.index("SQuAD v1.1") :].splitlines()
+    assert [re.split(r"  +", line)[0] for line in summary] == ["SQuAD v1.1, 1 seed", "exact", "f1", "headline"]
+    assert summary[0].split()[-1] == "score"
+    assert len(summary[1].split()) == 2  # a single seed has no spread
     assert read_run(tmp_path / "r", "finetune")["data"]["train"]["unlearnable"] == 1
+    for article in body["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["qas"] = [qa | {"answers": [{"text": "nowhere", "answer_start": 0}]} for qa in paragraph["qas"]]
+    file.write_text(json.dumps(body))
+    assert cli.run([str(a) for a in ["finetune", "squad", folder, "-e", data / "encoder", "-o", tmp_path / "s", *FAST]]) == 65
+    assert f"{file}: nothing can be learnt from it: no answer stands in its context" in capfd.readouterr().err

@@ -359,13 +359,24 @@ def _run(
 
 
 def _print_summary(task: Task, info: Mapping[str, Any]) -> None:
-    """Print the scores over the seeds beside those of the most frequent class."""
-    titles = ("median", "mean", "std", "min", "max")
+    """Print the scores over the seeds beside those of the most frequent class.
+
+    What a single seed has no spread of, and a headline that is the one metric, are left out.
+    """
     base, count = info["majority"] or {}, len(info["seeds"])
-    rows = {name: values for name, values in info["summary"].items() if not name.endswith("_thresh")}
+    titles = ("median", "mean", "std", "min", "max") if count > 1 else ("mean",)
+    left = ("headline",) if len(task.metrics) == 1 else ()
+    rows = {
+        name: values for name, values in info["summary"].items() if not name.endswith("_thresh") and not name.startswith(left)
+    }
     heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
     width = max(map(len, (heading, *rows)))
-    print(f"{heading:{width}}", *(f"{t:>7}" for t in titles), " majority" if base else "", file=sys.stderr)
+    print(
+        f"{heading:{width}}",
+        *(f"{t if count > 1 else 'score':>7}" for t in titles),
+        " majority" if base else "",
+        file=sys.stderr,
+    )
     for name, values in rows.items():
         cells = [f"{values[t]:7.2f}" for t in titles] + ([f"{base[name]:9.2f}"] if name in base else [])
         print(f"{name:{width}}", *cells, file=sys.stderr)
