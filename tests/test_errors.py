@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import pickle
 
 import pytest
 import torch
 
-from vgtools.errors import amount, file_error, is_out_of_memory, plain
+from vgtools.errors import DataError, Exit, amount, file_error, is_out_of_memory, plain
 
 
 def test_a_full_standard_output_is_named() -> None:
@@ -29,6 +30,11 @@ def test_a_full_standard_output_is_named() -> None:
 )
 def test_a_lack_of_memory_is_told_from_other_errors(error: Exception, is_memory: bool) -> None:
     assert is_out_of_memory(error) == is_memory
+
+
+def test_an_error_comes_whole_from_another_process() -> None:
+    found = pickle.loads(pickle.dumps(DataError("full", "x.png", 3, Exit.IO)))
+    assert (str(found), found.why, found.file, found.line, found.code) == ("x.png:3: full", "full", "x.png", 3, Exit.IO)
 
 
 def test_one_thing_is_no_plural() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,20 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
     list(rasterise(rows, tmp_path / "png", 48, 1, True))  # another size is drawn
     with Image.open(files[1]) as picture:
         assert picture.size == (48, 48)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_named_and_leaves_no_torn_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    rows = list(openmoji(Tally(), 64))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        with pytest.raises(DataError, match=r"\.png: cannot be written: File too large; free some space") as caught:
+            list(rasterise(rows, tmp_path / "png", 32, workers, True))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.code == Exit.IO
+    assert all(file.suffix == ".png" and file.stat().st_size <= 300 for file in (tmp_path / "png").iterdir())
 
 
 def test_processes_draw_what_one_draws(tmp_path: Path) -> None:

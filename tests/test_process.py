@@ -1,10 +1,23 @@
-"""Progress in a log; what stops a command is tested with `Output` and the commands."""
+"""Locks, and progress in a log; what stops a command is tested with `Output` and the commands."""
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
-from vgtools.process import Progress
+from vgtools.errors import DataError
+from vgtools.process import Lock, Progress
+
+
+def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    lock = Lock(tmp_path / "x")
+    with pytest.raises(DataError, match="x: is being written by another process"):
+        Lock(tmp_path / "x")
+    lock.release()
+    Lock(tmp_path / "x").release()
 
 
 def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,10 @@ class DataError(Exception):
         where = "" if file is None else f"{name_of(file)}:" if line is None else f"{name_of(file)}:{line}:"
         super().__init__(f"{where} {why}".strip())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep file, line and code on the way from another process."""
+        return DataError, (self.why, self.file, self.line, self.code)
+
 
 def name_of(path: str | Path) -> str:
     """Return how a path is called in messages (`-` is the standard stream)."""

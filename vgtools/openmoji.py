@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from vgtools.errors import file_error
 from vgtools.io import DataError, Exit, Progress
 from vgtools.prepare import Row, Tally
 
@@ -96,8 +97,13 @@ def _draw(job: tuple[str, str, int]) -> None:
 
     svg, png, size = job
     temporary = Path(f"{png}.tmp")  # not synced one by one: what a power cut spoils is seen by `_is_png` and drawn again
-    temporary.write_bytes(resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff"))
-    os.replace(temporary, png)
+    picture = resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff")
+    try:
+        temporary.write_bytes(picture)
+        os.replace(temporary, png)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise file_error(error, png, reading=False) from None
 
 
 def rasterise(rows: Iterable[Row], folder: str | Path, size: int, workers: int, quiet: bool = False) -> Iterator[Row]:

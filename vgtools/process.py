@@ -37,8 +37,9 @@ class Lock:
                 if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
                     break
             os.close(self._fd)  # the former owner removed the file between our open and our lock
-        os.truncate(self._fd, 0)
-        os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        with contextlib.suppress(OSError):  # whose it is is for messages: on a full disk the lock holds without
+            os.truncate(self._fd, 0)
+            os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
     def release(self) -> None:
         """Remove the lock file and let go."""

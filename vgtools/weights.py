@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.checkpoint import fingerprint, load_tokenizer, read_weights, save_run, tokenizer_fingerprint
+from vgtools.errors import file_error
 from vgtools.io import DataError, Exit, atomic_write, read_json
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int, *, off
             if (source / name).exists():
                 shutil.copyfile(source / name, path / name)
     except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", folder, code=Exit.CANNOT_CREATE) from None
+        raise file_error(error, folder, reading=False) from None
     atomic_write(path / "model.safetensors", save(noisy, metadata={"format": "pt"}))
     own = {"ref": ref, "fingerprint": fingerprint(encoder_weights(noisy)), "tokenizer": mark}
     save_run(folder, _KIND, {}, {"noise": facts, "encoder": own})

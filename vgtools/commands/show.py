@@ -133,9 +133,11 @@ def _target(name: str, sources: list[Any]) -> str | Path:
 
 def _write(target: str | Path, data: bytes) -> None:
     """Write one whole file, or one stream."""
+    from vgtools.output import Output
+
     if isinstance(target, Path):
         io.atomic_write(target, data)
         return
-    stream = io.open_stream(target)
-    stream.write(data)
-    stream.flush()
+    with Output([target], {}) as out:
+        out.write(data)
+        out.finish()
