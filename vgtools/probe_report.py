@@ -335,7 +335,7 @@ def tables(records: Sequence[Record]) -> str:
     """Return the results as Markdown."""
 
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(readable(c).replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+        return "| " + " | ".join(readable(c).replace("|", "\\|").replace("<", "\\<").replace("\n", " ") for c in cells) + " |"
 
     out = list[str]()
     for table in results(records):

@@ -352,6 +352,17 @@ def test_results_go_to_stdout_even_where_the_disk_is_full(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_line_that_cannot_be_read_leaves_what_was_read_before_it(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+    lines = (world.folder / "phrases.jsonl").read_text().splitlines()
+    (tmp_path / "cut.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]) + "\n")
+    given = [tmp_path / "cut.jsonl", *world.given[1:], "--samples", 20, "--on-error", "skip"]
+    code, records, err = probe(capfdbinary, *given)
+    assert code == 65
+    assert "cut.jsonl:6: not valid JSON" in err
+    assert records[-1]["captions"] == 5
+    assert "not valid JSON" in records[-1]["stopped"]
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_attention_that_is_not_a_number_is_named(world: World, tmp_path: Path, capfdbinary: Any, late: bool) -> None:
     from safetensors.torch import load_file, save_file

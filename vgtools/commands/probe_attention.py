@@ -178,8 +178,9 @@ def probe_attention(
                 if classifier == "words" and words is None:
                     words = dependency_probes.own_vectors(model, model.encoder.model.get_input_embeddings().weight)
                 learnt = dependency_probes.ClassifierProbe(
-                    model, lambda side: _until(stop, (t.text for t in texts.of(side))), lambda: open_parser(parser), classifier,
-                    words, counts["train"], epochs, samples=samples, seed=seed, batch_size=batch_size, progress=bar,
+                    model, lambda side: (t.text for t in takewhile(lambda _: stop.signal is None, texts.of(side))),
+                    lambda: open_parser(parser), classifier, words, counts["train"], epochs, samples=samples, seed=seed,
+                    batch_size=batch_size, progress=bar,
                 )  # fmt: skip
                 stopped = _run(lambda _: learnt.run(), stop, iter(()))
         else:
@@ -232,20 +233,24 @@ def probe_attention(
 
 def _run(work: Callable[[Iterator[Any]], None], stop: io.Stop, rows: Iterator[Any]) -> Exception | None:
     """Probe; what stops it in the middle is returned, and said once the results up to there are written."""
+    faults = list[Exception]()
     try:
-        work(_until(stop, rows))
-    except Exception as error:  # whatever it is, hours of work are behind it
-        return error
-    try:
+        work(_until(stop, rows, faults))
         stop.check()
     except io.DataError as error:
-        return io.DataError("stopped: the results are of what was read up to there", code=error.code)
-    return None
+        asked = stop.signal is not None
+        return io.DataError("stopped: the results are of what was read up to there", code=error.code) if asked else error
+    except Exception as error:  # whatever it is, hours of work are behind it
+        return error
+    return faults[0] if faults else None
 
 
-def _until(stop: io.Stop, rows: Iterator[Any]) -> Iterator[Any]:
-    """Pass rows on until a stop is asked for."""
-    return takewhile(lambda _: stop.signal is None, rows)
+def _until(stop: io.Stop, rows: Iterator[Any], faults: list[Exception]) -> Iterator[Any]:
+    """Pass rows on until a stop is asked for, or one cannot be read: what was read before it still counts."""
+    try:
+        yield from takewhile(lambda _: stop.signal is None, rows)
+    except io.DataError as error:
+        faults.append(error)
 
 
 def _keeping(captions: Iterator[Any], kept: list[Any], most: int) -> Iterator[Any]:

@@ -172,7 +172,7 @@ def read_caption(row: Mapping[str, Any], side: str, regions: Regions, path: str,
     spans, golds = [], []
     for number, phrase in enumerate(phrases if isinstance(phrases, list) else [None], 1):
         start, end, boxes = (phrase.get(k) for k in ("start", "end", "boxes")) if isinstance(phrase, dict) else (None,) * 3
-        if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end <= len(text):
+        if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):  # True is no place
             raise DataError(
                 f"phrase {number} has the span {start!r:.20} to {end!r:.20}, the text has {len(text)} characters", path, line
             )
