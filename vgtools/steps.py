@@ -83,6 +83,7 @@ class Job(NamedTuple):
     halve: Halve
     evaluate: Callable[[int], dict[str, float]] | None  # batch size -> losses on what is held out; None: nothing is
     finish: Callable[[], tuple[dict[str, Any], Encoder, dict[str, Tensor]]]  # what run.json says, and what is saved
+    start: Callable[[], None] | None = None  # what comes before the first step
 
 
 def step_batches(count: int, seed: int, schedule: Plan, build: Callable[[Array, int, int], list[Any]]) -> Batches:

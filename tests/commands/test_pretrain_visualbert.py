@@ -78,6 +78,21 @@ def test_resumed_equals_unbroken(data: Path, tmp_path: Path, way: str) -> None:
     assert hashes(cut) == hashes(whole)
 
 
+def test_regions_that_start_near_their_words(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--region-start", "words", "--steps", 4, "--mask-rate", 0.4]
+    cut, whole = stop_and_resume(lambda run: pretrain(data, run, *flags, "--checkpoint-steps", 2), tmp_path, "kill", 4)
+    assert hashes(cut) == hashes(whole), "a resumed run does not start anew"
+    assert read_run(whole, "visualbert")["config"]["region_start"] == "words"
+    assert pretrain(data, tmp_path / "drawn", *flags[2:]) == 0
+    assert hashes(whole) != hashes(tmp_path / "drawn")
+    capfd.readouterr()
+    assert pretrain(data, tmp_path / "x", *flags, "--text-only") == Exit.USAGE
+    assert "no region is shown" in capfd.readouterr().err
+    assert pretrain(data, tmp_path / "x", *flags, encoder=whole) == Exit.USAGE
+    assert "a VisualBERT that goes on has its own start" in capfd.readouterr().err
+    assert pretrain(data, tmp_path / "x", "--region-start", "near") == Exit.USAGE
+
+
 def test_task_specific_pretraining_goes_on_from_a_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
     flags = ["--steps", 1, "--lr", 0, "--weight", "mlm=1"]

@@ -111,6 +111,17 @@ def test_masks_and_pairs_change_with_epoch_and_seed_but_not_those_of_evaluation(
     assert ids(None, 3) == ids(None, 4)
 
 
+def test_the_rate_says_how_many_tokens_are_masked(data: tuple[Captions, Regions]) -> None:
+    captions, regions = data
+    shares = []
+    for rate in (0.1, 0.9):
+        recipe = recipe_for(encoder_of(), pairs=True, longest=32, seed=3, rate=rate)
+        batches = [collate(captions, regions, REGION, np.arange(18), recipe, epoch)[0] for epoch in range(8)]
+        texts = sum(int(b.text_mask.sum()) - 3 * 18 for b in batches)  # special tokens are never masked
+        shares.append(sum(len(b.masked) for b in batches) / texts)
+    assert shares == [pytest.approx(0.1, abs=0.03), pytest.approx(0.9, abs=0.03)]
+
+
 def test_without_grounding_and_without_pairs(data: tuple[Captions, Regions]) -> None:
     captions, _ = data
     recipe = recipe_for(encoder_of(), pairs=False, longest=32, seed=3)

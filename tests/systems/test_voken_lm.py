@@ -173,6 +173,12 @@ def test_masks_change_with_epoch_and_seed_but_not_those_of_evaluation() -> None:
     assert [p - 56 for p in masked[0, 1] if 56 <= p < 64] == alone.tolist()
 
 
+def test_the_rate_says_how_many_tokens_are_masked() -> None:
+    corpus, numbers = corpus_of(600), np.arange(100)
+    shares = [len(collate(corpus, numbers, recipe_of(vokens=600, rate=rate), 0)[0].masked) / 600 for rate in (0.1, 0.9)]
+    assert shares == [pytest.approx(0.1, abs=0.05), pytest.approx(0.9, abs=0.05)]
+
+
 def test_voken_tokens_all_masked_unmasked_and_first() -> None:
     corpus, numbers = corpus_of(600, row=4), np.arange(100)
     places = {on: set(collate(corpus, numbers, recipe_of(vokens=600, on=on), 0)[0].places.tolist()) for on in

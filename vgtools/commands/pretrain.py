@@ -28,8 +28,8 @@ Flag = typer.Option
 _SYSTEMS = {"vokenization": "vgtools.commands.pretrain_vokens", "visualbert": "vgtools.commands.pretrain_visualbert"}
 # What decides the weights in every system, as `run.json` names it.
 _COMMON = (
-    "block", "epochs", "steps", "batch_size", "micro_batch", "lr", "warmup", "schedule", "weight_decay", "clip", "dtype",
-    "log_every", "eval_every", "seed",
+    "block", "mask_rate", "epochs", "steps", "batch_size", "micro_batch", "lr", "warmup", "schedule", "weight_decay", "clip",
+    "dtype", "log_every", "eval_every", "seed",
 )  # fmt: skip
 
 
@@ -58,6 +58,13 @@ def pretrain(
         ),
     ] = None,
     regions: Annotated[str | None, Flag(help="visualbert: region features X.npy of the captions' images.")] = None,
+    region_start: Annotated[
+        str,
+        Flag(
+            help="visualbert: how regions begin: drawn (the paper), or words: near the words that they show, "
+            "which takes a minute or some, and far less to learn."
+        ),
+    ] = "drawn",
     text_only: Annotated[bool, Flag("--text-only", help="visualbert: show no region (table 7, w/o grounded).")] = False,
     late_fusion: Annotated[
         bool, Flag("--late-fusion", help="visualbert: regions join in one new last layer (table 7, w/o early fusion).")
@@ -71,6 +78,7 @@ def pretrain(
     valid: Annotated[list[str] | None, Flag(help="Evaluate on this file, masks fixed; repeatable.")] = None,
     pack: Annotated[str, Flag(help="stream: blocks cross sentences; document: none crosses an empty row.")] = "stream",
     block: Annotated[int, Flag(min=8, help="Tokens a block or a text, special tokens counted.")] = 128,
+    mask_rate: Annotated[float, Flag(min=0.01, max=0.9, help="Share of the tokens that are masked, to be predicted.")] = 0.15,
     epochs: Annotated[int | None, Flag(min=1, help="Passes over the input [40, visualbert 10, unless --steps].")] = None,
     steps: Annotated[int | None, Flag(min=1, help="Steps in all, in place of --epochs.")] = None,
     batch_size: Annotated[
@@ -235,6 +243,8 @@ def _fit(run: TrainingRun, job: Job, stop: Stop, quiet: bool, every: dict[str, A
 
     config, schedule = run.config, job.schedule
     first = parallel.rank() == 0
+    if job.start is not None and not run.state.step:
+        job.start()
     saved, last_saved = time.monotonic(), run.state.step
     with io.Progress("pretrain", "steps", schedule.steps, quiet=quiet) as bar:
         bar.advance(run.state.step)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from vgtools.commands.options import choice
+
 if TYPE_CHECKING:
     import torch
 
@@ -46,7 +48,11 @@ class Pretraining:
             )
         if weights and "mlm" not in weights:
             raise typer.BadParameter("visualbert always learns mlm; its weight cannot be 0", param_hint="--weight")
-        self._flags, self._weights = flags, weights or {"mlm": 1.0, "sip": 1.0}
+        choice(flags.region_start, ("drawn", "words"), "--region-start")
+        if flags.region_start == "words" and (flags.text_only or text is None):
+            why = "a VisualBERT that goes on has its own start" if text is None else "no region is shown"
+            raise typer.BadParameter(f"words: {why}", param_hint="--region-start")
+        self._flags, self._weights, self._quiet = flags, weights or {"mlm": 1.0, "sip": 1.0}, quiet
         self._regions = regions = open_regions(flags.regions)
         self._backbone = backbone_of(regions)
         before = Path(flags.encoder or "", "run.json")
@@ -75,6 +81,7 @@ class Pretraining:
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
             "weights": self._weights,
             "regions": self._regions.manifest["files"],
+            "region_start": self._flags.region_start,
             "text_only": self._flags.text_only,
             "late_fusion": self._flags.late_fusion,
             "inputs": [_digest(self._data)],
@@ -89,7 +96,13 @@ class Pretraining:
         from vgtools.systems import visualbert_data as data
 
         model, regions = self._model.to(device), None if config["text_only"] else self._regions
-        recipe = data.recipe_for(self._text, pairs="sip" in config["weights"], longest=config["block"], seed=config["seed"])
+        recipe = data.recipe_for(
+            self._text,
+            pairs="sip" in config["weights"],
+            longest=config["block"],
+            seed=config["seed"],
+            rate=config["mask_rate"],
+        )
         schedule = steps.plan_for(len(self._data), config)
         width, held = model.config.regions_width, self._held
 
@@ -102,8 +115,17 @@ class Pretraining:
             final = as_encoder(system.to_transformers(model), self._text.tokenizer, self._text.ref)
             return info | {"images": len(self._data.images)}, final, {}
 
+        def start() -> None:
+            from vgtools.process import Progress
+            from vgtools.systems import visualbert_start
+
+            with Progress("pretrain: start of the regions", "steps", visualbert_start.STEPS, quiet=self._quiet) as bar:
+                for _ in visualbert_start.align(model, self._data, self._regions, config["seed"]):
+                    bar.advance(1)
+
         batches = data.make_batches(self._data, regions, width, recipe, schedule, device)
-        return steps.Job(model, batches, schedule, system.halve, evaluate if held else None, finish)
+        first = start if config["region_start"] == "words" else None
+        return steps.Job(model, batches, schedule, system.halve, evaluate if held else None, finish, first)
 
     def close(self) -> None:
         """Leave nothing behind."""

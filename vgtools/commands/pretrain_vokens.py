@@ -25,7 +25,7 @@ LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
 # Tan & Bansal 2020 (Vokenization), section 4.2; epochs and batch of the published code for Wiki103. Its warm-up of 10,000 steps
 # would be all of a small corpus's training: a share stands here, --warmup 10000 is the published code's.
 DEFAULTS: dict[str, Any] = {"epochs": 40, "batch_size": 256, "lr": 2e-4, "warmup": 0.05}
-FOREIGN = ("regions", "text_only", "late_fusion")  # flags of another system
+FOREIGN = ("regions", "region_start", "text_only", "late_fusion")  # flags of another system
 
 
 class Pretraining:
@@ -86,7 +86,7 @@ class Pretraining:
         count = system.count_vokens(data[0], data[1], text, learned, config["control"], given)
         recipe = system.Recipe.of(
             text, vokens=count, block=config["block"], on=config["voken_tokens"], label=config["label"],
-            control=config["control"], seed=config["seed"],
+            control=config["control"], seed=config["seed"], rate=config["mask_rate"],
         )  # fmt: skip
         corpus, held = (system.corpus_of(files, text, recipe, config["pack"]) for files in data)
         width = bank.array.shape[1] if bank is not None else 0

@@ -122,11 +122,13 @@ class Recipe(Masking):
         pairs: a second caption follows, right with p = 0.5.
         longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the longer caption first.
         seed: of order, masks and pairs.
+        rate: share of the tokens that are masked.
     """
 
     pairs: bool = True
     longest: int = 128
     seed: int = 0
+    rate: float = 0.15
 
 
 def recipe_for(text: Encoder, **settings: Any) -> Recipe:
@@ -182,7 +184,7 @@ def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None)
     read, chosen, types = list(recipe.prefix), [False] * len(recipe.prefix), [0] * len(recipe.prefix)
     words = list[Array]()
     for kind, own in enumerate(texts):
-        shown, picked = mask_tokens(own.astype(np.int64), rng, recipe.mask, recipe.vocabulary)
+        shown, picked = mask_tokens(own.astype(np.int64), rng, recipe.mask, recipe.vocabulary, recipe.rate)
         read += [*shown.tolist(), *recipe.suffix]
         chosen += [*picked.tolist(), *[False] * len(recipe.suffix)]
         types += [kind] * (len(own) + len(recipe.suffix))

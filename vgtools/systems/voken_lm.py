@@ -240,6 +240,7 @@ class Recipe(Masking):
         label: `all`, or `first`: the first token of each sentence only, table 5's sentence label.
         control: vokens to take in place of the real ones, one of `CONTROLS`.
         seed: of order, masks and controls.
+        rate: share of the tokens that are masked.
     """
 
     vokens: int
@@ -248,6 +249,7 @@ class Recipe(Masking):
     label: str = "all"
     control: str | None = None
     seed: int = 0
+    rate: float = 0.15
 
 
 def control_vokens(control: str | None, vokens: Array, ids: Array, rng: np.random.Generator, number: int) -> Array:
@@ -302,7 +304,7 @@ def collate(
         inner = slice(head, size)
         own, vokens = tokens[:, 0].astype(np.int64), tokens[:, 1].astype(np.int64)
         rng = np.random.default_rng([_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number])
-        read[i, inner], chosen[i, inner] = mask_tokens(own, rng, recipe.mask, recipe.vocabulary)
+        read[i, inner], chosen[i, inner] = mask_tokens(own, rng, recipe.mask, recipe.vocabulary, recipe.rate)
         vokens = control_vokens(
             recipe.control, vokens, own, np.random.default_rng([_CONTROL, recipe.seed, number]), recipe.vokens
         )
