@@ -127,7 +127,10 @@ def open_encoder(ref: str, *, device: str = "cpu", dtype: str = "float32", offli
         DataError: as `load_encoder`; or joint attention is not where it could be read (a late-fusion VisualBERT).
     """
     found = TransformersEncoder(load_encoder(ref, device=device, dtype=dtype, offline=offline, attention="eager"))
-    if getattr(found.encoder.model.config, "bypass_transformer", False):
+    config = found.encoder.model.config
+    if not isinstance(getattr(config, "num_attention_heads", None), int):
+        raise DataError(f"the attention of {config.model_type} cannot be read: its configuration names no attention heads", ref)
+    if getattr(config, "bypass_transformer", False):
         raise DataError(
             "is a VisualBERT without early fusion (bypass_transformer): regions join the text in one last layer, whose "
             "attention transformers does not give; `visualbert.open_joint` reads it",
