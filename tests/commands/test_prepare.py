@@ -273,6 +273,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "flickr8k",
         "flickr30k-entities",
         "coco",
+        "vcr",
         "visual-genome",
         "conceptual-captions",
         "sbu",
