@@ -46,9 +46,11 @@ def head(layer: int, number: int, accuracy: float, active: bool = True) -> dict[
 
 RECORDS: list[dict[str, Any]] = [
     head(1, 1, 10.0, False), head(1, 2, 20.0), head(2, 1, 40.0), head(2, 2, 5.0, False),
-    {"kind": "layer", "layer": 1, "best": 20.0, "best_head": "1-2", "best_active": 20.0, "mean": 15.0,
+    {"kind": "layer", "layer": 1, "best": 20.0, "best_head": "1-2", "best_active": 20.0, "chosen_head": "1-1",
+     "chosen": 11.0, "mean": 15.0,
      "active_heads": 1, "attention": 30.0},
-    {"kind": "layer", "layer": 2, "best": 40.0, "best_head": "2-1", "best_active": None, "mean": 22.5,
+    {"kind": "layer", "layer": 2, "best": 40.0, "best_head": "2-1", "best_active": None, "chosen_head": "2-1",
+     "chosen": 41.0, "mean": 22.5,
      "active_heads": 0, "attention": 9.0},
     {"kind": "relation", "relation": "acl", "stanford": "partmod", "entity": "either", "pairs": 1234, "baseline": 12.0,
      "head": "2-1", "accuracy": 30.0, "low": 25.0, "high": 35.0, "p": 0.001,
@@ -195,7 +197,11 @@ def test_tables_say_the_numbers_and_escape_what_would_break_them() -> None:
     assert "| difference, p = 0.001 | 22.67 (20.0 to 25.0) |" in text
     assert "| upper bound: some region is right | 87.00 |" in text
     assert "4,321 entities, 2,000 captions, 400 photos; 2 of 4 heads are active." in text
-    assert "| 2 | 40.00 | 2-1 | – | 22.50 | 0 | 9.00 |" in text
+    assert "| 2 | 41.00 | 2-1 | 40.00 | 2-1 | – | 22.50 | 0 | 9.00 |" in text
+    assert "chosen: the best head of other photos" in text
+    alone = pr.tables([{k: v for k, v in r.items() if not k.startswith("chosen")} for r in RECORDS])
+    assert "| 2 | 40.00 | 2-1 | – | 22.50 | 0 | 9.00 |" in alone
+    assert "chosen: " not in alone
     assert "| acl (partmod) | either | 1,234 | 12.00 | 30.00 (25.0 to 35.0) | 2-1 | 0.001 |" in text
     assert "\\| | head | 3 | 0.00 | – | – | – |" in text
     assert pr.tables([]) == ""

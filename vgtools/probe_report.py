@@ -98,7 +98,7 @@ def _legend(board: Board, x: float, y: float, baseline: float | None = None) -> 
     board.text(x + 328, y, "most confident region" + ("" if baseline is None else f": {baseline:.1f} %"), SOFT, 11)
 
 
-def relation_figure(records: Sequence[Record], most: int = 9) -> Board | None:
+def relation_figure(records: Sequence[Record], most: int = 12) -> Board | None:
     """Return figure 4: syntactic grounding accuracy of all heads by layer, a panel a relation; None where there are none."""
     found = [r for r in _of(records, "relation") if r["entity"] == "either"][:most]
     if not found:
@@ -110,7 +110,7 @@ def relation_figure(records: Sequence[Record], most: int = 9) -> Board | None:
         values, mass = np.array(record["accuracies"]), np.array(record["attentions"])
         left, top = 64 + number % columns * 300, 52 + number // columns * 280
         axes = Axes(board, left, top, 226, 166, len(values), _top([float(values.max()), record["baseline"]]))
-        axes.frame(_name(record), "", "layer")
+        axes.frame(_name(record), "%", "layer")
         board.text(left + 226, top - 8, f"{record['pairs']:,} pairs", SOFT, 11, "end")
         _scatter(board, axes, values, mass > 20, record["baseline"], None)
     _legend(board, 64, board.height - 12)
@@ -284,13 +284,16 @@ def results(records: Sequence[Record]) -> list[Table]:
         counts = f"{s['entities']:,} entities, {s['captions']:,} captions, {s['photos']:,} photos"
         note = f"{counts}; {s['active_heads']} of {s['layers'] * s['heads']} heads are active."
         found.append(Table("Entity grounding", ("", f"accuracy, % ({100 * s['level']:g} % interval)"), rows, note))
-    layers = [
-        (str(r["layer"]), _percent(r["best"]), r["best_head"], _percent(r["best_active"]), _percent(r["mean"]),
-         str(r["active_heads"]), _percent(r["attention"]))
-        for r in _of(records, "layer")
+    layers, apart = _of(records, "layer"), any("chosen" in r for r in _of(records, "layer"))
+    lines = [
+        (str(r["layer"]), *((_percent(r["chosen"]), r["chosen_head"]) if apart else ()), _percent(r["best"]), r["best_head"],
+         _percent(r["best_active"]), _percent(r["mean"]), str(r["active_heads"]), _percent(r["attention"]))
+        for r in layers
     ]  # fmt: skip
     head: tuple[str, ...] = ("layer", "best", "head", "best active", "mean", "active heads", "to regions, %")
-    found.append(Table("Entity grounding by layer", head, layers))
+    head = (head[0], *(("chosen", "its head") if apart else ()), *head[1:])
+    note = "chosen: the best head of other photos, measured on these; best: of these, which flatters." if apart else ""
+    found.append(Table("Entity grounding by layer", head, lines, note))
     relations = [
         (_name(r), r["entity"], f"{r['pairs']:,}", _measured(r, "baseline"), _measured(r), r["head"] or "–", _p(r))
         for r in _of(records, "relation")

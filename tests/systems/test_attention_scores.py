@@ -109,6 +109,8 @@ def test_a_head_is_chosen_on_one_side_and_measured_on_the_other() -> None:
     assert (summary["head"], summary["accuracy"], summary["accuracy_where_chosen"]) == ("1-1", 25.0, 100.0)
     assert (summary["baseline"], summary["difference"], summary["upper_bound"]) == (25.0, 0.0, 100.0)
     assert summary["low"] < 25 < summary["high"]
+    layers = [r for r in records(scores, chooser, 2, 2) if r["kind"] == "layer"]
+    assert [(r["chosen_head"], r["chosen"]) for r in layers] == [("1-1", 25.0), ("2-2", 100.0)], "1-2 is best here, not there"
     own = list(records(scores, scores, 2, 2))
     assert own[-1]["head"] == "1-2", "the first of the two that are always right"
     heads = [r for r in own if r["kind"] == "head"]
@@ -116,6 +118,7 @@ def test_a_head_is_chosen_on_one_side_and_measured_on_the_other() -> None:
     assert [r["accuracy"] for r in heads] == [25, 100, 0, 100]
     layers = [r for r in own if r["kind"] == "layer"]
     assert [(r["best"], r["best_head"], r["mean"]) for r in layers] == [(100, "1-2", 62.5), (100, "2-2", 50)]
+    assert "chosen" not in layers[0], "nothing was chosen elsewhere"
 
 
 def test_relations_by_frequency_both_directions_together_and_apart() -> None:

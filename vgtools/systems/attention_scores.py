@@ -284,13 +284,18 @@ def records(
             "p": round(float(sure.p[n]), 6), "p_corrected": round(float(sure.p_corrected[n]), 6),
             "attention": attention[n], "active": bool(active[n]), "right": int(cell.right[n]), "total": cell.total,
         }  # fmt: skip
+    choose = None if chooser is scores else chooser.cells.get(ENTITY)
+    others = None if choose is None else choose.by_layer(heads)[0]
     for layer in range(layers) if cell.total else ():
         part = slice(layer * heads, (layer + 1) * heads)
         own, alive = cell.accuracy[part], active[part]
+        # The best on the very photos that are reported is flattered; the head chosen on others is not.
+        head = None if others is None else others[layer]
+        fair = {} if head is None else {"chosen_head": f"{layer + 1}-{head + 1}", "chosen": percent(own[head])}
         yield {
             "kind": "layer", "layer": layer + 1, "best": percent(own.max()),
             "best_head": head_name(layer * heads + int(own.argmax()), heads),
-            "best_active": percent(own[alive].max()) if alive.any() else None, "mean": percent(own.mean()),
+            "best_active": percent(own[alive].max()) if alive.any() else None, **fair, "mean": percent(own.mean()),
             "active_heads": int(alive.sum()), "attention": percent(cell.attention[part].mean()),
         }  # fmt: skip
     for name, entity, pairs in _relations(scores, relations):
