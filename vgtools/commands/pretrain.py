@@ -61,8 +61,8 @@ def pretrain(
     region_start: Annotated[
         str,
         Flag(
-            help="visualbert: how regions begin: drawn (the paper), or words: near the words that they show, "
-            "which takes a minute or some, and far less to learn."
+            help="visualbert: how regions begin: drawn at random (the paper), or words: near the words that they show; "
+            "takes minutes, for trainings that are short."
         ),
     ] = "drawn",
     text_only: Annotated[bool, Flag("--text-only", help="visualbert: show no region (table 7, w/o grounded).")] = False,
