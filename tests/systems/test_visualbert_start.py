@@ -12,6 +12,7 @@ import torch
 
 from tests.tiny_lm import make_tokenizer
 from tests.tiny_visual import encoder_of, save_captions
+from vgtools.io import DataError
 from vgtools.regions import Regions, RegionSet, open_regions, write_regions
 from vgtools.systems.visualbert import VisualBert, VisualBertConfig, make_visualbert
 from vgtools.systems.visualbert_data import Captions, read_captions
@@ -123,6 +124,17 @@ def test_regions_start_near_their_words(planted: tuple[Captions, Regions]) -> No
     spread = torch.cat(seen).square().sum(1).mean().sqrt()
     words = (table[weights > 0] - centre).square().sum(1).mean().sqrt()
     assert float(spread) == pytest.approx(float(words), rel=1e-3)
+
+
+def test_what_cannot_be_told_apart_is_named(tmp_path: Path) -> None:
+    one = RegionSet(np.ones((1, WIDTH), np.float32), np.array([[0.0, 0, 10, 10]]), np.ones(1, np.float32), None, 20, 20)
+    none = RegionSet(np.ones((0, WIDTH), np.float32), np.zeros((0, 4)), np.ones(0, np.float32), None, 20, 20)
+    path = str(save_captions(tmp_path / "c.jsonl", [("x", "a b"), ("y", "b a")]))
+    for name, own, why in (("r", one, "all images have the same words"), ("s", none, "no image has a region in .*s.npy")):
+        write_regions(tmp_path / f"{name}.npy", iter([("x", own), ("y", own), ("z", one)]), {}, WIDTH, backbone={"ref": "tiny"})
+        regions = open_regions(tmp_path / f"{name}.npy")
+        with pytest.raises(DataError, match=f"c.jsonl: {why}; .*--region-start drawn"):
+            list(align(new_model(), read_captions([path], WORDS, regions, False), regions, 0))
 
 
 def test_the_start_is_a_function_of_the_seed(planted: tuple[Captions, Regions]) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vgtools import parallel
+from vgtools.io import DataError
 from vgtools.regions import Regions
 from vgtools.systems.visualbert import VisualBert
 from vgtools.systems.visualbert_data import Captions, look
@@ -92,6 +93,9 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
     Yields:
         The loss of each of `STEPS` steps. The model is changed when they end.
 
+    Raises:
+        DataError: no image has a region, or no word tells images apart.
+
     Deviation: the paper and its code draw the projection at random. `vg pretrain` does so unless asked for this.
     """
     device, table = model.project.weight.device, model.lm.get_input_embeddings().weight.detach()
@@ -100,6 +104,9 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
     rng = np.random.default_rng([_SEED, seed])
     counts = dict(zip(regions.images, regions.counts.tolist(), strict=True))
     usable = np.array([i for i, image in enumerate(captions.images) if counts[image]], np.int64)
+    if not len(usable) or not bool((weights > 0).any()):
+        why = f"no image has a region in {regions.path}" if not len(usable) else "all images have the same words"
+        raise DataError(f"{why}; regions cannot start near their words, draw them (--region-start drawn)", captions.name)
     sample = rng.permutation(usable)[:_SAMPLE]
     rows = np.concatenate([regions.of(captions.images[i]).features for i in sample.tolist()])  # (-, D)
     mean = torch.from_numpy(rows.mean(0, dtype=np.float64).astype(np.float32)).to(device)
