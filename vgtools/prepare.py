@@ -22,6 +22,7 @@ from vgtools.errors import amount
 from vgtools.io import DataError, Exit, dumps, open_read, plain, read_json, read_jsonl, read_lines, storable
 from vgtools.jsonstream import json_items
 from vgtools.output import Output
+from vgtools.sources import SUFFIXES
 
 Row = dict[str, Any]
 
@@ -179,6 +180,11 @@ class Folder:
         """Return a hash of all names, sizes and times, by which an output knows that the folder changed."""
         facts = [(file, s.st_size, s.st_mtime_ns) for file in self.files for s in [os.lstat(self.path / file)]]
         return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def unused(self) -> int:
+        """Return how many of the pictures no row has asked for; what lies beside them (VCR's metadata) is none."""
+        pictures = sum(os.path.splitext(file)[1].lower() in SUFFIXES for file in self.files)
+        return max(0, pictures - len(set(self.used.values())))
 
     def find(self, image: str) -> str:
         """Return the absolute path of an image's file.

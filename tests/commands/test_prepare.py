@@ -24,6 +24,7 @@ def flickr(tmp_path: Path) -> Path:
     (tmp_path / "photos").mkdir()
     for n in range(1, 5):  # the fourth has no caption
         Image.new("RGB", (8, 6), (n, 0, 0)).save(tmp_path / f"photos/{n}_x.jpg")
+    (tmp_path / "photos/notes.json").write_text("{}")  # no picture: nobody misses it
     (tmp_path / "Flickr_8k.trainImages.txt").write_text("1_x.jpg\n")
     (tmp_path / "Flickr_8k.devImages.txt").write_text("2_x.jpg\n")
     return tmp_path
@@ -51,7 +52,7 @@ def test_captions_and_images_are_written_and_a_second_run_changes_nothing(vg: Ru
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr.decode().splitlines() == [
         "vg prepare: 6 captions in c.jsonl",
-        "vg prepare: 3 images in i.jsonl; left out: file of photos in no row: 1",
+        "vg prepare: 3 images in i.jsonl; left out: picture of photos in no row: 1",
     ]
     captions, images = jsonl((flickr / "c.jsonl").read_bytes()), jsonl((flickr / "i.jsonl").read_bytes())
     assert captions[0] == {"image": "1_x.jpg", "text": "caption 0 of 1 .", "split": "train"}

@@ -71,8 +71,8 @@ def _write(
     rows = listing(with_photos(rows, photos, tally) if photos else rows, found, photos)
     save(rows, output, tally, what, config, inputs, restart, quiet)
     if images_out:
-        unused = len(photos.files) - len(photos.used) if photos else 0
-        rest = Tally(left_out=Counter({f"file of {images} in no row": unused} if unused else {}))
+        unused = photos.unused() if photos else 0
+        rest = Tally(left_out=Counter({f"picture of {images} in no row": unused} if unused else {}))
         save(found.values(), images_out, rest, "images", config, inputs, restart, quiet)
 
 
