@@ -169,8 +169,11 @@ def backbone_of(regions: Regions) -> dict[str, Any]:
     """Return what made region features: the network, how it saw the pictures, and whether whole or region by region."""
     backbone = regions.manifest.get("backbone") or {}
     made = backbone.get("preprocessing") or {}
-    way = " cut" if regions.manifest.get("pooling") == "cut" else ""
-    return {"ref": backbone.get("ref"), "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}{way}"}
+    cut = regions.manifest.get("pooling") == "cut"
+    size = made.get("input_size")
+    seen = f", {'boxes cut out' if cut else 'pictures'} at {'×'.join(map(str, size[1:]))} px" if isinstance(size, list) else ""
+    mark = f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}{' cut' if cut else ''}"
+    return {"ref": f"{backbone.get('ref')}{seen}", "fingerprint": mark}
 
 
 def open_regions(path: str | Path) -> Regions:

@@ -85,7 +85,9 @@ def test_boxes_cut_out_are_pictures_by_themselves(backbone: Path) -> None:
     found = open_regions("f.npy")
     assert found.counts.tolist() == [2] * 9
     assert (found.manifest["pooling"], found.manifest["rows"]) == ("cut", 18)
-    assert backbone_of(found)["fingerprint"].endswith(" cut"), "a run that learned from others is refused"
+    made = backbone_of(found)
+    assert made["fingerprint"].endswith(" cut"), "a run that learned from others is refused"
+    assert made["ref"] == f"{backbone}, boxes cut out at 48×48 px", "the refusal says what differs"
 
     network = timm.create_model(f"local-dir:{backbone}", pretrained=True, num_classes=0).eval()
     mean, std = (np.array(network.pretrained_cfg[key], np.float32) for key in ("mean", "std"))

@@ -24,6 +24,7 @@ from tests.tiny_vtasks import (
 from vgtools import cli
 from vgtools.checkpoint import read_run
 from vgtools.finetuning import LOSS
+from vgtools.io import Exit
 from vgtools.systems import visualbert_tasks as v
 from vgtools.tasks import find_task
 from vgtools.train import halves
@@ -255,6 +256,11 @@ def test_answer_and_rationale_are_both_right(data: Path, tmp_path: Path, capfd: 
         found = json.loads(capfd.readouterr().out)
         assert found["q2ar_accuracy"] == 100 * len(set(names[0]) & set(names[1])) / 8
         assert (found["qa_accuracy"], found["accuracy"]) == tuple(100 * len(right) / 8 for right in names)
+
+    swapped = ["finetune", "vcr-qar", "--score", score[-1], "--joint", score[3]]
+    for ending in ([], ["--submission", str(tmp_path / "x.csv")]):
+        assert cli.run([*swapped, *ending]) == Exit.DATA
+        assert "holds predictions of vcr-qa, as" in capfd.readouterr().err
 
     tests = [str(folder / "predictions.test.jsonl") for folder in (qar, qa)]
     assert (

@@ -217,9 +217,21 @@ def _score(task: Task, path: str, gold: str | None, threshold: float, joint: str
 
     found = score_predictions(task, rows, asked(task.name), threshold=at, file=path)
     if joint is not None:
+        for name, file in ((task.name, path), ("vcr-qa", joint)):
+            _check_task(name, file)
         answers = gather("vcr-qa", read_predictions("vcr-qa", joint), asked("vcr-qa"), file=joint)
         found |= joint_scores(answers, gather(task, rows, asked(task.name), file=path), joint)
     io.open_stream("-").write(io.dumps({"task": task.name, **found}))
+
+
+def _check_task(name: str, path: str) -> None:
+    """Refuse predictions whose run says that they are of another task; a file without its run is taken at its name."""
+    from vgtools.io import DataError, read_json
+
+    run = Path(path).parent.parent / "run.json"
+    found = read_json(run).get("task") if run.is_file() else name
+    if found != name:
+        raise DataError(f"holds predictions of {found}, as {run} says; those of {name} were wanted here", path)
 
 
 def _submit(rationales: str, answers: str, output: str) -> None:
@@ -227,6 +239,8 @@ def _submit(rationales: str, answers: str, output: str) -> None:
     from vgtools import io
     from vgtools.predictions import read_predictions, submission
 
+    for name, file in (("vcr-qar", rationales), ("vcr-qa", answers)):
+        _check_task(name, file)
     target = None if output == "-" else io.final_path(output, [rationales, answers])
     text = submission(read_predictions("vcr-qa", answers), read_predictions("vcr-qar", rationales), answers).encode()
     if target is None:

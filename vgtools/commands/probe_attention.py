@@ -49,7 +49,12 @@ def probe_attention(
         typer.Option("--classifier", help="Of text: learn heads of words from attention alone, or from attention and words."),
     ] = None,
     train_on: Annotated[
-        str | None, typer.Option("--train-on", metavar="SPLIT", help="What it learns from; without: four of five sentences.")
+        str | None,
+        typer.Option(
+            "--train-on",
+            metavar="SPLIT",
+            help="What it learns from; without: four of five texts, and all that is reported is of the fifth.",
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes of the classifier over what it learns from.")] = 2,
     vectors: Annotated[
@@ -136,6 +141,7 @@ def probe_attention(
     wanted = None if relations == "all" else int(relations) if relations.isdecimal() else relations.split(",")
     from vgtools import probe_report, report
     from vgtools.checkpoint import pick_device, read_config
+    from vgtools.errors import amount
     from vgtools.parses import open_parser
     from vgtools.systems import attention_probes as probes
 
@@ -161,6 +167,8 @@ def probe_attention(
         texts = text_probes.Texts(captions, sides, limit, seed if classifier and split is None else None)
         counts = texts.check() if captions != "-" else None
         words = None if vectors is None else dependency_probes.open_vectors(vectors)
+        if classifier and split is None and counts:
+            note(f"{amount(counts['train'], 'text')} to learn from; all that is reported is of the other {counts['report']:,}")
     model: Any
     if read_config(encoder, offline=offline).get("bypass_transformer"):  # its last layer, where regions come in, is ours alone
         from vgtools.systems.visualbert import open_joint
@@ -226,6 +234,8 @@ def probe_attention(
         stream.flush()
     if +skipped:
         note(_counts(skipped))
+    if folder is not None and fault is None:
+        note(f"{amount(counted, 'text' if opened is None else 'caption')}; tables, figures and page.html are in {folder}")
     for failure in (fault, stopped):
         if failure is not None:
             raise failure
