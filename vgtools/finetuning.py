@@ -200,7 +200,8 @@ def outputs_of(
             if not is_out_of_memory(error):
                 raise
             if len(units) == 1:
-                why = f"out of memory with one sequence of {int(lengths[units[0]])} tokens; a smaller --max-length needs less"
+                why = f"out of memory with one sequence of {int(lengths[units[0]])} tokens"
+                why += "; a smaller --max-length (with pictures: or --boxes) needs less"
                 raise DataError(why, code=Exit.CANNOT_GO_ON) from None
             size = len(units) // 2
             if torch.cuda.is_available():

@@ -170,10 +170,10 @@ def backbone_of(regions: Regions) -> dict[str, Any]:
     backbone = regions.manifest.get("backbone") or {}
     made = backbone.get("preprocessing") or {}
     cut = regions.manifest.get("pooling") == "cut"
-    size = made.get("input_size")
-    seen = f", {'boxes cut out' if cut else 'pictures'} at {'×'.join(map(str, size[1:]))} px" if isinstance(size, list) else ""
-    mark = f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}{' cut' if cut else ''}"
-    return {"ref": f"{backbone.get('ref')}{seen}", "fingerprint": mark}
+    ref, size = backbone.get("ref"), made.get("input_size")
+    if ref and isinstance(size, list):
+        ref += f", {'boxes cut out' if cut else 'pictures'} at {'×'.join(map(str, size[1:]))} px"
+    return {"ref": ref, "fingerprint": f"{backbone.get('fingerprint')} {made.get('fingerprint', '')}{' cut' if cut else ''}"}
 
 
 def open_regions(path: str | Path) -> Regions:

@@ -19,11 +19,10 @@ from vgtools.io import DataError, Exit, read_jsonl, read_lines
 from vgtools.jsonstream import json_items
 from vgtools.metrics import normalise_vqa
 from vgtools.regions import Regions, box_fault, clip
+from vgtools.sources import SUFFIXES
 from vgtools.tasks import Answer, Example, ReadStats, Task, label_value
 
 Link = tuple[int, int, int]  # characters from, to, and the object that they name
-
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def _keys(name: str) -> tuple[str, str]:
 
     The latter is 42 of COCO_val2014_000000000042, train/000000000042.jpg and 42.
     """
-    own = Path(name).stem if Path(name).suffix in _SUFFIXES else Path(name).name
+    own = Path(name).stem if Path(name).suffix in SUFFIXES else Path(name).name
     bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", own)
     return own, bare.lstrip("0") if bare.isdigit() else bare
 

@@ -88,6 +88,8 @@ def test_boxes_cut_out_are_pictures_by_themselves(backbone: Path) -> None:
     made = backbone_of(found)
     assert made["fingerprint"].endswith(" cut"), "a run that learned from others is refused"
     assert made["ref"] == f"{backbone}, boxes cut out at 48×48 px", "the refusal says what differs"
+    found.manifest["backbone"] = {"fingerprint": "x"}
+    assert backbone_of(found)["ref"] is None, "features of others need not name their network"
 
     network = timm.create_model(f"local-dir:{backbone}", pretrained=True, num_classes=0).eval()
     mean, std = (np.array(network.pretrained_cfg[key], np.float32) for key in ("mean", "std"))

@@ -119,6 +119,9 @@ def finetune(
         raise typer.BadParameter("joins vcr-qa's predictions to those of vcr-qar that --score names", param_hint="--joint")
     if submission is not None and joint is None:
         raise typer.BadParameter("needs --score and --joint, the predictions of both test files", param_hint="--submission")
+    if score is not None and joint is not None:
+        _check_task("vcr-qar", score)
+        _check_task("vcr-qa", joint)
     if score is not None and joint is not None and submission is not None:
         _submit(score, joint, submission)
         return
@@ -217,8 +220,6 @@ def _score(task: Task, path: str, gold: str | None, threshold: float, joint: str
 
     found = score_predictions(task, rows, asked(task.name), threshold=at, file=path)
     if joint is not None:
-        for name, file in ((task.name, path), ("vcr-qa", joint)):
-            _check_task(name, file)
         answers = gather("vcr-qa", read_predictions("vcr-qa", joint), asked("vcr-qa"), file=joint)
         found |= joint_scores(answers, gather(task, rows, asked(task.name), file=path), joint)
     io.open_stream("-").write(io.dumps({"task": task.name, **found}))
@@ -239,8 +240,6 @@ def _submit(rationales: str, answers: str, output: str) -> None:
     from vgtools import io
     from vgtools.predictions import read_predictions, submission
 
-    for name, file in (("vcr-qar", rationales), ("vcr-qa", answers)):
-        _check_task(name, file)
     target = None if output == "-" else io.final_path(output, [rationales, answers])
     text = submission(read_predictions("vcr-qa", answers), read_predictions("vcr-qar", rationales), answers).encode()
     if target is None:
