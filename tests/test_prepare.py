@@ -113,6 +113,7 @@ def test_bad_splits(tmp_path: Path) -> None:
 def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) -> None:
     for name in ("one/7.jpg", "two/8.png", "100_abc.jpg", "one/x.jpg", "two/x.jpg"):
         photo(tmp_path / name, 4, 4)
+    (tmp_path / "100_abc.json").touch()  # what lies beside a photo is none
     photos = Folder(tmp_path)
     assert photos.find("one/7.jpg") == photos.find("vg/7") == photos.find("7.jpg") == str(tmp_path / "one/7.jpg")
     assert photos.find("8.jpg") == str(tmp_path / "two/8.png")
@@ -275,6 +276,14 @@ def test_an_xml_bomb_is_refused_before_it_grows(tmp_path: Path) -> None:
     folder = entities(tmp_path, annotation=f"<!DOCTYPE x [{levels}]><annotation>&e11;</annotation>")
     with pytest.raises(DataError, match="has a DOCTYPE, which annotations do not have; refused"):
         list(prepare.flickr30k_entities(folder, Tally()))
+
+
+def test_entities_of_empty_folders(tmp_path: Path) -> None:
+    for name in ("Sentences", "Annotations"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=r"Sentences.*holds no captions") as caught:
+        list(prepare.flickr30k_entities(tmp_path, Tally()))
+    assert caught.value.code == Exit.NO_INPUT
 
 
 def test_entities_without_a_partner(tmp_path: Path) -> None:

@@ -159,6 +159,10 @@ def with_split(rows: Iterable[Row], splits: Mapping[str, str], only: str | None,
         yield row | {"split": split} if split else row
 
 
+def _is_picture(file: str) -> bool:
+    return os.path.splitext(file)[1].lower() in SUFFIXES
+
+
 class Folder:
     """The files of a folder and of those below it, found by path, name, stem, or the stem up to its `_`.
 
@@ -183,8 +187,7 @@ class Folder:
 
     def unused(self) -> int:
         """Return how many of the pictures no row has asked for; what lies beside them (VCR's metadata) is none."""
-        pictures = sum(os.path.splitext(file)[1].lower() in SUFFIXES for file in self.files)
-        return max(0, pictures - len(set(self.used.values())))
+        return max(0, sum(map(_is_picture, self.files)) - len(set(self.used.values())))
 
     def find(self, image: str) -> str:
         """Return the absolute path of an image's file.
@@ -195,6 +198,7 @@ class Folder:
         name = os.path.basename(image)
         for key in (image, name, Path(name).stem):
             found = self._names.get(key, set())
+            found = set(filter(_is_picture, found)) or found  # VCR's `1_x.json` beside `1_x.jpg`
             if len(found) == 1:
                 path = os.path.abspath(self.path / min(found))
                 if storable(path) != path:
@@ -366,6 +370,8 @@ def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
             )
         }
     )
+    if not sentences.files:
+        raise DataError("holds no captions; the .txt files of Flickr30k Entities were wanted", sentences.path, code=Exit.NO_INPUT)
     for name in sentences.files:
         file, stem = sentences.path / name, Path(name).stem
         try:
