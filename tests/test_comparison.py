@@ -119,7 +119,8 @@ def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
     assert seen["tasks"]["nlvr2"]["metrics"]["consistency"]["mean"] == 75
     assert seen["tasks"]["flickr30k-grounding"]["metrics"]["recall_5"]["mean"] == 100
     assert seen["tasks"]["vcr-qar"]["difference"]["value"] == pytest.approx(50)
-    headings, rows, _ = c.layout([plain, seen])
+    headings, rows, remarks = c.layout([plain, seen])
+    assert remarks[0] == "Per cent, mean ± standard deviation over seeds. Flickr30k Entities: R@1."
     assert sorted(headings[1:-1]) == sorted(find_task(task).title for task in tasks)
     assert [row[0] for row in rows] == ["plain", "seen", "  less plain"]
 
@@ -200,6 +201,7 @@ def test_layout(two: list[str]) -> None:
     assert rows[2][:2] == ["  less mlm", "+56.2 (p < 0.001)"]
     assert rows[2][3].endswith("(p 0.250)")
     assert rows[3] == ["BERT 6L/512H (reported)", "88.0", "85.2", "87.1", "77.9", "71.3/80.2", "57.2/60.8", "56.2", "75.6"]
+    assert remarks[0].endswith("over seeds. QQP: mean of F1 and accuracy.")
     assert "the tasks that all rows have (SST-2, QQP)" in remarks[1]
     assert c.layout(found, bold=True)[1][1][1] == "**93.8** ± 8.8"
     found[1]["tasks"]["sst-2"]["difference"]["value"] = -1.0

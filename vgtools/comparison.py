@@ -307,7 +307,7 @@ def layout(records: Sequence[Record], key: str = "mean", bold: bool = False) -> 
             rows.append(
                 [f"  less {base}", *("-" if d is None else f"{d['value']:+.1f} (p {p_value(d['p'])})" for d in changes), gain]
             )
-    return ["Run", *titles, "Avg."], rows, _remarks(records, key, drawn, bold)
+    return ["Run", *titles, "Avg."], rows, _remarks(records, names, key, drawn, bold)
 
 
 def _cell(name: str, cell: Record | None, key: str, bold: bool) -> str:
@@ -329,12 +329,22 @@ def p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def _remarks(records: Sequence[Record], key: str, differences: bool, bold: bool) -> list[str]:
-    ours = [r for r in records if "source" not in r]
-    lines = [
-        f"Per cent, {key} ± standard deviation over seeds. QQP and MRPC: mean of F1 and accuracy; CoLA: Matthews; STS-B: mean "
-        "of both correlations."
-    ]
+_SPELT = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", "recall_1": "R@1"}
+
+
+def _measures(names: Iterable[str]) -> str:
+    """Say what the number of each task is, where it is not its accuracy or says so in its column."""
+    found = dict[str, list[str]]()
+    for task in map(find_task, names):
+        if task.metrics != ("accuracy",) and task.kind != "span":
+            spelt = " and ".join(_SPELT.get(name, name) for name in task.metrics)
+            found.setdefault(f"mean of {spelt}" if len(task.metrics) > 1 else spelt, []).append(task.title)
+    return "; ".join(f"{' and '.join(titles)}: {what}" for what, titles in found.items())
+
+
+def _remarks(records: Sequence[Record], names: Sequence[str], key: str, differences: bool, bold: bool) -> list[str]:
+    ours, measures = [r for r in records if "source" not in r], _measures(names)
+    lines = [f"Per cent, {key} ± standard deviation over seeds." + f" {measures}." * bool(measures)]
     if ours:
         titles = ", ".join(find_task(n).title for n in ours[0]["average_of"])
         lines.append(

@@ -371,7 +371,9 @@ def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
         }
     )
     if not sentences.files:
-        raise DataError("holds no captions; the .txt files of Flickr30k Entities were wanted", sentences.path, code=Exit.NO_INPUT)
+        raise DataError(
+            "holds no captions; the .txt files of Flickr30k Entities were wanted", sentences.path, code=Exit.NO_INPUT
+        )
     for name in sentences.files:
         file, stem = sentences.path / name, Path(name).stem
         try:
