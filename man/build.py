@@ -14,7 +14,7 @@ import typer.main
 from typer._click.core import Context
 
 from vgtools import __version__
-from vgtools.cli import COMMANDS, app, register
+from vgtools.cli import COMMANDS, make_app
 
 EXIT_STATUS = (
     ("0", "Success."),
@@ -104,8 +104,7 @@ def page(name: str, command: Any) -> str:
 
 def pages() -> dict[str, str]:
     """Return every page by file name."""
-    register(app)
-    tree: Any = typer.main.get_command(app)
+    tree: Any = typer.main.get_command(make_app())
     found = {"vg.1": page("vg", tree)}
     return found | {f"vg-{name}.1": page(f"vg-{name}", tree.commands[name]) for name in COMMANDS}
 

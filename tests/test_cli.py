@@ -80,8 +80,7 @@ def test_what_goes_wrong_is_one_line_and_a_code(
     def failing(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", failing)
-    monkeypatch.setattr(cli, "register", lambda *_: None)
+    monkeypatch.setattr(cli, "make_app", lambda _: failing)
     assert cli.run(["env"]) == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -34,22 +34,14 @@ COMMANDS = (
 )
 
 
+_HELP = "Composable tools for visually grounded language learning.\n\nData goes to stdout, talk to stderr; `-` is a stream."
+
+
 class _InOrder(TyperGroup):
     """The commands in the order of the pipeline; typer's own lists a command with commands of its own last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
-
-
-app = typer.Typer(
-    name="vg",
-    cls=_InOrder,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Composable tools for visually grounded language learning.\n\nData goes to stdout, talk to stderr; `-` is a stream.",
-)
 
 
 def _version(value: bool) -> None:
@@ -58,8 +50,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _main(
+def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -67,18 +58,29 @@ def _main(
     """Composable tools for visually grounded language learning."""
 
 
-def register(target: typer.Typer, names: tuple[str, ...] = COMMANDS) -> None:
-    """Add the commands to an app; command modules import nothing heavy, so this is quick."""
+def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
+    """Return `vg` with some of its commands; their modules import nothing heavy, so this is quick."""
+    app = typer.Typer(
+        name="vg",
+        cls=_InOrder,
+        callback=_options,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=_HELP,
+    )
     for name in names:
         module = importlib.import_module(f"vgtools.commands.{name.replace('-', '_')}")
         entry = getattr(module, name.replace("-", "_"))
         if isinstance(entry, typer.Typer):
             for inner in entry.registered_commands:
                 inner.help = _keep_examples(inner.help or getattr(inner.callback, "__doc__", None))
-            target.add_typer(entry, name=name)
+            app.add_typer(entry, name=name)
         else:
             text = _keep_examples(entry.__doc__)
-            target.command(name, help=text, short_help=text.partition("\n")[0])(entry)  # or the list of commands cuts it
+            app.command(name, help=text, short_help=text.partition("\n")[0])(entry)  # or the list of commands cuts it
+    return app
 
 
 def _keep_examples(text: str | None) -> str:
@@ -99,7 +101,7 @@ def run(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # unwinds, so that locks and parts are cleared
     try:
         # `vg vokenize` needs one module, not all of them: start-up stays quick as commands are added.
-        register(app, tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
+        app = make_app(tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
         result: Any = app(argv, prog_name="vg", standalone_mode=False)
         _flush()
         return int(result or 0)
