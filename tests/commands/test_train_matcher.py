@@ -346,6 +346,7 @@ def test_a_read_only_folder_is_said_before_any_work(main: Any, tmp_path: Path) -
     assert main("-o", tmp_path / "run")[0] == Exit.CANNOT_CREATE
 
 
+@pytest.mark.slow
 def test_locale_and_home_do_not_matter(place: Path, tmp_path: Path, vg: Runner, main: Any) -> None:
     import torch
 

@@ -191,6 +191,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_killed_at_any_time_it_ends_byte_identical(vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path) -> None:
     vokenize(corpus)
     out = tmp_path / "k" / "out.jsonl"
@@ -324,6 +325,7 @@ def test_sizes_and_names_that_cannot_be_are_usage_errors(
     assert said in message
 
 
+@pytest.mark.slow
 def test_locale_and_home_change_no_byte(tiny: Path, vg: Runner) -> None:
     line = "bam \u00e9\u4e2d\U0001f408 den\n".encode()
     args = ("vokenize", "-", "--index", tiny / "vg.faiss", "-q")
@@ -333,6 +335,7 @@ def test_locale_and_home_change_no_byte(tiny: Path, vg: Runner) -> None:
     assert json.loads(done.stdout)["text"] == line.decode().rstrip("\n")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tiny: Path, tmp_path: Path) -> None:
     """Peak memory of one process after 2,000 and after 12,000 more lines."""
     code = (
