@@ -119,6 +119,8 @@ def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) ->
     assert photos.find("8.jpg") == str(tmp_path / "two/8.png")
     assert photos.find("100.jpg") == photos.find("100_abc.jpg") == str(tmp_path / "100_abc.jpg")
     assert photos.find("one/x.jpg") == str(tmp_path / "one/x.jpg")
+    assert photos.find("100_abc.json") == str(tmp_path / "100_abc.json")
+    (tmp_path / "one/x.json").touch()
     with pytest.raises(DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both fit"):
         photos.find("x.jpg")
     with pytest.raises(DataError, match=r"holds no photo '9.jpg'") as caught:
@@ -278,9 +280,21 @@ def test_an_xml_bomb_is_refused_before_it_grows(tmp_path: Path) -> None:
         list(prepare.flickr30k_entities(folder, Tally()))
 
 
+def test_entities_are_told_from_what_lies_beside_them(tmp_path: Path) -> None:
+    folder = entities(tmp_path)
+    for odd in ("Sentences/._77.txt", "Sentences/.DS_Store", "Annotations/._77.xml", "Sentences/77.md"):
+        (folder / odd).write_bytes(b"\x00\x05\x16\x07")
+    (folder / "Sentences/old").mkdir()
+    (folder / "Sentences/old/77.txt").touch()
+    tally = Tally()
+    assert len(list(prepare.flickr30k_entities(folder, tally))) == 3
+    assert not +tally.left_out
+
+
 def test_entities_of_empty_folders(tmp_path: Path) -> None:
     for name in ("Sentences", "Annotations"):
         (tmp_path / name).mkdir()
+    (tmp_path / "Sentences/.DS_Store").touch()
     with pytest.raises(DataError, match=r"Sentences.*holds no captions") as caught:
         list(prepare.flickr30k_entities(tmp_path, Tally()))
     assert caught.value.code == Exit.NO_INPUT

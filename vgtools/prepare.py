@@ -166,7 +166,7 @@ def _is_picture(file: str) -> bool:
 class Folder:
     """The files of a folder and of those below it, found by path, name, stem, or the stem up to its `_`.
 
-    The last is for Flickr, where `1000268201_693b08cb0e.jpg` and `1000268201.jpg` are one photo.
+    The last is for Flickr, where `1000268201_693b08cb0e.jpg` and `1000268201.jpg` are one photo. Pictures come before others.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -356,6 +356,11 @@ def parse_boxes(path: str | Path) -> tuple[int, int, dict[str, list[list[int]]]]
     return width, height, chains
 
 
+def _of_entities(file: str, suffix: str) -> bool:
+    """Say whether a file is one of the data set's, and not what a Mac leaves beside it (`._1.txt`)."""
+    return file.endswith(suffix) and not file.startswith(".") and not os.path.dirname(file)
+
+
 def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
     """Yield captions with phrase spans and boxes from a folder that holds `Sentences/*.txt` and `Annotations/*.xml`.
 
@@ -363,19 +368,14 @@ def flickr30k_entities(folder: str | Path, tally: Tally) -> Iterator[Row]:
     chains without a box have an empty list.
     """
     sentences, annotations = (Folder(Path(folder, name)) for name in ("Sentences", "Annotations"))
-    tally.left_out += Counter(
-        {
-            "annotation without sentences": len(
-                {f[:-4] for f in annotations.files if f.endswith(".xml")} - {f[:-4] for f in sentences.files}
-            )
-        }
-    )
-    if not sentences.files:
+    texts, boxes = ([f for f in x.files if _of_entities(f, end)] for x, end in ((sentences, ".txt"), (annotations, ".xml")))
+    if not texts:
         raise DataError(
             "holds no captions; the .txt files of Flickr30k Entities were wanted", sentences.path, code=Exit.NO_INPUT
         )
-    for name in sentences.files:
-        file, stem = sentences.path / name, Path(name).stem
+    tally.left_out["annotation without sentences"] += len({f[:-4] for f in boxes} - {f[:-4] for f in texts})
+    for name in texts:
+        file, stem = sentences.path / name, name[:-4]
         try:
             width, height, chains = parse_boxes(annotations.path / f"{stem}.xml")
         except DataError as error:
