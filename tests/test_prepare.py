@@ -113,14 +113,14 @@ def test_bad_splits(tmp_path: Path) -> None:
 def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) -> None:
     for name in ("one/7.jpg", "two/8.png", "100_abc.jpg", "one/x.jpg", "two/x.jpg"):
         photo(tmp_path / name, 4, 4)
-    (tmp_path / "100_abc.json").touch()  # what lies beside a photo is none
+    for name in ("100_abc.json", "one/x.json"):  # what lies beside a photo is none
+        (tmp_path / name).touch()
     photos = Folder(tmp_path)
     assert photos.find("one/7.jpg") == photos.find("vg/7") == photos.find("7.jpg") == str(tmp_path / "one/7.jpg")
     assert photos.find("8.jpg") == str(tmp_path / "two/8.png")
     assert photos.find("100.jpg") == photos.find("100_abc.jpg") == str(tmp_path / "100_abc.jpg")
     assert photos.find("one/x.jpg") == str(tmp_path / "one/x.jpg")
     assert photos.find("100_abc.json") == str(tmp_path / "100_abc.json")
-    (tmp_path / "one/x.json").touch()
     with pytest.raises(DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both fit"):
         photos.find("x.jpg")
     with pytest.raises(DataError, match=r"holds no photo '9.jpg'") as caught:

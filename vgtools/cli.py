@@ -34,9 +34,6 @@ COMMANDS = (
 )
 
 
-_HELP = "Composable tools for visually grounded language learning.\n\nData goes to stdout, talk to stderr; `-` is a stream."
-
-
 class _InOrder(TyperGroup):
     """The commands in the order of the pipeline; typer's own lists a command with commands of its own last."""
 
@@ -55,7 +52,10 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Composable tools for visually grounded language learning."""
+    """Composable tools for visually grounded language learning.
+
+    Data goes to stdout, talk to stderr; `-` is a stream.
+    """
 
 
 def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
@@ -68,7 +68,6 @@ def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help=_HELP,
     )
     for name in names:
         module = importlib.import_module(f"vgtools.commands.{name.replace('-', '_')}")

@@ -22,7 +22,7 @@ from vgtools.errors import amount
 from vgtools.io import DataError, Exit, dumps, open_read, plain, read_json, read_jsonl, read_lines, storable
 from vgtools.jsonstream import json_items
 from vgtools.output import Output
-from vgtools.sources import SUFFIXES
+from vgtools.sources import is_picture
 
 Row = dict[str, Any]
 
@@ -159,10 +159,6 @@ def with_split(rows: Iterable[Row], splits: Mapping[str, str], only: str | None,
         yield row | {"split": split} if split else row
 
 
-def _is_picture(file: str) -> bool:
-    return os.path.splitext(file)[1].lower() in SUFFIXES
-
-
 class Folder:
     """The files of a folder and of those below it, found by path, name, stem, or the stem up to its `_`.
 
@@ -187,7 +183,7 @@ class Folder:
 
     def unused(self) -> int:
         """Return how many of the pictures no row has asked for; what lies beside them (VCR's metadata) is none."""
-        return max(0, sum(map(_is_picture, self.files)) - len(set(self.used.values())))
+        return max(0, sum(map(is_picture, self.files)) - len(set(self.used.values())))
 
     def find(self, image: str) -> str:
         """Return the absolute path of an image's file.
@@ -198,7 +194,7 @@ class Folder:
         name = os.path.basename(image)
         for key in (image, name, Path(name).stem):
             found = self._names.get(key, set())
-            found = set(filter(_is_picture, found)) or found  # VCR's `1_x.json` beside `1_x.jpg`
+            found = set(filter(is_picture, found)) or found  # VCR's `1_x.json` beside `1_x.jpg`
             if len(found) == 1:
                 path = os.path.abspath(self.path / min(found))
                 if storable(path) != path:

@@ -140,6 +140,11 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
+def is_picture(name: str) -> bool:
+    """Say whether a file is a picture by its suffix, in any case."""
+    return _suffix(name) in SUFFIXES
+
+
 def _walk(root: str, left_out: Counter[str]) -> list[str]:
     """Return the image files below a directory, links followed, in natural order."""
 
@@ -153,7 +158,7 @@ def _walk(root: str, left_out: Counter[str]) -> list[str]:
             folders.clear()
             continue
         for name in files:
-            if _suffix(name) in SUFFIXES:
+            if is_picture(name):
                 found.append(os.path.relpath(os.path.join(folder, name), root))
             else:
                 left_out[_suffix(name)] += 1
@@ -234,7 +239,7 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
                 name = member.name.removeprefix("./")
                 if member.isdir():
                     continue
-                if _suffix(name) not in SUFFIXES:
+                if not is_picture(name):
                     left_out[_suffix(name)] += 1
                     continue
                 if name in seen:

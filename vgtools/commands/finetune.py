@@ -122,9 +122,9 @@ def finetune(
     if score is not None and joint is not None:
         _check_task("vcr-qar", score)
         _check_task("vcr-qa", joint)
-    if score is not None and joint is not None and submission is not None:
-        _submit(score, joint, submission)
-        return
+        if submission is not None:
+            _submit(score, joint, submission)
+            return
     if score is not None:
         gold = dev or (None if data is None else str(Path(data) / task.files["dev"]))
         _score(task, score, gold, null_threshold, joint)
