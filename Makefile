@@ -37,7 +37,7 @@ lint: $(READY)
 	$(BIN)/python man/build.py --check
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python tests/benchmarks/run.py
 
 man: $(READY)
 	$(BIN)/python man/build.py
