@@ -78,6 +78,9 @@ PATTERNS: dict[str, str] = {
 ALLOWED: dict[tuple[str, str], str] = {}
 
 
+SUFFIXES = (".py", ".md", ".mk", ".1")
+
+
 class Hit(NamedTuple):
     """A pattern at a place of a file."""
 
@@ -263,7 +266,7 @@ def main(arguments: list[str]) -> int:
         return 0
     paths: list[Path] = []
     for argument in map(Path, arguments):
-        inside = [p for p in sorted(argument.rglob("*")) if p.suffix in (".py", ".md", ".mk", ".1")]
+        inside = [p for p in sorted(argument.rglob("*")) if p.suffix in SUFFIXES or p.name == "Makefile"]
         paths += [p.resolve() for p in (inside if argument.is_dir() else [argument])]
     hits = sorted(find(paths or files()))
     for hit in hits:
