@@ -50,7 +50,7 @@ dist: sdist-check
 SDIST       := build/sdist
 SDIST_TESTS ?= tests/test_layers.py tests/test_wording.py tests/commands/test_build_index.py tests/commands/test_show.py
 sdist-check: $(READY)
-	rm -rf $(SDIST)
+	rm -rf $(SDIST) vgtools.egg-info/SOURCES.txt  # setuptools would add what that listed before
 	$(BIN)/python -m build --sdist --no-isolation --outdir $(SDIST) . > /dev/null
 	tar -xzf $(SDIST)/*.tar.gz -C $(SDIST) --strip-components 1
 	@for file in $$(git ls-files ':!.ci' ':!.gitignore'); do test -f "$(SDIST)/$$file" || missing="$$missing $$file"; done; \
