@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test quick lint bench man dist clean
+.PHONY: help install demo test quick lint bench man dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
@@ -12,7 +12,8 @@ help:
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"
 	@echo "make man     write man/*.1 from the commands' help"
-	@echo "make dist    build the wheel and the source archive"
+	@echo "make dist    build the wheel and the source archive, after make sdist-check"
+	@echo "make sdist-check   build the source archive, unpack it, run tests there"
 
 install: $(READY)
 $(READY): pyproject.toml constraints.txt
@@ -37,13 +38,25 @@ lint: $(READY)
 	$(BIN)/python man/build.py --check
 
 bench: $(READY)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python tests/benchmarks/run.py
 
 man: $(READY)
 	$(BIN)/python man/build.py
 
-dist: $(READY)
+dist: sdist-check
 	$(BIN)/python -m build
+
+# The archive holds every tracked file but those of continuous integration, and its tests run where it is unpacked.
+SDIST       := build/sdist
+SDIST_TESTS ?= tests/test_layers.py tests/test_wording.py tests/commands/test_build_index.py tests/commands/test_show.py
+sdist-check: $(READY)
+	rm -rf $(SDIST) vgtools.egg-info/SOURCES.txt  # setuptools would add what that listed before
+	$(BIN)/python -m build --sdist --no-isolation --outdir $(SDIST) . > /dev/null
+	tar -xzf $(SDIST)/*.tar.gz -C $(SDIST) --strip-components 1
+	@for file in $$(git ls-files ':!.ci' ':!.gitignore'); do test -f "$(SDIST)/$$file" || missing="$$missing $$file"; done; \
+	  test -z "$$missing" || { echo "MANIFEST.in leaves out:$$missing" >&2; exit 1; }
+	cd $(SDIST) && PYTHONPATH=$(abspath $(SDIST)) $(abspath $(BIN))/python -m pytest -m "not slow" $(SDIST_TESTS)
+	cd $(SDIST) && $(MAKE) --no-print-directory -n -C examples/vokenization demo > /dev/null
 
 clean:
 	rm -rf build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,10 +2,10 @@
 # captions they use.
 #
 #   make table2 COCO=… VG_DATA=… WIKI=… WIKI103=… GLUE=… SQUAD=… SWAG=…      the paper's sizes; needs the model hub and GPUs
-#   make small  DATA=… GLUE=… SQUAD=… WIKITEXT=…                             all of them in small, 2 CPU cores, no hub
+#   make small  DATA=… GLUE=… SQUAD=… WIKITEXT=…                             all of them, small: 2 CPU cores, no hub
 #
 # A model is SETTING-OBJECTIVE, for example bert12-vokens: $(T)/lm/bert12-vokens is pretrained, $(T)/ft/bert12-vokens/sst-2
-# fine-tuned. A target that stopped goes on where it stopped; nothing that is up to date is done again.
+# fine-tuned. A target that was stopped resumes there; nothing that is up to date is redone.
 SCALE ?= paper
 T     ?= tables-$(SCALE)
 GLUE     ?=
@@ -16,7 +16,7 @@ WIKITEXT ?=
 # --------------------------------------------------------------------------------------------------------- the two scales
 ifeq ($(SCALE),small)
 # SQuAD's paragraphs and WikiText-2 as text, Flickr8k as captions and bank, the embedded models.
-export OMP_NUM_THREADS ?= 1# `make small` runs JOBS models beside one another: threads of one would only wait
+export OMP_NUM_THREADS ?= 1# `make small` runs JOBS models at once: more threads per model would only wait
 CAPTIONS       := $(FLICKR)/captions.jsonl
 FEATS          := $(FLICKR)/feats.npy
 MATCHER        := $(FLICKR)/default.s0
@@ -49,8 +49,8 @@ FINETUNE.mrpc  ?= --steps 40
 FINETUNE.rte   ?= --steps 24
 STATS          := --grounded-above 20
 else
-# Sections 4.1, 4.2, appendix A.1: 12 layers on English Wikipedia for 200,000 steps, 6 layers on Wiki103 for 40 epochs; what
-# has no vokens to learn 10 % longer. BERT's word-pieces; RoBERTa's by revokenization.
+# Sections 4.1, 4.2, appendix A.1: 12 layers on English Wikipedia for 200,000 steps, 6 layers on Wiki103 for 40 epochs;
+# models without vokens train 10 % longer. BERT's word-pieces; RoBERTa's by revokenization.
 WIKI103          ?=
 CONCEPTUAL       ?=# captions of Conceptual Captions and text of CNN/Daily Mail, for table 1; may be missing
 CNNDM            ?=
@@ -63,7 +63,7 @@ BANK_CAPTIONS    := $(PAPER)/regions.jsonl
 BANK             := $(VOKENS)
 TABLE2           ?= bert6 bert12 roberta6 roberta12
 TABLE56          ?= bert12
-TABLE4           ?= bert6# the paper does not say which model
+TABLE4           ?= bert6# the paper does not name the model
 BASE             := $(ENCODER)
 VL               ?=# vision-and-language encoders of table 3, safetensors: hub names or folders
 ROWS.3           := bert bert-noise $(notdir $(VL))
@@ -117,7 +117,7 @@ FLAGS.reverse     := --control reverse
 FLAGS.tokens      := --control tokens
 FLAGS.only        := --weight mlm=0 --weight voken_cls=1
 FLAGS.sentence    := --label first
-# Table 4: captions, as many words of the other text, no pretraining.
+# Table 4: captions; the same number of words of the other text; no pretraining.
 INPUT.captions    := $(T)/captions.txt
 INPUT.reduced     := $(T)/reduced.txt
 INPUT.none        := $(T)/captions.txt
@@ -190,7 +190,7 @@ $(T)/wikitext.txt: | tables-files
 $(T)/corpus.txt: $(T)/squad.txt $(T)/wikitext.txt
 	cat $^ > $@
 
-# As many words as the captions have.
+# As many words as in the captions.
 $(T)/reduced.txt: $(T)/captions.txt $(T)/$(TEXT.$(TABLE4)).txt
 	awk -v most=$$(wc -w < $<) '{ n += NF; print } n >= most { exit }' $(T)/$(TEXT.$(TABLE4)).txt > $@
 

@@ -2,7 +2,7 @@
 
 Rows go to stdout as jsonl, the table to stderr.
 
-    python benchmarks/run.py [NAME …] [--text FILE]
+    python tests/benchmarks/run.py [NAME …] [--text FILE]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
             failed.append(name)
     table(rows)
     for name in failed:
-        print(f"benchmarks/{name}.py failed", file=sys.stderr)
+        print(f"tests/benchmarks/{name}.py failed", file=sys.stderr)
     sys.exit(bool(failed))
 
 

@@ -5,7 +5,7 @@
 - step: 6 layers, width 512, 8 blocks of 128 tokens, AdamW, float32, the same tokens: the Trainer of transformers with its
   collator for masked language models; ours; ours with 50,000 vokens; ours on a batch that is there before the step.
 
-    python benchmarks/pretrain.py [--rounds 3] [--blocks 8]
+    python tests/benchmarks/pretrain.py [--rounds 3] [--blocks 8]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vgtools.blocks import Corpus, Packed
 from vgtools.checkpoint import builtin_path

@@ -1,6 +1,6 @@
 """Start-up: seconds of `vg --help` and of each command's help.
 
-python benchmarks/startup.py [--rounds 5]
+python tests/benchmarks/startup.py [--rounds 5]
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Both ways run in turns on the same text; each line is one JSON object.
 
-    python benchmarks/stats.py [--text FILE] [--sentences 100000] [--rounds 3] [--tokenizer builtin:minilm]
+    python tests/benchmarks/stats.py [--text FILE] [--sentences 100000] [--rounds 3] [--tokenizer builtin:minilm]
 """
 
 from __future__ import annotations

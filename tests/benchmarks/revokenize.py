@@ -1,6 +1,6 @@
 """Speed of `vg revokenize` against its floor (the target tokenizer alone) and against plain Python; one jsonl line a figure.
 
-python benchmarks/revokenize.py [--text FILE] [--tokenizer REF] [--rounds 5] [--memory]
+python tests/benchmarks/revokenize.py [--text FILE] [--tokenizer REF] [--rounds 5] [--memory]
 
 Without --text the sentences are Python's own help texts; without --tokenizer a byte-level BPE is trained on them. All ways
 run in turn within each round, so that a busy machine slows all of them; figures are medians. --memory runs the command on

@@ -5,7 +5,7 @@ entities and invented parses. The bare pass takes the very batches that the prob
 allocates (RssAnon): the pages of the region file are the kernel's to drop. There the model has a quarter of the width: as many
 heads are counted, in less time, and less is there for a growth to hide behind.
 
-    python benchmarks/probe.py [--captions 512] [--rounds 3]
+    python tests/benchmarks/probe.py [--captions 512] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import bench
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 

@@ -1,6 +1,6 @@
 """Exact search of tokens among images: queries a second against faiss's flat index, as batches of sentences ask it.
 
-python benchmarks/search.py [--queries 16384] [--images 50000] [--dim 64] [--rounds 3]
+python tests/benchmarks/search.py [--queries 16384] [--images 50000] [--dim 64] [--rounds 3]
 """
 
 from __future__ import annotations

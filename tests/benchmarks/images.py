@@ -2,7 +2,7 @@
 
 All rates are taken in one run, in turns, on photos that the benchmark draws; each line is one JSON object.
 
-    python benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] [--backbone builtin:efficientnet-lite0]
+    python tests/benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] [--backbone builtin:efficientnet-lite0]
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
             net.model.to(memory_format=torch.channels_last)
         plain = load_backbone(given.backbone, device=str(device))
     except DataError as error:
-        sys.exit(f"benchmarks/images.py: {error}")
+        sys.exit(f"tests/benchmarks/images.py: {error}")
     with tempfile.TemporaryDirectory() as folder:
         measure(given, Path(folder), device, batch, own, nets, plain)
 

@@ -8,7 +8,7 @@ All ways give the vokens of the same sentences to the same bank, tokenising and 
 
 On a GPU the encoder has the shape of BERT-base with random weights, bfloat16, and the goal is a million tokens a second.
 
-    python benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] [--rounds 3] [--lines 20000]
+    python tests/benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] [--rounds 3] [--lines 20000]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import faiss
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the tiny networks of the tests
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the tiny networks of the tests
 
 from vgtools.checkpoint import Encoder, load_encoder
 from vgtools.io import Window, dumps

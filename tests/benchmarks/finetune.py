@@ -6,7 +6,7 @@ counted; seconds are those of training steps (6 layers, width 384) on batches at
 
 The data sets are invented: lengths as SST-2's (median 9 tokens) and as RTE's (median 55); or real ones:
 
-    python benchmarks/finetune.py [--glue FOLDER] [--batches 4] [--rounds 1]
+    python tests/benchmarks/finetune.py [--glue FOLDER] [--batches 4] [--rounds 1]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import bench
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vgtools.checkpoint import load_tokenizer
 from vgtools.encoding import Inputs, encode, plan_epoch

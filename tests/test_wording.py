@@ -1,0 +1,92 @@
+"""The words and the lines that users and developers read: what `tests/wording.py` counts only ever falls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.wording import counts, find, python_prose
+
+# Highest allowed counts; `python tests/wording.py --ceilings` prints today's. Lower them as they fall, to 0.
+CEILINGS = {
+    "a (per)": 137,
+    "stands": 79,
+    "wanted": 110,
+    "is no": 58,
+    "behind": 62,
+    "goes on": 33,
+    "anew": 18,
+    "tells": 22,
+    "say whether": 25,
+    "so many": 16,
+    "suffice": 8,
+    "most of": 6,
+    "in the way": 4,
+    "memory was short": 2,
+    "dear": 2,
+    "of no use": 1,
+    "lines over 100 columns": 2651,
+    "a, b = x, y": 361,
+    "public names without docstring": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def today() -> dict[str, int]:
+    return counts()
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_counts_only_fall(name: str, today: dict[str, int]) -> None:
+    assert today[name] <= CEILINGS[name], "`python tests/wording.py FILE` lists where"
+
+
+def test_every_count_has_a_ceiling(today: dict[str, int]) -> None:
+    assert list(CEILINGS) == list(today)
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("Lines a step; one row an image; k vokens a token.", ["a (per)"] * 3),
+        ("How many tokens a word has; this holds a line; label 1 is a caption; one at a time.", []),
+        ("The id stands on line 3.", ["stands"]),
+        ("A placeholder stands for the confidence.", []),
+        ("a number was wanted", ["wanted"]),
+        ("2.0 is no relevance, and x is none of them", ["is no"] * 2),
+        ("There is no file; it is no longer there.", []),
+        ("laid behind one another; goes on anew", ["behind", "goes on", "anew"]),
+        ("Say whether an encoder tells two texts", ["tells", "say whether"]),
+        ("too few to tell two heads apart", []),
+        ("keeps the so many best", ["so many"]),
+        ("where memory does not suffice", ["suffice"]),
+        ("Most tokens a step; 64 is the most.", ["a (per)", "most of", "most of"]),
+        ("an unfinished run is in the way: memory was short", ["in the way", "memory was short"]),
+    ],
+)
+def test_patterns_find_what_they_name(text: str, patterns: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.md").write_text(text)
+    assert sorted(hit.pattern for hit in find([tmp_path / "x.md"])) == sorted(patterns)
+
+
+def test_prose_of_python_is_its_docstrings_messages_and_comments(tmp_path: Path) -> None:
+    source = 'def behind(wanted):\n    """It is\n    no file."""\n    f("a b", f"x {wanted} y {z!r}")  # anew\n'
+    prose = python_prose(source)
+    assert prose.text.replace("| ", "") == "It is no file. a b x X y X anew "
+    assert prose.lines[prose.text.index("file")] == 3
+    assert prose.lines[prose.text.index("anew")] == 4
+    (tmp_path / "x.py").write_text(source)
+    assert [(hit.line, hit.pattern) for hit in find([tmp_path / "x.py"])] == [(2, "is no"), (4, "anew")]
+
+
+def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
+    (tmp_path / "x.html").write_text("<p>{% if a is none %}{{ b }} pictures a page{% endif %}</p>")
+    (tmp_path / "x.js").write_text('const wanted = 1;\nsay("laid anew"); // it goes on\n')
+    hits = find([tmp_path / "x.html", tmp_path / "x.js"])
+    assert [(hit.line, hit.pattern) for hit in hits] == [(1, "a (per)"), (2, "goes on"), (2, "anew")]
+
+
+def test_man_pages_are_read_without_their_marks(tmp_path: Path) -> None:
+    (tmp_path / "x.1").write_text(".TP\n.B \\-k\nImages a token; what is \\(aqwanted\\(aq.\n")
+    assert [hit.pattern for hit in find([tmp_path / "x.1"])] == ["a (per)", "wanted"]
