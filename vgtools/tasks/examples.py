@@ -90,12 +90,12 @@ class ReadStats:
         """Yield the lines for the user: the class balance, then everything left out or mended."""
         balance = [f"{name} {count} ({share:.1%})" for name, count, share in self.balance()]
         yield ", ".join([f"{self.rows} examples", *balance])
-        broken = f"rows with a wrong column count were left out, the first on line {self.first_broken}"
+        first = f"the first on line {self.first_broken}"
         moved = "answers are not where answer_start says; the nearest occurrence was taken"
         unboxed = "phrases have no box (scenes, or nothing visible) and are left out"
         lost = "answers do not occur in their context; they are scored, but not learnt from"
         for count, message in (
-            (self.broken, broken),
+            (self.broken, f"rows with a wrong column count were left out, {first}"),
             (self.no_gold, "rows have no agreed label"),
             (self.moved, moved),
             (self.unboxed, unboxed),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny import WORDS, save_encoder
+from tests.tiny import save_encoder
 from tests.tiny_examples import token_rows, tokenizer
-from vgtools import cli, finetuning
-from vgtools.checkpoint import load_tokenizer
+from vgtools import cli
 from vgtools.io import DataError, read_jsonl
 from vgtools.tasks import table
 from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, read_predictions
