@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from vgtools.io import DataError, TextStats, parse_json, read_lines
 from vgtools.tasks.table import Form, Task, describe_columns
@@ -314,3 +314,20 @@ def _jsonl(
 def missing_key(key: str, row: dict[str, Any], path: str | Path, line: int) -> DataError:
     """Return the error about a row that lacks a key."""
     return DataError(f'the key "{key}" is missing; the row has {", ".join(row)}', path, line)
+
+
+_Value = TypeVar("_Value", int, str, list[Any])
+_NAMES = {int: "an integer", str: "a string", list: "a list"}
+
+
+def json_field(row: Any, key: str, kind: type[_Value], where: str, path: str | Path) -> _Value:
+    """Return a value of an object inside a JSON file.
+
+    Raises:
+        DataError: not an object, or the value is of another type.
+    """
+    value = row.get(key) if isinstance(row, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        expected = f'{_NAMES[kind]} under "{key}"'
+        raise DataError(f"{where}: expected {expected}, got {value!r:.40}", path)
+    return value

@@ -12,7 +12,7 @@ import numpy as np
 
 from vgtools.io import DataError, Exit, read_lines
 from vgtools.jsonstream import json_items
-from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample
+from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse
 from vgtools.tasks.metrics import Array
@@ -58,12 +58,9 @@ def read(
             continue
         any_question = True
         where = f"questions[{index}]"
-        number = _integer(row, "question_id", where, path)
-        image = _integer(row, "image_id", where, path)
-        question = row.get("question")
-        if not isinstance(question, str):
-            why = f'{where}: "question" must be a string, got {question!r:.60}'
-            raise DataError(why, path)
+        number = json_field(row, "question_id", int, where, path)
+        image = json_field(row, "image_id", int, where, path)
+        question = json_field(row, "question", str, where, path)
         if answers and number not in answers:
             why = f"{where}: {beside} holds no answers to the question {number}"
             raise DataError(f"{why}; both must be of one split", path)
@@ -91,16 +88,9 @@ def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
             raise DataError(why, path)
         clean = [" ".join(str(text).split()) for text in texts]
         answers = tuple(shared.setdefault(text, Answer(text, -1)) for text in clean)
-        yield _integer(row, "question_id", where, path), answers
+        yield json_field(row, "question_id", int, where, path), answers
     if not any_annotation:
         raise DataError('no annotations under "annotations"; expected the JSON of VQA 2.0', path)
-
-
-def _integer(row: object, key: str, where: str, path: str | Path) -> int:
-    value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise DataError(f'{where}: expected an integer under "{key}", got {value!r:.40}', path)
-    return value
 
 
 def gold(task: Task, example: Example) -> list[str] | None:

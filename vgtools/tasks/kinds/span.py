@@ -14,7 +14,7 @@ import numpy as np
 
 from vgtools.io import DataError, Exit
 from vgtools.jsonstream import json_items
-from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms
+from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field
 from vgtools.tasks.metrics import Array
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import CHUNK, Inputs, SequenceBuilder, room_for_text, special_tokens
@@ -42,10 +42,12 @@ def read(
         if key != "data":
             continue
         any_article = True
-        for p, paragraph in enumerate(_list(article, "paragraphs", f"data[{index}]", path)):
+        for p, paragraph in enumerate(
+            json_field(article, "paragraphs", list, f"data[{index}]", path)
+        ):
             where = f"data[{index}].paragraphs[{p}]"
-            context = _string(paragraph, "context", where, path)
-            for q, row in enumerate(_list(paragraph, "qas", where, path)):
+            context = json_field(paragraph, "context", str, where, path)
+            for q, row in enumerate(json_field(paragraph, "qas", list, where, path)):
                 at = f"{where}.qas[{q}]"
                 example = _question(task, row, context, unlabelled, at, path, stats)
                 named = "unanswerable" if example.is_impossible else "answerable"
@@ -64,8 +66,8 @@ def _question(
     path: str | Path,
     stats: ReadStats,
 ) -> Example:
-    name = _string(row, "id", where, path)
-    question = _string(row, "question", where, path)
+    name = json_field(row, "id", str, where, path)
+    question = json_field(row, "question", str, where, path)
     required = task.unanswerable and not unlabelled
     impossible = row.get("is_impossible", None if required else False)
     if not isinstance(impossible, bool):
@@ -74,7 +76,9 @@ def _question(
     if impossible and not task.unanswerable:
         why = f"{where}: the question is unanswerable; this is a SQuAD 2.0 file, use squad-2.0"
         raise DataError(why, path)
-    given = [] if unlabelled and "answers" not in row else _list(row, "answers", where, path)
+    given = []
+    if not unlabelled or "answers" in row:
+        given = json_field(row, "answers", list, where, path)
     if bool(given) == impossible and not (unlabelled and not given):
         flag = str(impossible).lower()
         raise DataError(f"{where}: {len(given)} answers, but is_impossible is {flag}", path)
@@ -85,26 +89,10 @@ def _question(
     return Example(name, question, context, answers=answers, is_impossible=impossible)
 
 
-def _list(row: Any, key: str, where: str, path: str | Path) -> list[Any]:
-    value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, list):
-        raise DataError(f'{where}: expected a list under "{key}", got {value!r:.40}', path)
-    return value
-
-
-def _string(row: Any, key: str, where: str, path: str | Path) -> str:
-    value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, str):
-        raise DataError(f'{where}: expected a string under "{key}", got {value!r:.40}', path)
-    return value
-
-
 def _answer(row: Any, context: str, where: str, path: str | Path, stats: ReadStats) -> Answer:
     """Return an answer whose span is true: as given, else the nearest occurrence of its text."""
-    text = _string(row, "text", where, path)
-    start = row.get("answer_start")
-    if not isinstance(start, int) or isinstance(start, bool):
-        raise DataError(f'{where}: "answer_start" must be an integer, got {start!r:.40}', path)
+    text = json_field(row, "text", str, where, path)
+    start = json_field(row, "answer_start", int, where, path)
     if not text or (start >= 0 and context.startswith(text, start)):
         return Answer(text, start if text else -1)
     places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
