@@ -16,10 +16,12 @@ from tests.tiny_lm import SHAPE, make_tokenizer
 from tests.tiny_tasks import NO, YES, sentences
 from vgtools import finetuning as f
 from vgtools.checkpoint import as_encoder, load_encoder, save_run
-from vgtools.encoding import Inputs, encode, plan_epoch
 from vgtools.io import DataError
 from vgtools.nn import new_lm
-from vgtools.tasks import Answer, Example, find_task
+from vgtools.tasks.dispatch import encode
+from vgtools.tasks.examples import Answer, Example
+from vgtools.tasks.sequences import Inputs, plan_epoch
+from vgtools.tasks.table import find_task
 from vgtools.train import TrainConfig, halves, train
 
 

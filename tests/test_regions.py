@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiny_vtasks import save_pictures
 from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.regions import RegionSet, box_fault, iou, open_regions, parse_boxes, regions_path, write_regions
@@ -190,3 +191,21 @@ def test_image_features_are_no_region_features(tmp_path: Path) -> None:
 def test_boxes_of_coco_rows_have_labels_and_no_confidence() -> None:
     boxes, confidence, labels = parse_boxes({"boxes": [[0, 1, 2, 3]], "labels": ["dog"], "crowd": [0]}, "x", 1)
     assert (boxes.tolist(), confidence, labels) == ([[0, 1, 2, 3]], None, ["dog"])
+
+
+@pytest.mark.parametrize("name", ["COCO_val2014_000000000042", "42"])
+@pytest.mark.parametrize("image", ["COCO_val2014_000000000042.jpg", "val/000000000042.jpg", "42", "000000000042"])
+def test_pictures_of_coco_have_many_names(tmp_path: Path, name: str, image: str) -> None:
+    regions = open_regions(save_pictures(tmp_path / "x.npy", {"7.jpg": [0], image: [1]}))
+    assert regions.find(name, "q.json", None) == image
+
+
+def test_the_split_distinguishes_pictures_of_one_number(tmp_path: Path) -> None:
+    images = [f"{split}/COCO_{split}_000000000042.jpg" for split in ("train2014", "val2014")]
+    regions = open_regions(save_pictures(tmp_path / "x.npy", {image: [0] for image in images}))
+    assert regions.find("COCO_val2014_000000000042", "q.json", None) == images[1]
+    with pytest.raises(DataError, match="2 images of that name") as caught:
+        regions.find("42", "q.json", 5)
+    assert (caught.value.file, caught.value.line) == ("q.json", 5)
+    with pytest.raises(DataError, match="no regions of it; extract them"):
+        regions.find("43", "q.json", None)

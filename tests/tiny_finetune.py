@@ -8,9 +8,9 @@ from typing import Any
 
 from vgtools.checkpoint import save_run
 from vgtools.io import dumps
-from vgtools.predictions import prediction_row, score_predictions
-from vgtools.tasks import Answer, Example, find_task
-from vgtools.visual_tasks import VisualExample
+from vgtools.tasks.dispatch import prediction_row, score_predictions
+from vgtools.tasks.examples import Answer, Example, VisualExample
+from vgtools.tasks.table import find_task
 
 
 def examples_of(name: str, gold: Sequence[Any]) -> list[Example]:

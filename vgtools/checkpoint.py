@@ -14,7 +14,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -336,19 +336,16 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
     return as_encoder(model, tokenizer, ref)
 
 
-def load_with_head(
-    ref: str, kind: str, seed: int, names: Sequence[str] = (), problem: str | None = None, *, offline: bool = False
-) -> Encoder:
+def load_with_head(ref: str, network: str, seed: int, settings: Mapping[str, Any], *, offline: bool = False) -> Encoder:
     """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
 
     The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that the checkpoint lacks.
 
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`.
-        kind: `classify` or `regress` (sequence classification), `span` (question answering) or `choice` (multiple choice).
+        network: transformers' class after `AutoModelFor`, for example `SequenceClassification`.
         seed: draws the head.
-        names: of the classes or of the score; kept in the configuration.
-        problem: transformers' name for the loss, kept there, too.
+        settings: of the head, kept in the configuration.
         offline: never connect.
 
     Returns:
@@ -358,17 +355,11 @@ def load_with_head(
         DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
     """
     import torch
-    from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+    import transformers
 
-    network = {"span": AutoModelForQuestionAnswering, "choice": AutoModelForMultipleChoice}
-    settings: dict[str, Any] = {"problem_type": problem} if problem else {}
-    if names:
-        settings |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-    elif kind == "span":
-        settings["num_labels"] = 2
     torch.manual_seed(seed)
     model, tokenizer, _ = _pretrained(
-        network.get(kind, AutoModelForSequenceClassification), "text encoder", ref, offline, dtype="float32",
+        getattr(transformers, f"AutoModelFor{network}"), "text encoder", ref, offline, dtype="float32",
         ignore_mismatched_sizes=True, **settings,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ COMMANDS = (
     "revokenize",
     "pretrain",
     "finetune",
+    "score",
     "show",
     "stats",
     "probe-attention",

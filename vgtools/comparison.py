@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from vgtools import metrics
 from vgtools.checkpoint import read_run
 from vgtools.io import DataError, Exit, plain, read_json, read_jsonl, sha256_file
 from vgtools.ngrams import Types, count
-from vgtools.predictions import Items, gather, headline, read_predictions
 from vgtools.stats import Survey
-from vgtools.tasks import TABLE_2, TASKS, Example, Task, find_task, read_examples
+from vgtools.tasks import metrics
+from vgtools.tasks.dispatch import gather, read_examples, read_predictions
+from vgtools.tasks.examples import Example
+from vgtools.tasks.predictions import Items, headline
+from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
 
 Record = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 The heads are transformers' own (sequence classification, question answering, multiple choice), so that it opens what is saved.
 
-Axes: B units a batch (see `vgtools.encoding`), T tokens, C classes or choices, U units of a file.
+Axes: B units a batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of a file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,16 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vgtools.checkpoint import Encoder, fingerprint, load_with_head, save_pretrained
-from vgtools.encoding import Inputs, Schedule, encode, plan_epoch, predictions, schedule
 from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Exit, Progress, Stop, atomic_write, dumps, sha256_file
-from vgtools.metrics import normalise_vqa
-from vgtools.predictions import prediction_row, score_predictions, with_answers
 from vgtools.steps import ahead
-from vgtools.tasks import Example, ReadStats, Task, read_examples
+from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, score_predictions
+from vgtools.tasks.examples import Example, ReadStats
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.predictions import with_answers
+from vgtools.tasks.sequences import Inputs, Schedule, plan_epoch, schedule
+from vgtools.tasks.table import Task
 from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, halves, train
 
 Array = np.ndarray[Any, Any]
@@ -134,22 +134,13 @@ class FineTuner(nn.Module):
         kind = batch.ids.device.type
         with torch.autocast(kind, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext():
             found = self.net(**given)
-        if self.kind != "span":
+        if "logits" in found:
             return found.logits.float()  # type: ignore[no-any-return]
         return torch.stack([found.start_logits, found.end_logits], -1).float()
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss: cross entropy, squared error for scores, the mean of both ends' cross entropies for SQuAD."""
-        found, labels = self.outputs(batch), batch.labels
-        assert labels is not None
-        if self.kind == "regress":
-            total = F.mse_loss(found[:, 0], labels, reduction="sum")
-        elif self.kind == "span":
-            found = found.masked_fill(batch.mask[..., None] == 0, -1e4)
-            total = F.cross_entropy(found, labels, reduction="sum") / 2
-        else:
-            total = F.cross_entropy(found, labels, reduction="sum")
-        return {LOSS: total / batch.whole}
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
 def has_segments(config: Any) -> bool:
@@ -165,9 +156,10 @@ def new_tuner(
     Raises:
         DataError: as `load_encoder`.
     """
-    names = task.labels if task.kind == "classify" else ("score",) if task.kind == "regress" else ()
-    problem = {"classify": "single_label_classification", "regress": "regression"}.get(task.kind)
-    encoder = load_with_head(ref, task.kind, seed, names, problem, offline=offline)
+    head = KINDS[task.kind].head(task)
+    assert head is not None
+    network, settings = head
+    encoder = load_with_head(ref, network, seed, settings, offline=offline)
     return FineTuner(encoder.model, task.kind, dtype), encoder
 
 
@@ -232,22 +224,6 @@ def predict(tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.dev
         else:
             found[units] = part
     return found
-
-
-def majority(task: Task, learnt: Sequence[Example], asked: Sequence[Example]) -> dict[str, float] | None:
-    """Return the scores of always giving the most frequent class of the training set; SQuAD 2.0: of never answering.
-
-    None where there is no such thing: scores to predict, or a question that always has an answer.
-    """
-    if task.name == "squad-2.0":
-        return score_predictions(task, [prediction_row(task, e, "") for e in asked])
-    if task.kind in ("regress", "span", "ground"):
-        return None
-    if task.kind == "answer":
-        common = Counter(normalise_vqa(answer.text) for e in learnt for answer in e.answers).most_common(1)[0][0]
-        return score_predictions(task, [prediction_row(task, e, common) for e in asked])
-    most = int(np.bincount([int(e.label or 0) for e in learnt]).argmax())
-    return score_predictions(task, [prediction_row(task, e, most) for e in asked])
 
 
 def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -13,8 +13,10 @@ Axes: N images, R regions of an image, D channels.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import numpy as np
 from vgtools.errors import amount
 from vgtools.io import DataError, Exit, dumps, open_npy, read_jsonl, read_manifest, require
 from vgtools.output import Output
+from vgtools.sources import SUFFIXES
 
 Array = np.ndarray[Any, Any]
 
@@ -130,6 +133,37 @@ class Regions:
     def __contains__(self, image: object) -> bool:
         return image in self._rows
 
+    def find(self, name: str, file: str | Path, line: int | None) -> str:
+        """Return the id of an image that a data set names, without folder and suffix.
+
+        Args:
+            name: as the data set writes it.
+            file: of the data set, named in errors.
+            line: of the data set, likewise.
+
+        Raises:
+            DataError: no image has this name, or several have.
+        """
+        if name in self:
+            return name
+        images = list[str]()
+        for key in _names(name):
+            images = self._by_name.get(key, [])
+            if len(images) == 1:
+                return images[0]
+        found = "no regions of it; extract them"
+        if images:
+            found = f"{len(images)} images of that name: {', '.join(images[:3])}"
+        raise DataError(f"the picture {name!r:.80}: {self.path} holds {found}", file, line)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        by_name = dict[str, list[str]]()
+        for image in self.images:
+            for name in set(_names(image)):
+                by_name.setdefault(name, []).append(image)
+        return by_name
+
     def of(self, image: str) -> RegionSet:
         """Return the regions of an image.
 
@@ -149,6 +183,17 @@ class Regions:
             labels,
             *self._table.sizes[row],
         )
+
+
+def _names(image: str) -> tuple[str, str]:
+    """Return an image's name without folder and suffix, and the number that COCO knows it by.
+
+    The latter is 42 of COCO_val2014_000000000042, train/000000000042.jpg and 42; without a number
+    it is the name.
+    """
+    name = Path(image).stem if Path(image).suffix in SUFFIXES else Path(image).name
+    bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", name)
+    return name, bare.lstrip("0") if bare.isdigit() else bare
 
 
 @dataclass

@@ -24,9 +24,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vgtools.checkpoint import load_tokenizer
-from vgtools.encoding import Inputs, encode, plan_epoch
 from vgtools.finetuning import LOSS, FineTuner, collate
-from vgtools.tasks import Task, find_task, read_examples
+from vgtools.tasks.dispatch import encode, read_examples
+from vgtools.tasks.sequences import Inputs, plan_epoch
+from vgtools.tasks.table import Task, find_task
 from vgtools.train import TrainConfig, train
 
 SIZE, WINDOW = 32, 50
@@ -40,7 +41,7 @@ def invented(task: Task) -> Inputs:
     lengths = np.clip((median * np.exp(spread * rng.standard_normal(count))).astype(int), 3, task.hyper.max_length)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ids = rng.integers(1000, 30_000, int(starts[-1])).astype(np.int32)
-    return Inputs(ids, starts, lengths, 1, np.arange(count), rng.integers(0, 2, count), None)
+    return Inputs(ids, starts, lengths, 1, np.arange(count), rng.integers(0, 2, count))
 
 
 def real(task: Task, folder: str, tokenizer: Any) -> Inputs:

@@ -26,7 +26,7 @@ from vgtools.checkpoint import read_run
 from vgtools.finetuning import LOSS
 from vgtools.io import Exit
 from vgtools.systems import visualbert_tasks as v
-from vgtools.tasks import find_task
+from vgtools.tasks.table import find_task
 from vgtools.train import halves
 
 FAST = ["--epochs", 30, "--lr", 1e-2, "--batch-size", 6, "--max-length", 40, "--device", "cpu", "-q"]
@@ -260,7 +260,7 @@ def test_answer_and_rationale_are_both_right(data: Path, tmp_path: Path, capfd: 
     swapped = ["finetune", "vcr-qar", "--score", score[-1], "--joint", score[3]]
     for ending in ([], ["--submission", str(tmp_path / "x.csv")]):
         assert cli.run([*swapped, *ending]) == Exit.DATA
-        assert "holds predictions of vcr-qa, as" in capfd.readouterr().err
+        assert "expected predictions of vcr-qar, got vcr-qa" in capfd.readouterr().err
 
     tests = [str(folder / "predictions.test.jsonl") for folder in (qar, qa)]
     assert (

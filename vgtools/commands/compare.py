@@ -130,7 +130,7 @@ def _ratios(
     """Return the grounding ratio of the text of each task that the baseline and another row have."""
     from vgtools import comparison as c
     from vgtools import ngrams
-    from vgtools.tasks import find_task
+    from vgtools.tasks.table import find_task
 
     named = dict[str, str]()
     for item in given:

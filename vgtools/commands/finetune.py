@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from vgtools.commands.options import Device, Offline, Quiet, Restart, choice, ru
 if TYPE_CHECKING:
     from vgtools.checkpoint import Encoder
     from vgtools.finetuning import FineTuner
-    from vgtools.tasks import Example, Task
+    from vgtools.tasks.table import Task
 
 Flag = typer.Option
 
@@ -35,15 +35,9 @@ def finetune(
     answers: Annotated[
         str | None, Flag(metavar="FILE|N", help="VQA: the answers, one a line; or those that N training questions have [9].")
     ] = None,
-    score: Annotated[
-        str | None, Flag(metavar="FILE", help="Score this predictions.jsonl again, without a model; gold by --dev or DATA.")
-    ] = None,
-    joint: Annotated[
-        str | None, Flag(metavar="FILE", help="vcr-qar, with --score: vcr-qa's predictions of the same questions, for Q→AR.")
-    ] = None,
-    submission: Annotated[
-        str | None, Flag(metavar="FILE", help="With --score and --joint of test files: write the CSV of VCR's leaderboard.")
-    ] = None,
+    score: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Deprecated: vg score TASK FILE.")] = None,
+    joint: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Deprecated: vg score --joint.")] = None,
+    submission: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Deprecated: vg score --submission.")] = None,
     train: Annotated[str | None, Flag(metavar="FILE", help="Train on this file, not on DATA's.")] = None,
     dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on this file, not on DATA's.")] = None,
     test: Annotated[str | None, Flag(metavar="FILE", help="Predict this file, too, labelled or not.")] = None,
@@ -81,7 +75,7 @@ def finetune(
     median, mean and spread over the seeds and the score of the most frequent class go to stderr.
 
     The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers opens, predictions.jsonl, and
-    for MNLI's second dev set and test files predictions.SPLIT.jsonl. Scores of saved predictions need no model: --score.
+    for MNLI's second dev set and test files predictions.SPLIT.jsonl. vg score scores saved predictions without the model.
 
     Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of vg pretrain --system
     visualbert, or on a BERT that never saw a picture, and on region features of the same backbone as its own: --regions.
@@ -101,13 +95,10 @@ def finetune(
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o nlvr2.visualbert
-
-        vg finetune vcr-qar --score qar.run/seed-9595/predictions.jsonl --joint qa.run/seed-9595/predictions.jsonl
-
-        vg finetune rte --score rte.bert/seed-9595/predictions.jsonl
     """
     from vgtools import io
-    from vgtools.tasks import find_task, table
+    from vgtools.commands.score import score_saved
+    from vgtools.tasks.table import find_task, table
 
     if listed:
         _print_tasks(table())
@@ -119,15 +110,9 @@ def finetune(
         raise typer.BadParameter("joins vcr-qa's predictions to those of vcr-qar that --score names", param_hint="--joint")
     if submission is not None and joint is None:
         raise typer.BadParameter("needs --score and --joint, the predictions of both test files", param_hint="--submission")
-    if score is not None and joint is not None:
-        _check_task("vcr-qar", score)
-        _check_task("vcr-qa", joint)
-        if submission is not None:
-            _submit(score, joint, submission)
-            return
     if score is not None:
         gold = dev or (None if data is None else str(Path(data) / task.files["dev"]))
-        _score(task, score, gold, null_threshold, joint)
+        score_saved(task, score, gold, null_threshold, joint, submission)
         return
     for value, flag in ((encoder, "--encoder"), (output, "--output")):
         if value is None:
@@ -206,48 +191,6 @@ def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"{row['task']}  {row['title']}, {row['kind']}", *(f"    {k:9}{v}" for k, v in lines.items()), sep="\n")
 
 
-def _score(task: Task, path: str, gold: str | None, threshold: float, joint: str | None) -> None:
-    """Print the scores of saved predictions; imports no torch."""
-    from vgtools import io
-    from vgtools.predictions import gather, joint_scores, read_predictions, score_predictions, with_answers
-    from vgtools.tasks import read_examples
-
-    rows = with_answers(read_predictions(task, path))
-    at = threshold if task.name == "squad-2.0" and all("no_answer" in row for row in rows) else None
-
-    def asked(name: str) -> Iterator[Example] | None:
-        return None if gold is None else read_examples(name, gold)
-
-    found = score_predictions(task, rows, asked(task.name), threshold=at, file=path)
-    if joint is not None:
-        answers = gather("vcr-qa", read_predictions("vcr-qa", joint), asked("vcr-qa"), file=joint)
-        found |= joint_scores(answers, gather(task, rows, asked(task.name), file=path), joint)
-    io.open_stream("-").write(io.dumps({"task": task.name, **found}))
-
-
-def _check_task(name: str, path: str) -> None:
-    """Refuse predictions whose run says that they are of another task; a file without its run is taken at its name."""
-    from vgtools.io import DataError, read_json
-
-    run = Path(path).parent.parent / "run.json"
-    found = read_json(run).get("task") if run.is_file() else name
-    if found != name:
-        raise DataError(f"holds predictions of {found}, as {run} says; those of {name} were wanted here", path)
-
-
-def _submit(rationales: str, answers: str, output: str) -> None:
-    """Write the predictions of VCR's test files as its leaderboard takes them."""
-    from vgtools import io
-    from vgtools.predictions import read_predictions, submission
-
-    target = None if output == "-" else io.final_path(output, [rationales, answers])
-    text = submission(read_predictions("vcr-qa", answers), read_predictions("vcr-qar", rationales), answers).encode()
-    if target is None:
-        io.open_stream("-").write(text)
-    else:
-        io.atomic_write(target, text)
-
-
 def _files(task: Task, data: str | None, given: Mapping[str, str | None], no_test: bool) -> dict[str, str]:
     """Return the file of every split; those to train and evaluate on are there."""
     from vgtools.io import DataError, Exit
@@ -281,8 +224,8 @@ def _system(
     from itertools import islice
 
     from vgtools.systems import visualbert_tasks
-    from vgtools.tasks import read_examples
-    from vgtools.visual_tasks import common_answers, read_answers
+    from vgtools.tasks.dispatch import read_examples
+    from vgtools.tasks.kinds.answer import common_answers, read_answers
 
     assert regions is not None
     known: tuple[str, ...] = ()

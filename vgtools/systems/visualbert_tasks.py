@@ -1,8 +1,9 @@
-"""VisualBERT learns a downstream task: its heads, its batches, and the model that transformers opens.
+"""VisualBERT learns a downstream task: its heads, its batches, and the model transformers opens.
 
-The text comes from `vgtools.encoding`, the seeds and the run from `vgtools.finetuning`; here is what pictures add.
+The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.finetuning`; here is
+what pictures add.
 
-Axes: B units a batch, T tokens, R regions, D region feature, H hidden, C classes.
+Axes: B units per batch, T tokens, R regions, D region feature, H hidden, C classes, P phrases.
 """
 
 from __future__ import annotations
@@ -13,34 +14,65 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vgtools import finetuning
-from vgtools.checkpoint import Encoder, check_same, fingerprint, read_config, read_run, save_pretrained
-from vgtools.encoding import Inputs, predictions, special_frame
+from vgtools.checkpoint import (
+    Encoder,
+    check_same,
+    fingerprint,
+    read_config,
+    read_run,
+    save_pretrained,
+)
 from vgtools.finetuning import LOSS, Split, outputs_of
 from vgtools.io import DataError, atomic_write
 from vgtools.nn import special_id
-from vgtools.predictions import prediction_row
 from vgtools.regions import Regions, RegionSet, backbone_of, iou, open_regions
-from vgtools.systems.visualbert import VisualBert, VisualBertConfig, is_visualbert, load_visualbert, named_for_transformers
-from vgtools.tasks import Example, ReadStats, Task, read_examples
+from vgtools.systems.visualbert import (
+    VisualBert,
+    VisualBertConfig,
+    is_visualbert,
+    load_visualbert,
+    named_for_transformers,
+)
+from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.examples import VisualExample
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.kinds.answer import soft_targets
+from vgtools.tasks.kinds.choice import Link, SceneExample
+from vgtools.tasks.kinds.ground import Captions, Ranking
+from vgtools.tasks.sequences import CHUNK, Inputs, special_tokens
+from vgtools.tasks.table import Task
 from vgtools.text import tokenize
-from vgtools.visual_tasks import Link, Pictures, SceneExample, VisualExample, soft_targets
 
 Array = np.ndarray[Any, Any]
 
-_CHUNK = 4096  # examples tokenised at a time
+
+class Adaptation(NamedTuple):
+    """How VisualBERT learns a kind of task."""
+
+    network: str  # transformers' class that opens the result
+    reads_mask: bool = False  # the head reads a [MASK] after the text, not the pooled first token
+    phrases: bool = False  # the head is attention from phrases to regions
 
 
-# ----------------------------------------------------------------------------------------------------------------- what is seen
+# Source: Li et al. 2020, appendix B, and its released code.
+ADAPTATIONS = {
+    "classify": Adaptation("VisualBertForVisualReasoning"),
+    "choice": Adaptation("VisualBertForMultipleChoice"),
+    "answer": Adaptation("VisualBertForQuestionAnswering", reads_mask=True),
+    # Transformers' class for phrase grounding has one head, as the published code.
+    "ground": Adaptation("VisualBertModel", phrases=True),
+}
+
+
+# ------------------------------------------------------------------------------------- what is seen
 
 
 @dataclass(frozen=True)
@@ -49,13 +81,11 @@ class Sight:
 
     Attributes:
         regions: of all pictures.
-        pictures: finds them by the names of the data set.
-        boxes: the so many most confident regions of a picture are seen; None: all.
+        boxes: how many regions of a picture are seen, the most confident ones; None: all.
         answers: VQA, those that can be predicted.
     """
 
     regions: Regions
-    pictures: Pictures
     boxes: int | None = None
     answers: tuple[str, ...] = ()
 
@@ -68,18 +98,26 @@ class Sight:
 
     def config(self) -> dict[str, Any]:
         """Return what of it decides the weights."""
-        found = {"regions": self.regions.manifest["files"], "boxes": self.boxes}
-        return found | ({"answers": hashlib.sha256("\n".join(self.answers).encode()).hexdigest()} if self.answers else {})
+        config = {"regions": self.regions.manifest["files"], "boxes": self.boxes}
+        if self.answers:
+            config["answers"] = hashlib.sha256("\n".join(self.answers).encode()).hexdigest()
+        return config
 
 
 def pick(found: RegionSet, kept: Array) -> RegionSet:
     """Return some of a picture's regions."""
     labels = None if found.labels is None else [found.labels[i] for i in kept]
-    return RegionSet(found.features[kept], found.boxes[kept], found.confidence[kept], labels, found.width, found.height)
+    features, boxes, confidence = found.features[kept], found.boxes[kept], found.confidence[kept]
+    return RegionSet(features, boxes, confidence, labels, found.width, found.height)
 
 
-def open_sight(ref: str, path: str, boxes: int | None = None, answers: tuple[str, ...] = ()) -> Sight:
-    """Open the regions of a task, and check that they are what the encoder learnt to see.
+def open_sight(
+    ref: str,
+    path: str,
+    boxes: int | None = None,
+    answers: tuple[str, ...] = (),
+) -> Sight:
+    """Open the regions of a task, and check that they are of the kind the encoder learnt from.
 
     Args:
         ref: of the encoder.
@@ -88,14 +126,15 @@ def open_sight(ref: str, path: str, boxes: int | None = None, answers: tuple[str
         answers: see `Sight`.
 
     Raises:
-        DataError: as `open_regions`, or they come from another backbone than those that the run was pretrained on.
+        DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
     """
     regions = open_regions(path)
     if (Path(ref) / "run.json").is_file() and is_visualbert(ref):
         known = read_run(ref, "visualbert")
         if "backbone" in known:
-            check_same("region features of the backbone", backbone_of(regions), known["backbone"], path)
-    return Sight(regions, Pictures(regions), boxes, answers)
+            own = backbone_of(regions)
+            check_same("region features of the backbone", own, known["backbone"], path)
+    return Sight(regions, boxes, answers)
 
 
 @dataclass(frozen=True)
@@ -103,24 +142,21 @@ class VisualInputs:
     """The examples of a file as a network reads them.
 
     Attributes:
-        text: their tokens.
-        images: I names in the region features for each unit.
+        text: their tokens; grounding: `Captions`.
+        images: names in the region features for each unit.
         targets: VQA, answer number -> score for each unit, where the file has answers.
-        phrases: grounding, the numbers of the examples that are phrases of each unit, a caption.
-        places: grounding, the last token of each of those phrases.
-        golds: grounding, their boxes, in the pixels of the regions.
+        golds: grounding, the boxes of each phrase of a caption, in the pixels of the regions.
         seen: VCR, the regions of the picture that each unit sees.
-        links: VCR, a row for each word that names an object: its sequence, the region among those seen, its first token.
+        links: VCR, (W, 3), a row for each word that names an object, by sequence: its sequence, the
+            region among those seen, its first token.
     """
 
     text: Inputs
     images: list[tuple[str, ...]]
     targets: list[dict[int, float]] | None = None
-    phrases: list[list[int]] | None = None
-    places: list[list[int]] | None = None
     golds: list[list[Array]] | None = None
     seen: list[Array] | None = None
-    links: Array | None = None  # (W, 3), by sequence
+    links: Array | None = None
 
     def __len__(self) -> int:
         return len(self.text)
@@ -146,60 +182,73 @@ class VisualInputs:
         return sum(not target for target in self.targets or ())
 
     def report(self, max_length: int) -> Iterator[str]:
-        """Yield what to tell the user about examples that are not read in full."""
+        """Yield the lines for the user about examples that are not read in full."""
         yield from self.text.report(max_length)
         if self.unlearnable:
-            yield f"{self.unlearnable} questions have no answer among those that can be predicted; nothing is learnt from them"
+            why = "have no answer among those that can be predicted; they are not learnt from"
+            yield f"{self.unlearnable} questions {why}"
 
 
 def read_split(
-    task: Task, name: str, path: str, tuner: VisualTuner, encoder: Encoder, settings: Mapping[str, Any], sight: Sight
+    task: Task,
+    name: str,
+    path: str,
+    tuner: VisualTuner,
+    encoder: Encoder,
+    settings: Mapping[str, Any],
+    sight: Sight,
 ) -> Split:
     """Read the file of a split and find its pictures.
 
     Raises:
         DataError: as `vgtools.finetuning.read_split`, or a picture has no regions.
     """
-    if task.kind == "ground":
-        return _read_phrases(task, name, path, encoder, settings, sight)
-    slot = int(task.kind == "answer")  # a token more: [MASK]
-    part = finetuning.read_split(task, name, path, tuner, encoder, {**settings, "max_length": settings["max_length"] - slot})
-    images = list[tuple[str, ...]]()
-    for example in part.examples:
-        assert isinstance(example, VisualExample)
-        images.append(tuple(sight.pictures.find(image, path, example.line) for image in example.images))
-    text, targets = part.inputs, None
-    if slot:
+    masks = int(ADAPTATIONS[task.kind].reads_mask)
+    shorter = {**settings, "max_length": settings["max_length"] - masks}
+    part = finetuning.read_split(task, name, path, tuner, encoder, shorter)
+    text: Inputs = part.inputs
+    asked = [cast("VisualExample", part.examples[number]) for number in text.examples.tolist()]
+    images = [tuple(sight.regions.find(i, path, e.line) for i in e.images) for e in asked]
+    targets = golds = seen = links = None
+    if masks:
         text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
         known = {answer: number for number, answer in enumerate(sight.answers)}
-        if all(example.answers for example in part.examples):
-            targets = [soft_targets(example.answers, known) for example in part.examples]
-    part.inputs = VisualInputs(text, images, targets)
-    if task.kind == "choice":
+        if all(example.answers for example in asked):
+            targets = [soft_targets(example.answers, known) for example in asked]
+    if task.choices:
         seen = _objects(part, images, sight, path)
-        part.inputs = VisualInputs(text, images, seen=seen, links=_links(part, encoder, text, seen))
+        links = _links(part, encoder, text, seen)
+    if isinstance(text, Captions):
+        golds = _gold_boxes(part, text, images, sight, path)
+    part.inputs = VisualInputs(text, images, targets, golds, seen, links)
     return part
 
 
 def _objects(part: Split, images: list[tuple[str, ...]], sight: Sight, path: str) -> list[Array]:
-    """Return the regions that each question of VCR is about, and those that are none of the picture's objects: the whole of it.
+    """Return the regions that each question of VCR is about.
+
+    They are followed by the regions that are not objects of the picture: the whole of it.
 
     Raises:
         DataError: the regions of a picture do not begin with its objects.
 
     Source: Li et al. 2020, released code.
     """
-    found, known = list[Array](), dict[str, tuple[tuple[str, ...], int]]()
+    found = list[Array]()
+    known = dict[str, tuple[tuple[str, ...], int]]()
     for example, (image,) in zip(part.examples, images, strict=True):
         assert isinstance(example, SceneExample)
         if image not in known:
-            regions, count = sight.regions.of(image), len(example.objects)
-            known[image] = tuple(regions.labels or ())[:count], len(regions)
+            regions = sight.regions.of(image)
+            labels = tuple(regions.labels or ())[: len(example.objects)]
+            known[image] = labels, len(regions)
         labels, total = known[image]
         if labels != example.objects:
+            have = ", ".join(labels) or "none with a name"
             raise DataError(
-                f"the regions of {image!r:.80} in {sight.regions.path} begin with {', '.join(labels) or 'none with a name'}, "
-                f"its objects are {', '.join(example.objects)}; extract all boxes of vg prepare vcr, and those first",
+                f"the regions of {image!r:.80} in {sight.regions.path} begin with {have}, "
+                f"its objects are {', '.join(example.objects)}; extract all boxes of "
+                "vg prepare vcr, and those first",
                 path,
                 example.line,
             )
@@ -208,15 +257,17 @@ def _objects(part: Split, images: list[tuple[str, ...]], sight: Sight, path: str
 
 
 def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Array:
-    """Return which word names which region, (W, 3) as `VisualInputs` says; words that are cut off name none.
+    """Return which word names which region, (W, 3) as `VisualInputs` says.
 
-    Source: Li et al. 2020, appendix B.2, and its released code: the first sub-word of each such word.
+    Words that are cut off name none.
+
+    Source: Li et al. 2020, appendix B.2, and its released code: the first sub-word of each such
+        word.
     """
-    before, behind = len(encoder.prefix), len(encoder.suffix)
-    between = len(special_frame(encoder.tokenizer).pair[1])
+    before, between, after = map(len, special_tokens(encoder.tokenizer).pair)
     rows = list[tuple[int, int, int]]()
-    for start in range(0, len(part.examples), _CHUNK):
-        examples = part.examples[start : start + _CHUNK]
+    for start in range(0, len(part.examples), CHUNK):
+        examples = part.examples[start : start + CHUNK]
         firsts = tokenize(encoder.tokenizer, [e.text for e in examples])
         seconds = tokenize(encoder.tokenizer, [choice for e in examples for choice in e.choices])
         for i, example in enumerate(examples):
@@ -224,7 +275,8 @@ def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Ar
             place = {region: at for at, region in enumerate(seen[start + i].tolist())}
             for c, links in enumerate(example.links[1:]):
                 row = (start + i) * text.each + c
-                second, end = int(text.second[row]), int(text.starts[row + 1] - text.starts[row]) - behind
+                second = int(text.second[row])
+                end = int(text.starts[row + 1] - text.starts[row]) - after
                 found = _named(firsts.row(i)[1], example.links[0], before, second - between)
                 found += _named(seconds.row(i * text.each + c)[1], links, second, end)
                 rows += [(row, place[region], token) for region, token in found]
@@ -232,7 +284,10 @@ def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Ar
 
 
 def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tuple[int, int]]:
-    """Return (region, token) of the words that name one; the text's tokens stand from `begin`, those from `end` are cut off."""
+    """Return (region, token) of the words that name one.
+
+    The text's tokens begin at `begin`; those from `end` are cut off.
+    """
     found = list[tuple[int, int]]()
     for first, last, region in links:
         touched = np.flatnonzero((spans[:, 0] < last) & (spans[:, 1] > first))
@@ -241,44 +296,27 @@ def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tu
     return found
 
 
-def _read_phrases(task: Task, name: str, path: str, encoder: Encoder, settings: Mapping[str, Any], sight: Sight) -> Split:
-    """Read captions with phrases: a unit is a caption, an example a phrase. A phrase stands where its last sub-word does.
+def _gold_boxes(
+    part: Split,
+    text: Captions,
+    images: list[tuple[str, ...]],
+    sight: Sight,
+    path: str,
+) -> list[list[Array]]:
+    """Return the boxes of the phrases of each caption, in the pixels of the regions.
 
-    Source: Li et al. 2020, appendix B.4.
+    Raises:
+        DataError: a picture has no region.
     """
-    stats, examples = ReadStats(), list[VisualExample]()
-    for example in islice(read_examples(task, path, unlabelled=name.startswith("test"), stats=stats), settings["limit"]):
-        assert isinstance(example, VisualExample)
-        examples.append(example)
-    groups = [list(group) for _, group in groupby(range(len(examples)), key=lambda i: examples[i].line)]
-    captions = [examples[group[0]] for group in groups]
-    images: list[tuple[str, ...]] = [(sight.pictures.find(c.images[0], path, c.line),) for c in captions]
-    tokens = tokenize(encoder.tokenizer, [c.text for c in captions])
-    room = settings["max_length"] - len(encoder.prefix) - len(encoder.suffix)
-    ids, places, golds, cut = list[Array](), list[list[int]](), list[list[Array]](), 0
-    for number, (group, image) in enumerate(zip(groups, images, strict=True)):
-        words, spans = tokens.row(number)
-        if not len(words):
-            raise DataError("the text has no token", path, captions[number].line)
-        cut += len(words) > room
-        ids.append(np.array([*encoder.prefix, *words[:room].tolist(), *encoder.suffix], np.int32))
-        seen, own, boxes = sight.of(image[0]), list[int](), list[Array]()
+    golds = list[list[Array]]()
+    for phrases, (image,) in zip(text.phrases, images, strict=True):
+        seen = sight.of(image)
+        examples = [cast("VisualExample", part.examples[number]) for number in phrases]
         if not len(seen):
-            raise DataError(
-                f"{sight.regions.path} holds a picture without a region: {image[0]!r:.80}", path, captions[number].line
-            )
-        for i in group:
-            start, end = examples[i].span
-            touched = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
-            last = int(touched[-1]) if len(touched) else 0
-            own.append(len(encoder.prefix) + min(last, room - 1))
-            boxes.append(np.array(examples[i].boxes, np.float64) * _scale(examples[i], seen))
-        places.append(own)
-        golds.append(boxes)
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])])
-    text = Inputs(np.concatenate(ids), starts, np.diff(starts), 1, np.array([g[0] for g in groups]), None, None, cut)
-    digest = hashlib.sha256("".join(map(repr, examples)).encode()).hexdigest()
-    return Split(path, list(examples), stats, digest, VisualInputs(text, images, None, groups, places, golds))
+            why = f"{sight.regions.path} holds a picture without a region: {image!r:.80}"
+            raise DataError(why, path, examples[0].line)
+        golds.append([np.array(e.boxes, np.float64) * _scale(e, seen) for e in examples])
+    return golds
 
 
 def _scale(example: VisualExample, seen: RegionSet) -> Array:
@@ -293,14 +331,15 @@ def _with_mask(text: Inputs, mask: int) -> Inputs:
     Source: Li et al. 2020, released code: VQA is answered at the last but one token of the text.
     """
     ids = np.insert(text.ids, text.starts[1:] - 1, mask)
-    return dataclasses.replace(text, ids=ids, starts=text.starts + np.arange(len(text.starts)), second=text.second + 1)
+    starts = text.starts + np.arange(len(text.starts))
+    return dataclasses.replace(text, ids=ids, starts=starts, second=text.second + 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 class Batch(NamedTuple):
-    """Units to learn from; the loss is the sum over them, divided by `whole`, so that halves add up to the whole."""
+    """Units to learn from; the loss is their sum divided by `whole`, so that halves add up."""
 
     ids: Tensor  # (B, T) int64; VCR: (B, C, T)
     types: Tensor  # likewise, 1 in the second text
@@ -308,23 +347,30 @@ class Batch(NamedTuple):
     regions: Tensor  # (B, R, D) float32
     region_mask: Tensor  # (B, R) bool
     kinds: Tensor  # (B, R) int64, segments: which of its pictures a region is of
-    labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) float32 scores; grounding: (B, P, R) float32 shares of the regions
+    labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) scores; grounding: (B, P, R) shares
     places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
-    alignment: Tensor | None  # (B, C, R, A) int64 VCR: the tokens that name each region, -1 for none
+    alignment: Tensor | None  # (B, C, R, A) int64 VCR: tokens that name each region, -1 for none
     whole: float
 
 
-def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: torch.device | str = "cpu") -> Batch:
+def collate(
+    inputs: VisualInputs,
+    sight: Sight,
+    units: Array,
+    pad: int,
+    device: torch.device | str = "cpu",
+) -> Batch:
     """Build a batch, padded to its own longest sequence and its own most regions.
 
-    Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a single picture has segment 1, as
-        in pretraining.
+    Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a
+        single picture has segment 1, as in pretraining.
     """
     text = finetuning.collate(inputs.text, units, pad, True, device)
     assert text.segments is not None
     shown = [[sight.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
     if inputs.seen is not None:
-        shown = [[pick(each[0], inputs.seen[unit])] for each, unit in zip(shown, units.tolist(), strict=True)]
+        kept = [inputs.seen[unit] for unit in units.tolist()]
+        shown = [[pick(each[0], own)] for each, own in zip(shown, kept, strict=True)]
     most = max(sum(map(len, each)) for each in shown)
     regions = np.zeros((len(units), most, sight.regions.width), np.float32)
     kinds = np.full((len(units), most), -1, np.int64)
@@ -345,20 +391,24 @@ def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: 
             target = inputs.targets[unit]
             scores[row, list(target)] = list(target.values())
         labels = tensor(scores)
-    places, whole = None, float(text.whole)
-    if inputs.places is not None and inputs.golds is not None:
-        whole = float(sum(len(inputs.places[unit]) for unit in units))
-        widest = max(len(inputs.places[unit]) for unit in units)
-        where = np.full((len(units), widest), -1, np.int64)
-        shares = np.zeros((len(units), widest, most), np.float32)
+    places = alignment = None
+    whole = float(text.whole)
+    if isinstance(inputs.text, Captions) and inputs.golds is not None:
+        own_places = [inputs.text.places[unit] for unit in units.tolist()]
+        counts = [len(each) for each in own_places]
+        whole = float(sum(counts))
+        tokens = np.full((len(units), max(counts)), -1, np.int64)
+        shares = np.zeros((len(units), max(counts), most), np.float32)
         for row, unit in enumerate(units.tolist()):
-            where[row, : len(inputs.places[unit])] = inputs.places[unit]
+            tokens[row, : counts[row]] = own_places[row]
             boxes = shown[row][0].boxes
             for number, gold in enumerate(inputs.golds[unit]):
                 shares[row, number, : len(boxes)] = covering(boxes, gold)
-        places, labels = tensor(where), tensor(shares)
+        places = tensor(tokens)
+        labels = tensor(shares)
+    if inputs.links is not None:
+        alignment = tensor(_alignment(inputs, inputs.links, units, most))
     seen = (tensor(regions), tensor(kinds >= 0), tensor(kinds.clip(min=0)))
-    alignment = None if inputs.links is None else tensor(_alignment(inputs, inputs.links, units, most))
     return Batch(text.ids, text.segments, text.mask.bool(), *seen, labels, places, alignment, whole)
 
 
@@ -377,7 +427,7 @@ def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> A
 
 
 def covering(boxes: Array, gold: Array) -> Array:
-    """Return (R,) shares: the regions with IoU >= 0.5 with a gold box have the same, the others none.
+    """Return (R,) shares: equal for regions with IoU >= 0.5 with a gold box, 0 for the others.
 
     Source: Li et al. 2020, released code.
     """
@@ -385,7 +435,7 @@ def covering(boxes: Array, gold: Array) -> Array:
     return np.asarray(good / max(1, good.sum()))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- network
+# ------------------------------------------------------------------------------------------ network
 
 
 class PhraseAttention(nn.Module):
@@ -396,13 +446,15 @@ class PhraseAttention(nn.Module):
         heads: of the block, as many as BERT has.
 
     Source: Li et al. 2020, appendix B.4.
-    Deviation: the published code has one head of 64 dimensions, the paper an average of heads. Attention is among the regions
-        alone, as in the code.
+    Deviation: the published code has one head of 64 dimensions, the paper an average of heads.
+        Attention is among the regions alone, as in the code.
     """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.query, self.key = heads, nn.Linear(width, width), nn.Linear(width, width)
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
 
     def forward(self, text: Tensor, regions: Tensor, places: Tensor, mask: Tensor) -> Tensor:
         """Return (B, P, R) logarithms of the attention.
@@ -414,12 +466,17 @@ class PhraseAttention(nn.Module):
             mask: (B, R) bool.
         """
         rows = torch.arange(len(places), device=places.device)[:, None]
-        query, key = self.query(text[rows, places.clamp(min=0)]), self.key(regions)
-        query, key = (x.float().unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (query, key))  # (B, heads, P or R, d)
+        query = self._split(self.query(text[rows, places.clamp(min=0)]))  # (B, heads, P, d)
+        key = self._split(self.key(regions))  # (B, heads, R, d)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, heads, P, R)
         scores = scores.masked_fill(~mask[:, None, None], -1e4).log_softmax(-1)
-        found: Tensor = scores.logsumexp(1) - math.log(self.heads)
-        return found
+        average: Tensor = scores.logsumexp(1) - math.log(self.heads)
+        return average
+
+    def _split(self, states: Tensor) -> Tensor:
+        """Return (B, heads, P or R, H / heads)."""
+        split: Tensor = states.float().unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split
 
 
 class VisualTuner(nn.Module):
@@ -428,24 +485,30 @@ class VisualTuner(nn.Module):
     Args:
         model: loses its heads of pretraining.
         task: what is learnt.
-        dtype: numbers that the products are computed with (autocast); weights stay float32.
+        dtype: of matrix products (autocast); weights stay float32.
 
-    Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token, VQA's over the [MASK] behind the
-        question, as in the published code.
+    Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token,
+        VQA's over the [MASK] after the question, as in the published code.
     """
 
     def __init__(self, model: VisualBert, task: Task, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.task, self.dtype, config = task, dtype, model.lm.config
-        self.pad, self.segments = int(config.pad_token_id or 0), True
-        model.lm.cls, model.match = nn.Identity(), nn.Identity()  # type: ignore[assignment]
-        self.model, self.dropout = model, nn.Dropout(float(config.hidden_dropout_prob))
+        config = model.lm.config
+        self.task = task
+        self.adaptation = ADAPTATIONS[task.kind]
+        self.dtype = dtype
+        self.pad = int(config.pad_token_id or 0)
+        self.segments = True
+        model.lm.cls = nn.Identity()
+        model.match = nn.Identity()  # type: ignore[assignment]
+        self.model = model
+        self.dropout = nn.Dropout(float(config.hidden_dropout_prob))
         width = int(config.hidden_size)
-        self.head: nn.Module = (
-            PhraseAttention(width, int(config.num_attention_heads))
-            if task.kind == "ground"
-            else nn.Linear(width, 1 if task.kind == "choice" else task.classes)
-        )
+        self.head: nn.Module
+        if self.adaptation.phrases:
+            self.head = PhraseAttention(width, int(config.num_attention_heads))
+        else:
+            self.head = nn.Linear(width, 1 if task.choices else task.classes)
         for part in self.head.modules():
             if isinstance(part, nn.Linear):
                 nn.init.normal_(part.weight, std=float(config.initializer_range))
@@ -453,73 +516,136 @@ class VisualTuner(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """Return (B, C) logits; grounding: (B, P, R) log shares of the attention."""
-        kind = batch.ids.device.type
-        with torch.autocast(kind, self.dtype) if self.dtype != torch.float32 else contextlib.nullcontext():
+        device = batch.ids.device
+        low = self.dtype != torch.float32
+        with torch.autocast(device.type, self.dtype) if low else contextlib.nullcontext():
             if batch.alignment is not None:
                 return self._choose(batch, batch.alignment)
-            states = self.model.states(batch.ids, batch.types, batch.mask, batch.regions, batch.region_mask, batch.kinds)
+            text = (batch.ids, batch.types, batch.mask)
+            states = self.model.states(*text, batch.regions, batch.region_mask, batch.kinds)
             if batch.places is not None:
                 count = batch.ids.shape[1]
-                return self.head(states[:, :count], states[:, count:], batch.places, batch.region_mask)  # type: ignore[no-any-return]
-            if self.task.kind == "answer":
-                pooled = states[torch.arange(len(states), device=states.device), batch.mask.sum(1) - 2]  # (B, H) at [MASK]
+                sides = (states[:, :count], states[:, count:])
+                attention: Tensor = self.head(*sides, batch.places, batch.region_mask)
+                return attention
+            if self.adaptation.reads_mask:
+                last = batch.mask.sum(1) - 2
+                pooled = states[torch.arange(len(states), device=device), last]  # (B, H)
             else:
                 pooled = self.model.pool(states)
-            return self.head(self.dropout(pooled)).float()  # type: ignore[no-any-return]
+            logits: Tensor = self.head(self.dropout(pooled)).float()
+            return logits
 
     def _choose(self, batch: Batch, alignment: Tensor) -> Tensor:
-        """Return (B, C) logits of choices, each of which is a sequence of its own beside the same regions."""
+        """Return (B, C) logits of choices, each of which is a sequence beside the same regions."""
         each = batch.ids.shape[1]
         text = (x.flatten(0, 1) for x in (batch.ids, batch.types, batch.mask))
-        seen = (x.repeat_interleave(each, 0) for x in (batch.regions, batch.region_mask, batch.kinds))
+        regions = (batch.regions, batch.region_mask, batch.kinds)
+        seen = (x.repeat_interleave(each, 0) for x in regions)
         pooled = self.model.pool(self.model.states(*text, *seen, alignment.flatten(0, 1)))
         found: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
         return found
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss: cross entropy; VQA: the Kullback-Leibler divergence from the answers' scores, as they are."""
-        assert batch.labels is not None
-        if self.task.kind == "ground":
-            return {LOSS: F.kl_div(self.outputs(batch), batch.labels, reduction="sum") / batch.whole}
-        if self.task.kind == "answer":
-            return {LOSS: F.kl_div(self.outputs(batch).log_softmax(-1), batch.labels, reduction="sum") / batch.whole}
-        return {LOSS: F.cross_entropy(self.outputs(batch), batch.labels, reduction="sum") / batch.whole}
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.task.kind].loss(self.outputs(batch), batch) / batch.whole}
 
 
 def new_tuner(
-    task: Task, ref: str, seed: int, *, dtype: torch.dtype = torch.float32, offline: bool = False, sight: Sight
+    task: Task,
+    ref: str,
+    seed: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    offline: bool = False,
+    sight: Sight,
 ) -> tuple[VisualTuner, Encoder]:
-    """Return a network to fine-tune, all that is new in it drawn by the seed, and the encoder that it is made of.
+    """Return a network to fine-tune, its new weights drawn by the seed, and the encoder in it.
 
     Args:
         task: what it will learn.
-        ref: a VisualBERT, or a BERT, to which an untrained sight is added (the paper's "w/o COCO Pre-training").
-        seed: of the head and what else is new.
-        dtype: of the products.
+        ref: a VisualBERT, or a BERT, to which untrained region embeddings are added (the paper's
+            "w/o COCO Pre-training").
+        seed: of the head and whatever else is new.
+        dtype: of matrix products.
         offline: never connect.
         sight: whose regions it will see.
 
     Raises:
         DataError: as `load_visualbert`.
     """
-    late = is_visualbert(ref, offline=offline) and bool(read_config(ref, offline=offline).get("bypass_transformer"))
+    late = False
+    if is_visualbert(ref, offline=offline):
+        late = bool(read_config(ref, offline=offline).get("bypass_transformer"))
     torch.manual_seed(seed)
-    model, encoder = load_visualbert(ref, VisualBertConfig(sight.regions.width, late), offline=offline)
-    return VisualTuner(model, dataclasses.replace(task, labels=sight.answers or task.labels), dtype), encoder
+    config = VisualBertConfig(sight.regions.width, late)
+    model, encoder = load_visualbert(ref, config, offline=offline)
+    own = dataclasses.replace(task, labels=sight.answers or task.labels)
+    return VisualTuner(model, own, dtype), encoder
 
 
 def predict(
-    tuner: VisualTuner, inputs: VisualInputs, sight: Sight, batch_size: int, device: torch.device | str = "cpu"
+    tuner: VisualTuner,
+    inputs: VisualInputs,
+    sight: Sight,
+    batch_size: int,
+    device: torch.device | str = "cpu",
 ) -> Iterator[tuple[Array, Array]]:
     """Yield (units, their outputs), each unit once, long ones first.
 
     Raises:
         DataError: as `outputs_of`.
     """
-    return outputs_of(tuner, inputs.lengths, lambda units: collate(inputs, sight, units, tuner.pad, device), batch_size)
+
+    def build(units: Array) -> Batch:
+        return collate(inputs, sight, units, tuner.pad, device)
+
+    return outputs_of(tuner, inputs.lengths, build, batch_size)
 
 
-# ------------------------------------------------------------------------------------------------------------------------- runs
+def predict_rows(
+    tuner: VisualTuner,
+    part: Split,
+    sight: Sight,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+) -> list[dict[str, Any]]:
+    """Return the rows of `predictions.jsonl` for a split, in the order of its examples.
+
+    Raises:
+        DataError: as `outputs_of`.
+    """
+    rows = list[dict[str, Any]]([{}] * len(part.examples))
+    text = part.inputs.text
+    for units, outputs in predict(tuner, part.inputs, sight, batch_size, device):
+        numbers: list[int] = units.tolist()
+        given: Any = outputs
+        if isinstance(text, Captions):
+            numbers = [number for unit in units.tolist() for number in text.phrases[unit]]
+            given = _rank(part, text, sight, units, outputs)
+        examples = [part.examples[number] for number in numbers]
+        made = predictions(tuner.task, examples, text, given)
+        for number, row in zip(numbers, made, strict=True):
+            rows[number] = row
+    return rows
+
+
+def _rank(part: Split, text: Captions, sight: Sight, units: Array, outputs: Array) -> list[Ranking]:
+    """Return the ten boxes with most attention for each phrase of some captions."""
+    rankings = list[Ranking]()
+    for unit, attention in zip(units.tolist(), outputs, strict=True):
+        seen = sight.of(part.inputs.images[unit][0])
+        golds = part.inputs.golds[unit]
+        for number, gold, shares in zip(text.phrases[unit], golds, attention, strict=False):
+            example = cast("VisualExample", part.examples[number])
+            best = np.argsort(-shares[: len(seen)], kind="stable")[:10]
+            boxes = (seen.boxes[best] / _scale(example, seen)).round(3).tolist()
+            reachable = bool(covering(seen.boxes, gold).any())
+            rankings.append(Ranking(boxes, float(np.exp(shares[best[0]])), reachable))
+    return rankings
+
+
+# -------------------------------------------------------------------------------------------- runs
 
 
 class FineTuning(finetuning.FineTuning):
@@ -540,84 +666,48 @@ class FineTuning(finetuning.FineTuning):
 
     def ask(self, tuner: Any, split: str) -> list[dict[str, Any]]:
         """Return the predictions of a split."""
-        part = self.splits[split]
-        rows = list[dict[str, Any]]([{}] * len(part.examples))
-        if self.task.kind == "ground":
-            return self._ground(tuner, part)
-        for units, outputs in predict(tuner, part.inputs, self.sight, 4 * self.run.config["batch_size"], self.device):
-            examples = [part.examples[unit] for unit in units]
-            made = (
-                answers(self.task, examples, self.sight.answers, outputs)
-                if self.task.kind == "answer"
-                else predictions(self.task, examples, part.inputs.text, outputs)
-            )
-            for unit, row in zip(units, made, strict=True):
-                rows[unit] = row
-        return rows
-
-    def _ground(self, tuner: Any, part: Split) -> list[dict[str, Any]]:
-        """Return the ten boxes with most attention for each phrase, in the pixels of the data set."""
-        rows = list[dict[str, Any]]([{}] * len(part.examples))
-        for units, outputs in predict(tuner, part.inputs, self.sight, 4 * self.run.config["batch_size"], self.device):
-            for unit, found in zip(units.tolist(), outputs, strict=True):
-                seen = self.sight.of(part.inputs.images[unit][0])
-                for number, example, gold in zip(
-                    range(len(found)), part.inputs.phrases[unit], part.inputs.golds[unit], strict=False
-                ):
-                    asked = part.examples[example]
-                    best = np.argsort(-found[number, : len(seen)], kind="stable")[:10]
-                    assert isinstance(asked, VisualExample)
-                    boxes = (seen.boxes[best] / _scale(asked, seen)).round(3).tolist()
-                    row = prediction_row(self.task, asked, boxes, score=round(float(np.exp(found[number, best[0]])), 6))
-                    rows[example] = row | {"reachable": bool(covering(seen.boxes, gold).any())}
-        return rows
+        size = 4 * self.run.config["batch_size"]
+        return predict_rows(tuner, self.splits[split], self.sight, size, self.device)
 
     def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
         """Write a network that learnt the task, as transformers opens it."""
-        net = to_transformers(tuner)
-        save_pretrained(folder, dataclasses.replace(encoder, model=net, fingerprint=fingerprint(tuner)))
-        if self.task.kind == "ground":
-            from safetensors.torch import save
-
-            atomic_write(
-                folder / "phrase_attention.safetensors", save({k: t.cpu() for k, t in tuner.head.state_dict().items()})
-            )
+        save(tuner, encoder, folder)
 
 
-def answers(task: Task, examples: Sequence[Example], known: Sequence[str], outputs: Array) -> list[dict[str, Any]]:
-    """Return the rows of `predictions.jsonl` for VQA: the likeliest answer, and how likely it is."""
-    best = outputs.argmax(1)
-    sure = 1 / np.exp(outputs - outputs.max(1, keepdims=True)).sum(1)  # softmax of the best
-    return [
-        prediction_row(task, example, known[number], score=round(score, 6))
-        for example, number, score in zip(examples, best.tolist(), sure.tolist(), strict=True)
-    ]
+def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
+    """Write a network that learnt a task, as transformers opens it."""
+    network = to_transformers(tuner)
+    mark = fingerprint(tuner)
+    save_pretrained(folder, dataclasses.replace(encoder, model=network, fingerprint=mark))
+    if tuner.adaptation.phrases:
+        from safetensors.torch import save as serialise
+
+        weights = {name: tensor.cpu() for name, tensor in tuner.head.state_dict().items()}
+        atomic_write(folder / "phrase_attention.safetensors", serialise(weights))
 
 
 def to_transformers(tuner: VisualTuner) -> Any:
-    """Return a network that learnt a task as transformers' VisualBERT for visual reasoning, question answering or choices.
+    """Return a network that learnt a task as the class of transformers that `ADAPTATIONS` names.
 
-    Of phrase grounding it is the VisualBERT alone: transformers' class for it has one head, as the published code.
+    Phrase grounding leaves the VisualBERT alone.
 
-    Deviation: a region of VCR gets the sum of the positions of its words, as in the paper; transformers takes their mean.
+    Deviation: a region of VCR gets the sum of the positions of its words, as in the paper;
+        transformers takes their mean.
     """
-    from transformers import (
-        VisualBertForMultipleChoice,
-        VisualBertForQuestionAnswering,
-        VisualBertForVisualReasoning,
-        VisualBertModel,
-    )
+    import transformers
 
-    tensors = {named_for_transformers(name): t.detach().cpu() for name, t in tuner.model.state_dict().items()}
-    if tuner.task.kind == "ground":
-        bare = VisualBertModel(tuner.model.their_config()).eval()
-        bare.load_state_dict({name.removeprefix("visual_bert."): tensor for name, tensor in tensors.items()})
-        return bare
-
-    names = tuner.task.labels
-    named = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    config = tuner.model.their_config(**(named if names else {}))
-    heads = {"answer": VisualBertForQuestionAnswering, "choice": VisualBertForMultipleChoice}
-    theirs = heads.get(tuner.task.kind, VisualBertForVisualReasoning)(config).eval()
-    theirs.load_state_dict(tensors | {f"cls.{name}": t.detach().cpu() for name, t in tuner.head.state_dict().items()})
+    settings: dict[str, Any] = {}
+    if tuner.task.labels:
+        settings["id2label"] = dict(enumerate(tuner.task.labels))
+        settings["label2id"] = {name: number for number, name in enumerate(tuner.task.labels)}
+    network = getattr(transformers, tuner.adaptation.network)
+    theirs = network(tuner.model.their_config(**settings)).eval()
+    state = tuner.model.state_dict()
+    weights = {named_for_transformers(name): t.detach().cpu() for name, t in state.items()}
+    if tuner.adaptation.phrases:
+        weights = {name.removeprefix("visual_bert."): t for name, t in weights.items()}
+    else:
+        head = tuner.head.state_dict()
+        weights |= {f"cls.{name}": tensor.detach().cpu() for name, tensor in head.items()}
+    theirs.load_state_dict(weights)
     return theirs

@@ -1,0 +1,130 @@
+"""`vg score`: scores on stdout, any threshold, VCR's two runs and its leaderboard; no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Runner
+from vgtools import cli
+from vgtools.tasks.table import find_task
+
+SQUAD = [
+    {"id": "a", "prediction": "Bo", "label": ["Bo"], "no_answer": -2.0, "answer": "Bo"},
+    {"id": "b", "prediction": "", "label": [], "no_answer": 1.0, "answer": "Rome"},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def score(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.run(["score", *words]) == 0
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return found
+
+
+def test_a_stream_becomes_a_record(vg: Runner) -> None:
+    rows = b'{"id":"0","prediction":"entailment","label":"entailment"}\n{"id":"1","prediction":0,"label":1}\n'
+    done = vg("score", "rte", "-", input=rows)
+    assert done.stdout == b'{"task":"rte","accuracy":50.0,"headline":50.0,"total":2}\n'
+    assert (done.stderr, done.returncode) == (b"", 0)
+
+
+def test_a_bad_row_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "p.jsonl", [{"id": "0", "prediction": 1, "label": 1}, {"id": "1"}])
+    assert cli.run(["score", "rte", path]) == 65
+    out = capfd.readouterr()
+    assert out.out == ""
+    assert f'{path}:2: the key "prediction" is missing or null; the row has id' in out.err
+
+
+def test_any_threshold_can_be_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "p.jsonl", SQUAD)
+    exact = {x: score(capfd, "squad-2.0", path, "--null-threshold", x)["exact"] for x in ("-9", "0", "9")}
+    assert exact == {"-9": 50.0, "0": 100.0, "9": 50.0}
+    assert score(capfd, "squad-2.0", path)["exact"] == 100.0
+    without = [{k: v for k, v in row.items() if k != "no_answer"} for row in SQUAD]
+    assert score(capfd, "squad-2.0", write(tmp_path / "q.jsonl", without))["exact"] == 50.0
+
+
+def test_gold_is_a_file_or_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "p.jsonl", [{"id": "4", "prediction": 1}, {"id": "9", "prediction": 1}])
+    folder = tmp_path / "RTE"
+    folder.mkdir()
+    gold = folder / "dev.tsv"
+    gold.write_text("index\tsentence1\tsentence2\tlabel\n4\tA\tB\tnot_entailment\n9\tC\tD\tentailment\n")
+    expected = {"task": "rte", "accuracy": 50.0, "headline": 50.0, "total": 2}
+    assert score(capfd, "rte", path, "--gold", str(gold)) == expected
+    assert score(capfd, "rte", path, "--gold", str(folder)) == expected
+    assert cli.run(["score", "rte", path]) == 65
+    assert "the id '4' has no label" in capfd.readouterr().err
+
+
+def vcr(folder: Path, task: str, rows: list[dict[str, Any]]) -> str:
+    """Write predictions of VCR and the run.json that names their task."""
+    path = write(folder / "seed-1" / "predictions.jsonl", rows)
+    (folder / "run.json").write_text(json.dumps({"task": task}))
+    return path
+
+
+def test_answers_and_rationales_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def rows(*right: bool) -> list[dict[str, Any]]:
+        return [{"id": f"v{i}", "prediction": int(good), "label": 1} for i, good in enumerate(right)]
+
+    qa = vcr(tmp_path / "qa", "vcr-qa", rows(True, True, False))
+    qar = vcr(tmp_path / "qar", "vcr-qar", rows(True, False, True))
+    found = score(capfd, "vcr-qar", qar, "--joint", qa)
+    assert found["qa_accuracy"] == found["accuracy"] == pytest.approx(200 / 3)
+    assert found["q2ar_accuracy"] == pytest.approx(100 / 3)
+    assert cli.run(["score", "vcr-qar", qa, "--joint", qar]) == 65
+    assert "expected predictions of vcr-qar, got vcr-qa" in capfd.readouterr().err
+
+
+def test_the_leaderboard_s_csv(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    even = {"prediction": 0, "logits": [0.0, 0.0, 0.0, 0.0]}
+    qa = vcr(tmp_path / "qa", "vcr-qa", [{"id": "t0", **even}])
+    qar = vcr(tmp_path / "qar", "vcr-qar", [{"id": f"t0-a{i}", **even} for i in range(4)])
+    assert cli.run(["score", "vcr-qar", qar, "--joint", qa, "--submission", "-"]) == 0
+    head, row = capfd.readouterr().out.splitlines()
+    assert head.startswith("annot_id,answer_0,answer_1,answer_2,answer_3,rationale_conditioned_on_a0_0")
+    assert row == "t0" + ",0.25" * 20
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rte", "p.jsonl", "--joint", "q.jsonl"], "joins predictions of vcr-qa to those of vcr-qar"),
+        (["vcr-qar", "p.jsonl", "--submission", "s.csv"], "needs --joint"),
+        (["squad", "p.jsonl", "--null-threshold", "1"], "applies to squad-2.0"),
+        (["glue", "p.jsonl"], "unknown task 'glue'"),
+        (["rte", "-", "--gold", "-"], "only one file can come from a pipe"),
+    ],
+)
+def test_wrong_flags_are_refused(words: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["score", *words]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_every_kind_is_scored_without_torch(tmp_path: Path) -> None:
+    box = [[0.0, 0.0, 9.0, 9.0]]
+    cases = {"rte": (1, 1), "sts-b": (2.0, 1.0), "squad": ("a", ["a"]), "swag": (1, 1), "vqa": ("a", ["a"] * 10)}
+    cases |= {"flickr30k-grounding": (box, box)}
+    lines = []
+    for name, (prediction, label) in cases.items():
+        path = write(tmp_path / f"{name}.jsonl", [{"id": "0", "prediction": prediction, "label": label}])
+        lines.append(f"assert run(['score', {name!r}, {path!r}]) == 0")
+    heavy = "{'torch', 'transformers', 'tokenizers', 'PIL'}"
+    code = "import sys; from vgtools.cli import run\n" + "\n".join(lines)
+    code += f"\nprint(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert [json.loads(line)["task"] for line in done.stdout.splitlines()] == [find_task(name).name for name in cases]

@@ -1,0 +1,1 @@
+"""The downstream tasks: their table, examples, token sequences, predictions and scores."""

@@ -1,0 +1,294 @@
+"""Examples, token sequences and scores of any task: the common part, and its kind for the rest.
+
+Predictions are scored without the model and, as each row carries its label, without the data.
+Scoring imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vgtools.io import DataError, read_jsonl
+from vgtools.tasks.examples import Example, ReadStats, describe_forms
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
+from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.table import Task, find_task
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def read_examples(
+    task: Task | str,
+    path: str | Path,
+    *,
+    unlabelled: bool = False,
+    stats: ReadStats | None = None,
+) -> Iterator[Example]:
+    """Yield the examples of an official file, one at a time.
+
+    Args:
+        task: a task or its name.
+        path: the official file (TSV, CSV or JSON), or jsonl with the same keys; `.gz`, `.zst`, `-`.
+        unlabelled: a test file: labels may be missing, and are None.
+        stats: counts rows, classes and everything left out.
+
+    Yields:
+        Examples in file order; ids are the file's own where it has them, else the row's number
+        from 0.
+
+    Raises:
+        DataError: missing (66); empty, a missing column, a wrong column count, an unknown label, a
+            duplicate id, broken JSON (65): file, line, what was expected and what was found.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    stats = ReadStats() if stats is None else stats
+    seen: set[str] = set()
+    for line, example in KINDS[task.kind].read(task, path, unlabelled, stats):
+        if example.id in seen:
+            raise DataError(f"duplicate id {example.id!r:.80}; ids must be unique", path, line)
+        seen.add(example.id)
+        stats.rows += 1
+        if isinstance(example.label, int):
+            number = example.label
+            stats.labels[task.labels[number] if task.labels else str(number)] += 1
+        yield example
+    if not stats.rows:
+        found = "holds no examples"
+        if stats.broken:
+            found = f"all {stats.broken} rows have a wrong column count"
+        raise DataError(f"{found}; expected {describe_forms(task, unlabelled)}", path)
+
+
+def encode(
+    task: Task,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    stride: int | None = None,
+    learn: bool = False,
+    segments: bool = True,
+    file: str | None = None,
+) -> Inputs:
+    """Turn examples into token ids.
+
+    Args:
+        task: of the examples.
+        examples: at least one.
+        tokenizer: padding and truncation off.
+        max_length: most tokens per sequence, special tokens included; longer pairs lose tokens of
+            the longer text first.
+        stride: SQuAD, tokens from one window of a long context to the next.
+        learn: to train on: every unit gets a label, questions without a findable answer are left
+            out.
+        segments: the encoder marks the second text by its segment number.
+        file: where the examples are from, named in errors.
+
+    Raises:
+        DataError: `max_length` leaves no room for text, or nothing can be learnt.
+    """
+    return KINDS[task.kind].encode(
+        task,
+        examples,
+        tokenizer,
+        max_length=max_length,
+        stride=stride,
+        learn=learn,
+        segments=segments,
+        file=file,
+    )
+
+
+def predictions(
+    task: Task,
+    examples: Sequence[Example],
+    inputs: Inputs,
+    outputs: Any,
+    threshold: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Return the rows of `predictions.jsonl`, in the order of the examples.
+
+    Args:
+        task: the task.
+        examples: what was asked.
+        inputs: their tokens, in full (not those to learn from).
+        outputs: of the network, as the kind's `rows` says.
+        threshold: SQuAD 2.0, withhold an answer that scores this much less than no answer; the key
+            `answer` keeps it.
+    """
+    return list(KINDS[task.kind].rows(task, examples, inputs, outputs, threshold))
+
+
+def prediction_row(
+    task: Task,
+    example: Example,
+    prediction: Any,
+    *,
+    score: float | None = None,
+    logits: Sequence[float] | None = None,
+    no_answer: float | None = None,
+) -> dict[str, Any]:
+    """Return the row of `predictions.jsonl` for one example.
+
+    Args:
+        task: the task.
+        example: what was asked.
+        prediction: class or choice number, score, answer text ("" for none), or boxes, best first.
+        score: as `make_row`; so are `logits` and `no_answer`.
+        logits: see there.
+        no_answer: see there.
+
+    Returns:
+        `id`, `prediction` and, where the example has one, `label`: class names, choice numbers,
+        scores, or answer texts (a list, empty for an unanswerable question), so that a file of rows
+        can be scored without further files.
+    """
+    if task.labels and isinstance(prediction, (int, np.integer)):
+        prediction = task.labels[int(prediction)]
+    label = KINDS[task.kind].gold(task, example)
+    return make_row(example.id, prediction, label, score=score, logits=logits, no_answer=no_answer)
+
+
+def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a `predictions.jsonl`, each checked.
+
+    Raises:
+        DataError: not jsonl, `id` or `prediction` missing, a label the task does not have, NaN, a
+            duplicate id, or no rows; with file and line.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    seen: set[str] = set()
+    for line, row in read_jsonl(path, {"id": str}):
+        _check(task, row, path, line)
+        if row["id"] in seen:
+            raise DataError(f"duplicate id {row['id']!r:.80}; ids must be unique", path, line)
+        seen.add(row["id"])
+        yield row
+    if not seen:
+        why = "holds no predictions; if the run that writes it was stopped, run it again"
+        raise DataError(why, path)
+
+
+def _check(task: Task, row: Mapping[str, Any], path: str | Path | None, line: int | None) -> None:
+    check_row(row, path, line)
+    for key in ("prediction", "label"):
+        if key in row:
+            KINDS[task.kind].parse(task, key, row[key], path, line)
+
+
+def gather(
+    task: Task | str,
+    rows: Iterable[Mapping[str, Any]],
+    examples: Iterable[Example] | None = None,
+    *,
+    threshold: float | None = None,
+    file: str | Path | None = None,
+) -> Items:
+    """Join predictions to their gold by id, and score them.
+
+    Args:
+        task: a task or its name.
+        rows: of `predictions.jsonl`.
+        examples: the gold; None takes the rows' own `label`.
+        threshold: SQuAD 2.0, withhold answers whose `no_answer` is above it.
+        file: named in errors.
+
+    Raises:
+        DataError: a missing, unknown or duplicate id, a row without gold, `no_answer` in some rows
+            only.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    by_id: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        _check(task, row, file, None)
+        if row["id"] in by_id:
+            raise DataError(f"two predictions for the id {row['id']!r:.80}", file)
+        by_id[row["id"]] = row
+    if examples is None:
+        gold = {name: row.get("label") for name, row in by_id.items()}
+    else:
+        gold = {example.id: KINDS[task.kind].gold(task, example) for example in examples}
+        _require_same_ids(by_id, gold, file)
+    if not gold:
+        raise DataError("there are no predictions to score", file)
+    for name, value in gold.items():
+        if value is None:
+            why = f"the id {name!r:.80} has no label; a file without labels cannot be scored"
+            raise DataError(why, file)
+
+    def parse(key: str, value: Any) -> Any:
+        return KINDS[task.kind].parse(task, key, value, file, None)
+
+    in_order = [by_id[name] for name in gold]
+    predicted = [parse("prediction", row["prediction"]) for row in in_order]
+    parsed = [parse("label", value) for value in gold.values()]
+    joined = Joined(list(gold), predicted, parsed, in_order, file)
+    return KINDS[task.kind].score(task, joined, threshold)
+
+
+def _require_same_ids(
+    rows: Mapping[str, Any], gold: Mapping[str, Any], file: str | Path | None
+) -> None:
+    unpredicted = [name for name in gold if name not in rows]
+    unknown = [name for name in rows if name not in gold]
+    for names, what in (
+        (unpredicted, "has no prediction"),
+        (unknown, "is predicted but not in the examples"),
+    ):
+        if names:
+            raise DataError(
+                f"{len(names)} of {len(gold)} examples: the id {names[0]!r:.80} {what}; "
+                "predict the same file that is scored",
+                file,
+            )
+
+
+def score_predictions(
+    task: Task | str,
+    rows: Iterable[Mapping[str, Any]],
+    examples: Iterable[Example] | None = None,
+    *,
+    threshold: float | None = None,
+    file: str | Path | None = None,
+) -> dict[str, float]:
+    """Score saved predictions with the task's official metrics; no model is needed.
+
+    Args: as `gather`.
+
+    Returns:
+        The metrics by name, in percent as the papers print them (correlations times 100),
+        `headline` (their mean: QQP and MRPC F1 and accuracy, STS-B both correlations, SQuAD exact
+        match and F1), and `total`, the number of examples. SQuAD 2.0 adds HasAns_/NoAns_ values,
+        and with `no_answer` best_exact, best_f1 and their thresholds (`_thresh`, in the unit of
+        `no_answer`).
+
+    Raises:
+        DataError: as `gather`.
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    items = gather(task, rows, examples, threshold=threshold, file=file)
+    percent = {
+        name: value if name.endswith("_thresh") else 100 * value
+        for name, value in items.scores.items()
+    }
+    return percent | {"headline": headline(task, percent), "total": len(items.ids)}
+
+
+def majority(
+    task: Task, learnt: Sequence[Example], asked: Sequence[Example]
+) -> dict[str, float] | None:
+    """Return the scores of always predicting the most frequent class of the training set.
+
+    SQuAD 2.0: of never answering. None where there is no such prediction: scores, boxes, or a
+    question that always has an answer.
+    """
+    common = KINDS[task.kind].majority(task, learnt)
+    if common is None:
+        return None
+    return score_predictions(task, [prediction_row(task, e, common) for e in asked])

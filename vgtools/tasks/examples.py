@@ -1,0 +1,333 @@
+"""Examples of the downstream tasks, and the tables (TSV, CSV, jsonl) that most of them come from.
+
+A kind's `read` makes `Example`s of these rows, or of a format of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from vgtools.io import DataError, TextStats, parse_json, read_lines
+from vgtools.tasks.table import Form, Task, describe_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A gold answer: `context[start : start + len(text)] == text`, in code points.
+
+    `start` is -1 where the text does not occur in the context.
+    """
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One item of a task.
+
+    `text` and `pair` are the sentence or the two sentences; span: the question and the context;
+    choice: the beginning (pair None), each of `choices` a continuation.
+    """
+
+    id: str
+    text: str
+    pair: str | None = None
+    label: int | float | None = None  # class or choice number, or score; None if the file has none
+    choices: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    is_impossible: bool = False
+
+    @property
+    def question(self) -> str:
+        """Return the question of a span example."""
+        return self.text
+
+    @property
+    def context(self) -> str:
+        """Return the context of a span example."""
+        return self.pair or ""
+
+
+@dataclass(frozen=True, slots=True)
+class VisualExample(Example):
+    """One item of a task with pictures, named as in the data set, without folder and suffix."""
+
+    images: tuple[str, ...] = ()
+    span: tuple[int, int] = (0, 0)  # of the phrase in the text
+    boxes: tuple[tuple[float, float, float, float], ...] = ()  # of the phrase, in pixels
+    size: tuple[float, float] | None = None  # of the picture that the boxes refer to
+    line: int | None = None  # of the file, for messages
+
+
+@dataclass
+class ReadStats:
+    """What reading a file met, to be printed: nothing is left out silently."""
+
+    rows: int = 0  # examples given out
+    broken: int = 0  # rows of a wrong column count, left out (`Task.skip_broken`)
+    first_broken: int = 0  # the line of the first of them
+    no_gold: int = 0  # rows without an agreed label, left out
+    moved: int = 0  # answers that occur elsewhere in the context than answer_start says
+    unboxed: int = 0  # phrases without a box, left out
+    lost: int = 0  # answers that do not occur in the context: scored, but not learnt from
+    text: TextStats = field(default_factory=TextStats)
+    labels: Counter[str] = field(default_factory=Counter)
+
+    def balance(self) -> list[tuple[str, int, float]]:
+        """Return (label, count, share) of every class met, most frequent first."""
+        total = sum(self.labels.values())
+        return [(name, count, count / total) for name, count in self.labels.most_common()]
+
+    def report(self) -> Iterator[str]:
+        """Yield the lines for the user: the class balance, then everything left out or mended."""
+        balance = [f"{name} {count} ({share:.1%})" for name, count, share in self.balance()]
+        yield ", ".join([f"{self.rows} examples", *balance])
+        first = f"the first on line {self.first_broken}"
+        moved = "answers are not where answer_start says; the nearest occurrence was taken"
+        unboxed = "phrases have no box (scenes, or nothing visible) and are left out"
+        lost = "answers do not occur in their context; they are scored, but not learnt from"
+        for count, message in (
+            (self.broken, f"rows with a wrong column count were left out, {first}"),
+            (self.no_gold, "rows have no agreed label"),
+            (self.moved, moved),
+            (self.unboxed, unboxed),
+            (self.lost, lost),
+            (self.text.replaced, "lines are not UTF-8; bad bytes were replaced"),
+        ):
+            if count:
+                yield f"{count} {message}"
+
+
+# ----------------------------------------------------------------------------------------- labels
+
+# (task, column, value, file, line) -> class number, score, …; raises DataError
+LabelParser = Callable[[Task, str, object, "str | Path | None", "int | None"], Any]
+
+
+def class_number(
+    task: Task, column: str, label: object, file: str | Path | None, line: int | None
+) -> int:
+    """Return the class or choice number of a label, which is written as its name or its number.
+
+    Raises:
+        DataError: not a label of the task; the error lists them.
+    """
+    if isinstance(label, bool) or not isinstance(label, (str, int, float)):
+        raise DataError(f'{label!r:.60} in "{column}"; expected a label', file, line)
+    if label in task.labels:
+        return task.labels.index(str(label))
+    if re.fullmatch(r"[0-9]{1,3}", str(label)) and int(label) < task.classes:
+        return int(label)
+    names = [f"{name} ({i})" for i, name in enumerate(task.labels)]
+    names = names or [str(i) for i in range(task.choices)]
+    raise DataError(f'{label!r:.60} in "{column}"; expected one of {", ".join(names)}', file, line)
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+class TableRow(NamedTuple):
+    """One row of a TSV, CSV or jsonl file."""
+
+    id: str
+    texts: list[str]
+    label: Any  # as the parser returns it; None where the row has none
+
+
+def describe_forms(task: Task, unlabelled: bool = False) -> str:
+    """Describe the forms in which a task may be written, for messages."""
+    if task.official:
+        return f"{task.title} as {task.official}"
+    columns = "; or ".join(describe_columns(form, unlabelled) for form in task.forms)
+    return f"{task.title} with columns {columns}"
+
+
+def read_table(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats, parse_label: LabelParser
+) -> Iterator[tuple[int, TableRow]]:
+    """Yield (line, row) of a TSV, CSV or jsonl file.
+
+    Raises:
+        DataError: as `vgtools.tasks.dispatch.read_examples`.
+    """
+    lines = read_lines(path, stats.text)
+    first = next(lines, None)
+    if first is None:
+        raise DataError(f"is empty; expected {describe_forms(task, unlabelled)}", path)
+    lines = chain([first], lines)
+    records: Iterator[tuple[int, dict[str, Any]]]
+    if first.lstrip().startswith("{"):
+        form, records = _jsonl(task, lines, path, unlabelled)
+    else:
+        form, width, titles = _recognise(task, first, path, unlabelled)
+        records = _cells(task, form, width, titles, lines, path, stats)
+    for number, (line, record) in enumerate(records):
+        label = record.get(form.label)
+        if label is not None and label == task.no_gold:
+            stats.no_gold += 1
+            if not unlabelled:
+                continue
+            label = None
+        if unlabelled and str(label) in ("-1", "-1.0"):  # as data hubs write hidden labels
+            label = None
+        value = None if label is None else parse_label(task, form.label, label, path, line)
+        texts = [record[name] for name in form.texts]
+        for name, text in zip(form.texts, texts, strict=True):
+            if not isinstance(text, str):
+                raise DataError(f'"{name}" must be a string, got {text!r:.60}', path, line)
+        given_id = record.get(form.id) if form.id else None
+        yield line, TableRow(str(number) if given_id is None else str(given_id), texts, value)
+
+
+def read_sentences(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats, parse_label: LabelParser
+) -> Iterator[tuple[int, Example]]:
+    """Yield (line, example) of a table of sentences or of pairs of sentences.
+
+    Raises:
+        DataError: as `read_table`.
+    """
+    for line, row in read_table(task, path, unlabelled, stats, parse_label):
+        pair = row.texts[1] if len(row.texts) > 1 else None
+        yield line, Example(row.id, row.texts[0], pair, row.label)
+
+
+def _recognise(
+    task: Task, first: str, path: str | Path, unlabelled: bool
+) -> tuple[Form, int, list[str] | None]:
+    """Return the form of a file by its first line, its column count, and its header if any."""
+    without_label = None
+    # Quoted forms match by the whole header, so they come before those that match by some names.
+    for form in sorted(task.forms, key=lambda form: not form.quoted):
+        if not form.header:
+            continue
+        titles = [
+            title.strip('"') if form.quoted else title for title in first.split(form.separator)
+        ]
+        if form.quoted:
+            bare = tuple(name for name in form.columns if name != form.label)
+            matches = tuple(titles) in {form.columns, bare}
+        else:
+            matches = all(title in titles for title in form.texts)
+        if matches and (form.label in titles or unlabelled):
+            if len(set(titles)) < len(titles):
+                raise DataError(f"duplicate column in the header: {', '.join(titles)}", path, 1)
+            return form, len(titles), titles
+        if matches:
+            without_label = form
+    if without_label is not None:
+        header = ", ".join(first.split(without_label.separator))
+        raise DataError(
+            f'the header has no column "{without_label.label}": {header}; a file without labels '
+            "can be predicted, not trained on or scored",
+            path,
+            1,
+        )
+    headless = next((form for form in task.forms if not form.header), None)
+    if headless is None:
+        expected = describe_forms(task, unlabelled)
+        raise DataError(
+            f"the first line is not a header of this task: {first!r:.120}; expected {expected}",
+            path,
+            1,
+        )
+    return headless, len(headless.columns), None
+
+
+def _cells(
+    task: Task,
+    form: Form,
+    width: int,
+    titles: list[str] | None,
+    lines: Iterator[str],
+    path: str | Path,
+    stats: ReadStats,
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line, record) of the rows of a separated file, column counts checked."""
+    names: Sequence[str] = titles or form.columns
+    for line, cells in _quoted(form, lines, path) if form.quoted else _plain(form, lines):
+        if titles is not None and line == 1:
+            continue
+        if not width <= len(cells) <= width + form.extra:
+            if task.skip_broken:
+                stats.broken += 1
+                stats.first_broken = stats.first_broken or line
+                continue
+            columns = ", ".join(name or "(row)" for name in names)
+            raise DataError(f"expected {width} columns ({columns}), got {len(cells)}", path, line)
+        yield line, dict(zip(names, cells, strict=False))
+
+
+def _plain(form: Form, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
+
+
+def _quoted(form: Form, lines: Iterator[str], path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for line in lines), delimiter=form.separator, strict=True)
+    start = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            why = f"not valid quoted text: {error}; is the file cut off?"
+            raise DataError(why, path, start) from None
+        yield start, cells
+        start = reader.line_num + 1
+
+
+def _jsonl(
+    task: Task, lines: Iterator[str], path: str | Path, unlabelled: bool
+) -> tuple[Form, Iterator[tuple[int, dict[str, Any]]]]:
+    """Return the form and the records of a jsonl file; the first row decides the form."""
+    first = next(lines)
+    row = parse_json(first, path, 1)
+    fits = [form for form in task.forms if all(name in row for name in form.texts)]
+    form = next((form for form in fits if form.label in row), None)
+    if form is None and fits and unlabelled:
+        form = fits[0]
+    if form is None:
+        expected = describe_forms(task, unlabelled)
+        raise DataError(f"the row has the keys {', '.join(row)}; expected {expected}", path, 1)
+    needed = {*form.texts, *(() if unlabelled else (form.label,))}
+
+    def records() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in enumerate(chain([first], lines), 1):
+            record = parse_json(line, path, number)
+            missing = [name for name in sorted(needed) if record.get(name) is None]
+            if missing:
+                raise missing_key(missing[0], record, path, number)
+            yield number, record
+
+    return form, records()
+
+
+def missing_key(key: str, row: dict[str, Any], path: str | Path, line: int) -> DataError:
+    """Return the error about a row that lacks a key."""
+    return DataError(f'the key "{key}" is missing; the row has {", ".join(row)}', path, line)
+
+
+_Value = TypeVar("_Value", int, str, list[Any])
+_NAMES = {int: "an integer", str: "a string", list: "a list"}
+
+
+def json_field(row: Any, key: str, kind: type[_Value], where: str, path: str | Path) -> _Value:
+    """Return a value of an object inside a JSON file.
+
+    Raises:
+        DataError: not an object, or the value is of another type.
+    """
+    value = row.get(key) if isinstance(row, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        expected = f'{_NAMES[kind]} under "{key}"'
+        raise DataError(f"{where}: expected {expected}, got {value!r:.40}", path)
+    return value

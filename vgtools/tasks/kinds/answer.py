@@ -1,0 +1,247 @@
+"""Answers to questions about pictures, out of those that are frequent in training (VQA 2.0)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vgtools.io import DataError, Exit, read_lines
+from vgtools.jsonstream import json_items
+from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field
+from vgtools.tasks.kinds.classify import most_likely
+from vgtools.tasks.kinds.span import parse
+from vgtools.tasks.metrics import Array
+from vgtools.tasks.predictions import Items, Joined, make_row, score_items
+from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import encode_texts as encode
+from vgtools.tasks.table import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["encode", "gold", "head", "loss", "majority", "parse", "read", "rows", "score"]
+
+
+# ----------------------------------------------------------------------------------------- reading
+
+
+def annotations_path(questions: str | Path) -> Path:
+    """Return the file of the answers to a file of VQA's questions: beside it, by official name."""
+    path = Path(questions)
+    name = path.name.replace("OpenEnded_", "").replace("questions", "annotations")
+    return path.with_name(name)
+
+
+def read(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[tuple[None, VisualExample]]:
+    """Yield (no line, question) with the answers of its annotators; a test file has none.
+
+    Source: the formats of the VQA data set, version 2.
+    """
+    beside = annotations_path(path)
+    if not unlabelled and beside == Path(path):
+        why = 'the name of a file of questions must contain "questions", to find its annotations'
+        raise DataError(why, path)
+    answers = dict[int, tuple[Answer, ...]]()
+    if not unlabelled or (beside != Path(path) and beside.exists()):
+        answers = dict(_annotations(beside))
+    split = re.search(r"(train|val|test)20\d\d", Path(path).name)
+    any_question = False
+    for key, index, row in json_items(path):
+        if key != "questions":
+            continue
+        any_question = True
+        where = f"questions[{index}]"
+        number = json_field(row, "question_id", int, where, path)
+        image = json_field(row, "image_id", int, where, path)
+        question = json_field(row, "question", str, where, path)
+        if answers and number not in answers:
+            why = f"{where}: {beside} holds no answers to the question {number}"
+            raise DataError(f"{why}; both must be of one split", path)
+        name = f"COCO_{split[0]}_{image:012}" if split else str(image)
+        given = answers.get(number, ())
+        yield None, VisualExample(str(number), question, answers=given, images=(name,))
+    if not any_question:
+        raise DataError('no questions under "questions"; expected the JSON of VQA 2.0', path)
+
+
+def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
+    """Yield (question id, the annotators' answers)."""
+    shared = dict[str, Answer]()  # few answers are distinct
+    any_annotation = False
+    for key, index, row in json_items(path):
+        if key != "annotations":
+            continue
+        any_annotation = True
+        where = f"annotations[{index}]"
+        given = row.get("answers") if isinstance(row, dict) else None
+        rows = given if isinstance(given, list) else []
+        texts = [answer.get("answer") if isinstance(answer, dict) else None for answer in rows]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            why = f'{where}: "answers" must be a list of {{"answer": text}}, got {given!r:.60}'
+            raise DataError(why, path)
+        clean = [" ".join(str(text).split()) for text in texts]
+        answers = tuple(shared.setdefault(text, Answer(text, -1)) for text in clean)
+        yield json_field(row, "question_id", int, where, path), answers
+    if not any_annotation:
+        raise DataError('no annotations under "annotations"; expected the JSON of VQA 2.0', path)
+
+
+def gold(task: Task, example: Example) -> list[str] | None:
+    """Return the annotators' answers."""
+    return [answer.text for answer in example.answers] or None
+
+
+# -------------------------------------------------------------------------- answers to choose from
+
+
+def common_answers(examples: Iterable[Example], least: int) -> tuple[str, ...]:
+    """Return the answers to predict: those of at least that many questions, most frequent first.
+
+    Raises:
+        DataError: there is none.
+
+    Source: Li et al. 2020, appendix B.1: the 3,129 most frequent answers, which are those of 9
+        questions or more of train and val (Anderson et al. 2018 and its released code).
+    Deviation: an annotators' tie is settled by the alphabet.
+    """
+    counts = Counter[str]()
+    for example in examples:
+        given = Counter(normalise_vqa(answer.text) for answer in example.answers)
+        counts[min(given, key=lambda text: (-given[text], text))] += 1
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    common = tuple(text for text, count in ordered if count >= least)
+    if not common:
+        why = f"no answer is that of {least} questions; --answers N lowers the number"
+        raise DataError(why, code=Exit.DATA)
+    return common
+
+
+def read_answers(path: str | Path) -> tuple[str, ...]:
+    """Read the answers to predict, one per line.
+
+    Raises:
+        DataError: an empty line, a duplicate answer, or no answer.
+    """
+    first_line = dict[str, int]()
+    for line, text in enumerate(read_lines(path), 1):
+        text = text.strip()
+        if not text:
+            raise DataError("is empty", path, line)
+        if text in first_line:
+            why = f"duplicate answer {text!r:.60} (first on line {first_line[text]})"
+            raise DataError(why, path, line)
+        first_line[text] = line
+    if not first_line:
+        raise DataError("holds no answer; expected one per line", path)
+    return tuple(first_line)
+
+
+def soft_targets(golds: Iterable[Answer], known: dict[str, int]) -> dict[int, float]:
+    """Return answer number -> min(1, annotators who gave it / 3).
+
+    Source: Li et al. 2020, appendix B.1, and its released code: the soft targets of VQA's own
+        accuracy.
+    """
+    given = Counter(normalise_vqa(answer.text) for answer in golds)
+    return {known[text]: min(1.0, count / 3) for text, count in given.items() if text in known}
+
+
+def head(task: Task) -> None:
+    """Text alone has no picture."""
+
+
+def loss(outputs: Tensor, batch: Any) -> Tensor:
+    """Return the Kullback-Leibler divergence of (B, C) logits from the answers' scores, as is."""
+    from torch.nn import functional as F
+
+    return F.kl_div(outputs.log_softmax(-1), batch.labels, reduction="sum")
+
+
+def rows(
+    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Array, threshold: float = 0.0
+) -> Iterator[dict[str, Any]]:
+    """Yield rows with the likeliest answer and its probability.
+
+    Args: as `vgtools.tasks.kinds.Kind`; the labels of the task are the answers; outputs: (N, C).
+    """
+    best, probability = most_likely(outputs)
+    for example, number, score in zip(examples, best.tolist(), probability.tolist(), strict=True):
+        answers = gold(task, example)
+        yield make_row(example.id, task.labels[number], answers, score=round(score, 6))
+
+
+# ----------------------------------------------------------------------------------------- scoring
+
+
+def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
+    """Score answers by VQA's accuracy."""
+    pairs = zip(joined.predicted, joined.gold, strict=True)
+    each = np.array([vqa_item(text, golds) for text, golds in pairs])
+    return score_items(joined, each, {"accuracy": float(each.mean())})
+
+
+_DIGITS = {
+    "none": "0", "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5",
+    "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10",
+}  # fmt: skip
+_CONTRACTIONS = """
+ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd
+how'll how's isn't it'd it'll ma'am might've mightn't must've mustn't needn't not've o'clock
+oughtn't shan't should've shouldn't somebody'll somebody's someone'd someone'll someone's
+something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
+wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll
+who's who've why'll why're why's won't would've wouldn't y'all you'd you'll you're you've
+"""
+_WITH_APOSTROPHE = {word.replace("'", ""): word for word in _CONTRACTIONS.split()}
+_STOP = re.compile(r"\.(?!\d)")
+_NUMBER_COMMA = re.compile(r"\d,\d")
+
+
+def normalise_vqa(text: str) -> str:
+    """Return an answer as VQA compares it.
+
+    Without punctuation and articles, in lower case, with digits for the numbers up to ten and
+    `don't` for `dont`. A mark inside a word becomes a space, any other nothing.
+
+    Source: Antol et al. 2015 (VQA) and the evaluation code released with it.
+    """
+    plain = " ".join(text.split())
+    number = _NUMBER_COMMA.search(plain) is not None
+    clean = plain
+    for mark in ";:/'[]\"()=+\\_><@`,?":
+        beside = number or f"{mark} " in plain or f" {mark}" in plain
+        clean = clean.replace(mark, "" if beside else " ")
+    words = [_DIGITS.get(word, word) for word in _STOP.sub("", clean).lower().split()]
+    kept = [word for word in words if word not in ("a", "an", "the")]
+    return " ".join(_WITH_APOSTROPHE.get(word, word) for word in kept)
+
+
+def vqa_item(answer: str, golds: Sequence[str]) -> float:
+    """Return VQA's accuracy of one answer: the mean over annotators of min(1, agreeing others / 3).
+
+    Args:
+        answer: the model's.
+        golds: one of each annotator, ten in the official files.
+
+    Source: as `normalise_vqa`; where all annotators wrote the same, answers are compared verbatim.
+    """
+    if len(set(golds)) > 1:
+        answer = normalise_vqa(answer)
+        golds = [normalise_vqa(gold) for gold in golds]
+    same = sum(gold == answer for gold in golds)
+    without_agreeing = min(1.0, (same - 1) / 3)
+    without_other = min(1.0, same / 3)
+    return (same * without_agreeing + (len(golds) - same) * without_other) / len(golds)
+
+
+def majority(task: Task, learnt: Sequence[Example]) -> str:
+    """Return the most frequent answer."""
+    answers = Counter(normalise_vqa(answer.text) for e in learnt for answer in e.answers)
+    return answers.most_common(1)[0][0]

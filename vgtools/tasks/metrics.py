@@ -1,0 +1,272 @@
+"""Metrics over labels and scores, and the paired bootstrap over them.
+
+Metrics are fractions, as the official scripts define them. Every metric takes `weights`, how often
+each item counts: a bootstrap sample is a row of weights, so one matrix product scores thousands of
+samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+# (N,) gold, (N,) predicted, (..., N) weights or None -> (...)
+Statistic = Callable[[Array, Array, "Array | None"], Array]
+
+
+def _weights(gold: Array, predicted: Array, weights: Array | None) -> Array:
+    if len(gold) != len(predicted) or not len(gold):
+        counts = f"{len(gold)} gold items and {len(predicted)} predictions"
+        raise ValueError(f"expected as many of both, one or more; got {counts}")
+    return np.ones(len(gold)) if weights is None else np.asarray(weights, np.float64)
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """Divide, with 0 where the metric is undefined (0 / 0)."""
+    zeros = np.zeros_like(np.asarray(below, np.float64))
+    return np.asarray(np.divide(above, below, out=zeros, where=below > 0))
+
+
+def accuracy(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return the share of items whose label is right.
+
+    Args:
+        gold: (N,) labels.
+        predicted: (N,) labels.
+        weights: (..., N) how often each item counts; None counts each once.
+
+    Returns:
+        (...) in [0, 1].
+
+    Raises:
+        ValueError: no items, or not as many of both.
+    """
+    w = _weights(gold, predicted, weights)
+    return np.asarray(w @ (gold == predicted) / w.sum(-1))
+
+
+def f1(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return F1 of the class 1, as GLUE scores MRPC and QQP; 0 where no item is or was predicted 1.
+
+    Args and errors as `accuracy`.
+    """
+    w = _weights(gold, predicted, weights)
+    hits = w @ ((gold == 1) & (predicted == 1))
+    return _ratio(2 * hits, w @ (gold == 1) + w @ (predicted == 1))
+
+
+def matthews(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return Matthews' correlation in [-1, 1], as GLUE scores CoLA.
+
+    It is 0 where one side has one class only. More than two classes give the R_K of Gorodkin
+    (2004), which is the same for two. Args and errors as `accuracy`.
+    """
+    w = _weights(gold, predicted, weights)
+    total = w.sum(-1)
+    right = w @ (gold == predicted)
+    classes = np.union1d(gold, predicted)
+    real = np.stack([w @ (gold == c) for c in classes])
+    said = np.stack([w @ (predicted == c) for c in classes])
+    spread = (total**2 - (real**2).sum(0)) * (total**2 - (said**2).sum(0))
+    above = right * total - (real * said).sum(0)
+    return np.asarray(np.clip(_ratio(above, np.sqrt(np.maximum(spread, 0))), -1, 1))
+
+
+def pearson(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return Pearson's correlation in [-1, 1]; 0 where one side is constant.
+
+    Args and errors as `accuracy`, with numbers for labels.
+
+    Deviation: the usual libraries give NaN for a constant side. A collapsed model is worth 0 in a
+        table of runs.
+    """
+    w = _weights(gold, predicted, weights)
+    return _correlation(np.asarray(gold, np.float64), np.asarray(predicted, np.float64), w)
+
+
+def _correlation(x: Array, y: Array, w: Array) -> Array:
+    """Return the weighted correlation of x and y: (N,), or (..., N) with one row per sample."""
+
+    def total(values: Array) -> Array:
+        return np.asarray(w @ values if values.ndim == 1 else (w * values).sum(-1))
+
+    # Close to the samples' means, so that the squares below stay exact.
+    x = x - x.mean()
+    y = y - y.mean()
+    count = w.sum(-1)
+    sx, sy = total(x), total(y)
+    xx, yy = total(x * x), total(y * y)
+    vx = xx - sx * sx / count
+    vy = yy - sy * sy / count
+    # Rounding leaves a constant side with a variance that is not quite 0.
+    varied = (vx > 1e-12 * xx) & (vy > 1e-12 * yy)
+    below = np.sqrt(np.where(varied, vx, 0)) * np.sqrt(np.where(varied, vy, 0))
+    return np.asarray(np.clip(_ratio(total(x * y) - sx * sy / count, below), -1, 1))
+
+
+def ranks(values: Array, weights: Array | None = None) -> Array:
+    """Return ranks from 1, ties sharing the mean of the ranks they cover.
+
+    Args:
+        values: (N,) numbers.
+        weights: (..., N) how often each item counts.
+
+    Returns:
+        (..., N) ranks in the sample that the weights describe.
+    """
+    w = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(np.asarray(values)[order]) != 0])
+    group = np.empty(len(values), np.intp)
+    group[order] = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(values)]))
+    ties = np.add.reduceat(w[..., order], starts, axis=-1)  # (..., distinct values)
+    return np.asarray((np.cumsum(ties, -1) - (ties - 1) / 2)[..., group])
+
+
+def spearman(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return Spearman's rank correlation in [-1, 1], ties by average rank.
+
+    It is 0 where one side is constant. Args and errors as `pearson`.
+    """
+    w = _weights(gold, predicted, weights)
+    return _correlation(ranks(gold, w), ranks(predicted, w), w)
+
+
+def mean(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return the mean of `predicted`, for metrics that score items one by one; ignores `gold`."""
+    w = _weights(gold, predicted, weights)
+    return np.asarray(w @ predicted / w.sum(-1))
+
+
+METRICS: dict[str, Statistic] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def mean_of(names: Sequence[str]) -> Statistic:
+    """Return the statistic that is the mean of some metrics (QQP: of F1 and accuracy)."""
+
+    def statistic(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+        return np.asarray(
+            sum(METRICS[name](gold, predicted, weights) for name in names) / len(names)
+        )
+
+    return statistic
+
+
+# --------------------------------------------------------------------------------------- bootstrap
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better b is than a, with its interval and its two-sided p-value."""
+
+    value: float  # statistic(b) - statistic(a)
+    low: float
+    high: float
+    p: float
+
+
+_BLOCK = 1 << 21  # weights per block: 16 MB
+
+
+def _samples(
+    columns: Sequence[Array], statistics: Callable[..., Array], samples: int, seed: int
+) -> Array:
+    """Return the statistics of bootstrap samples: (samples, ...).
+
+    Items that agree in every column are one item with a count: the 40,000 pairs of QQP's dev set
+    are eight of them.
+    """
+    rows = np.stack([np.asarray(column, np.float64) for column in columns], 1)
+    table, counts = np.unique(rows, axis=0, return_counts=True)
+    n = len(rows)
+    # Counts of distinct items are drawn at once; where most items differ, item by item is quicker.
+    few = len(counts) * 8 < n
+    table = table if few else rows
+    generator = np.random.default_rng(seed)
+    block = max(1, _BLOCK // len(table))
+    found = []
+    for start in range(0, samples, block):
+        size = min(block, samples - start)
+        if few:
+            weights = generator.multinomial(n, counts / n, size=size)
+        else:
+            drawn = generator.integers(n, size=(size, n))
+            weights = np.stack([np.bincount(items, minlength=n) for items in drawn])
+        found.append(np.asarray(statistics(*table.T, weights.astype(np.float64))))
+    return np.concatenate(found)
+
+
+def paired_bootstrap(
+    statistic: Statistic,
+    gold: Array,
+    a: Array,
+    b: Array,
+    *,
+    samples: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Difference:
+    """Return how much better b is than a on the same items, and how often chance gives as much.
+
+    The p-value is two-sided: the share of samples whose difference is as far from the observed one
+    as the observed one is from 0, counting the observed one itself, so it is never 0.
+
+    Several runs of a system, one per seed, are worth the mean of their statistics. A sample then
+    draws items, the same for all runs, and the runs of each side separately: what another seed
+    would have given counts as chance, too. With S runs the seeds' part of the variance comes out
+    (S - 1) / S as large as it is; a single run leaves it out.
+
+    Args:
+        statistic: a metric of this module, `mean_of(...)`, or any function of their form.
+        gold: (N,) labels, class numbers or values.
+        a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (S, N)
+            those of S runs.
+        b: (N,) or (S, N) those of the other system; S may differ.
+        samples: bootstrap samples.
+        level: share of samples inside the interval.
+        seed: of the samples; the same seed gives the same interval.
+
+    Raises:
+        ValueError: no items, or not as many of each.
+
+    Source: Berg-Kirkpatrick, Burkett & Klein 2012, figure 1, two-sided; there one run of each.
+    """
+    sides = [np.atleast_2d(side) for side in (a, b)]
+    runs = [run for side in sides for run in side]
+    lengths = [len(column) for column in (gold, *runs)]
+    if len(set(lengths)) != 1 or not lengths[0]:
+        raise ValueError(f"expected as many in each column, one or more; got {lengths} items")
+    if samples < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"expected samples >= 1 and 0 < level < 1, got {samples} and level {level}"
+        )
+
+    def scores(g: Array, *rest: Any) -> Array:
+        return np.stack([statistic(g, predicted, rest[-1]) for predicted in rest[:-1]], -1)
+
+    generator = np.random.default_rng([seed, 1])
+    whole = scores(gold, *runs, None)  # (runs,)
+    drawn = _samples([gold, *runs], scores, samples, seed)  # (samples, runs)
+    values = list[Array]()
+    start = 0
+    for side in sides:
+        count = len(side)
+        here = slice(start, start + count)
+        share = generator.multinomial(count, np.full(count, 1 / count), size=samples) / count
+        values.append(np.r_[whole[here].mean(), (drawn[:, here] * share).sum(1)])
+        start += count
+    value, *_ = differences = values[1] - values[0]
+    low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
+    # Equal differences must count as equal whatever the order of their sums.
+    extreme = int(np.count_nonzero(np.abs(differences[1:] - value) >= abs(value) - 1e-12))
+    return Difference(float(value), float(low), float(high), (extreme + 1) / (samples + 1))

@@ -1,0 +1,126 @@
+"""Rows of `predictions.jsonl`, and predictions joined to their gold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools.io import DataError
+from vgtools.tasks import metrics
+from vgtools.tasks.metrics import Array
+from vgtools.tasks.table import Task, find_task
+
+
+def make_row(
+    name: str,
+    prediction: Any,
+    label: Any | None,
+    *,
+    score: float | None = None,
+    logits: Sequence[float] | None = None,
+    no_answer: float | None = None,
+) -> dict[str, Any]:
+    """Return a row of `predictions.jsonl`; keys without a value are left out.
+
+    Args:
+        name: id of the example.
+        prediction: class name, choice number, score, answer text, or boxes, best first.
+        label: likewise; answer texts and boxes as a list. None where the example has none.
+        score: how sure the model is.
+        logits: one per class or choice.
+        no_answer: SQuAD 2.0, how sure the model is that there is no answer: a probability, or a
+            difference of scores.
+    """
+    row = {"id": name, "prediction": prediction, "label": label}
+    row |= {"score": score, "logits": logits, "no_answer": no_answer}
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def check_row(row: Mapping[str, Any], path: str | Path | None, line: int | None) -> None:
+    """Check what rows of every kind have in common.
+
+    Raises:
+        DataError: `id` or `prediction` is missing, or a number is not finite.
+    """
+    if not isinstance(row.get("id"), str):
+        raise DataError(f'"id" must be a string, got {row.get("id")!r:.60}', path, line)
+    if row.get("prediction") is None:
+        keys = ", ".join(row)
+        why = f'the key "prediction" is missing or null; the row has {keys}'
+        raise DataError(why, path, line)
+    logits = row.get("logits", [])
+    if not isinstance(logits, list) or not all(type(x) in (int, float) for x in logits):
+        raise DataError(f'"logits" must be a list of numbers, got {logits!r:.60}', path, line)
+    for key in ("score", "no_answer"):
+        check_number(key, row.get(key, 0.0), path, line)
+
+
+def check_number(key: str, value: Any, path: str | Path | None, line: int | None) -> float:
+    """Return a finite number as a float.
+
+    Raises:
+        DataError: not a finite number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise DataError(f'"{key}" must be a finite number, got {value!r:.60}', path, line)
+    return float(value)
+
+
+def with_answers(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of SQuAD 2.0 with every answer, even withheld ones, to score any threshold."""
+    return [
+        {**row, "prediction": row["answer"]} if isinstance(row.get("answer"), str) else dict(row)
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """N predictions beside their gold, in the order of the examples."""
+
+    ids: list[str]
+    predicted: list[Any]  # as the kind's `parse` returns them
+    gold: list[Any]  # likewise
+    rows: list[Mapping[str, Any]]
+    file: str | Path | None  # named in errors
+
+
+@dataclass(frozen=True)
+class Items:
+    """N scored predictions, ready for the paired bootstrap."""
+
+    ids: list[str]
+    gold: Array  # (N,) class numbers or scores; zeros where each item is scored on its own
+    predicted: Array  # (N,) likewise; or the score of each item
+    statistic: metrics.Statistic  # the headline, as a fraction, of gold and predicted
+    scores: Mapping[str, float] = field(default_factory=dict)  # all official metrics, as fractions
+    labels: Sequence[Any] = ()  # N, as `predictions.jsonl` holds them; class numbers, not names
+
+
+def score_metrics(task: Task, joined: Joined, threshold: float | None = None) -> Items:
+    """Score labels or numbers with the metrics of the task; the `score` of most kinds."""
+    gold = np.array(joined.gold)
+    predicted = np.array(joined.predicted)
+    scores = {name: float(metrics.METRICS[name](gold, predicted, None)) for name in task.metrics}
+    statistic = metrics.mean_of(task.metrics)
+    return Items(joined.ids, gold, predicted, statistic, scores, joined.gold)
+
+
+def score_items(joined: Joined, each: Array, scores: Mapping[str, float]) -> Items:
+    """Return the items of a task that scores each of them on its own; `each` is (N,)."""
+    zeros = np.zeros(len(joined.ids))
+    return Items(joined.ids, zeros, each, metrics.mean, scores, joined.gold)
+
+
+def headline(task: Task | str, scores: Mapping[str, float]) -> float:
+    """Return the one number of a task in a table: the mean of its metrics.
+
+    Source: Vokenization, section 4.3 (QQP is the mean of F1 and accuracy, after Wang et al. 2019).
+    """
+    task = find_task(task) if isinstance(task, str) else task
+    return sum(scores[name] for name in task.metrics) / len(task.metrics)

@@ -1,0 +1,240 @@
+"""Token sequences: the texts of examples on their way to a network.
+
+A *unit* is what a batch counts: a sentence or pair, the C choices of a question, or one window of a
+long context.
+
+Axes: U units, S sequences (C per unit for choices, else one), T tokens of all sequences together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vgtools.io import DataError, Exit
+from vgtools.tasks.examples import Example
+from vgtools.tasks.metrics import Array
+from vgtools.tasks.table import Task
+from vgtools.text import tokenize
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+CHUNK = 4096  # examples tokenised at a time
+_ORDER = 7  # first seed of the random generator that orders units
+
+
+class SpecialTokens(NamedTuple):
+    """The special tokens around one text and around two."""
+
+    single: tuple[list[int], list[int]]  # before, after
+    pair: tuple[list[int], list[int], list[int]]  # before, between, after
+    segments: bool  # the second text of a pair has another segment number
+
+    def count(self, pair: bool) -> int:
+        """Return how many special tokens a text or a pair gets."""
+        return sum(map(len, self.pair if pair else self.single))
+
+
+def special_tokens(tokenizer: Tokenizer, segments: bool = True) -> SpecialTokens:
+    """Return the special tokens that a tokenizer puts around one text and around two.
+
+    Args:
+        tokenizer: padding and truncation off.
+        segments: the encoder marks the second text by its segment number.
+    """
+    one = tokenizer.encode("a")
+    two = tokenizer.encode("a", "b")
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    place = 0
+    for token, sequence in zip(two.ids, two.sequence_ids, strict=True):
+        if sequence is None:
+            parts[place].append(token)
+        else:
+            place = sequence + 1
+    inner = [i for i, sequence in enumerate(one.sequence_ids) if sequence is not None]
+    inner = inner or [len(one.ids)]
+    single = (one.ids[: inner[0]], one.ids[inner[-1] + 1 :])
+    return SpecialTokens(single, parts, segments and max(two.type_ids) > 0)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Examples as token ids, special tokens included."""
+
+    ids: Array  # (T,) int32
+    starts: Array  # (S + 1,) where each sequence begins
+    second: Array  # (S,) tokens before the second text (segment number 1); else the length
+    each: int  # sequences per unit
+    examples: Array  # (U,) the number of each unit's example
+    labels: Array | None  # (U,) classes, choices or scores; (U, 2) first and last answer token
+    spans: Array | None = None  # (T, 2) characters under each token; set if outputs are per token
+    cut: int = 0  # examples that are not read in full
+    unlearnable: int = 0  # examples left out of training: their answer cannot be found
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def lengths(self) -> Array:
+        """Return (U,) the tokens of each unit's longest sequence."""
+        return np.asarray(np.diff(self.starts).reshape(-1, self.each).max(1))
+
+    def report(self, max_length: int) -> Iterator[str]:
+        """Yield the lines for the user about examples that are not read in full."""
+        if self.cut:
+            yield f"{self.cut} examples are longer than {max_length} tokens and are cut"
+
+
+class SequenceBuilder:
+    """Collects sequences as flat arrays."""
+
+    def __init__(self, special: SpecialTokens) -> None:
+        self.special = special
+        self.ids = list[Array]()
+        self.second = list[int]()
+        self.lengths = list[int]()
+
+    def add(self, first: Array, second: Array | None) -> int:
+        """Add one text or two; return the place of the second text (of the first, if alone)."""
+        if second is None:
+            before, after = self.special.single
+            row = [*before, *first.tolist(), *after]
+            begin = len(before)
+        else:
+            before, between, after = self.special.pair
+            head = [*before, *first.tolist(), *between]
+            row = [*head, *second.tolist(), *after]
+            begin = len(head)
+        self.ids.append(np.array(row, np.int32))
+        self.lengths.append(len(row))
+        self.second.append(begin if second is not None and self.special.segments else len(row))
+        return begin
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Return `ids`, `starts` and `second` of `Inputs`."""
+        starts = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+        return np.concatenate(self.ids), starts, np.array(self.second)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of two texts fit.
+
+    The longer text loses one token at a time, the second if they are equal.
+
+    Source: BERT's released code, `_truncate_seq_pair`.
+    """
+    if first + second <= room:
+        return first, second
+    kept = min(first, max(room - second, room - room // 2))
+    return kept, room - kept
+
+
+def room_for_text(special: SpecialTokens, pair: bool, max_length: int) -> int:
+    """Return how many tokens of text fit in `max_length`.
+
+    Raises:
+        DataError: none, or fewer than the texts of a pair need.
+    """
+    count = special.count(pair)
+    if max_length < count + (2 if pair else 1):
+        why = f"--max-length {max_length}: {count} tokens are special tokens, no text fits"
+        raise DataError(why, code=Exit.CONFIG)
+    return max_length - count
+
+
+def encode_texts(
+    task: Task,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    stride: int | None = None,
+    learn: bool = False,
+    segments: bool = True,
+    file: str | None = None,
+) -> Inputs:
+    """Turn sentences, pairs of sentences or choices into token ids, cut to `max_length`.
+
+    This is the `encode` of most kinds; `stride`, `learn` and `file` are not needed here.
+
+    Raises:
+        DataError: `max_length` leaves no room for text.
+
+    Source: Devlin et al. 2019 (BERT), figure 4, and its released code.
+    """
+    special = special_tokens(tokenizer, segments)
+    pair = bool(task.choices) or examples[0].pair is not None
+    room = room_for_text(special, pair, max_length)
+    builder = SequenceBuilder(special)
+    each = max(1, task.choices)
+    cut = 0
+    for start in range(0, len(examples), CHUNK):
+        part = examples[start : start + CHUNK]
+        firsts = tokenize(tokenizer, [e.text for e in part])
+        seconds = None
+        if pair:
+            texts = [text for e in part for text in (e.choices or (e.pair or "",))]
+            seconds = tokenize(tokenizer, texts)
+        for i in range(len(part)):
+            first = firsts.row(i)[0]
+            short = False
+            for j in range(i * each, (i + 1) * each):
+                second = None if seconds is None else seconds.row(j)[0]
+                length = 0 if second is None else len(second)
+                kept, rest = longest_first(len(first), length, room)
+                short |= kept < len(first) or (second is not None and rest < length)
+                builder.add(first[:kept], None if second is None else second[:rest])
+            cut += short
+    given = [e.label for e in examples]
+    labels = None
+    if all(label is not None for label in given):
+        labels = np.array(given, np.float32 if isinstance(given[0], float) else np.int64)
+    return Inputs(*builder.arrays(), each, np.arange(len(examples)), labels, cut=cut)
+
+
+# ------------------------------------------------------------------------------------------ epochs
+
+
+def plan_epoch(lengths: Array, batch_size: int, seed: int, epoch: int, window: int) -> list[Array]:
+    """Return the batches of an epoch, in which neighbours in length share a batch.
+
+    A pure function of seed and epoch: all units are shuffled; those of `window` batches are sorted
+    by length and cut; then the batches are shuffled. A batch pads to its own longest unit, so that
+    little is padding. Batches differ by at most one unit in size.
+
+    Args:
+        lengths: (U,) tokens of each unit.
+        batch_size: most units per batch.
+        seed: of the order.
+        epoch: of the order.
+        window: batches that are sorted together; 1 leaves the order to chance.
+    """
+    rng = np.random.default_rng([_ORDER, seed, epoch])
+    order = rng.permutation(len(lengths))
+    count = -(-len(lengths) // batch_size)
+    edges = np.cumsum([0, *map(len, np.array_split(order, count))])
+    for start in range(0, count, window):
+        part = order[edges[start] : edges[min(start + window, count)]]
+        part[:] = part[np.argsort(lengths[part], kind="stable")]
+    batches = [order[a:b] for a, b in pairwise(edges)]
+    return [batches[i] for i in rng.permutation(count)]
+
+
+class Schedule(NamedTuple):
+    """How many steps there are."""
+
+    per_epoch: int
+    steps: int
+    epochs: int
+
+
+def schedule(units: int, batch_size: int, epochs: int, steps: int | None) -> Schedule:
+    """Return the steps of a training; `steps` overrules `epochs`."""
+    per_epoch = -(-units // batch_size)
+    total = steps if steps is not None else epochs * per_epoch
+    return Schedule(per_epoch, total, -(-total // per_epoch))

@@ -1,0 +1,325 @@
+"""The downstream tasks: one row per task with its official files, metrics and hyper-parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vgtools.io import DataError, Exit
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """Fine-tuning hyper-parameters, and where they come from."""
+
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    source: str
+    warmup: float = 0.1  # share of the steps
+    max_length: int = 126  # tokens, special ones included
+    stride: int | None = None  # span: tokens from one window of a long context to the next
+    seed: int = 9595
+    clip: float = 1.0  # largest norm of the gradient
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which a task's rows are written: which columns (or keys of a jsonl row) hold what.
+
+    With a header, columns are found by name, in any order. `quoted` files are recognised by their
+    exact header.
+    """
+
+    texts: tuple[str, ...]
+    label: str = "label"
+    id: str | None = None
+    columns: tuple[str, ...] = ()  # exact order: of a quoted form, or of a form without a header
+    header: bool = True
+    quoted: bool = False
+    separator: str = "\t"
+    extra: int = 0  # without a header: columns that may follow
+
+
+@dataclass(frozen=True)
+class Task:
+    """One downstream data set."""
+
+    name: str
+    title: str  # as the papers write it
+    kind: str  # key of `vgtools.tasks.kinds.KINDS`
+    files: Mapping[str, str]  # split -> official file name
+    metrics: tuple[str, ...]
+    hyper: Hyper
+    forms: tuple[Form, ...] = ()
+    labels: tuple[str, ...] = ()  # class i is written labels[i] or i
+    choices: int = 0  # texts to choose from, in each example
+    low: float = 0.0  # regress: range of the scores
+    high: float = 0.0
+    no_gold: str | None = None  # label of rows whose annotators disagree; such rows are left out
+    unanswerable: bool = False  # span: some questions have no answer
+    skip_broken: bool = False  # rows with a wrong column count are counted, not refused
+    note: str = ""
+    images: int = 0  # pictures per example
+    official: str = ""  # what the official file holds, where it is not a table
+    targets: str = ""  # what is predicted, where it is not one of labels, choices or a score
+
+    @property
+    def classes(self) -> int:
+        """Return how many outputs a head for this task has."""
+        return len(self.labels) or self.choices or 1
+
+
+_A1 = "Vokenization, appendix A.1; warm-up, length and seed: its released code"
+_GLUE = Hyper(3, 1e-4, 32, _A1)
+_BERT = "Vokenization, appendix A.1; warm-up, length and stride: BERT's released code"
+_SWAG = Hyper(
+    3, 2e-5, 16, "Vokenization, appendix A.1; warm-up and seed as for GLUE", max_length=128
+)  # fmt: skip
+_VISUAL = "VisualBERT (Li et al. 2020), appendix B (warm-up, length) and"
+_CODE = "rate, epochs and batch: its released code"
+_PAIR = ("sentence1", "sentence2")
+# GLUE as data hubs export it.
+_EXPORT = Form(_PAIR, id="index", columns=("index", "label", *_PAIR), quoted=True)
+_ENTAILMENT = ("entailment", "not_entailment")
+_VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
+_TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        "cola", "CoLA", "classify", _TSV, ("matthews",), _GLUE,
+        (
+            Form(("sentence",), columns=("source", "label", "star", "sentence"), header=False),
+            Form(("sentence",), id="index"),
+        ),
+        ("unacceptable", "acceptable"),
+        note="train and dev have no header; as in_domain_train.tsv, in_domain_dev.tsv, "
+        "out_of_domain_dev.tsv",
+    ),
+    Task(
+        "sst-2", "SST-2", "classify", _TSV, ("accuracy",), _GLUE,
+        (Form(("sentence",), id="index"),), ("negative", "positive"),
+    ),
+    Task(
+        "mrpc", "MRPC", "classify",
+        {"train": "msr_paraphrase_train.txt", "dev": "dev.tsv", "test": "msr_paraphrase_test.txt"},
+        ("f1", "accuracy"), _GLUE,
+        (Form(("#1 String", "#2 String"), "Quality"), Form(_PAIR, id="index"), _EXPORT),
+        ("not_equivalent", "equivalent"),
+        note="quotes are text, not quoting; hub exports (index, label, sentence1, sentence2) are "
+        "quoted and read so",
+    ),
+    Task(
+        "sts-b", "STS-B", "regress", _TSV, ("pearson", "spearman"), _GLUE,
+        (
+            Form(_PAIR, "score", id="index"),
+            Form(_PAIR),
+            Form(
+                _PAIR, "score", columns=("genre", "file", "year", "old_index", "score", *_PAIR),
+                header=False, extra=2,
+            ),
+        ),
+        high=5.0,
+        note="sts-train.csv and sts-dev.csv of the STS benchmark have no header, and licence "
+        "columns at the end of some rows",
+    ),
+    Task(
+        "qqp", "QQP", "classify", _TSV, ("f1", "accuracy"), _GLUE,
+        (
+            Form(("question1", "question2"), "is_duplicate", id="id"),
+            Form(("question1", "question2")),
+            Form(
+                ("question1", "question2"), "is_duplicate", "id",
+                ("id", "qid1", "qid2", "question1", "question2", "is_duplicate"), header=False,
+            ),
+        ),
+        ("not_duplicate", "duplicate"),
+        skip_broken=True,
+        note="rows torn by a line break inside a question are counted and left out",
+    ),
+    Task(
+        "mnli", "MNLI", "classify",
+        {
+            "train": "train.tsv", "dev": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv",
+            "test": "test_matched.tsv", "test_mismatched": "test_mismatched.tsv",
+        },
+        ("accuracy",), _GLUE,
+        (
+            Form(_PAIR, "gold_label", id="index"),
+            Form(("premise", "hypothesis")),
+            Form(_PAIR, id="index"),
+        ),
+        ("entailment", "neutral", "contradiction"),
+        no_gold="-",
+        note="rows without agreement (gold label -) are counted and left out",
+    ),
+    Task(
+        "qnli", "QNLI", "classify", _TSV, ("accuracy",), _GLUE,
+        (Form(("question", "sentence"), id="index"),), _ENTAILMENT,
+    ),
+    Task(
+        "rte", "RTE", "classify", _TSV, ("accuracy",), _GLUE,
+        (Form(_PAIR, id="index"), _EXPORT), _ENTAILMENT,
+    ),
+    Task(
+        "wnli", "WNLI", "classify", _TSV, ("accuracy",), _GLUE,
+        (Form(_PAIR, id="index"), _EXPORT), ("not_entailment", "entailment"),
+        note="0 is not_entailment, the other way round than in RTE and QNLI",
+    ),
+    Task(
+        "squad-1.1", "SQuAD v1.1", "span",
+        {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}, ("exact", "f1"),
+        Hyper(3, 5e-5, 32, _BERT, max_length=384, stride=128),
+        official="official JSON: context, question, answers", targets="answer spans",
+    ),
+    Task(
+        "squad-2.0", "SQuAD v2.0", "span",
+        {"train": "train-v2.0.json", "dev": "dev-v2.0.json"}, ("exact", "f1"),
+        Hyper(2, 5e-5, 48, _BERT, max_length=384, stride=128),
+        unanswerable=True, official="official JSON: context, question, answers, is_impossible",
+        targets="answer spans",
+    ),
+    Task(
+        "swag", "SWAG", "choice",
+        {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}, ("accuracy",), _SWAG,
+        (
+            Form(
+                ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3"),
+                columns=(
+                    "", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source",
+                    "ending0", "ending1", "ending2", "ending3", "label",
+                ),
+                quoted=True, separator=",",
+            ),
+        ),
+        choices=4,
+        note="every ending follows the second sentence's beginning",
+    ),
+    Task(
+        "codah", "CODAH", "choice", _TSV | {"all": "full_data.tsv"}, ("accuracy",),
+        Hyper(3, 2e-5, 16, "not in the paper; as SWAG, which has the same form", max_length=128),
+        (
+            Form(
+                ("prompt", "ending0", "ending1", "ending2", "ending3"),
+                columns=("category", "prompt", "ending0", "ending1", "ending2", "ending3", "label"),
+                header=False,
+            ),
+        ),
+        choices=4,
+    ),
+    Task(
+        "nlvr2", "NLVR2", "classify",
+        {"train": "train.json", "dev": "dev.json", "test": "test1.json"}, ("accuracy",),
+        Hyper(10, 2e-5, 64, f"{_VISUAL} B.3; {_CODE}", max_length=128),
+        labels=("False", "True"), images=2,
+        official="jsonl: identifier, sentence, label",
+        note="consistency: share of sentences that are right of all their pairs of pictures; "
+        "144 regions per picture",
+    ),
+    Task(
+        "vqa", "VQA 2.0", "answer",
+        {
+            "train": "v2_OpenEnded_mscoco_train2014_questions.json",
+            "dev": "v2_OpenEnded_mscoco_val2014_questions.json",
+            "test": "v2_OpenEnded_mscoco_test2015_questions.json",
+        },
+        ("accuracy",),
+        Hyper(
+            10, 2e-5, 64, f"{_VISUAL} B.1; rate, epochs, batch, clipping: its released code",
+            max_length=128, clip=0.25,
+        ),
+        images=1, targets="answers of the training set",
+        official="JSON of questions (image_id, question, question_id), annotations (answers) "
+        "beside",
+        note="annotations: v2_mscoco_train2014_annotations.json; each answer is judged by the "
+        "other nine, as officially",
+    ),
+    Task(
+        "vcr-qa", "VCR Q→A", "choice", _VCR, ("accuracy",),
+        Hyper(8, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128),
+        choices=4, images=1,
+        official="jsonl: annot_id, img_fn, objects, question, answer_choices, answer_label",
+        note="regions begin with the objects of vg prepare vcr, which the words that name them are "
+        "aligned with",
+    ),
+    Task(
+        "vcr-qar", "VCR QA→R", "choice", _VCR, ("accuracy",),
+        Hyper(12, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128),
+        choices=4, images=1,
+        official="jsonl as of vcr-qa: rationale_choices, rationale_label, and the right answer",
+        note="Q→AR, both right: vg score vcr-qar with --joint the predictions of vcr-qa",
+    ),
+    Task(
+        "flickr30k-grounding", "Flickr30k Entities", "ground",
+        {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}, ("recall_1",),
+        Hyper(5, 2e-5, 32, f"{_VISUAL} B.4; {_CODE}", max_length=128),
+        images=1, targets="boxes",
+        official="jsonl of vg prepare flickr30k-entities --split: image, text, phrases (start, "
+        "end, boxes)",
+        note="recall_5 and recall_10: among the best 5 and 10; upper_bound: phrases that some "
+        "region covers with IoU 0.5",
+    ),
+)  # fmt: skip
+
+_ALIASES = {
+    "squad": "squad-1.1",
+    "squad1": "squad-1.1",
+    "squadv1": "squad-1.1",
+    "squad2": "squad-2.0",
+    "squadv2": "squad-2.0",
+}
+# Columns of Vokenization's Table 2.
+TABLE_2 = ("sst-2", "qnli", "qqp", "mnli", "squad-1.1", "squad-2.0", "swag")
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def find_task(name: str) -> Task:
+    """Return the task of a name, however it is spelled: SST-2, sst2, SQuAD v1.1, squad-1.1, squad.
+
+    Raises:
+        DataError: no such task; the error lists all names (usage).
+    """
+    for task in TASKS:
+        if _key(_ALIASES.get(_key(name), name)) in (_key(task.name), _key(task.title)):
+            return task
+    names = ", ".join(task.name for task in TASKS)
+    raise DataError(f"unknown task {name!r}; expected one of {names}", code=Exit.USAGE)
+
+
+def describe_columns(form: Form, unlabelled: bool = False) -> str:
+    """Return the columns that a file of this form has, for messages and `vg finetune --list`."""
+    label = () if unlabelled else (form.label,)
+    exact = form.quoted or not form.header
+    names = form.columns if exact else (*form.texts, *label)
+    return ", ".join(name or "(row)" for name in names) + ("" if form.header else " (no header)")
+
+
+def table() -> list[dict[str, Any]]:
+    """Return one row per task for `vg finetune --list`: columns, labels, hyper-parameters, …"""
+    return [
+        {
+            "task": task.name,
+            "title": task.title,
+            "kind": task.kind,
+            "files": dict(task.files),
+            "columns": task.official or describe_columns(task.forms[0]),
+            "labels": _describe_labels(task),
+            "metrics": list(task.metrics),
+            **asdict(task.hyper),
+            "note": task.note,
+        }
+        for task in TASKS
+    ]
+
+
+def _describe_labels(task: Task) -> str:
+    if task.labels:
+        return ", ".join(task.labels)
+    if task.choices:
+        return f"0 to {task.choices - 1}"
+    return task.targets or f"{task.low:g} to {task.high:g}"
