@@ -73,7 +73,7 @@ def test_the_baseline_is_the_one_named(two: list[str]) -> None:
     assert [row.name for row in rows] == ["vokens", "mlm"]
     mlm = list(c.compare(rows, samples=100))[1]
     assert mlm["tasks"]["sst-2"]["difference"]["value"] == pytest.approx(37.5 - 93.75)
-    with pytest.raises(DataError, match="is none of") as error:
+    with pytest.raises(DataError, match="--baseline must be one of") as error:
         c.read_rows(two, "elsewhere")
     assert error.value.code == Exit.USAGE
 
@@ -227,5 +227,3 @@ def test_gains_and_their_drawing(two: list[str]) -> None:
     assert "a&lt;b" in svg
     assert svg.count("<circle") == 3
     assert "SST-2: +56.25" in svg
-
-

@@ -16,14 +16,11 @@ from vgtools.systems.attention_probes_examples import Example, make_groups
 EVIL = "<script>window.pwned=1</script>"
 
 
-
 BOXES = np.array([[0, 0, 40, 40], [2, 2, 40, 40], [60, 60, 100, 100], [0, 60, 30, 90], [50, 0, 90, 30]], np.float64)
-
 
 
 def regions(labels: list[str] | None = None) -> RegionSet:
     return RegionSet(np.zeros((5, 2), np.float32), BOXES, np.ones(5, np.float32), labels, 100, 100)
-
 
 
 def example(text: str = "A dog bites a cat .", image: str = "a.jpg") -> Example:
@@ -39,10 +36,8 @@ def example(text: str = "A dog bites a cat .", image: str = "a.jpg") -> Example:
     return Example(image, text, words, found, groups, ["1-1", "2-2", "3-1"], [0, 2], weights, picture)
 
 
-
 def head(layer: int, number: int, accuracy: float, active: bool = True) -> dict[str, Any]:
     return {"kind": "head", "name": f"{layer}-{number}", "layer": layer, "head": number, "accuracy": accuracy, "active": active}
-
 
 
 RECORDS: list[dict[str, Any]] = [
@@ -66,7 +61,6 @@ RECORDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-
 TEXT_RECORDS: list[dict[str, Any]] = [
     *({"kind": "text-head", "name": f"{layer}-{n}", "layer": layer, "head": n, "entropy": 1.0, "x": 0.01 * n, "y": 0.0,
        **dict.fromkeys(("cls", "sep", "punctuation", "previous", "next", "self"), 10.0)}
@@ -83,13 +77,10 @@ TEXT_RECORDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-
 def svg(figure: Figure | None) -> ElementTree.Element:
     assert figure is not None
     return ElementTree.fromstring(figure.svg())
 
 
-
 def named(root: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
     return root.findall(f".//{{http://www.w3.org/2000/svg}}{tag}")
-

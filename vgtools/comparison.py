@@ -1,4 +1,4 @@
-"""Fine-tuned models side by side: scores with their spread, what is chance in a difference, gain against grounding ratio.
+"""Fine-tuned models side by side: scores with their spread, significance, gain and grounding ratio.
 
 Reads the runs of `vg finetune` and their saved predictions; no model and no torch is needed.
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,12 @@ from vgtools.tasks import TABLE_2, TASKS, Example, Task, find_task, read_example
 
 Record = dict[str, Any]
 
-ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))  # columns, Table 2's first
+# Columns of a table, Table 2's first.
+ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))
+_KIND = "finetune"
 SIGNIFICANT = 0.05  # a p-value below it is marked
 
-# ----------------------------------------------------------------------------------------------------------- runs
+# --------------------------------------------------------------------------------------------- runs
 
 
 @dataclass(frozen=True)
@@ -45,21 +47,26 @@ class TaskRun:
         """Return the predictions of each seed beside their gold, all in the order of the first.
 
         Raises:
-            DataError: a file is missing, cannot be scored, is about other examples than the first, or is not what
-                run.json has the scores of.
+            DataError: a file is missing, cannot be scored, is about other examples than the first,
+                or is not what run.json has the scores of.
         """
-        found = list[Items]()
+        seeds = list[Items]()
+        digests = self.info.get("predictions", {})
         for seed, scores in self.scores.items():
-            file = self.path / f"seed-{seed}" / "predictions.jsonl"
-            wanted = self.info.get("predictions", {}).get(f"seed-{seed}/predictions.jsonl")
-            if wanted is not None and file.exists() and sha256_file(file) != wanted:
-                raise DataError("is not the file that run.json names (its sha256 differs); fine-tune again", file)
-            one = gather(self.task, read_predictions(self.task, file), file=file)
-            value = 100 * float(one.statistic(one.gold, one.predicted, None))
-            if abs(value - scores["headline"]) > 0.01:
-                raise DataError(f"scores {value:.3f}, but run.json says {scores['headline']:.3f}; fine-tune again", file)
-            found.append(one if not found else aligned(one, found[0], file))
-        return found
+            name = f"seed-{seed}/predictions.jsonl"
+            file = self.path / name
+            digest = digests.get(name)
+            if digest is not None and file.exists() and sha256_file(file) != digest:
+                why = "is not the file that run.json names (its sha256 differs); fine-tune again"
+                raise DataError(why, file)
+            items = gather(self.task, read_predictions(self.task, file), file=file)
+            value = 100 * float(items.statistic(items.gold, items.predicted, None))
+            recorded = scores["headline"]
+            if abs(value - recorded) > 0.01:
+                why = f"scores {value:.3f}, but run.json says {recorded:.3f}; fine-tune again"
+                raise DataError(why, file)
+            seeds.append(aligned(items, seeds[0], file) if seeds else items)
+        return seeds
 
 
 def aligned(one: Items, other: Items, file: str | Path) -> Items:
@@ -71,23 +78,23 @@ def aligned(one: Items, other: Items, file: str | Path) -> Items:
     place = {name: i for i, name in enumerate(one.ids)}
     if place.keys() != set(other.ids):
         odd = sorted(place.keys() ^ set(other.ids))
-        raise DataError(
-            f"{len(odd)} ids are not in both of the runs compared, the first {odd[0]!r:.80}; score the same dev file", file
-        )
+        found = f"{len(odd)} ids are not in both of the runs compared, the first {odd[0]!r:.80}"
+        raise DataError(f"{found}; score the same dev file", file)
     order = [place[name] for name in other.ids]
     labels = [one.labels[i] for i in order]
-    odd = [name for name, ours, theirs in zip(other.ids, labels, other.labels, strict=True) if not _same(ours, theirs)]
+    pairs = zip(other.ids, labels, other.labels, strict=True)
+    odd = [name for name, ours, theirs in pairs if not _same(ours, theirs)]
     if odd:
         raise DataError(
-            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, the first {odd[0]!r:.80}; score "
-            "the same dev file",
+            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, "
+            f"the first {odd[0]!r:.80}; score the same dev file",
             file,
         )
     return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Say whether two labels are the same: class, score, or answers or boxes in any order."""
+    """Return whether two labels are equal: class, score, or answers or boxes in any order."""
     if isinstance(ours, list) and isinstance(theirs, list):
         return sorted(map(repr, ours)) == sorted(map(repr, theirs))
     return bool(ours == theirs)
@@ -95,7 +102,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """A model: a name and its fine-tuning runs, one a task."""
+    """A model: a name and its fine-tuning runs, one per task."""
 
     name: str
     path: Path
@@ -104,66 +111,76 @@ class Row:
 
 
 def read_row(path: str | Path) -> Row:
-    """Open a fine-tuning run, or a folder whose sub-folders are such runs, one a task.
+    """Open a fine-tuning run, or a folder whose sub-folders are such runs, one per task.
 
     Raises:
         DataError: neither, a run is damaged, of another kind, or two are of the same task.
     """
     path = Path(path)
+    name = path.resolve().name
     if (path / "run.json").exists():
-        one = _task_run(path)
-        return Row(path.resolve().name, path, {one.task.name: one})
+        run = _task_run(path)
+        return Row(name, path, {run.task.name: run})
     if not path.is_dir():
-        raise DataError("does not exist; a run of vg finetune, or a folder of such runs, was wanted", path, code=Exit.NO_INPUT)
-    tasks, left_out = dict[str, TaskRun](), list[Path]()
+        why = "does not exist; expected a run of vg finetune, or a folder of such runs"
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    tasks = dict[str, TaskRun]()
+    left_out = list[Path]()
     for folder in sorted(p for p in path.iterdir() if p.is_dir()):
         file = folder / "run.json"
-        if not file.exists() or read_json(file, "the run.json of a vg run").get("kind") != "finetune":
+        if not file.exists() or read_json(file, "the run.json of a vg run").get("kind") != _KIND:
             left_out.append(folder)
             continue
-        one = _task_run(folder)
-        if one.task.name in tasks:
-            other = tasks[one.task.name].path
-            raise DataError(f"is a run of {one.task.name}, and so is {other}; name the one that is meant", folder)
-        tasks[one.task.name] = one
+        run = _task_run(folder)
+        task = run.task.name
+        if task in tasks:
+            why = f"is a run of {task}, and so is {tasks[task].path}; name one of them"
+            raise DataError(why, folder)
+        tasks[task] = run
     if not tasks:
-        raise DataError("holds no finished run of vg finetune (a sub-folder with run.json)", path, code=Exit.NO_INPUT)
-    return Row(path.resolve().name, path, tasks, left_out)
+        why = "holds no finished run of vg finetune (a sub-folder with run.json)"
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    return Row(name, path, tasks, left_out)
 
 
 def _task_run(path: Path) -> TaskRun:
-    info = read_run(path, "finetune")
-    task, seeds = find_task(str(info.get("task"))), info.get("seeds")
+    info = read_run(path, _KIND)
+    task = find_task(str(info.get("task")))
+    seeds = info.get("seeds")
     if not isinstance(seeds, dict) or not seeds:
         raise DataError('has no scores under "seeds"', path / "run.json")
-    return TaskRun(path, task, info, {seed: scores | {"headline": headline(task, scores)} for seed, scores in seeds.items()})
+    scores = {seed: found | {"headline": headline(task, found)} for seed, found in seeds.items()}
+    return TaskRun(path, task, info, scores)
 
 
 def read_rows(paths: Sequence[str], baseline: str | None = None) -> list[Row]:
-    """Open the runs to compare, the baseline first; rows of the same name are called by their paths.
+    """Open the runs to compare, the baseline first; rows of the same name are named by their paths.
 
     Raises:
-        DataError: as `read_row`, or the baseline is none of them (usage).
+        DataError: as `read_row`, or the baseline is not one of them (usage).
     """
     places = [Path(p).resolve() for p in paths]
     rows = [read_row(path) for path in paths]
     if baseline is not None:
-        if Path(baseline).resolve() not in places:
-            raise DataError(f"--baseline {baseline} is none of {', '.join(paths)}", code=Exit.USAGE)
-        rows.insert(0, rows.pop(places.index(Path(baseline).resolve())))
+        first = Path(baseline).resolve()
+        if first not in places:
+            why = f"--baseline must be one of {', '.join(paths)}, got {baseline}"
+            raise DataError(why, code=Exit.USAGE)
+        rows.insert(0, rows.pop(places.index(first)))
     names = [row.name for row in rows]
-    return [row if names.count(row.name) == 1 else Row(str(row.path), row.path, row.tasks, row.left_out) for row in rows]
+    return [row if names.count(row.name) == 1 else replace(row, name=str(row.path)) for row in rows]
 
 
-# ------------------------------------------------------------------------------------------------------------- scores
+# ------------------------------------------------------------------------------------------- scores
 
 
 def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Iterator[Record]:
-    """Yield one record a row: scores with their spread over seeds, and the difference from the first row, the baseline.
+    """Yield one record per row: scores with their spread over seeds, and gains over the baseline.
 
-    A difference is that of the means over seeds. Its p-value and interval come from the paired bootstrap of
-    `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and seeds of each row by themselves. They are
-    not corrected for the number of comparisons. `average` is over the tasks that all rows have.
+    A difference is that of the means over seeds. Its p-value and interval come from the paired
+    bootstrap of `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and
+    seeds of each row by themselves. They are not corrected for the number of comparisons. `average`
+    is over the tasks that all rows have.
 
     Args:
         rows: the first is the baseline.
@@ -173,62 +190,80 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     Raises:
         DataError: predictions are missing, damaged, or about other examples than the baseline's.
 
-    Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1; QQP as that of F1 and
-    accuracy); Table 2 does not say how its significance was tested.
+    Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1; QQP
+    as that of F1 and accuracy); Table 2 does not say how its significance was tested.
     """
     shared = [name for name in ORDER if all(name in row.tasks for row in rows)]
     base = rows[0]
     gold = dict[str, list[Items]]()
     for row in rows:
-        record: Record = {"run": row.name, "path": str(row.path), "baseline": row is base, "tasks": {}}
+        cells = dict[str, Record]()
         for name in (n for n in ORDER if n in row.tasks):
-            cell = record["tasks"][name] = summary(row.tasks[name])
+            cells[name] = summary(row.tasks[name])
             if row is base or name not in base.tasks:
                 continue
             if name not in gold:
                 gold[name] = base.tasks[name].items()
-            theirs, file = gold[name], row.tasks[name].path
-            ours = [aligned(one, theirs[0], file) for one in row.tasks[name].items()]
-            found = metrics.paired_bootstrap(
-                theirs[0].statistic,
-                theirs[0].gold,
-                np.stack([one.predicted for one in theirs]),
-                np.stack([one.predicted for one in ours]),
-                samples=samples,
-                seed=seed,
-            )
-            percent = {key: 100 * getattr(found, key) for key in ("value", "low", "high")}
-            cell["difference"] = percent | {"p": found.p, "significant": found.p < SIGNIFICANT}
-        for key in ("mean", "median"):
-            values = [record["tasks"][name][key] for name in shared]
-            record["average" if key == "mean" else "average_of_medians"] = sum(values) / len(values) if values else None
-        yield record | {"average_of": shared}
+            difference = _difference(gold[name], row.tasks[name], samples, seed)
+            cells[name]["difference"] = difference
+        yield {
+            "run": row.name,
+            "path": str(row.path),
+            "baseline": row is base,
+            "tasks": cells,
+            "average": _average([cells[name]["mean"] for name in shared]),
+            "average_of_medians": _average([cells[name]["median"] for name in shared]),
+            "average_of": shared,
+        }
+
+
+def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) -> Record:
+    """Return the gain of a run over the baseline, in points, with its interval and p-value."""
+    ours = [aligned(items, gold[0], run.path) for items in run.items()]
+    found = metrics.paired_bootstrap(
+        gold[0].statistic,
+        gold[0].gold,
+        np.stack([items.predicted for items in gold]),
+        np.stack([items.predicted for items in ours]),
+        samples=samples,
+        seed=seed,
+    )
+    percent = {key: 100 * getattr(found, key) for key in ("value", "low", "high")}
+    return percent | {"p": found.p, "significant": found.p < SIGNIFICANT}
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def summary(run: TaskRun) -> Record:
-    """Return a task's number over the seeds (mean, median, std, min, max), and each metric's mean and median."""
-    values = np.array([scores["headline"] for scores in run.scores.values()])
-    found: Record = {"seeds": len(values)} | _center(values)
-    found |= {"std": float(values.std(ddof=1)) if len(values) > 1 else None}
-    found |= {"min": float(values.min()), "max": float(values.max())}
-    first, *others = run.scores.values()
-    names = [n for n in first if n not in ("headline", "total") and not n.startswith("total_") and all(n in s for s in others)]
-    of = {name: _center(np.array([scores[name] for scores in run.scores.values()])) for name in names}
-    return found | {"metrics": of}
+    """Return a task's number over the seeds, with its spread, and each metric's mean and median."""
+    seeds = list(run.scores.values())
+    values = np.array([scores["headline"] for scores in seeds])
+    names = [name for name in seeds[0] if name != "headline" and not name.startswith("total")]
+    common = [name for name in names if all(name in scores for scores in seeds)]
+    return {
+        "seeds": len(values),
+        **_center(values),
+        "std": float(values.std(ddof=1)) if len(values) > 1 else None,
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "metrics": {name: _center(np.array([s[name] for s in seeds])) for name in common},
+    }
 
 
 def _center(values: metrics.Array) -> dict[str, float]:
     return {"mean": float(values.mean()), "median": float(np.median(values))}
 
 
-# -------------------------------------------------------------------------------------------- gain and grounding ratio
+# ------------------------------------------------------------------------- gain and grounding ratio
 
 
 def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
     """Return the grounded types: counted in captions, or as `vg stats --grounded-types` lists them.
 
     Args:
-        path: captions (text or `.jsonl`), or such a list, told by its keys `type` and `count`.
+        path: captions (text or `.jsonl`), or such a list, known by its keys `type` and `count`.
         types: what a token is.
         above: in captions, a grounded type occurs more often than this.
 
@@ -241,13 +276,19 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
         row = next((row for _, row in read_jsonl(path)), {})
         if {"type", "count"} <= row.keys():
             return frozenset(row["type"] for _, row in read_jsonl(path, {"type": str}))
-    return frozenset(row["type"] for row in CorpusStats(types, captions=path, above=above).grounded_types())
+    stats = CorpusStats(types, captions=path, above=above)
+    return frozenset(row["type"] for row in stats.grounded_types())
 
 
-def grounding_ratio(sentences: Iterable[str], types: Vocabulary, grounded: frozenset[str]) -> float | None:
-    """Return the share of a text's tokens whose type is grounded, of all tokens; None where it has no token."""
+def grounding_ratio(
+    sentences: Iterable[str],
+    types: Vocabulary,
+    grounded: frozenset[str],
+) -> float | None:
+    """Return the share of a text's tokens whose type is grounded; None where it has no token."""
     counts = count(sentences, types).unigrams
-    hits = sum(int(n) for name, n in zip(types.names(), counts, strict=False) if n and name in grounded)
+    named = zip(types.names(), counts, strict=False)
+    hits = sum(int(number) for name, number in named if number and name in grounded)
     return hits / int(counts.sum()) if counts.sum() else None
 
 
@@ -257,18 +298,19 @@ def data_of(run: TaskRun) -> Path:
     Raises:
         DataError: run.json names none, or it is no longer there.
     """
-    task, named = run.task, run.info.get("data", {}).get("train", {}).get("file")
+    task = run.task
+    named = run.info.get("data", {}).get("train", {}).get("file")
     if not isinstance(named, str) or not Path(named).is_file():
-        raise DataError(
-            f"the text of {task.name} that it names, {named!r}, is not there; --text {task.name}=FILE names it",
-            run.path / "run.json",
-            code=Exit.NO_INPUT,
-        )
+        why = f"the text of {task.name} that it names, {named!r}, is not there"
+        raise DataError(f"{why}; --text {task.name}=FILE names it", run.path / "run.json", code=Exit.NO_INPUT)
     return Path(named)
 
 
 def texts_of(task: Task, path: str | Path, unlabelled: bool = False) -> Iterator[str]:
-    """Yield the texts of a task's examples; the context of several questions, and what stands before choices, once."""
+    """Yield the texts of a task's examples.
+
+    The context of several questions, and what comes before choices, is there once.
+    """
     last = ""
     for example in read_examples(task, path, unlabelled=unlabelled):
         if example.pair != last or task.kind != "span":
@@ -286,12 +328,13 @@ def _texts(example: Example) -> Iterator[str]:
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
-    """Return Pearson's and Spearman's correlation with 95 % intervals where there are enough points.
+    """Return Pearson's and Spearman's correlation, with 95 % intervals of enough points.
 
     Returns:
-        `n`; with 3 points or more `pearson` and `spearman`, each {"value"} and, with 4 or more, {"low", "high"} by Fisher's
-        transformation (Spearman's with the variance 1.06 / (n - 3) of Fieller, Hartley & Pearson 1957). They are wide: ten
-        points leave a Pearson of 0.6 anything from 0 to 0.9.
+        `n`; with 3 points or more `pearson` and `spearman`, each {"value"} and, with 4 or more,
+        {"low", "high"} by Fisher's transformation (Spearman's with the variance 1.06 / (n - 3) of
+        Fieller, Hartley & Pearson 1957). They are wide: ten points leave a Pearson of 0.6 anything
+        from 0 to 0.9.
     """
     found: Record = {"n": len(xs)}
     if len(xs) < 3:
@@ -307,7 +350,7 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
 
 
 def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Record]:
-    """Yield one record a row but the baseline: its gain on each task beside the task's grounding ratio, and the correlation.
+    """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
 
     Args:
         records: of `compare`.
@@ -317,10 +360,18 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
     """
     for record in records:
         points = [
-            {"task": name, "grounding_ratio": ratios[name], "gain": d["value"], "low": d["low"], "high": d["high"], "p": d["p"]}
+            {
+                "task": name,
+                "grounding_ratio": ratios[name],
+                "gain": difference["value"],
+                "low": difference["low"],
+                "high": difference["high"],
+                "p": difference["p"],
+            }
             for name, cell in record["tasks"].items()
-            if name in ratios and (d := cell.get("difference"))
+            if name in ratios and (difference := cell.get("difference"))
         ]
         if points:
-            xs, ys = ([p[key] for p in points] for key in ("grounding_ratio", "gain"))
+            xs = [point["grounding_ratio"] for point in points]
+            ys = [point["gain"] for point in points]
             yield {"gain_of": record["run"], "points": points, **correlation(xs, ys)}

@@ -179,9 +179,7 @@ def _is_jsonl(path: str | Path) -> bool:
     return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
 
 
-def read_text_rows(
-    path: str | Path, stats: TextStats | None = None
-) -> Iterator[dict[str, Any]]:
+def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator[dict[str, Any]]:
     """Return the rows of a `.jsonl`, each with a "text", or the lines of a text as {"text"}.
 
     Raises:

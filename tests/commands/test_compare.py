@@ -127,7 +127,7 @@ def test_weights_and_noise(vg: Runner, tmp_path: Path, monkeypatch: pytest.Monke
     ("args", "code", "why"),
     [
         (["mlm", "nothing"], Exit.NO_INPUT, "nothing: does not exist"),
-        (["mlm", "vokens", "--baseline", "x"], Exit.USAGE, "--baseline x is none of"),
+        (["mlm", "vokens", "--baseline", "x"], Exit.USAGE, "--baseline must be one of mlm, vokens, got x"),
         (["mlm", "--plot", "x.svg"], Exit.USAGE, "belongs to --grounding"),
         (["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"], Exit.USAGE, "an .svg or .png"),
         (["mlm", "vokens", "--grounding", "captions.jsonl"], Exit.DATA, "no word but stop words occurs more than 100"),

@@ -28,14 +28,12 @@ def test_a_png_shows_what_the_svg_says() -> None:
     assert ticks(0, 4) == [0, 1, 2, 3, 4]
 
 
-
 class StubFont:
     def __init__(self, glyphs: str) -> None:
         self.glyphs = glyphs
 
     def getmask(self, char: str) -> bytes:
         return char.encode() if char in self.glyphs else b"box"
-
 
 
 def test_a_text_is_written_in_the_first_font_that_has_its_glyphs() -> None:
@@ -45,4 +43,3 @@ def test_a_text_is_written_in_the_first_font_that_has_its_glyphs() -> None:
     assert pick("a漢", [latin, half, wide]) is wide
     assert pick("漢字", [latin, half]) is half
     assert lacks("漢 字a", half) == {"字", "a"}
-

@@ -31,7 +31,6 @@ def test_figure_3_has_a_dot_a_head_and_the_baseline() -> None:
     assert figures.entity_figure([]) is None
 
 
-
 def test_figure_4_has_a_panel_a_relation_under_both_names() -> None:
     root = svg(figures.relation_figure(RECORDS))
     words = [t.text for t in named(root, "text")]
@@ -40,7 +39,6 @@ def test_figure_4_has_a_panel_a_relation_under_both_names() -> None:
     dots = [d for d in named(root, "circle") if len(d)]
     assert sum(float(d.get("r", 0)) == 4 for d in dots) == 2, "two heads give more than 20 % to regions"
     assert figures.relation_figure([]) is None
-
 
 
 def test_names_of_heads_cover_nothing() -> None:
@@ -53,7 +51,6 @@ def test_names_of_heads_cover_nothing() -> None:
         assert all(abs(y - b) >= 8 or abs(x - a) >= 2.5 * len(name + other) for a, b, other in names[:n])
 
 
-
 def test_an_example_becomes_a_figure_even_without_its_photo() -> None:
     root = svg(figures.example_figure(example()))
     words = [t.text for t in named(root, "text")]
@@ -64,7 +61,6 @@ def test_an_example_becomes_a_figure_even_without_its_photo() -> None:
     assert "the photo cannot be shown" in [t.text for t in named(svg(figures.example_figure(without)), "text")]
     alone = replace(example(), groups=[])
     assert svg(figures.example_figure(alone)) is not None
-
 
 
 def test_the_plot_draws_each_value_and_escapes_names() -> None:
@@ -101,4 +97,3 @@ def test_names_in_the_plot_touch_neither_one_another_nor_a_line() -> None:
     grid = [float(e.get("y1", 0)) for e in named(root, "line") if e.get("y1") == e.get("y2")]
     assert len(grid) >= 4
     assert max(y for _, y, _ in places) < min(grid)
-

@@ -36,7 +36,6 @@ def test_pictures_are_found_by_the_rows_that_are_asked_for(tmp_path: Path) -> No
     }
 
 
-
 def test_an_image_listed_twice_is_an_error_with_both_lines(tmp_path: Path) -> None:
     source = write(
         tmp_path / "images.jsonl", {"image": "a", "path": "1"}, {"image": "b", "path": "2"}, {"image": "a", "path": "3"}
@@ -46,14 +45,12 @@ def test_an_image_listed_twice_is_an_error_with_both_lines(tmp_path: Path) -> No
     assert set(page.locate(source, ["b"])) == {"b"}
 
 
-
 def test_a_directory_gives_what_lies_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     for name in ("in/a.png", "in/deep/b.png", "out.png"):
         Image.new("RGB", (300, 200), RED).save(tmp_path / name)
     found = page.locate(tmp_path / "in", ["a.png", "deep/b.png", "../out.png", str(tmp_path / "out.png"), "deep"])
     assert set(found) == {"a.png", "deep/b.png"}
-
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,6 @@ def test_thumbnails_have_the_pixels_that_are_meant(make: Callable[[], Image.Imag
     assert page.thumbnail(stored.getvalue(), 16).getpixel((8, 8)) == pixel
 
 
-
 def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
     stored, exif = BytesIO(), Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
@@ -81,4 +77,3 @@ def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
     small = page.thumbnail(stored.getvalue(), 100)
     assert small.size == (50, 100)
     assert [max(range(3), key=small.getpixel((25, y)).__getitem__) for y in (20, 80)] == [2, 0]
-

@@ -232,7 +232,7 @@ def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: Pictures) -> N
     assert "There is no sentence here." in vokens.page([], pictures, "v").decode()
     page = vokens.page([Sentence(1, "", ()), sentence("\u2003 a", [-1], line=2)], pictures, "v", more=True).decode()
     assert "an empty line" in page
-    assert "2 sentences, 1 token, 0 pictures, 1 token without. The file goes on" in page
+    assert "2 sentences, 1 token, 0 pictures, 1 token without. The file continues" in page
     assert 'id="s2"' in page
 
 

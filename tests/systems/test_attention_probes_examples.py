@@ -18,7 +18,6 @@ def test_regions_are_sorted_by_what_they_show() -> None:
     np.testing.assert_allclose(example().grouped()[2, 1], [0.7, 0.05, 0.125])
 
 
-
 def test_the_closest_region_stands_for_a_box_that_none_fits() -> None:
     weights = np.zeros((1, 1, 5))
     far = make_groups("a b", [(0, 1)], [np.array([[0.0, 80, 100, 100]])], regions(), weights)
@@ -27,4 +26,3 @@ def test_the_closest_region_stands_for_a_box_that_none_fits() -> None:
     assert [(g.name, g.regions) for g in same] == [("a", [0, 1])], "one chain is one group"
     weights[0, 0, 4] = 0.3
     assert [g.name for g in make_groups("a", [], [], regions(), weights)] == ["region 5*"]
-

@@ -22,13 +22,11 @@ def test_the_paper_s_averages_follow_from_its_own_numbers() -> None:
         assert average(named) == pytest.approx(record["average"], abs=0.06), record["run"]
 
 
-
 @pytest.mark.parametrize(("table", "rows", "last"), [(3, 7, 82.3), (4, 3, 31.8), (5, 4, 82.6), (6, 6, 82.6)])
 def test_tables_of_the_paper(table: int, rows: int, last: float) -> None:
     found = scores(table)
     assert (len(found), found[-1]["tasks"]["mnli"]["mean"], found[-1]["average"]) == (rows, last, None)
     assert all(record["source"] == f"reported in the paper, Table {table}" for record in found)
-
 
 
 def test_corpora_of_table_1_are_marked() -> None:

@@ -24,7 +24,9 @@ GROUNDED_ABOVE = 100  # a grounded type occurs more often than this in the capti
 
 
 def content_types(
-    names: Sequence[str], stop_words: frozenset[str] | None = None, punctuation: bool = False
+    names: Sequence[str],
+    stop_words: frozenset[str] | None = None,
+    punctuation: bool = False,
 ) -> Array:
     """Return which types have a letter or digit and are not stop words: (V,) bool.
 
@@ -37,13 +39,12 @@ def content_types(
         punctuation: types without letter or digit are content, too.
 
     Source: Tan & Bansal 2020 (Vokenization), section 2.3, "after removing all stop words", which
-    leaves open whether punctuation marks remain. XDBERT's appendix D puts them among the stop words.
+    leaves open whether punctuation marks remain. XDBERT's appendix D puts them among the stop
+    words.
     """
     stop = load_stop_words() if stop_words is None else stop_words
     plain = (name.lstrip("Ġ▁").lower().replace("’", "'") for name in names)
-    content = (
-        (punctuation or any(map(str.isalnum, name))) and name not in stop for name in plain
-    )
+    content = ((punctuation or any(map(str.isalnum, name))) and name not in stop for name in plain)
     return np.fromiter(content, bool, len(names))
 
 
@@ -51,8 +52,8 @@ def content_types(
 class Grounding:
     """The visually grounded types, estimated from captions.
 
-    Source: Tan & Bansal 2020 (Vokenization), section 2.3: more than 100 occurrences in MS COCO, stop
-    words removed.
+    Source: Tan & Bansal 2020 (Vokenization), section 2.3: more than 100 occurrences in MS COCO,
+    stop words removed.
     """
 
     counts: Array  # (V,) how often each type occurs in the captions
@@ -225,13 +226,13 @@ class CorpusStats:
         names = self.types.names()
         rows = list[dict[str, Any]]()
         for number in self.grounding.types(self.content).tolist():
-            count_of = int(self.grounding.counts[number])
-            row: dict[str, Any] = {"type": names[number], "count": count_of}
+            row: dict[str, Any] = {
+                "type": names[number],
+                "count": int(self.grounding.counts[number]),
+            }
             if corpora:
-                row["in"] = {
-                    name: int(unigrams[number]) if number < len(unigrams) else 0
-                    for name, unigrams in counts.items()
-                }
+                # A corpus that was counted before the others has no place for their types.
+                row["in"] = {name: int(c[number : number + 1].sum()) for name, c in counts.items()}
             rows.append(row)
         return rows
 
@@ -254,8 +255,9 @@ def diversity(
         limit: stop after this many rows.
 
     Returns:
-        tokens, with_voken; images_covered; images_effective, e to the entropy of the images' shares;
-        types; and max, mean and (population) standard deviation of the number of images per type.
+        tokens, with_voken; images_covered; images_effective, e to the entropy of the images'
+        shares; types; and max, mean and (population) standard deviation of the number of images
+        per type.
 
     Raises:
         DataError: a row is not a voken row, or the file is damaged.

@@ -46,7 +46,9 @@ _DARK = {
     LINE: "#3b3833",
     PAPER: "#1c1c1a",
     ACCENT: "#5fc4b8",
-    PALE: "#2f5b55",
+    PALE: "#437d75",
+    COLOURS[1]: "#6d9bf5",
+    COLOURS[4]: "#a78bfa",
 }
 # Marks carry their light colours as attributes, which every viewer knows; browsers replace them.
 DARK_STYLE = (
@@ -79,7 +81,7 @@ class Figure:
             canvas.paste(image.resize((wide, high)), (left, top))
 
         uri = data_uri(image, "JPEG", quality=85)
-        self._add(f"<image {_box(x, y, width, height)} href=\"{uri}\"/>", paint)
+        self._add(f'<image {_box(x, y, width, height)} href="{uri}"/>', paint)
 
     def line(
         self,
@@ -107,9 +109,8 @@ class Figure:
             draw.ellipse(_scaled(x - radius, y - radius, x + radius, y + radius), colour + "d9")
 
         place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
-        self._add(
-            f'<circle {place} fill="{colour}" fill-opacity=".85">{_title(hint)}</circle>', paint
-        )
+        style = f'fill="{colour}" fill-opacity=".85"'
+        self._add(f"<circle {place} {style}>{_title(hint)}</circle>", paint)
 
     def box(
         self,
@@ -171,9 +172,9 @@ class Figure:
         size = f'width="{self.width:g}" height="{self.height:g}"'
         view = f'viewBox="0 0 {self.width:g} {self.height:g}"'
         title = html.escape(readable(self.title))
+        label = f'role="img" aria-label="{title}" font-family="{_FAMILY}"'
         lines = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img" '
-            f'aria-label="{title}" font-family="{_FAMILY}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} {label}>',
             f"<title>{title}</title>",
             *([f"<style>{DARK_STYLE}</style>"] if standalone else []),
             f'<rect width="100%" height="100%" fill="{PAPER}"/>',
@@ -260,7 +261,7 @@ class Axes:
         """Draw grid, numbers and names."""
         figure, bottom = self.figure, self.top + self.height
         figure.text(self.left, self.top - 22, name, bold=True, size=14)
-        figure.text(self.left - 34, self.top - 8, unit, SOFT, 11)
+        figure.text(self.left - 34, self.top - 12, unit, SOFT, 11)
         for tick in ticks(0, self.high):
             figure.line(self.left, self.y(tick), self.left + self.width, self.y(tick))
             figure.text(self.left - 8, self.y(tick) + 4, f"{tick:g}", SOFT, 11, "end")

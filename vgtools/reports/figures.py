@@ -78,7 +78,12 @@ def corpora_figure(records: Sequence[Record]) -> Figure:
 
 
 def _measure(
-    figure: Figure, records: Sequence[Record], column: Column, x: float, top: float, step: float
+    figure: Figure,
+    records: Sequence[Record],
+    column: Column,
+    x: float,
+    top: float,
+    step: float,
 ) -> None:
     """Draw a column of Table 1: a value per corpus with its bar, or its place on a log scale."""
     wide = 130
@@ -141,7 +146,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
     def y_of(gain: float) -> float:
         return top + tall * (high - gain) / (high - low)
 
-    figure = Figure(edge + wide + 24, bottom + 62 + 20 * len(gains), "Gain against grounding ratio")
+    figure = Figure(edge + wide + 24, bottom + 68 + 20 * len(gains), "Gain against grounding ratio")
     figure.text(16, 26, f"Gain over {base} (points)", size=13, bold=True)
     for tick in ticks_y:
         zero = tick == 0
@@ -169,7 +174,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
         label = record["gain_of"]
         if "pearson" in record:
             label += f": Pearson {correlation(record['pearson'])}, {record['n']} tasks"
-        y = bottom + 52 + 20 * number
+        y = bottom + 60 + 20 * number
         figure.dot(22, y, 4.5, colour)
         figure.text(34, y + 4, label, size=13)
     return figure
@@ -198,11 +203,15 @@ def _axis(values: Sequence[float]) -> tuple[float, float, list[float]]:
     return marks[0], marks[-1], marks
 
 
-# ----------------------------------------------------------------------------------- attention heads
+# ---------------------------------------------------------------------------------- attention heads
 
 
 def _scatter(
-    axes: Axes, accuracies: Array, active: Array, baseline: float, bound: float = math.inf
+    axes: Axes,
+    accuracies: Array,
+    active: Array,
+    baseline: float,
+    bound: float = math.inf,
 ) -> None:
     """Draw every head of every layer: active ones dark and large, others light and small.
 
@@ -239,7 +248,8 @@ def entity_figure(records: Sequence[Record]) -> Figure | None:
         return None
     summary = of_kind(records, "summary")[0]
     shape = (summary["layers"], summary["heads"])
-    values, active = (np.array([h[k] for h in heads]).reshape(shape) for k in ("accuracy", "active"))
+    values = np.array([head["accuracy"] for head in heads]).reshape(shape)
+    active = np.array([head["active"] for head in heads]).reshape(shape)
     baseline = summary["baseline"]
     bound = summary["upper_bound"]
     figure = Figure(640, 430, "Entity grounding accuracy of the attention heads by layer")
@@ -413,7 +423,8 @@ def dependency_figure(records: Sequence[Record]) -> Figure | None:
     for share in range(0, 101, 20):
         at = left + wide * share / 100
         figure.line(at, top - 8, at, bottom)
-        figure.text(at, bottom + 18, f"{share} %" if share == 100 else str(share), SOFT, 11, "middle")
+        label = f"{share} %" if share == 100 else str(share)
+        figure.text(at, bottom + 18, label, SOFT, 11, "middle")
 
     def draw(record: Record, y: float, colour: str, label: str) -> None:
         low, at, high = (left + wide * record[key] / 100 for key in ("low", "accuracy", "high"))
@@ -425,8 +436,9 @@ def dependency_figure(records: Sequence[Record]) -> Figure | None:
         y = top + tall * row + 8
         found = {r["direction"]: r for r in words if r["relation"] == name}
         first = next(iter(found.values()))
-        shown = relation_name(first)
-        figure.text(left - 12, y + 16, shown if len(shown) <= 20 else shown[:19] + "…", anchor="end")
+        label = relation_name(first)
+        label = label if len(label) <= 20 else label[:19] + "…"
+        figure.text(left - 12, y + 16, label, anchor="end")
         base = left + wide * first["baseline"] / 100
         figure.line(base, y - 5, base, y + tall - 17, INK)
         for number, (direction, colour, _) in enumerate(_DIRECTIONS):
@@ -497,7 +509,7 @@ def example_figure(example: Example) -> Figure:
                 x = left + cell * column
                 figure.box(x + 1, y, cell - 2, line - 2, _shade(value))
                 if value >= 0.05:
-                    colour = "#ffffff" if value > 0.45 else "#1c1a17"  # the same on dark screens
+                    colour = "#fefefe" if value > 0.45 else "#1c1a17"  # these stay on dark screens
                     figure.text(x + cell / 2, y + 12, f"{100 * value:.0f}", colour, 10, "middle")
     return figure
 

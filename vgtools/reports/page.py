@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 # Characters that would steer the text around them or not show at all; joiners stay, because emoji
 # and many scripts need them.
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069"  # directions, separators, no width
+    "\ufeff\ufff9-\ufffb"  # byte-order mark, annotations
+    "]"
 )
-
 _SVG_MOST = 100_000  # bytes; a larger drawing is shown as a thumbnail of its raster form
 
 
@@ -113,13 +116,13 @@ class ImageFile:
     name: str = ""  # what the picture shows, in words
 
 
-def locate(source: str | Path, wanted: Collection[str]) -> dict[str, ImageFile]:
+def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
     """Find the files of some image ids.
 
     Args:
         source: image rows `{"image", "path", "svg"?, "names"?}` with paths relative to that file,
             or a directory (an id is then the path in it).
-        wanted: image ids.
+        images: their ids.
 
     Returns:
         Files of the ids that the source has; none of them has been opened.
@@ -128,11 +131,11 @@ def locate(source: str | Path, wanted: Collection[str]) -> dict[str, ImageFile]:
         DataError: a bad row, or a duplicate id.
     """
     if os.path.isdir(source):
-        return _locate_in(os.path.abspath(source), wanted)
+        return _locate_in(os.path.abspath(source), images)
     base = Path(source).parent
     found = dict[str, ImageFile]()
     lines = dict[str, int]()
-    asked = frozenset(wanted)
+    asked = frozenset(images)
     for line, row in io.read_jsonl(source, {"image": str, "path": str}):
         image = row["image"]
         if image not in asked:
@@ -151,14 +154,14 @@ def locate(source: str | Path, wanted: Collection[str]) -> dict[str, ImageFile]:
     return found
 
 
-def _locate_in(root: str, wanted: Collection[str]) -> dict[str, ImageFile]:
+def _locate_in(root: str, images: Collection[str]) -> dict[str, ImageFile]:
     """Return the files below a directory; `..` leads to none."""
-    paths = {image: os.path.normpath(os.path.join(root, image)) for image in wanted}
-    return {
-        image: ImageFile(Path(path))
-        for image, path in paths.items()
-        if path.startswith(root + os.sep) and os.path.isfile(path)
-    }
+    files = dict[str, ImageFile]()
+    for image in images:
+        path = os.path.normpath(os.path.join(root, image))
+        if path.startswith(root + os.sep) and os.path.isfile(path):
+            files[image] = ImageFile(Path(path))
+    return files
 
 
 def credit(source: str | Path) -> str:

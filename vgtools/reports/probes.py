@@ -93,10 +93,8 @@ def _layers(records: Sequence[Record]) -> Table:
     note = ""
     if apart:
         head[1:1] = ["chosen", "its head"]
-        note = (
-            "chosen: the best head of other photos, measured on these; best: of these, which "
-            "flatters."
-        )
+        chosen = "chosen: the best head of other photos, measured on these"
+        note = f"{chosen}; best: of these, which flatters."
     return Table("Entity grounding by layer", head, rows, note)
 
 
@@ -133,12 +131,19 @@ def _dependencies(records: Sequence[Record]) -> Table:
     ]
     same = "the same texts"
     chosen = {record.get("selected_on", same) for record in of_kind(records, "text-summary")}
-    note = "p is that of the difference to the offset" + (
-        "; head and offset were chosen on other sentences."
-        if chosen - {same}
-        else ", corrected over all heads."
+    elsewhere = "; head and offset were chosen on other sentences."
+    corrected = elsewhere if chosen - {same} else ", corrected over all heads."
+    note = f"p is that of the difference to the offset{corrected}"
+    head = (
+        "relation",
+        "direction",
+        "words",
+        "head",
+        "accuracy",
+        "best offset",
+        "its accuracy",
+        "p",
     )
-    head = ("relation", "direction", "words", "head", "accuracy", "best offset", "its accuracy", "p")
     return Table("Dependency relations between words", head, rows, note)
 
 
@@ -193,7 +198,10 @@ def _escaped(cell: str) -> str:
 
 
 def page(
-    examples: Sequence[Example], records: Sequence[Record], title: str, credit: str = ""
+    examples: Sequence[Example],
+    records: Sequence[Record],
+    title: str,
+    credit: str = "",
 ) -> bytes:
     """Return one HTML page: click a word to see what it attends to, by region and layer.
 
@@ -220,9 +228,13 @@ def page(
         texts=next(iter(of_kind(records, "text-summary")), None),
         classifier=next(whole, None),
         figures=[(name, Markup(f.svg(False).decode())) for name, f in figures if f is not None],
-        tables=[t._replace(rows=[tuple(map(readable, r)) for r in t.rows]) for t in results(records)],
+        tables=list(map(_readable, results(records))),
         examples=[_shown(example) for example in examples],
     )
+
+
+def _readable(table: Table) -> Table:
+    return table._replace(rows=[list(map(readable, row)) for row in table.rows])
 
 
 def _looks(example: Example) -> list[str]:
@@ -247,6 +259,7 @@ def _data(example: Example) -> dict[str, Any]:
 def _shown(example: Example) -> dict[str, Any]:
     """Return what the template shows of an example."""
     looks = list(zip(example.groups, _looks(example), strict=True))
+    sizes = [(readable(group.name), look, len(group.regions)) for group, look in looks]
     boxes = np.round(example.regions.boxes, 1).tolist()
     picture = example.picture
     return {
@@ -258,10 +271,7 @@ def _shown(example: Example) -> dict[str, Any]:
         "parts": _parts(example),
         "boxes": [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in boxes],
         "owner": {region: look for group, look in looks for region in group.regions},
-        "groups": [
-            {"name": readable(group.name), "colour": look, "count": len(group.regions)}
-            for group, look in looks
-        ],
+        "groups": [{"name": name, "colour": look, "count": n} for name, look, n in sizes],
         "panels": [_panel(example, layer) for layer in example.chosen],
     }
 
@@ -300,7 +310,9 @@ def _step(value: float) -> int:
 
 
 def with_pictures(
-    examples: Iterable[Example], source: str, side: int = 640
+    examples: Iterable[Example],
+    source: str,
+    side: int = 640,
 ) -> tuple[list[Example], list[str]]:
     """Return examples with their photos, and why some cannot be shown.
 

@@ -162,10 +162,10 @@ def _score_remarks(
     spread = f"Per cent, {key} ± standard deviation over seeds."
     remarks = [f"{spread} {measures}." if measures else spread]
     if ours:
+        all_have = "the tasks that all rows have"
         shared = ", ".join(find_task(name).title for name in ours[0]["average_of"])
         remarks.append(
-            f"Avg.: macro mean over the tasks that all rows have ({shared}), SQuAD as the mean of "
-            "EM and F1."
+            f"Avg.: macro mean over {all_have} ({shared}), SQuAD as the mean of EM and F1."
             if shared
             else "No Avg.: there is no task that all rows have."
         )
@@ -177,9 +177,8 @@ def _score_remarks(
         )
     for source in dict.fromkeys(r["source"] for r in records if "source" in r):
         table = source.removeprefix("reported in ")
-        remarks.append(
-            f"Reported: {table} (Tan & Bansal 2020); its models, data and Avg. are its own."
-        )
+        paper = f"{table} (Tan & Bansal 2020)"
+        remarks.append(f"Reported: {paper}; its models, data and Avg. are its own.")
     return remarks
 
 
@@ -252,9 +251,8 @@ def corpora_remarks(records: Sequence[Record]) -> list[str]:
     record = records[0]
     words = record["tokenizer"] == "words"
     tokens = "words in lower case and punctuation marks" if words else record["tokenizer"]
-    remarks = [
-        f"Tokens are {tokens}; the vocabulary is the types seen more than {VOCABULARY_ABOVE} times."
-    ]
+    vocabulary = f"the types seen more than {VOCABULARY_ABOVE} times"
+    remarks = [f"Tokens are {tokens}; the vocabulary is {vocabulary}."]
     if "reference" in record:
         units = {2: "base 2: 0 to 1 bit", "e": "base e: 0 to 0.69 nats", 10: "base 10: 0 to 0.30"}
         reference = io.name_of(record["reference"])
@@ -272,7 +270,7 @@ def corpora_remarks(records: Sequence[Record]) -> list[str]:
     if any("source" in record for record in records):
         remarks.append(
             "Reported: Tan & Bansal 2020, Table 1, to English Wikipedia, in a base and with "
-            "punctuation that it leaves open."
+            "punctuation that it leaves open."  # the paper names neither
         )
     return [io.plain(remark) for remark in remarks]
 
@@ -292,10 +290,10 @@ def corpora_table(records: Sequence[Record]) -> Table:
 def types_table(records: Sequence[Record]) -> Table:
     """Return grounded types with their counts."""
     corpora = list(records[0].get("in", ()))
-    rows = [
-        [r["type"], f"{r['count']:,}", *(f"{r['in'][name]:,}" for name in corpora)]
-        for r in records
-    ]
+    rows = []
+    for record in records:
+        counts = [record["count"], *(record["in"][name] for name in corpora)]
+        rows.append([record["type"], *(f"{count:,}" for count in counts)])
     headings = ["Grounded type", "In captions", *(f"In {io.name_of(name)}" for name in corpora)]
     return Table(headings, rows)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a sentence: its span in code points, its vokens, best first, and their relevance."""
+    """A token: its span in code points, its vokens, best first, and their relevance."""
 
     start: int
     end: int
@@ -290,10 +290,7 @@ def page(
         counts=", ".join(counts),
         facts=facts,
         top=[{"image": readable(bank.ids[r]), "look": looks[r], "count": n} for r, n in top],
-        sentences=[
-            {"line": sentence.line, "parts": _parts(sentence, bank, looks, low, high)}
-            for sentence in sentences
-        ],
+        sentences=[{"line": s.line, "parts": _parts(s, bank, looks, low, high)} for s in sentences],
     )
 
 
@@ -302,7 +299,11 @@ def _number(score: float | None) -> str:
 
 
 def _parts(
-    sentence: Sentence, bank: Bank, looks: Mapping[int, str], low: float, high: float
+    sentence: Sentence,
+    bank: Bank,
+    looks: Mapping[int, str],
+    low: float,
+    high: float,
 ) -> list[dict[str, Any]]:
     """Lay a sentence out: the gaps between tokens as they are, each token with its tile."""
     text = sentence.text
@@ -335,7 +336,12 @@ def _parts(
 
 
 def _tile(
-    token: Token, shown: str, bank: Bank, looks: Mapping[int, str], low: float, high: float
+    token: Token,
+    shown: str,
+    bank: Bank,
+    looks: Mapping[int, str],
+    low: float,
+    high: float,
 ) -> dict[str, Any]:
     """Return what the tile of a token with a voken needs; `bar` is its relevance in tenths."""
     score = token.score
@@ -410,7 +416,13 @@ class _Layout:
     lacking: set[str] = field(default_factory=set)
 
     def write(
-        self, x: float, y: float, text: str, font: FreeTypeFont, colour: str, anchor: str = "la"
+        self,
+        x: float,
+        y: float,
+        text: str,
+        font: FreeTypeFont,
+        colour: str,
+        anchor: str = "la",
     ) -> None:
         self.texts.append((x, y, text, font, colour, anchor))
         self.lacking |= lacks(text, font)
@@ -439,7 +451,10 @@ def _lay(sentences: Sequence[Sentence]) -> _Layout:
 
 
 def _lay_tokens(
-    layout: _Layout, sentence: Sentence, y: float, captions: Sequence[FreeTypeFont]
+    layout: _Layout,
+    sentence: Sentence,
+    y: float,
+    captions: Sequence[FreeTypeFont],
 ) -> float:
     """Lay the tokens of a sentence out in rows from y down, and return where they end."""
     x = float(_EDGE)
@@ -486,11 +501,8 @@ def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, lis
     layout = _lay(sentences)
     height = max(round(layout.height), 2 * _EDGE)
     if height > _SHEET_HIGHEST:
-        raise DataError(
-            f"the sheet would be {height:,} px high, {_SHEET_HIGHEST:,} is the most; a lower "
-            "--limit makes it fit",
-            code=Exit.USAGE,
-        )
+        why = f"the sheet would be {height:,} px high, at most {_SHEET_HIGHEST:,} px are possible"
+        raise DataError(f"{why}; a lower --limit makes it fit", code=Exit.USAGE)
     canvas = Image.new("RGB", (_WIDTH, height), PAPER)
     draw = ImageDraw.Draw(canvas)
     opened = dict[int, Image.Image | None]()
@@ -550,9 +562,7 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
     title = Text(_cell(sentence.text) or "(an empty line)", "bold")
     console.print(Text(f"{sentence.line}  ", "dim") + title)
     if sentence.tokens:
-        grid = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim"
-        )
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
         grid.add_column("token", overflow="fold", min_width=5)
         grid.add_column("voken", justify="right", no_wrap=True)
         if ids is not None:
