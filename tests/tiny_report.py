@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
@@ -84,3 +87,21 @@ def svg(figure: Figure | None) -> ElementTree.Element:
 
 def named(root: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
     return root.findall(f".//{{http://www.w3.org/2000/svg}}{tag}")
+
+
+def check_policy(page: str, *names: str) -> None:
+    """Check that a page allows exactly the styles and scripts it holds, and nothing outside but these names."""
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    rules = dict(rule.split(" ", 1) for rule in html.unescape(policy[1]).split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+
+    def digests(tag: str) -> list[str]:
+        bodies = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
+        return [f"'sha256-{base64.b64encode(hashlib.sha256(b.encode()).digest()).decode()}'" for b in bodies]
+
+    assert rules["style-src"].split() == digests("style")
+    assert rules["script-src"].split() == digests("script")
+    assert not re.search(r'(src|href)="(?!#|data:)|@import|url\((?!data:)', page)
+    assert set(re.findall(r'https?://[^"<> ]*', page)) == set(names)

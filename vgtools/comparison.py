@@ -302,7 +302,8 @@ def data_of(run: TaskRun) -> Path:
     named = run.info.get("data", {}).get("train", {}).get("file")
     if not isinstance(named, str) or not Path(named).is_file():
         why = f"the text of {task.name} that it names, {named!r}, is not there"
-        raise DataError(f"{why}; --text {task.name}=FILE names it", run.path / "run.json", code=Exit.NO_INPUT)
+        file = run.path / "run.json"
+        raise DataError(f"{why}; --text {task.name}=FILE names it", file, code=Exit.NO_INPUT)
     return Path(named)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from io import BytesIO
 
 from PIL import Image
 
-from vgtools.reports.drawing import Figure, first_fit, lacks, ticks
+from vgtools.reports.drawing import COLOURS, DARK_STYLE, INK, Figure, first_fit, lacks, ticks
 
 
 def test_a_png_shows_what_the_svg_says() -> None:
@@ -26,6 +27,26 @@ def test_a_png_shows_what_the_svg_says() -> None:
     assert b"data:image/jpeg" in figure.svg()
     assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
     assert ticks(0, 4) == [0, 1, 2, 3, 4]
+
+
+def test_an_svg_escapes_its_texts_and_has_colours_for_dark_screens() -> None:
+    figure = Figure(60, 40, "<a>")
+    figure.text(1, 2, "<b>\u202e&", bold=True)
+    figure.dot(1, 2, 3, COLOURS[0], "<c>")
+    text = figure.svg().decode()
+    root = ElementTree.fromstring(text)
+    assert ["".join(e.itertext()) for e in root.iter() if e.tag.endswith("text")] == ["<b>\\u202e&"]
+    titles = [e.text for e in root.iter() if e.tag.endswith("title")]
+    assert titles == ["<a>", "<c>"]
+    assert text.count(f"<style>{DARK_STYLE}</style>") == 1
+    assert f'[fill="{INK}"]{{fill:#ece8e1}}' in DARK_STYLE
+    assert "<style>" not in figure.svg(standalone=False).decode()
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert ticks(-4, 6) == [-4, -2, 0, 2, 4, 6]
+    assert ticks(0.26, 0.45) == [0.3, 0.35, 0.4, 0.45]
+    assert ticks(0, 2.7) == [0, 0.5, 1, 1.5, 2, 2.5]
 
 
 class StubFont:

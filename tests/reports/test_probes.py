@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from tests.reports import cdp
-from tests.tiny_report import EVIL, RECORDS, TEXT_RECORDS, example, named, svg
+from tests.tiny_report import BOXES, EVIL, RECORDS, TEXT_RECORDS, check_policy, example, named, regions, svg
 from vgtools.reports import probes
-from vgtools.reports.figures import dependency_figure
+from vgtools.reports.drawing import COLOURS
+from vgtools.reports.figures import dependency_figure, example_figure
+from vgtools.systems.attention_probes_examples import make_groups
 
 
 def test_the_text_side_has_its_figure_with_intervals_its_tables_and_its_page() -> None:
@@ -87,6 +90,21 @@ def test_the_page_escapes_everything(page: Path) -> None:
     assert "\u202e" not in text
     assert "49" not in text.split("&lt;script", 2)[2][:400]
     assert text.count("<script") == 2
+    check_policy(text, "http://www.w3.org/2000/svg")
+
+
+def test_a_group_has_one_colour_wherever_it_is_shown() -> None:
+    """The first phrase has no region near, so the second is the first group."""
+    words = [(0, 1), (2, 3)]
+    golds = [np.array([[900.0, 900, 910, 910]]), BOXES[:1]]
+    groups = make_groups("a b", words, golds, regions(), np.zeros((3, 2, 5)))
+    assert [group.name for group in groups] == ["b"]
+    shown = replace(example(), text="a b", words=words, groups=groups, weights=np.zeros((3, 2, 5)))
+    page = probes.page([shown], RECORDS, "m").decode()
+    assert '<li><i class="c0"></i>b' in page
+    assert '<rect class="r c0" data-r="0"' in page
+    assert '"groups":[{"name":"b","colour":"0","regions":[0,1]}]' in page
+    assert COLOURS[0] in example_figure(shown).svg().decode()
 
 
 @pytest.mark.browser
