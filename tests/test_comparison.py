@@ -119,7 +119,7 @@ def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
     assert seen["tasks"]["nlvr2"]["metrics"]["consistency"]["mean"] == 75
     assert seen["tasks"]["flickr30k-grounding"]["metrics"]["recall_5"]["mean"] == 100
     assert seen["tasks"]["vcr-qar"]["difference"]["value"] == pytest.approx(50)
-    headings, rows, remarks = score_table([plain, seen])
+    headings, rows, remarks, _ = score_table([plain, seen])
     assert remarks[0] == "Per cent, mean ± standard deviation over seeds. Flickr30k Entities: R@1."
     assert sorted(headings[1:-1]) == sorted(find_task(task).title for task in tasks)
     assert [row[0] for row in rows] == ["plain", "seen", "  less plain"]
@@ -220,7 +220,7 @@ def test_gains_and_their_drawing(two: list[str]) -> None:
     assert [(p["task"], p["grounding_ratio"]) for p in found["points"]] == [("sst-2", 0.2), ("qqp", 0.3)]
     assert found["points"][0]["gain"] == pytest.approx(56.25)
     assert "pearson" not in found
-    _, rows, _ = gain_table([found])
+    rows = gain_table([found]).rows
     assert rows[0] == ["SST-2", "20.0%", "+56.2"]
     assert rows[2] == ["Pearson", "", "- (fewer than 3 tasks)"]
     svg = gain_figure([found | {"gain_of": "a<b"}], "mlm").svg().decode()

@@ -97,7 +97,6 @@ def test_gain_against_grounding_ratio(vg: Runner, here: Path) -> None:
 
 
 def test_png(vg: Runner, here: Path) -> None:
-    pytest.importorskip("resvg_py")
     args = ["--grounding", "captions.jsonl", "--grounded-above", "1", "--samples", "100", "--plot", "gain.png"]
     done = vg("compare", "mlm", "vokens", *args, cwd=here)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ def test_layout(two: list[str]) -> None:
     found = [*comparison.compare(rows_of, samples=300), reported("2")[0]]
     found[1]["tasks"]["sst-2"]["difference"] |= {"p": 0.0004, "significant": True}
     found[1]["tasks"]["qqp"]["difference"] |= {"p": 0.25, "significant": False}
-    headings, rows, remarks = score_table(found)
+    headings, rows, remarks, _ = score_table(found)
     assert headings == ["Run", "SST-2", "QNLI", "QQP", "MNLI", "SQuAD v1.1 EM/F1", "SQuAD v2.0 EM/F1", "SWAG", "Avg."]
     assert rows[1][:3] == ["vokens", "93.8 ± 8.8 *", "-"]
     assert rows[1][5] == "50.0/83.3"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -25,21 +25,13 @@ from vgtools.reports.figures import (
     relation_name,
 )
 from vgtools.reports.page import data_uri, locate, readable, render, thumbnail
+from vgtools.reports.tables import Table
 from vgtools.sources import read_image
 from vgtools.systems.attention_probes_examples import Example
 
 Record = Mapping[str, Any]
 
 # ------------------------------------------------------------------------------------------- tables
-
-
-class Table(NamedTuple):
-    """Numbers with a title, ready for markdown or for the page."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 def results(records: Sequence[Record]) -> list[Table]:
@@ -64,108 +56,100 @@ def _summary(record: Record) -> Table:
     if head is not None:
         rows.append((f"difference, p = {_p(record)}", measured(record, "difference")))
     rows.append(("upper bound: some region is right", percent(record["upper_bound"])))
-    note = (
+    remark = (
         f"{record['entities']:,} entities, {record['captions']:,} captions, "
         f"{record['photos']:,} photos; {record['active_heads']} of "
         f"{record['layers'] * record['heads']} heads are active."
     )
-    head_of_column = f"accuracy, % ({100 * record['level']:g} % interval)"
-    return Table("Entity grounding", ("", head_of_column), rows, note)
+    accuracy = f"accuracy, % ({100 * record['level']:g} % interval)"
+    return Table(("", accuracy), rows, [remark], "Entity grounding")
+
+
+def _table(title: str, rows: Sequence[Mapping[str, str]], *remarks: str) -> Table:
+    """Return a table of rows that name their columns."""
+    headings = list(rows[0]) if rows else []
+    return Table(headings, [list(row.values()) for row in rows], remarks, title)
 
 
 def _layers(records: Sequence[Record]) -> Table:
-    apart = any("chosen" in record for record in records)
-    head = ["layer", "best", "head", "best active", "mean", "active heads", "to regions, %"]
     rows = []
     for record in records:
+        chosen = dict[str, str]()
+        if "chosen" in record:
+            chosen = {"chosen": percent(record["chosen"]), "its head": record["chosen_head"]}
         rows.append(
-            [
-                str(record["layer"]),
-                *((percent(record["chosen"]), record["chosen_head"]) if apart else ()),
-                percent(record["best"]),
-                record["best_head"],
-                percent(record["best_active"]),
-                percent(record["mean"]),
-                str(record["active_heads"]),
-                percent(record["attention"]),
-            ]
+            {
+                "layer": str(record["layer"]),
+                **chosen,
+                "best": percent(record["best"]),
+                "head": record["best_head"],
+                "best active": percent(record["best_active"]),
+                "mean": percent(record["mean"]),
+                "active heads": str(record["active_heads"]),
+                "to regions, %": percent(record["attention"]),
+            }
         )
-    note = ""
-    if apart:
-        head[1:1] = ["chosen", "its head"]
-        chosen = "chosen: the best head of other photos, measured on these"
-        note = f"{chosen}; best: of these, which flatters."
-    return Table("Entity grounding by layer", head, rows, note)
+    remark = "chosen: the best head of other photos, measured on these; best: of these"
+    remarks = [f"{remark}, which flatters."] if rows and "chosen" in rows[0] else []
+    return _table("Entity grounding by layer", rows, *remarks)
 
 
 def _relations(records: Sequence[Record]) -> Table:
     rows = [
-        (
-            relation_name(record),
-            record["entity"],
-            f"{record['pairs']:,}",
-            measured(record, "baseline"),
-            measured(record),
-            record["head"] or "–",
-            _p(record),
-        )
+        {
+            "type": relation_name(record),
+            "entity is": record["entity"],
+            "pairs": f"{record['pairs']:,}",
+            "baseline": measured(record, "baseline"),
+            "acc": measured(record),
+            "head": record["head"] or "–",
+            "p": _p(record),
+        }
         for record in records
     ]
-    head = ("type", "entity is", "pairs", "baseline", "acc", "head", "p")
-    return Table("Syntactic grounding", head, rows)
+    return _table("Syntactic grounding", rows)
 
 
 def _dependencies(records: Sequence[Record]) -> Table:
     rows = [
-        (
-            relation_name(record),
-            record["direction"],
-            f"{record['words']:,}",
-            record["head"] or "–",
-            measured(record),
-            _offset(record),
-            measured(record, "baseline"),
-            _p(record),
-        )
+        {
+            "relation": relation_name(record),
+            "direction": record["direction"],
+            "words": f"{record['words']:,}",
+            "head": record["head"] or "–",
+            "accuracy": measured(record),
+            "best offset": _offset(record),
+            "its accuracy": measured(record, "baseline"),
+            "p": _p(record),
+        }
         for record in of_kind(records, "dependency")
     ]
     same = "the same texts"
-    chosen = {record.get("selected_on", same) for record in of_kind(records, "text-summary")}
+    sides = {record.get("selected_on", same) for record in of_kind(records, "text-summary")}
     elsewhere = "; head and offset were chosen on other sentences."
-    corrected = elsewhere if chosen - {same} else ", corrected over all heads."
-    note = f"p is that of the difference to the offset{corrected}"
-    head = (
-        "relation",
-        "direction",
-        "words",
-        "head",
-        "accuracy",
-        "best offset",
-        "its accuracy",
-        "p",
-    )
-    return Table("Dependency relations between words", head, rows, note)
+    corrected = elsewhere if sides - {same} else ", corrected over all heads."
+    remark = f"p is that of the difference to the offset{corrected}"
+    return _table("Dependency relations between words", rows, remark)
 
 
 def _classifier(records: Sequence[Record]) -> Table:
     if not records:
-        return Table("", (), ())
+        return _table("", [])
     rows = [
-        (
-            relation_name(record),
-            f"{record['words']:,}",
-            measured(record),
-            _offset(record),
-            measured(record, "baseline"),
-            _p(record),
-        )
+        {
+            "relation": relation_name(record),
+            "words": f"{record['words']:,}",
+            "accuracy": measured(record),
+            "offset": _offset(record),
+            "its accuracy": measured(record, "baseline"),
+            "p": _p(record),
+        }
         for record in records
     ]
-    first = records[0]
-    inputs = {"attention": "attention alone", "words": "attention and words"}[first["classifier"]]
-    note = f"Learned on {first['trained_on']:,} other sentences, as the offsets were."
-    head = ("relation", "words", "accuracy", "offset", "its accuracy", "p")
-    return Table(f"Heads of words, found by a classifier from {inputs}", head, rows, note)
+    kind = {"attention": "attention alone", "words": "attention and words"}
+    title = f"Heads of words, found by a classifier from {kind[records[0]['classifier']]}"
+    learnt = f"Learned on {records[0]['trained_on']:,} other sentences, as the offsets were."
+    return _table(title, rows, learnt)
 
 
 def _p(record: Record) -> str:
@@ -184,9 +168,11 @@ def tables(records: Sequence[Record]) -> str:
 
     lines = list[str]()
     for table in results(records):
-        rule = "|---" * len(table.head) + "|"
-        lines += [f"## {table.title}", "", line(table.head), rule, *map(line, table.rows), ""]
-        lines += [table.note, ""] if table.note else []
+        rule = "|---" * len(table.headings) + "|"
+        lines += [f"## {table.title}", "", line(table.headings), rule]
+        lines += [*map(line, table.rows), ""]
+        for remark in table.remarks:
+            lines += [remark, ""]
     return "\n".join(lines)
 
 

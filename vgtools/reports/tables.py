@@ -24,6 +24,7 @@ class Table(NamedTuple):
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     remarks: Sequence[str] = ()
+    title: str = ""
 
 
 def print_table(table: Table) -> None:
