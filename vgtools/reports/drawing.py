@@ -260,8 +260,8 @@ class Axes:
     def frame(self, name: str, unit: str, below: str) -> None:
         """Draw grid, numbers and names."""
         figure, bottom = self.figure, self.top + self.height
-        figure.text(self.left, self.top - 22, name, bold=True, size=14)
-        figure.text(self.left - 34, self.top - 12, unit, SOFT, 11)
+        figure.text(self.left, self.top - 28, name, bold=True, size=14)
+        figure.text(self.left - 34, self.top - 11, unit, SOFT, 11)
         for tick in ticks(0, self.high):
             figure.line(self.left, self.y(tick), self.left + self.width, self.y(tick))
             figure.text(self.left - 8, self.y(tick) + 4, f"{tick:g}", SOFT, 11, "end")
