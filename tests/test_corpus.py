@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vgtools.corpus import is_heading, sentences, squad, texts, wikitext
+from vgtools.corpus import is_heading, sentences, squad, wikitext
 from vgtools.io import DataError
 from vgtools.prepare import Tally
 
@@ -125,16 +124,6 @@ def test_wide_spaces_are_spaces() -> None:
 
 def test_a_long_line_takes_linear_time() -> None:
     assert len(split("He ran to Mr. Jones. " * 50_000)) == 50_000
-
-
-def test_texts_and_jsonl_are_read_alike(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo")
-    assert list(texts(tmp_path / "a.txt")) == [{"text": "one"}, {"text": ""}, {"text": "two"}]
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text":"one","id":1}\n{"id":2}\n'))
-    rows = texts(tmp_path / "a.jsonl.gz")
-    assert next(rows) == {"text": "one", "id": 1}
-    with pytest.raises(DataError, match=r'a\.jsonl\.gz:2: the key "text" is missing'):
-        next(rows)
 
 
 def test_paragraphs_of_squad_come_once_and_articles_end_with_an_empty_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, TextStats, Window, read_text_rows, read_texts
 from vgtools.output import Output
 
 # --------------------------------------------------------------------------------------------------------------- reading
@@ -248,3 +249,33 @@ def test_the_manifest_beside_a_stream_is_its_own_or_none(tmp_path: Path) -> None
     path.write_text("{}\n{}\n")
     with pytest.raises(DataError, match="has 6 bytes, its manifest says 3"):
         io.manifest_beside(path)
+
+
+def test_texts_and_jsonl_are_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\ntwo")
+    assert list(read_text_rows(tmp_path / "a.txt")) == [{"text": "one"}, {"text": ""}, {"text": "two"}]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text":"one","id":1}\n{"id":2}\n'))
+    rows = read_text_rows(tmp_path / "a.jsonl.gz")
+    assert next(rows) == {"text": "one", "id": 1}
+    with pytest.raises(DataError, match=r'a\.jsonl\.gz:2: the key "text" is missing'):
+        next(rows)
+
+
+def test_reading_texts_names_the_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"image": 1}\n')
+    with pytest.raises(DataError, match=r"x.jsonl:2: the key \"text\" is missing"):
+        list(read_texts(str(tmp_path / "x.jsonl")))
+    with pytest.raises(DataError, match="is not text"):
+        read_texts("packed.npy")
+    (tmp_path / "bad.txt").write_bytes(b"a\xff b\nc\r\n")
+    met = TextStats()
+    assert list(read_texts(str(tmp_path / "bad.txt"), met)) == ["a\ufffd b", "c"]
+    assert (met.lines, met.replaced) == (2, 1)
+
+
+def test_a_window_gives_its_sentences() -> None:
+    assert Window("a.txt", 1, ["one", "two"], "").texts() == ["one", "two"]
+    rows = ['{"text": "one"}', '{"text": ""}']
+    assert Window("a.jsonl.zst", 5, rows, "").texts() == ["one", ""]
+    with pytest.raises(DataError, match=r'a\.jsonl:6: the key "text" is missing'):
+        Window("a.jsonl", 5, [rows[0], "{}"], "").texts()

@@ -22,7 +22,6 @@ LAYERS = [
         "decoding",
         "folding",
         "nn",
-        "report",
         "retrieval",
         "text",
         "train",
@@ -35,7 +34,6 @@ LAYERS = [
         "parallel",
         "sources",
         "ngrams",
-        "stats",
         "tasks",
         "comparison",
         "weights",
@@ -46,15 +44,15 @@ LAYERS = [
         "boxes",
         "region_features",
         "parses",
-        "plots",
-        "probe_report",
+        "analysis",
     },
     {"systems"},
+    {"reports"},
     {"commands"},
     {"cli"},
     {"__main__"},
 ]
-HEAVY = {"numpy", "torch", "transformers", "timm", "faiss", "nltk", "matplotlib", "PIL", "jinja2", "spacy", "tokenizers"}
+HEAVY = {"numpy", "torch", "transformers", "timm", "faiss", "nltk", "PIL", "jinja2", "spacy", "tokenizers"}
 
 
 def layer_of(module: str) -> int:

@@ -6,17 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vgtools.io import DataError, read_jsonl, read_lines
+from vgtools.io import DataError
 from vgtools.jsonstream import json_items
 from vgtools.prepare import Row, Tally
-
-
-def texts(path: str | Path) -> Iterator[Row]:
-    """Yield {"text"} of each line of a text, or the rows of a `.jsonl` as they are."""
-    if str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl"):
-        yield from (row for _, row in read_jsonl(path, {"text": str}))
-    else:
-        yield from ({"text": line} for line in read_lines(path))
 
 
 def squad(path: str | Path, tally: Tally) -> Iterator[Row]:

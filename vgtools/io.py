@@ -175,6 +175,29 @@ def read_jsonl(path: str | Path, keys: Mapping[str, type] | None = None) -> Iter
         yield number, row
 
 
+def _is_jsonl(path: str | Path) -> bool:
+    return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+
+
+def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator[dict[str, Any]]:
+    """Return the rows of a `.jsonl`, each with a "text", or the lines of a text as {"text"}.
+
+    Raises:
+        DataError: it cannot be read, is an array, or a row has no "text".
+    """
+    name = str(path).removesuffix(".gz").removesuffix(".zst")
+    if name.endswith((".npy", ".npz", ".faiss", ".safetensors")):
+        raise DataError("is not text; expected a text or a .jsonl", path)
+    if _is_jsonl(path):
+        return (row for _, row in read_jsonl(path, {"text": str}))
+    return ({"text": line} for line in read_lines(path, stats))
+
+
+def read_texts(path: str | Path, stats: TextStats | None = None) -> Iterator[str]:
+    """Return the sentences of a file, one per line or row; as `read_text_rows` otherwise."""
+    return (row["text"] for row in read_text_rows(path, stats))
+
+
 @dataclass
 class Window:
     """A run of consecutive input lines, and what is needed to go on behind it."""
@@ -184,6 +207,19 @@ class Window:
     lines: list[str]
     digest: str  # sha256 of every raw byte of the input up to the window's end
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
+
+    def texts(self) -> list[str]:
+        """Return the sentences of the lines: "text" of the rows of a `.jsonl`, else the lines.
+
+        Raises:
+            DataError: a row has no "text"; with file and line.
+        """
+        if not _is_jsonl(self.path):
+            return self.lines
+        rows = [parse_json(line, self.path, n) for n, line in enumerate(self.lines, self.first)]
+        for number, row in enumerate(rows, self.first):
+            require(row, {"text": str}, self.path, number)
+        return [row["text"] for row in rows]
 
 
 def read_windows(

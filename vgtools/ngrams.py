@@ -34,7 +34,7 @@ _CHUNK = 1 << 22  # pairs that are sorted at a time
 # ----------------------------------------------------------------------------------------------------------------- types
 
 
-class Types(Protocol):
+class Vocabulary(Protocol):
     """What turns sentences into ids of types; id 0 ends a sentence, the ids of types start at 1."""
 
     name: str
@@ -284,7 +284,7 @@ class Counts:
 
 
 def count(
-    sentences: Iterable[str], types: Types, pairs: PairCounts | None = None, progress: io.Progress | None = None
+    sentences: Iterable[str], types: Vocabulary, pairs: PairCounts | None = None, progress: io.Progress | None = None
 ) -> Counts:
     """Count the tokens of a text, and the pairs of neighbours in each sentence if `pairs` is given.
 

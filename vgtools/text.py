@@ -235,6 +235,9 @@ def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, in
 # ----------------------------------------------------------------------------------------------------------------- words
 
 
+WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a mark by itself
+
+
 def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     """Return the words of a file, one a line, in lower case; or our own short list of English words that show nothing.
 

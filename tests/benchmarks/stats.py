@@ -27,8 +27,8 @@ import numpy as np
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from vgtools.checkpoint import load_tokenizer
+from vgtools.io import read_texts
 from vgtools.ngrams import PairCounts, Pieces, Words, count
-from vgtools.stats import read_sentences
 
 
 def write_text(path: Path, sentences: int) -> None:
@@ -62,7 +62,7 @@ def plainly(text: Path) -> int:
 def streaming(text: Path, tokenizer: str | None, pairs: bool) -> int:
     types = Words() if tokenizer is None else Pieces(load_tokenizer(tokenizer), tokenizer)
     counter = PairCounts() if pairs else None
-    found = count(read_sentences(str(text)), types, counter)
+    found = count(read_texts(text), types, counter)
     if counter is not None:
         counter.runs()
     return found.tokens

@@ -339,12 +339,12 @@ def test_a_stop_leaves_the_results_up_to_there(
 def test_results_go_to_stdout_even_where_the_disk_is_full(
     world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vgtools import probe_report
+    from vgtools.reports import probes
 
     def full(path: Path, data: bytes) -> None:
         raise io.DataError("no space left", path, code=io.Exit.IO)
 
-    monkeypatch.setattr(probe_report, "atomic_write", full)
+    monkeypatch.setattr(probes, "atomic_write", full)
     code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", tmp_path / "out")
     assert code == 74
     assert records[-1]["captions"] == 24

@@ -103,7 +103,7 @@ def test_the_plot_is_written_whole_and_never_over_an_input(vg: Runner, here: Pat
         (["torn.jsonl"], 65, "torn.jsonl:2: not valid JSON"),
         (["textless.jsonl"], 65, 'textless.jsonl:1: the key "text" is missing'),
         (["cut.gz"], 65, "compressed data is cut off"),
-        (["x.npy"], 65, "x.npy: is no text"),
+        (["x.npy"], 65, "x.npy: is not text"),
         (["wiki.txt", "-r", "empty.txt"], 65, "empty.txt: holds no token"),
         (["wiki.txt", "-c", "wiki.txt"], 65, "--grounded-above"),
         (["wiki.txt", "-t", "./nothing"], 66, "nothing"),

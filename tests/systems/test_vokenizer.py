@@ -197,11 +197,9 @@ def test_the_first_window_is_given_out_before_the_second_is_read(matcher: Matche
 
 
 def test_an_error_in_the_stream_comes_out(matcher: Matcher) -> None:
-    def fail(window: Window) -> list[str]:
-        raise DataError("torn", "t", window.first)
-
-    with pytest.raises(DataError, match="t:1: torn"):
-        list(system.vokenize(windows_of(["a"], 1), Vokenizer(matcher, bank_of(matcher)), fail))
+    torn = Window("t.jsonl", 1, ['{"text": "a'], "0")
+    with pytest.raises(DataError, match=r"t\.jsonl:1: not valid JSON"):
+        list(system.vokenize([torn], Vokenizer(matcher, bank_of(matcher))))
 
 
 def test_features_of_another_width_or_a_dead_embedding_are_refused(matcher: Matcher) -> None:

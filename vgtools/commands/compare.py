@@ -13,6 +13,7 @@ from vgtools.commands.options import Offline, Quiet, Seed
 
 if TYPE_CHECKING:
     from vgtools.comparison import Row
+    from vgtools.reports.tables import Table
 
 Flag = typer.Option
 
@@ -85,6 +86,7 @@ def compare(
         _weights(runs, noise, magnitude, seed, offline, table)
         return
     from vgtools import comparison as c
+    from vgtools.reports import tables
 
     rows = c.read_rows(runs, baseline)
     for folder in (folder for row in rows for folder in row.left_out if not quiet):
@@ -97,27 +99,27 @@ def compare(
             records.append(record)
             bar.advance(1)
     gains = list(c.gains(records, ratios))
-    records += c.reported(reported) if reported else []
+    records += tables.reported(str(reported)) if reported else []
     key = "median" if median else "mean"
-    _print([*records, *gains], [c.layout(records, key, bold=table), *([c.gain_layout(gains)] if gains else [])], table)
+    shown = [tables.score_table(records, key, bold=table), *([tables.gain_table(gains)] if gains else [])]
+    _print([*records, *gains], shown, table)
     if grounding is not None and not gains:
         raise io.DataError("no gain to draw: two RUNs with a task in common are needed", code=io.Exit.USAGE)
     if target is not None:
-        drawing = c.gain_plot(gains, rows[0].name)
-        io.atomic_write(target, c.as_png(drawing) if target.suffix == ".png" else drawing)
+        from vgtools.reports.figures import gain_figure
+
+        io.atomic_write(target, gain_figure(gains, rows[0].name).render(target.suffix))
 
 
-def _print(records: Sequence[dict[str, Any]], tables: Sequence[tuple[Any, Any, Any]], markdown: bool) -> None:
+def _print(records: Sequence[dict[str, Any]], tables: Sequence[Table], markdown: bool) -> None:
     """Print records into a pipe, tables to a terminal or as markdown."""
+    from vgtools.reports import tables as t
+
     if markdown:
-        from vgtools.stats import markdown as form
-
-        io.open_stream("-").write("\n".join(form(*table) for table in tables).encode())
+        io.open_stream("-").write("\n".join(map(t.markdown, tables)).encode())
     elif sys.stdout is not None and sys.stdout.isatty():
-        from vgtools.stats import print_table
-
         for table in tables:
-            print_table(*table)
+            t.print_table(table)
     else:
         out = io.open_stream("-")
         for record in records:
@@ -139,7 +141,7 @@ def _ratios(
             raise typer.BadParameter(f"{item!r}: TASK=FILE was wanted, for example sst-2=train.tsv", param_hint="--text")
         named[find_task(task).name] = path
     if tokenizer == "words":
-        types: ngrams.Types = ngrams.Words()
+        types: ngrams.Vocabulary = ngrams.Words()
     else:
         from vgtools.checkpoint import load_tokenizer
 
@@ -160,6 +162,7 @@ def _weights(refs: Sequence[str], noise: str | None, magnitude: float | None, se
         raise typer.BadParameter("which distance? give two encoders, or --magnitude", param_hint="--noise")
     from vgtools import weights as w
     from vgtools.checkpoint import read_weights
+    from vgtools.reports.tables import Table
 
     first = read_weights(refs[0], offline=offline)[1]
     found = [w.difference(first, read_weights(ref, offline=offline)[1]) for ref in refs[1:]]
@@ -185,4 +188,5 @@ def _weights(refs: Sequence[str], noise: str | None, magnitude: float | None, se
     remarks += [
         f"Written to {r['output']}: mean |noise| {r['magnitude']:.2e}, seed {r['seed']}." for r in records if "output" in r
     ]
-    _print(records, [(["Encoder", "Difference", "Parameters", "Tensors not in both", "Largest in"], rows, remarks)], table)
+    headings = ["Encoder", "Difference", "Parameters", "Tensors not in both", "Largest in"]
+    _print(records, [Table(headings, rows, remarks)], table)

@@ -479,10 +479,12 @@ def _wikitext(
 
         vg prepare wikitext wiki.valid.tokens --drop-empty | wc -l
     """
-    from vgtools.corpus import texts, wikitext
+    from vgtools.corpus import wikitext
+    from vgtools.io import read_text_rows
 
     tally, flags = Tally(), {"drop_headings": drop_headings, "drop_empty": drop_empty, "drop_short": drop_short, "trim": trim}
-    rows = wikitext(texts(text), tally, drop_headings=drop_headings, drop_empty=drop_empty, drop_short=drop_short, trim=trim)
+    lines = read_text_rows(text)
+    rows = wikitext(lines, tally, drop_headings=drop_headings, drop_empty=drop_empty, drop_short=drop_short, trim=trim)
     save(rows, output, tally, "lines", {"command": "wikitext"} | flags, [text], restart, quiet)
 
 
@@ -528,12 +530,13 @@ def _sentences(
 
         vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 | vg prepare sentences - | gzip > wiki.txt.gz
     """
-    from vgtools.corpus import LANGUAGES, sentences, texts
+    from vgtools.corpus import LANGUAGES, sentences
+    from vgtools.io import read_text_rows
 
     choice(language, LANGUAGES, "--language")
     tally = Tally()
     save(
-        sentences(texts(text), language, tally, drop_empty),
+        sentences(read_text_rows(text), language, tally, drop_empty),
         output,
         tally,
         "sentences",

@@ -139,10 +139,11 @@ def probe_attention(
         if wrong:
             raise typer.BadParameter(why)
     wanted = None if relations == "all" else int(relations) if relations.isdecimal() else relations.split(",")
-    from vgtools import probe_report, report
     from vgtools.checkpoint import pick_device, read_config
     from vgtools.errors import amount
     from vgtools.parses import open_parser
+    from vgtools.reports import page
+    from vgtools.reports import probes as probe_report
     from vgtools.systems import attention_probes as probes
 
     def note(message: str) -> None:
@@ -218,7 +219,7 @@ def probe_attention(
                 shown, faults = probe_report.with_pictures(shown, images)
                 for fault_of in faults:
                     note(f"{fault_of}; the page shows the boxes alone")
-            files = probe_report.save(folder, records, shown, encoder, report.credit(images) if images else "")
+            files = probe_report.save(folder, records, shown, encoder, page.credit(images) if images else "")
             config = {"encoder": encoder, "parser": parser, "split": split, "select_on": select_on, "phrase": phrase,
                       "entity_word": entity_word, "samples": samples, "seed": seed, "limit": limit, "classifier": classifier,
                       "train_on": train_on, "epochs": epochs, "vectors": vectors, "dtype": dtype}  # fmt: skip

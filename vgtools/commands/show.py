@@ -55,7 +55,8 @@ def show(
         raise typer.BadParameter("a page or sheet needs --index or --ids, which say which image a voken is")
     if output == png == "-":
         raise typer.BadParameter("-o - and --png - cannot share stdout")
-    from vgtools import report
+    from vgtools.reports import page
+    from vgtools.reports import vokens as report
 
     def note(message: str | None) -> None:
         if message and not quiet:
@@ -72,8 +73,8 @@ def show(
     sentences, more = report.take(rows, limit or (_SHEET if output is None else _PAGE))
     drawable = sentences if limit else sentences[:_SHEET]
     used = report.used_rows(sentences)
-    pictures = report.Pictures(bank, report.locate(images, [bank.ids[row] for row in used]))
-    if used and not pictures.places:
+    pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
+    if used and not pictures.files:
         raise io.DataError(
             f"has none of the {len(used)} images that the vokens name, such as "
             f"{bank.ids[next(iter(used))]!r:.80}; name the images that the bank was made from",
@@ -86,7 +87,7 @@ def show(
             pictures,
             "standard input" if vokens == "-" else Path(vokens).name,
             more=more,
-            credit=report.credit(images),
+            credit=page.credit(images),
         )
         _write(targets[output], html)
         note(f"{output}: {amount(len(sentences), 'sentence')}, {len(html) / 1e6:.1f} MB" + _rest(more))

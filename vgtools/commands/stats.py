@@ -13,7 +13,7 @@ from vgtools import io
 from vgtools.commands.options import Limit, Offline, Quiet, choice
 from vgtools.errors import amount
 
-_Show = Callable[[Sequence[dict[str, Any]]], None]
+_Show = Callable[[Sequence[dict[str, Any]]], Any]
 
 
 def stats(
@@ -126,7 +126,9 @@ def stats(
     if table and voken_files:
         raise typer.BadParameter("is the table of corpora; ask for --vokens by itself", param_hint="--table")
     from vgtools import ngrams
-    from vgtools import stats as s
+    from vgtools.analysis import corpora as s
+    from vgtools.reports import tables
+    from vgtools.systems import vokenization_reported
     from vgtools.text import load_stop_words
 
     sources = [str(n) for n in (*names, *voken_files, reference, captions, stop_words) if n not in (None, "-")]
@@ -134,14 +136,14 @@ def stats(
     terminal = sys.stdout is not None and sys.stdout.isatty()
     out = io.open_stream("-")
     if tokenizer == "words":
-        types: ngrams.Types = ngrams.Words()
+        types: ngrams.Vocabulary = ngrams.Words()
     else:
         from vgtools.checkpoint import load_tokenizer
 
         types = ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)
     met, printed = io.TextStats(), list[tuple[_Show, list[dict[str, Any]]]]()
     with io.Progress("stats", "tokens", quiet=quiet) as bar:
-        survey = s.Survey(
+        survey = s.CorpusStats(
             types,
             load_stop_words(stop_words),
             reference,
@@ -156,10 +158,10 @@ def stats(
             stats=met,
             progress=bar,
         )
-        rows = chain(map(survey.record, names), s.reported() if reported and names else [])
+        rows = chain(map(survey.record, names), vokenization_reported.corpora() if reported and names else [])
         parts: list[tuple[_Show, Iterable[dict[str, Any]]]] = [
-            (s.print_types, survey.grounded_types(names)) if grounded_types else (s.print_corpora, rows),
-            (s.print_diversity, (s.diversity(name, bar, memory << 20, limit) for name in voken_files)),
+            (tables.types_table, survey.grounded_types(names)) if grounded_types else (tables.corpora_table, rows),
+            (tables.diversity_table, (s.diversity(name, bar, memory << 20, limit) for name in voken_files)),
         ]
         for show, records in parts:
             printed.append((show, []))
@@ -169,11 +171,13 @@ def stats(
                     out.write(io.dumps(record))
                     out.flush()
     if table:
-        out.write(s.markdown(*s.corpora_table(printed[0][1])).encode())
+        out.write(tables.markdown(tables.corpora_table(printed[0][1])).encode())
     for show, shown in printed if terminal and not table else ():
         if shown:
-            show(shown)
+            tables.print_table(show(shown))
     if target is not None:
-        io.atomic_write(target, s.plot(printed[0][1]))
+        from vgtools.reports.figures import corpora_figure
+
+        io.atomic_write(target, corpora_figure(printed[0][1]).svg())
     if met.replaced and not quiet:
         print(f"vg stats: {amount(met.replaced, 'line')} had bytes that are not UTF-8, replaced", file=sys.stderr)

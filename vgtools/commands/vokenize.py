@@ -114,7 +114,7 @@ def vokenize(
             return
         lines = io.read_windows(text, min(64, window), out.state, limit)
         agreed: float | None = None
-        found = system.vokenize(system.grow(lines, max(1, window // k)), worker, system.sentences_of(text))  # flat memory
+        found = system.vokenize(system.grow(lines, max(1, window // k)), worker)  # flat memory
         with contextlib.closing(found) as steps:  # its threads end here, whatever happens
             for step, done in steps:
                 if dtype != "float32" and agreed is None:
@@ -172,7 +172,7 @@ def _term_frequency(
             return
         worker = TermFrequency(tokenizer, bank.ids, captions, gamma, seed)
         lines = io.read_windows(text, window, out.state, limit)
-        for step, done in system.vokenize(lines, worker, system.sentences_of(text)):
+        for step, done in system.vokenize(lines, worker):
             out.write(done.rows(), done.tokens.ids)
             out.commit(step.digest)
             bar.advance(len(done.tokens.ids))

@@ -27,10 +27,10 @@ from vgtools.io import DataError, Progress, read_json, read_jsonl
 from vgtools.nn import TextSide
 from vgtools.parses import Parse, Parser
 from vgtools.prepare import Tally
-from vgtools.probe_report import WORD, Example, make_groups
 from vgtools.regions import Regions, RegionSet, backbone_of, box_fault, clip, iou
+from vgtools.systems.attention_probes_examples import Example, make_groups
 from vgtools.systems.attention_scores import ENTITY, Cell, Key, Scores, records
-from vgtools.text import Tokens, row_starts, tokenize
+from vgtools.text import WORD, Tokens, row_starts, tokenize
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from vgtools.checkpoint import special_ids
-from vgtools.io import DataError, Progress, read_jsonl
+from vgtools.io import DataError, Progress, read_jsonl, read_texts
 from vgtools.parses import Parse, Parser, stanford
-from vgtools.stats import read_sentences
 from vgtools.systems.attention_probes import JointEncoder, check_finite, covering, in_halves, make_batch
 from vgtools.systems.attention_scores import Cell, Key, Scores, chosen, head_name, percent
 from vgtools.text import Tokens, row_starts, tokenize
@@ -77,7 +76,7 @@ class Texts:
             rows = (row for _, row in read_jsonl(self.path, {"text": str, "split": str}))
             texts = (Text(row["text"], self.sides[row["split"]]) for row in rows if row["split"] in self.sides)
         else:
-            texts = (Text(text, self._side(text)) for text in read_sentences(self.path))
+            texts = (Text(text, self._side(text)) for text in read_texts(self.path))
         return islice(texts, self.limit)
 
     def _side(self, text: str) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from vgtools.checkpoint import Encoder, check_same, load_encoder, tokenizer_fingerprint
-from vgtools.io import DataError, Exit, Window, parse_json, require
+from vgtools.io import DataError, Exit, Window
 from vgtools.nn import Hidden, PackedEncoder
 from vgtools.retrieval import Index, check_embeddings
 from vgtools.systems.vokenization import TokenImageMatcher, load_matcher
@@ -201,24 +201,22 @@ class Vokenizer:
 def vokenize(
     windows: Iterable[Window],
     vokenizer: Vokenizer | Any,
-    texts_of: Callable[[Window], Sequence[str]] = lambda window: window.lines,
 ) -> Generator[tuple[Window, Vokens], None, None]:
     """Yield each window with its vokens, in order; the next ones are read, tokenised and computed meanwhile.
 
     Args:
         windows: of input lines.
         vokenizer: does the work; a `TermFrequency` does, too.
-        texts_of: takes the sentences out of a window, one a line.
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
     """
-    texts, host, device = texts_of, ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    host, device = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
     pending = deque[tuple[Window, Future[Vokens]]]()
     depth = 0  # the first window is given out before more is read: somebody may be waiting for it
 
     def prepare(window: Window) -> tuple[Sequence[str], Tokens]:
-        lines = texts(window)
-        return lines, vokenizer.tokenize(lines)
+        texts = window.texts()
+        return texts, vokenizer.tokenize(texts)
 
     def compute(prepared: Future[tuple[Sequence[str], Tokens]]) -> Vokens:
         return vokenizer(*prepared.result())
@@ -262,22 +260,6 @@ def grow(windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW) -> It
             behind, joined, wanted = behind + len(joined.lines), None, min(4 * wanted, size)
     if joined is not None:
         yield joined
-
-
-def sentences_of(path: str) -> Callable[[Window], Sequence[str]]:
-    """Return how a window of the file becomes sentences: `.jsonl` holds them as "text", anything else is one a line."""
-    if not path.removesuffix(".gz").removesuffix(".zst").endswith(".jsonl"):
-        return lambda window: window.lines
-
-    def texts(window: Window) -> list[str]:
-        rows = (parse_json(line, path, number) for number, line in enumerate(window.lines, window.first))
-        found = list[str]()
-        for number, row in enumerate(rows, window.first):
-            require(row, {"text": str}, path, number)
-            found.append(row["text"])
-        return found
-
-    return texts
 
 
 def run_of(index: Index) -> str:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import re
-from collections.abc import Callable
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 from rich.console import Console
 
-from vgtools import report
+from tests.tiny_report import check_policy
 from vgtools.io import DataError, Exit
-from vgtools.report import Bank, Pictures, Place, Sentence, Token
+from vgtools.reports import vokens
+from vgtools.reports.page import ImageFile
+from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
 
 RED, GREEN, BLUE = (220, 30, 30), (20, 180, 40), (30, 60, 210)
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'><script>window.pwned=1</script><circle r='4'/></svg>"
@@ -45,10 +45,10 @@ def sentence(text: str, vokens: list[int], scores: list[float] | None = None, li
 @pytest.fixture
 def pictures(tmp_path: Path) -> Pictures:
     """Return a bank of a red, a green and a blue picture, a drawing, and one whose file is not there."""
-    places = {n: Place(solid(tmp_path / f"{n}.png", c)) for n, c in (("red", RED), ("green", GREEN), ("blue", BLUE))}
+    places = {n: ImageFile(solid(tmp_path / f"{n}.png", c)) for n, c in (("red", RED), ("green", GREEN), ("blue", BLUE))}
     (tmp_path / "d.svg").write_text(SVG)
-    places["drawn"] = Place(solid(tmp_path / "drawn.png", RED), tmp_path / "d.svg", "a circle, round")
-    places["lost"] = Place(tmp_path / "lost.png")
+    places["drawn"] = ImageFile(solid(tmp_path / "drawn.png", RED), tmp_path / "d.svg", "a circle, round")
+    places["lost"] = ImageFile(tmp_path / "lost.png")
     return Pictures(Bank(["red", "green", "blue", "drawn", "lost"]), places)
 
 
@@ -68,7 +68,7 @@ def write(path: Path, *rows: dict[str, Any] | str) -> Path:
 
 def test_rows_are_read_with_one_voken_or_several_a_token(tmp_path: Path) -> None:
     path = write(tmp_path / "v.jsonl", row("a b", [2, -1], [0.25, 0]), row("a", [[1, 0]], [[0.5, 0.25]]), row("", []))
-    first, second, third = report.read_sentences(path, 3)
+    first, second, third = vokens.read_sentences(path, 3)
     assert first == Sentence(1, "a b", (Token(0, 1, (2,), (0.25,)), Token(2, 3, (-1,), (0,))))
     assert (first.tokens[0].voken, first.tokens[0].score, first.tokens[1].score) == (2, 0.25, None)
     assert second.tokens == (Token(0, 1, (1, 0), (0.5, 0.25)),)
@@ -77,7 +77,7 @@ def test_rows_are_read_with_one_voken_or_several_a_token(tmp_path: Path) -> None
 
 def test_rows_without_scores_can_be_shown(tmp_path: Path) -> None:
     bare = {"text": "a b", "spans": [[0, 1], [2, 3]], "vokens": [0, 1]}
-    (found,) = report.read_sentences(write(tmp_path / "v.jsonl", bare), 2)
+    (found,) = vokens.read_sentences(write(tmp_path / "v.jsonl", bare), 2)
     assert found.tokens == (Token(0, 1, (0,), (None,)), Token(2, 3, (1,), (None,)))
 
 
@@ -97,87 +97,31 @@ def test_rows_without_scores_can_be_shown(tmp_path: Path) -> None:
 def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, bad: Any, said: str) -> None:
     path = write(tmp_path / "v.jsonl", row("a", [0]), bad)
     with pytest.raises(DataError) as caught:
-        list(report.read_sentences(path, 3))
+        list(vokens.read_sentences(path, 3))
     assert str(caught.value).startswith(f"{path}:2: ")
     assert said in str(caught.value)
 
 
 def test_packed_vokens_are_refused() -> None:
     with pytest.raises(DataError, match="hold no text") as caught:
-        next(report.read_sentences("v.npy"))
+        next(vokens.read_sentences("v.npy"))
     assert caught.value.code == Exit.USAGE
 
 
 def test_take_reads_no_further_than_asked_and_says_whether_there_is_more(tmp_path: Path) -> None:
     path = write(tmp_path / "v.jsonl", row("a", [0]), row("b", [0]), "{torn")
-    assert [len(report.take(report.read_sentences(path), n)[0]) for n in (1, 2)] == [1, 2]
-    assert report.take(report.read_sentences(path), 2)[1] is True
+    assert [len(vokens.take(vokens.read_sentences(path), n)[0]) for n in (1, 2)] == [1, 2]
+    assert vokens.take(vokens.read_sentences(path), 2)[1] is True
     whole = write(tmp_path / "w.jsonl", row("a", [0]), row("b", [0]))
-    assert report.take(report.read_sentences(whole), 2)[1] is False
-    assert report.take(report.read_sentences(whole), None)[1] is False
+    assert vokens.take(vokens.read_sentences(whole), 2)[1] is False
+    assert vokens.take(vokens.read_sentences(whole), None)[1] is False
 
 
 # -------------------------------------------------------------------------------------------------------- bank, pictures
 
 
-def test_pictures_are_found_by_the_rows_that_are_asked_for(tmp_path: Path) -> None:
-    rows = [
-        {"image": "a", "path": "p/a.png", "svg": "a.svg", "names": ["cat", "tom"]},
-        {"image": "b", "path": "/x/b.png"},
-        {"image": "c", "path": "c.png"},
-    ]
-    source = write(tmp_path / "images.jsonl", *rows)
-    assert report.locate(source, ["a", "b", "nowhere"]) == {
-        "a": Place(tmp_path / "p/a.png", tmp_path / "a.svg", "cat, tom"),
-        "b": Place(Path("/x/b.png")),
-    }
-
-
-def test_an_image_listed_twice_is_an_error_with_both_lines(tmp_path: Path) -> None:
-    source = write(
-        tmp_path / "images.jsonl", {"image": "a", "path": "1"}, {"image": "b", "path": "2"}, {"image": "a", "path": "3"}
-    )
-    with pytest.raises(DataError, match=r"images\.jsonl:3: the image 'a' stands on line 1 already"):
-        report.locate(source, ["a"])
-    assert set(report.locate(source, ["b"])) == {"b"}
-
-
-def test_a_directory_gives_what_lies_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "in" / "deep").mkdir(parents=True)
-    for name in ("in/a.png", "in/deep/b.png", "out.png"):
-        solid(tmp_path / name, RED)
-    found = report.locate(tmp_path / "in", ["a.png", "deep/b.png", "../out.png", str(tmp_path / "out.png"), "deep"])
-    assert set(found) == {"a.png", "deep/b.png"}
-
-
 def edge(image: Image.Image) -> tuple[int, int]:
     return max(image.size), min(image.size)
-
-
-@pytest.mark.parametrize(
-    ("make", "pixel"),
-    [
-        (lambda: Image.new("RGBA", (40, 40), (255, 0, 0, 0)), (255, 255, 255)),  # transparent red is white
-        (lambda: Image.fromarray(np.full((40, 40), 0x8040, np.uint16)), (0x80, 0x80, 0x80)),  # 16 bits keep the high byte
-        (lambda: Image.new("L", (40, 40), 77), (77, 77, 77)),
-        (lambda: Image.new("P", (40, 40), 0), (0, 0, 0)),
-    ],
-)
-def test_thumbnails_have_the_pixels_that_are_meant(make: Callable[[], Image.Image], pixel: tuple[int, int, int]) -> None:
-    stored = BytesIO()
-    make().save(stored, "PNG")
-    assert report.thumbnail(stored.getvalue(), 16).getpixel((8, 8)) == pixel
-
-
-def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
-    stored, exif = BytesIO(), Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
-    wide = Image.new("RGB", (400, 200), RED)
-    wide.paste(BLUE, (0, 0, 200, 200))
-    wide.save(stored, "JPEG", exif=exif, quality=95)
-    small = report.thumbnail(stored.getvalue(), 100)
-    assert small.size == (50, 100)
-    assert [max(range(3), key=small.getpixel((25, y)).__getitem__) for y in (20, 80)] == [2, 0]
 
 
 def test_a_drawing_goes_in_as_it_is_and_a_photo_as_a_small_thumbnail(pictures: Pictures) -> None:
@@ -213,7 +157,7 @@ def test_what_cannot_be_shown_is_counted_with_its_reason(pictures: Pictures, tmp
 
 def test_each_picture_is_in_the_page_once_however_often_it_is_used(pictures: Pictures) -> None:
     sentences = [sentence("a b c", [0, 0, 1], line=n) for n in range(1, 101)]
-    page = report.page(sentences, pictures, "v.jsonl").decode()
+    page = vokens.page(sentences, pictures, "v.jsonl").decode()
     assert page.count("data:image/webp") == 2
     assert page.count('<i class="pic p0"></i>') == 200 + 1  # and once among the most used
     assert len(page) < 120_000
@@ -221,8 +165,8 @@ def test_each_picture_is_in_the_page_once_however_often_it_is_used(pictures: Pic
 
 def test_rows_with_the_same_picture_share_it(pictures: Pictures) -> None:
     pictures.bank.ids.append("again")
-    places = {**pictures.places, "again": pictures.places["red"]}
-    page = report.page([sentence("a b", [0, 5])], Pictures(pictures.bank, places), "v").decode()
+    places = {**pictures.files, "again": pictures.files["red"]}
+    page = vokens.page([sentence("a b", [0, 5])], Pictures(pictures.bank, places), "v").decode()
     assert page.count("data:image/webp") == 1
     assert ".p0,.p5{background-image" in page
 
@@ -241,9 +185,9 @@ HOSTILE = [
 def test_texts_and_ids_are_escaped_everywhere(pictures: Pictures, tmp_path: Path) -> None:
     text = " ".join(HOSTILE)
     ids = [f"{bad}.png" for bad in HOSTILE]
-    places = {i: Place(tmp_path / "red.png", None, i) for i in ids}
+    places = {i: ImageFile(tmp_path / "red.png", None, i) for i in ids}
     found = sentence(text, list(range(len(HOSTILE))) + [0] * (len(text.split()) - len(HOSTILE)))
-    page = report.page([found], Pictures(Bank(ids, {"vg": "1", "matcher": {"run": HOSTILE[0]}}), places), HOSTILE[0]).decode()
+    page = vokens.page([found], Pictures(Bank(ids, {"vg": "1", "matcher": {"run": HOSTILE[0]}}), places), HOSTILE[0]).decode()
     assert len(re.findall(r"<script", page)) == 2  # the data and our own
     assert "49" not in page.partition("<body>")[2].partition("<script>")[0]
     assert "{{7*7}}" in page
@@ -256,47 +200,34 @@ def test_texts_and_ids_are_escaped_everywhere(pictures: Pictures, tmp_path: Path
 
 
 def test_the_policy_names_exactly_what_the_page_holds_and_nothing_outside(pictures: Pictures) -> None:
-    page = report.page([sentence("a", [0])], pictures, "v").decode()
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
-    assert policy is not None
-    rules = dict(rule.split(" ", 1) for rule in html.unescape(policy[1]).split("; "))
-    assert rules["default-src"] == "'none'"
-    assert rules["img-src"] == "data:"
-
-    def digests(tag: str) -> list[str]:
-        bodies = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
-        return [f"'sha256-{base64.b64encode(hashlib.sha256(b.encode()).digest()).decode()}'" for b in bodies]
-
-    assert rules["style-src"].split() == digests("style")
-    assert rules["script-src"].split() == digests("script")
-    assert not re.search(r'(src|href)="(?!#|data:)|@import|url\((?!data:)|https?://', page)
+    check_policy(vokens.page([sentence("a", [0])], pictures, "v").decode())
 
 
 def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: Pictures) -> None:
     text = "un-do  it."
     tokens = [(0, 2, 0, 0.1), (3, 5, 1, 0.6), (7, 9, 2, 1.1), (9, 10, -1, 0.0)]
     found = Sentence(7, text, tuple(Token(s, e, (v,), (x,)) for s, e, v, x in tokens))
-    parts = report._parts(found, pictures.bank, {0: "p0", 1: "p1", 2: "p2"}, 0.1, 1.1)
+    parts = vokens._parts(found, pictures.bank, {0: "p0", 1: "p1", 2: "p2"}, 0.1, 1.1)
     shape = [p["gap"] if "gap" in p else (p["text"], p["word"], p["flags"], p.get("bar")) for p in parts]
     assert shape == [("un", "un-do", "", 0), "-", ("do", "un-do", "", 5), "  ", ("it", "it", "", 10), (".", ".", "", None)]
     pieces = Sentence(1, "abcd", tuple(Token(s, e, (0,), (0.5,)) for s, e in ((0, 2), (2, 3), (2, 4))))
-    flags = [p["flags"] for p in report._parts(pieces, pictures.bank, {0: "p0"}, 0, 1)]
+    flags = [p["flags"] for p in vokens._parts(pieces, pictures.bank, {0: "p0"}, 0, 1)]
     assert flags == [" joins", " joined joins", " joined"]  # byte pieces of one character overlap
 
 
 def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: Pictures) -> None:
-    assert "There is no sentence here." in report.page([], pictures, "v").decode()
-    page = report.page([Sentence(1, "", ()), sentence("\u2003 a", [-1], line=2)], pictures, "v", more=True).decode()
+    assert "There is no sentence here." in vokens.page([], pictures, "v").decode()
+    page = vokens.page([Sentence(1, "", ()), sentence("\u2003 a", [-1], line=2)], pictures, "v", more=True).decode()
     assert "an empty line" in page
-    assert "2 sentences, 1 token, 0 pictures, 1 token without. The file goes on" in page
+    assert "2 sentences, 1 token, 0 pictures, 1 token without. The file continues" in page
     assert 'id="s2"' in page
 
 
 def test_the_page_says_what_made_it(pictures: Pictures) -> None:
     facts = {"vg": "1", "matcher": {"run": "runs/m", "fingerprint": "0123456789abcdef"}, "backbone": {"ref": "net"}, "dim": 64}
-    page = report.page(
+    page = vokens.page(
         [sentence("a b", [0, 3], [0.25, 0.75])],
-        Pictures(Bank(pictures.bank.ids, facts), pictures.places),
+        Pictures(Bank(pictures.bank.ids, facts), pictures.files),
         "v",
         credit="Pictures: someone",
     ).decode()
@@ -314,7 +245,7 @@ def test_the_page_says_what_made_it(pictures: Pictures) -> None:
 
 def test_the_same_rows_give_the_same_bytes(pictures: Pictures) -> None:
     rows = [sentence("a b c", [2, 0, 1])]
-    assert report.page(rows, pictures, "v") == report.page(rows, pictures, "v")
+    assert vokens.page(rows, pictures, "v") == vokens.page(rows, pictures, "v")
 
 
 # ----------------------------------------------------------------------------------------------------------------- sheet
@@ -325,7 +256,7 @@ def near(pixel: Any, colour: tuple[int, int, int]) -> bool:
 
 
 def test_a_sheet_has_each_picture_above_its_token(pictures: Pictures) -> None:
-    png, lacking = report.sheet([sentence("one two three", [0, -1, 2])], pictures)
+    png, lacking = vokens.sheet([sentence("one two three", [0, -1, 2])], pictures)
     image = Image.open(BytesIO(png))
     assert lacking == []
     assert image.width == 1600
@@ -342,8 +273,8 @@ def test_a_sheet_has_each_picture_above_its_token(pictures: Pictures) -> None:
 
 
 def test_a_sheet_wraps_and_marks_what_is_missing(pictures: Pictures) -> None:
-    one, _ = report.sheet([sentence("w " * 11, [1] * 11)], pictures)
-    two, _ = report.sheet([sentence("w " * 12, [1] * 11 + [4])], pictures)
+    one, _ = vokens.sheet([sentence("w " * 11, [1] * 11)], pictures)
+    two, _ = vokens.sheet([sentence("w " * 12, [1] * 11 + [4])], pictures)
     heights = [Image.open(BytesIO(x)).height for x in (one, two)]
     assert heights[1] - heights[0] == 120 + 22 + 34
     image = Image.open(BytesIO(two))
@@ -352,30 +283,13 @@ def test_a_sheet_wraps_and_marks_what_is_missing(pictures: Pictures) -> None:
 
 
 def test_a_sheet_says_which_characters_its_font_lacks(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_SYSTEM_FONTS", ("no-such-font.ttf",))
-    _, lacking = report.sheet([sentence("café 漢字 naïve", [0, 1, 2])], pictures)
+    monkeypatch.setattr(vokens, "fonts", lambda size: (ImageFont.load_default(size),))
+    _, lacking = vokens.sheet([sentence("café 漢字 naïve", [0, 1, 2])], pictures)
     assert lacking == ["é", "ï", "字", "漢"]
 
 
-class StubFont:
-    def __init__(self, glyphs: str) -> None:
-        self.glyphs = glyphs
-
-    def getmask(self, char: str) -> bytes:
-        return char.encode() if char in self.glyphs else b"box"
-
-
-def test_a_text_is_written_in_the_first_font_that_has_its_glyphs() -> None:
-    latin, wide, half = StubFont("abc"), StubFont("abc漢字"), StubFont("漢")
-    pick = report._font_for
-    assert pick("a b", [latin, wide]) is latin
-    assert pick("a漢", [latin, half, wide]) is wide
-    assert pick("漢字", [latin, half]) is half
-    assert report._lacks("漢 字a", half) == {"字", "a"}
-
-
 def test_a_sheet_breaks_titles_and_cuts_captions_that_are_too_long(pictures: Pictures) -> None:
-    png, _ = report.sheet([sentence("x" * 3000, [0])], pictures)
+    png, _ = vokens.sheet([sentence("x" * 3000, [0])], pictures)
     image = Image.open(BytesIO(png))
     assert image.width == 1600
     assert image.height > 20 * 30
@@ -384,7 +298,7 @@ def test_a_sheet_breaks_titles_and_cuts_captions_that_are_too_long(pictures: Pic
 
 def test_a_sheet_too_high_for_memory_is_refused_before_it_is_drawn(pictures: Pictures) -> None:
     with pytest.raises(DataError, match="a lower --limit"):
-        report.sheet([sentence("a", [0], line=n) for n in range(300)], pictures)
+        vokens.sheet([sentence("a", [0], line=n) for n in range(300)], pictures)
 
 
 # ----------------------------------------------------------------------------------------------------- terminal and pipe
@@ -392,16 +306,16 @@ def test_a_sheet_too_high_for_memory_is_refused_before_it_is_drawn(pictures: Pic
 
 def test_lines_for_a_pipe() -> None:
     found = Sentence(3, "a\tb \x1b[31m", (Token(0, 3, (1, 0), (0.5, 0.25)), Token(4, 9, (-1,), (0.0,))))
-    assert report.tsv(found, ["x", "y\u202e"]) == (
+    assert vokens.tsv(found, ["x", "y\u202e"]) == (
         "3\ta\\tb\t0\t3\t1\t1\ty\\u202e\t0.5000\n3\ta\\tb\t0\t3\t2\t0\tx\t0.2500\n3\t\\x1b[31m\t4\t9\t1\t-1\t-\t-\n"
     )
-    assert report.tsv(found, None).splitlines()[0] == "3\ta\\tb\t0\t3\t1\t1\t-\t0.5000"
-    assert report.tsv(Sentence(1, "", ()), None) == ""
+    assert vokens.tsv(found, None).splitlines()[0] == "3\ta\\tb\t0\t3\t1\t1\t-\t0.5000"
+    assert vokens.tsv(Sentence(1, "", ()), None) == ""
 
 
 def shown(found: Sentence, ids: list[str] | None, width: int = 60, **options: Any) -> str:
     out = StringIO()
-    report.table(found, ids, Console(file=out, width=width, markup=False, highlight=False, emoji=False, **options))
+    vokens.table(found, ids, Console(file=out, width=width, markup=False, highlight=False, emoji=False, **options))
     return out.getvalue()
 
 

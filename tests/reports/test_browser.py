@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests import cdp
-from vgtools import report
-from vgtools.report import Bank, Pictures, Place, Sentence, Token
+from tests.reports import cdp
+from vgtools.reports import vokens
+from vgtools.reports.page import ImageFile
+from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
 
 pytestmark = [
     pytest.mark.browser,
@@ -58,16 +59,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "d.svg").write_text(SVG)
     sky = folder / "sky.png"
     places = {
-        ids[0]: Place(sky, None, "the sky, <b>blue</b>"),
-        ids[1]: Place(folder / "grass.png"),
-        ids[2]: Place(folder / "d.svg"),
-        ids[4]: Place(sky, None, ATTACKS[0]),
-        ids[5]: Place(folder / "grass.png", None, ATTACKS[4]),
+        ids[0]: ImageFile(sky, None, "the sky, <b>blue</b>"),
+        ids[1]: ImageFile(folder / "grass.png"),
+        ids[2]: ImageFile(folder / "d.svg"),
+        ids[4]: ImageFile(sky, None, ATTACKS[0]),
+        ids[5]: ImageFile(folder / "grass.png", None, ATTACKS[4]),
     }
     rows = [sentence(line, text, len(ids)) for line, text in enumerate(TEXTS, 1)]
     bank = Bank(ids, {"vg": "1", "matcher": {"run": ATTACKS[0], "fingerprint": ATTACKS[2]}})
     target = folder / f"{ATTACKS[0].replace('/', '')}#?.html"
-    target.write_bytes(report.page(rows, Pictures(bank, places), ATTACKS[5], credit=ATTACKS[1]))
+    target.write_bytes(vokens.page(rows, Pictures(bank, places), ATTACKS[5], credit=ATTACKS[1]))
     return target
 
 

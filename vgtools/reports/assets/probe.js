@@ -1,12 +1,5 @@
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const node = (name, look, text) => {
-    const made = document.createElement(name);
-    if (look) made.className = look;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
   const percent = value => (value / 10).toFixed(value >= 100 ? 0 : 1);
   const step = value => "a" + Math.round(10 * Math.sqrt(value / 1000));
   const most = values => values.reduce((best, value, at) => value > values[best] ? at : best, 0);

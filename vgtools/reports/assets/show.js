@@ -1,14 +1,7 @@
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const [find, score, from, said, card, nothing] = ["find", "score", "from", "said", "card", "nothing"].map(id => document.getElementById(id));
   const fixed = value => Number(value).toFixed(data.digits);
-  const node = (name, look, text) => {
-    const made = document.createElement(name);
-    if (look) made.className = look;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
   const look = row => "pic " + data.pictures[row].look;
 
   // What can be found and dimmed is read off the page once.

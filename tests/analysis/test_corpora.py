@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from vgtools import stats
-from vgtools.io import DataError, TextStats
+from vgtools.analysis.corpora import CorpusStats, Grounding, content_types, diversity
+from vgtools.io import DataError
 from vgtools.ngrams import Words, count
-from vgtools.stats import Grounding, Survey, content_types, diversity, plot, read_sentences, reported
 from vgtools.vokens import VokenWriter
 
 
@@ -33,7 +31,7 @@ def wiki(tmp_path: Path) -> str:
 
 
 def test_a_record_by_hand(captions: str, wiki: str) -> None:
-    survey = Survey(Words(), None, wiki, captions, above=1, keep=[captions])
+    survey = CorpusStats(Words(), None, wiki, captions, above=1, keep=[captions])
     # Grounded: dog 3, cat 2; "the" 4 is a stop word, "." 2 has no letter, wow 1 is too rare.
     record = survey.record(wiki)
     assert record == {
@@ -64,22 +62,22 @@ def test_a_record_by_hand(captions: str, wiki: str) -> None:
 
 def test_stop_words_and_punctuation_by_flag(captions: str, wiki: str) -> None:
     # Content tokens of wiki: dog mammal cats dogs cat dog.
-    assert Survey(Words(), None, None, captions, above=1, content_only=True).record(wiki)["grounding_ratio"] == 3 / 6
+    assert CorpusStats(Words(), None, None, captions, above=1, content_only=True).record(wiki)["grounding_ratio"] == 3 / 6
     # With punctuation "." is grounded, too: twice in either.
-    assert Survey(Words(), None, None, captions, above=1, punctuation=True).record(wiki)["grounding_ratio"] == 5 / 14
-    assert Survey(Words(), frozenset({"dog"}), None, captions, above=1).grounded_types() == [
+    assert CorpusStats(Words(), None, None, captions, above=1, punctuation=True).record(wiki)["grounding_ratio"] == 5 / 14
+    assert CorpusStats(Words(), frozenset({"dog"}), None, captions, above=1).grounded_types() == [
         {"type": "the", "count": 4},
         {"type": "cat", "count": 2},
     ]
 
 
 def test_more_often_than_means_more(captions: str) -> None:
-    types = [r["type"] for r in Survey(Words(), None, None, captions, above=2).grounded_types()]
+    types = [r["type"] for r in CorpusStats(Words(), None, None, captions, above=2).grounded_types()]
     assert types == ["dog"]
 
 
 def test_grounded_types_with_their_counts_elsewhere(captions: str, wiki: str) -> None:
-    assert Survey(Words(), None, None, captions, above=1).grounded_types([wiki]) == [
+    assert CorpusStats(Words(), None, None, captions, above=1).grounded_types([wiki]) == [
         {"type": "dog", "count": 3, "in": {wiki: 2}},
         {"type": "cat", "count": 2, "in": {wiki: 1}},
     ]
@@ -89,40 +87,40 @@ def test_the_order_of_corpora_changes_nothing(captions: str, wiki: str, tmp_path
     third = tmp_path / "third.txt"
     third.write_text("unheard words of cat and dog\n")
     names = [captions, wiki, str(third)]
-    records = [{n: Survey(Words(), None, wiki, captions, above=1, keep=names, content_only=True).record(n) for n in names}]
+    records = [{n: CorpusStats(Words(), None, wiki, captions, above=1, keep=names, content_only=True).record(n) for n in names}]
     for order in (names, names[::-1]):
-        survey = Survey(Words(), None, wiki, captions, above=1, keep=order, content_only=True)
+        survey = CorpusStats(Words(), None, wiki, captions, above=1, keep=order, content_only=True)
         records.append({name: survey.record(name) for name in order})
     assert records[0] == records[1] == records[2]
 
 
 def test_limit_takes_the_first_lines(wiki: str) -> None:
-    assert Survey(Words(), limit=1).record(wiki)["tokens"] == 6
+    assert CorpusStats(Words(), limit=1).record(wiki)["tokens"] == 6
 
 
 def test_an_empty_corpus_has_no_ratios(captions: str, wiki: str, tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n")
-    record = Survey(Words(), None, wiki, captions, above=1).record(str(empty))
+    record = CorpusStats(Words(), None, wiki, captions, above=1).record(str(empty))
     assert (record["tokens"], record["sentences"], record["empty_lines"]) == (0, 0, 2)
     assert [record[k] for k in ("tokens_per_sentence", "jsd_1", "jsd_2", "grounding_ratio")] == [None] * 4
     with pytest.raises(DataError, match="holds no token"):
-        Survey(Words(), reference=str(empty))
+        CorpusStats(Words(), reference=str(empty))
     with pytest.raises(DataError, match="holds no token"):
-        Survey(Words(), captions=str(empty))
+        CorpusStats(Words(), captions=str(empty))
 
 
 def test_a_corpus_of_single_words_has_no_2_grams(wiki: str, tmp_path: Path) -> None:
     single = tmp_path / "single.txt"
     single.write_text("dog\ncat\n")
-    record = Survey(Words(), reference=wiki).record(str(single))
+    record = CorpusStats(Words(), reference=wiki).record(str(single))
     assert record["jsd_2"] is None
     assert 0 < record["jsd_1"] < 1
 
 
 def test_captions_that_ground_nothing_are_refused(captions: str) -> None:
     with pytest.raises(DataError, match=r"more than 100 times.*--grounded-above"):
-        Survey(Words(), captions=captions)
+        CorpusStats(Words(), captions=captions)
 
 
 def test_content_of_word_pieces() -> None:
@@ -139,18 +137,6 @@ def test_the_ratio_of_one_text() -> None:
     assert grounding.ratio(found.unigrams, content) == 1 / 6
     assert grounding.ratio(found.unigrams, content, content_only=True) == 1 / 3
     assert grounding.ratio(np.zeros(0, np.int64), content) is None
-
-
-def test_reading_names_the_file_and_line(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"image": 1}\n')
-    with pytest.raises(DataError, match=r"x.jsonl:2: the key \"text\" is missing"):
-        list(read_sentences(str(tmp_path / "x.jsonl")))
-    with pytest.raises(DataError, match="is no text"):
-        read_sentences("packed.npy")
-    (tmp_path / "bad.txt").write_bytes(b"a\xff b\nc\r\n")
-    met = TextStats()
-    assert list(read_sentences(str(tmp_path / "bad.txt"), met)) == ["a\ufffd b", "c"]
-    assert (met.lines, met.replaced) == (2, 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------- vokens
@@ -206,39 +192,3 @@ def test_diversity_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "v.jsonl").write_text("")
     found = diversity(str(tmp_path / "v.jsonl"))
     assert (found["tokens"], found["images_covered"], found["images_effective"], found["types"]) == (0, 0, 0.0, 0)
-
-
-# ---------------------------------------------------------------------------------------------------------------- output
-
-
-def test_the_plot_draws_each_value_and_escapes_names() -> None:
-    measured = {"corpus": "<b>&.txt", "tokenizer": "words", "tokens": 1200, "sentences": 100, "vocabulary": 50,
-                "tokens_per_sentence": 12.0, "reference": "r.txt", "jsd_base": 2, "jsd_1": 0.25, "jsd_2": None}  # fmt: skip
-    tree = ET.fromstring(plot([measured, *reported()]))
-    texts = ["".join(t.itertext()) for t in tree.iter("{http://www.w3.org/2000/svg}text")]
-    assert "<b>&.txt" in texts
-    assert {"1,200", "12.0", "0.250", "–", "54.8%"} <= set(texts)
-    assert texts.count("reported in the paper") == 6
-    assert any("base 2: 0 to 1 bit" in t for t in texts)
-    bars = [float(b.get("width", "0")) for b in tree.iter("{http://www.w3.org/2000/svg}rect") if b.get("class") == "bar"]
-    assert bars[1] == 130 * 0.25, "a divergence is drawn against 1"
-
-
-def test_the_plot_leaves_out_what_nobody_measured() -> None:
-    measured = {"corpus": "a.txt", "tokenizer": "words", "tokens": 1, "sentences": 1, "vocabulary": 0,
-                "tokens_per_sentence": 1.0}  # fmt: skip
-    text = plot([measured]).decode()
-    assert "JSD" not in text
-    assert "Vocabulary" in text
-
-
-def test_reported_rows_are_marked() -> None:
-    rows = {r["corpus"]: r for r in reported()}
-    assert len(rows) == 6
-    assert all(r["source"] == "reported in the paper" for r in rows.values())
-    assert (rows["Wiki103"]["jsd_1"], rows["Wiki103"]["grounding_ratio"]) == (0.01, 0.266)
-    assert stats.name_of(rows["MS COCO"]) == "MS COCO (reported in the paper)"
-
-
-def test_markdown_keeps_bars_inside_their_cell() -> None:
-    assert stats.markdown(["Run", "A"], [["x|y", "1"]], ["Note."]) == "| Run | A |\n|---|--:|\n| x\\|y | 1 |\n\nNote.\n"

@@ -1,0 +1,79 @@
+"""Image files, thumbnails, and text that cannot leave its place in a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vgtools.io import DataError
+from vgtools.reports import page
+from vgtools.reports.page import ImageFile
+
+RED, BLUE = (220, 30, 30), (30, 60, 210)
+
+
+def write(path: Path, *rows: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_pictures_are_found_by_the_rows_that_are_asked_for(tmp_path: Path) -> None:
+    rows = [
+        {"image": "a", "path": "p/a.png", "svg": "a.svg", "names": ["cat", "tom"]},
+        {"image": "b", "path": "/x/b.png"},
+        {"image": "c", "path": "c.png"},
+    ]
+    source = write(tmp_path / "images.jsonl", *rows)
+    assert page.locate(source, ["a", "b", "nowhere"]) == {
+        "a": ImageFile(tmp_path / "p/a.png", tmp_path / "a.svg", "cat, tom"),
+        "b": ImageFile(Path("/x/b.png")),
+    }
+
+
+def test_an_image_listed_twice_is_an_error_with_both_lines(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "images.jsonl", {"image": "a", "path": "1"}, {"image": "b", "path": "2"}, {"image": "a", "path": "3"}
+    )
+    with pytest.raises(DataError, match=r"images\.jsonl:3: duplicate image 'a' \(first on line 1\)"):
+        page.locate(source, ["a"])
+    assert set(page.locate(source, ["b"])) == {"b"}
+
+
+def test_a_directory_gives_what_lies_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for name in ("in/a.png", "in/deep/b.png", "out.png"):
+        Image.new("RGB", (300, 200), RED).save(tmp_path / name)
+    found = page.locate(tmp_path / "in", ["a.png", "deep/b.png", "../out.png", str(tmp_path / "out.png"), "deep"])
+    assert set(found) == {"a.png", "deep/b.png"}
+
+
+@pytest.mark.parametrize(
+    ("make", "pixel"),
+    [
+        (lambda: Image.new("RGBA", (40, 40), (255, 0, 0, 0)), (255, 255, 255)),  # transparent red is white
+        (lambda: Image.fromarray(np.full((40, 40), 0x8040, np.uint16)), (0x80, 0x80, 0x80)),  # 16 bits keep the high byte
+        (lambda: Image.new("L", (40, 40), 77), (77, 77, 77)),
+        (lambda: Image.new("P", (40, 40), 0), (0, 0, 0)),
+    ],
+)
+def test_thumbnails_have_the_pixels_that_are_meant(make: Callable[[], Image.Image], pixel: tuple[int, int, int]) -> None:
+    stored = BytesIO()
+    make().save(stored, "PNG")
+    assert page.thumbnail(stored.getvalue(), 16).getpixel((8, 8)) == pixel
+
+
+def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
+    stored, exif = BytesIO(), Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    wide = Image.new("RGB", (400, 200), RED)
+    wide.paste(BLUE, (0, 0, 200, 200))
+    wide.save(stored, "JPEG", exif=exif, quality=95)
+    small = page.thumbnail(stored.getvalue(), 100)
+    assert small.size == (50, 100)
+    assert [max(range(3), key=small.getpixel((25, y)).__getitem__) for y in (20, 80)] == [2, 0]

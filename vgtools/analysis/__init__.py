@@ -1,0 +1,1 @@
+"""Measurements of texts and vokens that no paper's system is needed for."""

@@ -1,0 +1,327 @@
+"""What corpora are made of, how visually grounded they are, and how diverse vokens are.
+
+Source: Tan & Bansal 2020 (Vokenization), section 2.3, Table 1, appendix A.2 and A.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from vgtools import io
+from vgtools.io import DataError
+from vgtools.ngrams import Array, Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
+from vgtools.text import load_stop_words
+from vgtools.vokens import parse_rows
+
+GROUNDED_ABOVE = 100  # a grounded type occurs more often than this in the captions (section 2.3)
+
+# ---------------------------------------------------------------------------------------- grounding
+
+
+def content_types(
+    names: Sequence[str],
+    stop_words: frozenset[str] | None = None,
+    punctuation: bool = False,
+) -> Array:
+    """Return which types have a letter or digit and are not stop words: (V,) bool.
+
+    A piece is compared without its space mark (`Ġthe`), not without its `##`: the paper counts
+    `##k` and `##l` as types.
+
+    Args:
+        names: what each id stands for.
+        stop_words: lower-case words; our own list if None.
+        punctuation: types without letter or digit are content, too.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 2.3, "after removing all stop words", which
+    leaves open whether punctuation marks remain. XDBERT's appendix D puts them among the stop
+    words.
+    """
+    stop = load_stop_words() if stop_words is None else stop_words
+    plain = (name.lstrip("Ġ▁").lower().replace("’", "'") for name in names)
+    content = ((punctuation or any(map(str.isalnum, name))) and name not in stop for name in plain)
+    return np.fromiter(content, bool, len(names))
+
+
+@dataclass(frozen=True)
+class Grounding:
+    """The visually grounded types, estimated from captions.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 2.3: more than 100 occurrences in MS COCO,
+    stop words removed.
+    """
+
+    counts: Array  # (V,) how often each type occurs in the captions
+    above: int = GROUNDED_ABOVE
+
+    def types(self, content: Array) -> Array:
+        """Return the ids of grounded types, the most frequent first.
+
+        Args:
+            content: (>= V,) what `content_types` says of all ids.
+        """
+        ids = np.flatnonzero((self.counts > self.above) & content[: len(self.counts)])
+        return ids[np.argsort(-self.counts[ids], kind="stable")]
+
+    def ratio(self, unigrams: Array, content: Array, content_only: bool = False) -> float | None:
+        """Return the share of a text's tokens whose type is grounded; None where it has no token.
+
+        Args:
+            unigrams: (W,) counts of the text by id.
+            content: (>= W,) what `content_types` says of all ids.
+            content_only: of the tokens without stop words and punctuation, as XDBERT's appendix D.
+
+        Source: section 2.3 (all tokens); XDBERT (Hsu et al. 2022), appendix D (without stop words).
+        """
+        ids = self.types(content)
+        hits = int(unigrams[ids[ids < len(unigrams)]].sum())
+        counted = unigrams[content[: len(unigrams)]] if content_only else unigrams
+        total = int(counted.sum())
+        return hits / total if total else None
+
+
+# ------------------------------------------------------------------------------------------ corpora
+
+
+class CorpusStats:
+    """Records of corpora against one reference and captions, each of which is counted once.
+
+    Args:
+        types: what a token is.
+        stop_words: lower-case words.
+        reference: corpus to measure the divergence from, or None.
+        captions: text that says which types are grounded, or None.
+        base: of the divergence, "2", "e" or "10".
+        above: a grounded type occurs more often than this in the captions.
+        content_only: ratio of tokens that are content, not of all.
+        punctuation: punctuation marks are content, too.
+        memory: bytes for the 2-gram counts of one corpus.
+        limit: lines of each text, or None.
+        keep: corpora that will be asked for.
+        stats: counts lines and replaced bytes.
+        progress: advances by tokens.
+
+    Raises:
+        DataError: a text cannot be read or holds no token, or captions ground nothing.
+    """
+
+    def __init__(
+        self,
+        types: Vocabulary,
+        stop_words: frozenset[str] | None = None,
+        reference: str | None = None,
+        captions: str | None = None,
+        *,
+        base: str = "2",
+        above: int = GROUNDED_ABOVE,
+        content_only: bool = False,
+        punctuation: bool = False,
+        memory: int = 1 << 30,
+        limit: int | None = None,
+        keep: Sequence[str] = (),
+        stats: io.TextStats | None = None,
+        progress: io.Progress | None = None,
+    ) -> None:
+        self.types = types
+        self.reference = reference
+        self.captions = captions
+        self.base = base
+        self._stop = load_stop_words() if stop_words is None else stop_words
+        self._content = np.zeros(0, bool)
+        self._content_only = content_only
+        self._punctuation = punctuation
+        self._memory = memory
+        self._limit = limit
+        self._stats = stats
+        self._progress = progress
+        self._kept = dict[str, Counts]()
+        paired = () if reference is None else (reference, *keep)
+        for name in dict.fromkeys(n for n in (captions, reference) if n is not None):
+            counts = self._kept[name] = self._count(name, pairs=name in paired)
+            if not counts.tokens:
+                raise DataError("holds no tokens", name)
+        self.grounding: Grounding | None = None
+        if captions is not None:
+            self.grounding = Grounding(self._kept[captions].unigrams, above)
+            if not len(self.grounding.types(self.content)):
+                raise DataError(
+                    f"no word but stop words occurs more than {above} times, so nothing would be "
+                    "grounded; name more captions or lower --grounded-above",
+                    captions,
+                )
+
+    @property
+    def content(self) -> Array:
+        """Which of the types met so far are content: (V,) bool."""
+        names = self.types.names()
+        if len(self._content) < len(names):
+            unknown = names[len(self._content) :]
+            content = content_types(unknown, self._stop, self._punctuation)
+            self._content = np.concatenate([self._content, content])
+        return self._content
+
+    def _count(self, name: str, pairs: bool) -> Counts:
+        sentences = islice(io.read_texts(name, self._stats), self._limit)
+        counter = PairCounts(self._memory) if pairs else None
+        return count(sentences, self.types, counter, self._progress)
+
+    def _counts(self, name: str, pairs: bool) -> Counts:
+        return self._kept.get(name) or self._count(name, pairs)
+
+    def record(self, name: str) -> dict[str, Any]:
+        """Return the row of Table 1 of one corpus; a measure that is undefined for it is None."""
+        counts = self._counts(name, pairs=self.reference is not None)
+        return {
+            "corpus": name,
+            "tokenizer": self.types.name,
+            "tokens": counts.tokens,
+            "sentences": counts.sentences,
+            "empty_lines": counts.empty,
+            "types": counts.types,
+            "vocabulary": counts.vocabulary,
+            "tokens_per_sentence": counts.tokens / counts.sentences if counts.sentences else None,
+            **self._divergence(counts),
+            **self._grounding(counts),
+        }
+
+    def _divergence(self, counts: Counts) -> dict[str, Any]:
+        if self.reference is None:
+            return {}
+        other = self._kept[self.reference]
+        assert counts.pairs is not None
+        assert other.pairs is not None
+        paired = counts.pairs.total and other.pairs.total
+        return {
+            "reference": self.reference,
+            "jsd_base": self.base if self.base == "e" else int(self.base),
+            "jsd_1": jsd(counts.unigrams, other.unigrams, self.base) if counts.tokens else None,
+            "jsd_2": jsd_pairs(counts.pairs, other.pairs, self.base) if paired else None,
+        }
+
+    def _grounding(self, counts: Counts) -> dict[str, Any]:
+        if self.grounding is None:
+            return {}
+        ratio = self.grounding.ratio(counts.unigrams, self.content, self._content_only)
+        return {
+            "captions": self.captions,
+            "grounded_above": self.grounding.above,
+            "grounded_types": len(self.grounding.types(self.content)),
+            "grounded_punctuation": self._punctuation,
+            "grounding_of": "content tokens" if self._content_only else "all tokens",
+            "grounding_ratio": ratio,
+        }
+
+    def grounded_types(self, corpora: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Return each grounded type with its counts in the captions and in each of the corpora.
+
+        The most frequent in the captions comes first.
+        """
+        assert self.grounding is not None, "needs captions"
+        counts = {name: self._counts(name, pairs=False).unigrams for name in corpora}
+        names = self.types.names()
+        rows = list[dict[str, Any]]()
+        for number in self.grounding.types(self.content).tolist():
+            row: dict[str, Any] = {
+                "type": names[number],
+                "count": int(self.grounding.counts[number]),
+            }
+            if corpora:
+                # A corpus that was counted before the others has no place for their types.
+                row["in"] = {name: int(c[number : number + 1].sum()) for name, c in counts.items()}
+            rows.append(row)
+        return rows
+
+
+# ---------------------------------------------------------------------------------- voken diversity
+
+
+def diversity(
+    path: str, progress: io.Progress | None = None, memory: int = 1 << 30, limit: int | None = None
+) -> dict[str, Any]:
+    """Return how many different images the tokens of voken rows got, in all and per token type.
+
+    A type is the lower-case text of a token's span, or its id in the packed form. Of k vokens per
+    token, the first counts.
+
+    Args:
+        path: voken rows (`.jsonl`, `-`, compressed) or packed `.npy`.
+        progress: advances by tokens.
+        memory: as of `PairCounts`.
+        limit: stop after this many rows.
+
+    Returns:
+        tokens, with_voken; images_covered; images_effective, e to the entropy of the images'
+        shares; types; and max, mean and (population) standard deviation of the number of images
+        per type.
+
+    Raises:
+        DataError: a row is not a voken row, or the file is damaged.
+    """
+    pairs = PairCounts(memory)
+    images = np.zeros(0, np.int64)
+    tokens = 0
+    for types, vokens in _packed(path, limit) if path.endswith(".npy") else _rows(path, limit):
+        tokens += len(vokens)
+        kept = vokens >= 0
+        pairs.add(types[kept], vokens[kept])
+        known, times = np.unique(vokens[kept], return_counts=True)
+        images = _grown(images, known)
+        images[known] += times
+        if progress is not None:
+            progress.advance(len(vokens))
+    per_type = np.zeros(0, np.int64)
+    for first, _, _ in pairs.blocks():
+        per_type = _grown(per_type, first)
+        np.add.at(per_type, first.astype(np.int64), 1)
+    per_type = per_type[per_type > 0]
+    shares = images[images > 0] / max(1, pairs.total)
+    entropy = -(shares * np.log(shares)).sum()
+    return {
+        "vokens": path,
+        "tokens": tokens,
+        "with_voken": pairs.total,
+        "images_covered": len(shares),
+        "images_effective": float(np.exp(entropy)) if len(shares) else 0.0,
+        "types": len(per_type),
+        "images_per_type": {
+            "max": int(per_type.max(initial=0)),
+            "mean": float(per_type.mean()) if len(per_type) else 0.0,
+            "std": float(per_type.std()) if len(per_type) else 0.0,
+        },
+    }
+
+
+def _grown(counts: Array, ids: Array) -> Array:
+    """Return counts with room for sorted ids."""
+    missing = int(ids[-1]) + 1 - len(counts) if len(ids) else 0
+    return np.pad(counts, (0, missing)) if missing > 0 else counts
+
+
+def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
+    """Yield token ids and vokens of a packed file, both int64."""
+    io.read_manifest(path, "vokens")
+    array = io.open_npy(path, ndim=2)
+    if array.shape[1] != 2 or array.dtype.kind != "i":
+        found = f"{array.shape} of {array.dtype}"
+        raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)
+    if limit is not None:
+        ends = io.open_npy(path.removesuffix("npy") + "rows.npy", ndim=1)
+        array = array[: int(ends[:limit].max(initial=0))]
+    for start in range(0, len(array), 1 << 20):
+        block = np.asarray(array[start : start + (1 << 20)], np.int64)
+        yield block[:, 0], block[:, 1]
+
+
+def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
+    """Yield ids of lower-case token texts and vokens of voken rows, both int64."""
+    ids = Ids()
+    for window in io.read_windows(path, 2048, limit=limit):
+        rows = parse_rows(window.lines, path, window.first).rows
+        types = [ids[row["text"][start:end].lower()] for row in rows for start, end in row["spans"]]
+        vokens = [v[0] if isinstance(v, list) else v for row in rows for v in row["vokens"]]
+        yield np.array(types, np.int64), np.array(vokens, np.int64)

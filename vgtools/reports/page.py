@@ -1,0 +1,209 @@
+"""What all HTML pages share: the frame with its policy, safe text, and the pictures to show.
+
+A page is one file that loads nothing and runs no script but its own: `assets/base.html` carries a
+content security policy that allows exactly the styles and scripts the page holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+from markupsafe import Markup
+
+from vgtools import __version__, io
+from vgtools.io import DataError
+from vgtools.sources import read_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Characters that would steer the text around them or not show at all; joiners stay, because emoji
+# and many scripts need them.
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069"  # directions, separators, no width
+    "\ufeff\ufff9-\ufffb"  # byte-order mark, annotations
+    "]"
+)
+_SVG_MOST = 100_000  # bytes; a larger drawing is shown as a thumbnail of its raster form
+
+
+def readable(text: str) -> str:
+    """Return text for a page or a figure: controls and direction overrides as `\\u202e`."""
+    return _HIDDEN.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
+
+
+def script_json(value: object) -> Markup:
+    """Return JSON for a script element, without the `<` that could end it."""
+    text = orjson.dumps(value).decode()
+    text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return Markup(text)
+
+
+def csp_hash(text: str) -> Markup:
+    """Return how a content security policy names a style or script of this very text."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return Markup(f"'sha256-{base64.b64encode(digest).decode()}'")
+
+
+def render(
+    name: str,
+    title: str,
+    data: object,
+    *,
+    styles: Sequence[str] = (),
+    credit: str = "",
+    **values: object,
+) -> bytes:
+    """Return a page: `NAME.html` with the style and script that are shared and its own.
+
+    Args:
+        name: of the files in `assets/`.
+        title: what the page shows, for example a file's name.
+        data: what the script reads, as JSON.
+        styles: further style sheets, made for this page.
+        credit: whose the pictures are.
+        **values: for the template; it escapes text, but `readable` is the caller's.
+
+    Returns:
+        UTF-8.
+    """
+    import jinja2
+
+    loader = jinja2.PackageLoader("vgtools.reports", "assets")
+    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+
+    def joined(suffix: str) -> str:
+        files = (f"base{suffix}", f"{name}{suffix}")
+        return "".join(loader.get_source(pages, file)[0] for file in files)
+
+    script = joined(".js")
+    sheets = [joined(".css"), *styles]
+    page = pages.get_template(f"{name}.html").render(
+        title=readable(title),
+        credit=readable(credit),
+        version=__version__,
+        styles=[Markup(sheet) for sheet in sheets],
+        style_hashes=Markup(" ").join(map(csp_hash, sheets)),
+        script=Markup(script),
+        script_hash=csp_hash(script),
+        data=script_json(data),
+        **values,
+    )
+    return page.encode()
+
+
+# ----------------------------------------------------------------------------------------- pictures
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """The file of an image, and a drawing (SVG) that is shown instead where there is one."""
+
+    path: Path
+    svg: Path | None = None
+    name: str = ""  # what the picture shows, in words
+
+
+def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
+    """Find the files of some image ids.
+
+    Args:
+        source: image rows `{"image", "path", "svg"?, "names"?}` with paths relative to that file,
+            or a directory (an id is then the path in it).
+        images: their ids.
+
+    Returns:
+        Files of the ids that the source has; none of them has been opened.
+
+    Raises:
+        DataError: a bad row, or a duplicate id.
+    """
+    if os.path.isdir(source):
+        return _locate_in(os.path.abspath(source), images)
+    base = Path(source).parent
+    found = dict[str, ImageFile]()
+    lines = dict[str, int]()
+    asked = frozenset(images)
+    for line, row in io.read_jsonl(source, {"image": str, "path": str}):
+        image = row["image"]
+        if image not in asked:
+            continue
+        if image in found:
+            first = lines[image]
+            raise DataError(f"duplicate image {image!r:.80} (first on line {first})", source, line)
+        svg = row.get("svg")
+        names = row.get("names", [])
+        named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not isinstance(svg, str | None) or not named:
+            raise DataError('"svg" must be a path and "names" a list of strings', source, line)
+        drawing = base / svg if svg else None
+        found[image] = ImageFile(base / row["path"], drawing, ", ".join(names[:4]))
+        lines[image] = line
+    return found
+
+
+def _locate_in(root: str, images: Collection[str]) -> dict[str, ImageFile]:
+    """Return the files below a directory; `..` leads to none."""
+    files = dict[str, ImageFile]()
+    for image in images:
+        path = os.path.normpath(os.path.join(root, image))
+        if path.startswith(root + os.sep) and os.path.isfile(path):
+            files[image] = ImageFile(Path(path))
+    return files
+
+
+def credit(source: str | Path) -> str:
+    """Return whose the pictures are, from the manifest beside their rows (`"credit"`), or ""."""
+    named = None if os.path.isdir(source) else io.manifest_beside(source).get("credit")
+    return readable(named) if isinstance(named, str) else ""
+
+
+def thumbnail(data: bytes, side: int) -> Image:
+    """Decode a picture to upright RGB, neither side over `side` px.
+
+    Raises:
+        ImageError: as `decoding.decode`.
+    """
+    from vgtools.decoding import decode
+
+    with warnings.catch_warnings():
+        # Odd metadata or size of a picture; what cannot be shown raises.
+        warnings.simplefilter("ignore")
+        return decode(data, side)
+
+
+def data_uri(image: Image, kind: str, **options: int) -> str:
+    """Return a picture as a data URI of this kind, for example `WEBP`."""
+    stored = BytesIO()
+    image.save(stored, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(stored.getvalue()).decode()}"
+
+
+def image_uri(file: ImageFile, side: int) -> str:
+    """Return an image as a data URI: its drawing as it is, else a thumbnail of at most `side` px.
+
+    Raises:
+        Exception: of any kind; decoders raise whatever a broken picture makes of them.
+    """
+    only = file.path.suffix.lower() == ".svg"
+    drawing = file.path if only else file.svg
+    if drawing is not None and (only or drawing.is_file()):
+        svg = read_image(str(drawing))
+        if b"<svg" not in svg[:4096]:
+            raise ValueError("no SVG drawing in it")
+        if only or len(svg) <= _SVG_MOST:
+            return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+    small = thumbnail(read_image(str(file.path)), side)
+    return data_uri(small, "WEBP", quality=75, method=2)

@@ -1,0 +1,318 @@
+"""Tables of `vg stats` and `vg compare`, for a terminal and as markdown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vgtools import io
+from vgtools.comparison import ORDER, SIGNIFICANT
+from vgtools.io import DataError, Exit
+from vgtools.ngrams import VOCABULARY_ABOVE
+from vgtools.systems import vokenization_reported
+from vgtools.tasks.table import find_task
+
+Record = Mapping[str, Any]
+
+_PAPERS = {"vokenization": vokenization_reported}  # the first is meant where none is named
+
+
+class Table(NamedTuple):
+    """Headings, rows and remarks; the first column is text, the others are numbers."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()
+    title: str = ""
+
+
+def print_table(table: Table) -> None:
+    """Print a table on the terminal that is standard output."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(table.headings):
+        grid.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(Text(io.plain(cell)) for cell in row))
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    console.print(grid)
+    for remark in table.remarks:
+        console.print(Text(remark, style="dim"))
+
+
+def markdown(table: Table) -> str:
+    """Return a table as markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        escaped = (io.plain(cell).strip().replace("|", "\\|") for cell in cells)
+        return f"| {' | '.join(escaped)} |\n"
+
+    rule = "|---|" + "--:|" * (len(table.headings) - 1) + "\n"
+    remarks = (f"\n{io.plain(remark)}\n" for remark in table.remarks)
+    return "".join([line(table.headings), rule, *map(line, table.rows), *remarks])
+
+
+def reported(name: str) -> list[dict[str, Any]]:
+    """Return the scores of a table of a paper, `vokenization:2`; a bare `2` is vokenization's.
+
+    Raises:
+        DataError: there is no such paper or table (usage).
+    """
+    paper, _, table = name.rpartition(":")
+    numbers = {p: tuple(map(str, module.SCORES)) for p, module in _PAPERS.items()}
+    paper = paper or next(iter(_PAPERS))
+    if table not in numbers.get(paper, ()):
+        known = "; ".join(f"{p}:{', '.join(tables)}" for p, tables in numbers.items())
+        raise DataError(f"no table {name!r} of scores; known are {known}", code=Exit.USAGE)
+    rows: list[dict[str, Any]] = _PAPERS[paper].scores(int(table))
+    return rows
+
+
+# ------------------------------------------------------------------------------------------- scores
+
+
+def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False) -> Table:
+    """Return the table of scores, Table 2's columns first; a task that a row lacks shows `-`.
+
+    Args:
+        records: of `comparison.compare`, and of `reported`.
+        key: mean or median over seeds.
+        bold: mark what is significantly better in bold (markdown) rather than by a star.
+    """
+    names = [name for name in ORDER if any(name in record["tasks"] for record in records)]
+    scored = [f"{find_task(n).title}{' EM/F1' if n.startswith('squad') else ''}" for n in names]
+    average = "average" if key == "mean" else "average_of_medians"
+    base: Record = next((record for record in records if record.get("baseline")), {})
+    rows = list[list[str]]()
+    compared = False
+    for record in records:
+        told = "source" in record
+        column = "mean" if told else key
+        cells = [_score(name, record["tasks"].get(name), column, bold) for name in names]
+        mean = record.get("average" if told else average)
+        title = f"{record['run']} (reported)" if told else record["run"]
+        rows.append([title, *cells, "-" if mean is None else f"{mean:.1f}"])
+        changes = [record["tasks"].get(name, {}).get("difference") for name in names]
+        if any(changes):
+            compared = True
+            first = base.get(average)
+            gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
+            rows.append([f"  less {base.get('run', '')}", *map(_change, changes), gain])
+    remarks = _score_remarks(records, names, key, compared, bold)
+    return Table(["Run", *scored, "Avg."], rows, remarks)
+
+
+def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
+    if cell is None:
+        return "-"
+    squad = name.startswith("squad")
+    metrics = find_task(name).metrics
+    values = [cell["metrics"][metric][key] for metric in metrics] if squad else [cell[key]]
+    shown = "/".join(f"{value:.1f}" for value in values)
+    spread = "" if cell.get("std") is None else f" ± {cell['std']:.1f}"
+    change = cell.get("difference", {})
+    if not change.get("significant"):
+        return shown + spread
+    if change["value"] < 0:
+        return f"{shown}{spread} †"
+    return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
+
+
+def _change(change: Record | None) -> str:
+    return "-" if change is None else f"{change['value']:+.1f} (p {p_value(change['p'])})"
+
+
+def p_value(p: float) -> str:
+    """Return a p-value as it is printed."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+_METRICS = {
+    "f1": "F1",
+    "matthews": "Matthews",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "recall_1": "R@1",
+}
+
+
+def _measures(names: Iterable[str]) -> str:
+    """Return what the number of each task is, unless it is accuracy or its column says so."""
+    titles = dict[str, list[str]]()
+    for task in map(find_task, names):
+        if task.metrics != ("accuracy",) and task.kind != "span":
+            spelt = " and ".join(_METRICS.get(name, name) for name in task.metrics)
+            measure = f"mean of {spelt}" if len(task.metrics) > 1 else spelt
+            titles.setdefault(measure, []).append(task.title)
+    return "; ".join(f"{' and '.join(of)}: {measure}" for measure, of in titles.items())
+
+
+def _score_remarks(
+    records: Sequence[Record],
+    names: Sequence[str],
+    key: str,
+    compared: bool,
+    bold: bool,
+) -> list[str]:
+    ours = [record for record in records if "source" not in record]
+    measures = _measures(names)
+    spread = f"Per cent, {key} ± standard deviation over seeds."
+    remarks = [f"{spread} {measures}." if measures else spread]
+    if ours:
+        all_have = "the tasks that all rows have"
+        shared = ", ".join(find_task(name).title for name in ours[0]["average_of"])
+        remarks.append(
+            f"Avg.: macro mean over {all_have} ({shared}), SQuAD as the mean of EM and F1."
+            if shared
+            else "No Avg.: there is no task that all rows have."
+        )
+    if compared:
+        remarks.append(
+            f"{'Bold' if bold else '*'}: better than the baseline, †: worse (p < {SIGNIFICANT}; "
+            "paired bootstrap over examples and seeds, two-sided, of the means, not corrected for "
+            "the number of comparisons)."
+        )
+    for source in dict.fromkeys(r["source"] for r in records if "source" in r):
+        table = source.removeprefix("reported in ")
+        paper = f"{table} (Tan & Bansal 2020)"
+        remarks.append(f"Reported: {paper}; its models, data and Avg. are its own.")
+    return remarks
+
+
+def gain_table(gains: Sequence[Record]) -> Table:
+    """Return the table of gains: one row per task, by rising grounding ratio."""
+    ratios = {p["task"]: p["grounding_ratio"] for record in gains for p in record["points"]}
+    points = [{p["task"]: p for p in record["points"]} for record in gains]
+    rows = [
+        [
+            find_task(name).title,
+            f"{ratio:.1%}",
+            *(f"{own[name]['gain']:+.1f}" if name in own else "-" for own in points),
+        ]
+        for name, ratio in sorted(ratios.items(), key=lambda item: item[1])
+    ]
+    for name, heading in (("pearson", "Pearson"), ("spearman", "Spearman")):
+        rows.append([heading, "", *(correlation(record.get(name)) for record in gains)])
+    remark = (
+        "Gain over the baseline against the share of a data set's tokens that are visually "
+        "grounded (appendix A.7); 95 % intervals."
+    )
+    return Table(["Task", "Grounding ratio", *(r["gain_of"] for r in gains)], rows, [remark])
+
+
+def correlation(value: Record | None) -> str:
+    """Return a correlation with its interval as it is printed."""
+    if value is None:
+        return "- (fewer than 3 tasks)"
+    ends = f" [{value['low']:+.2f}, {value['high']:+.2f}]" if "low" in value else ""
+    return f"{value['value']:+.2f}{ends}"
+
+
+# ------------------------------------------------------------------------------------------ corpora
+
+
+class Column(NamedTuple):
+    """A measure of Table 1."""
+
+    key: str
+    heading: str
+    form: str
+    log: bool = False  # drawn on a logarithmic scale
+
+
+COLUMNS = (
+    Column("tokens", "Tokens", "{:,.0f}", log=True),
+    Column("sentences", "Sentences", "{:,.0f}", log=True),
+    Column("vocabulary", "Vocabulary", "{:,.0f}", log=True),
+    Column("tokens_per_sentence", "Tokens a sentence", "{:.1f}"),
+    Column("jsd_1", "1-gram JSD", "{:.3f}"),
+    Column("jsd_2", "2-gram JSD", "{:.3f}"),
+    Column("grounding_ratio", "Grounding ratio", "{:.1%}"),
+)
+
+
+def columns_of(records: Sequence[Record]) -> list[Column]:
+    """Return the measures that any of the records has."""
+    return [c for c in COLUMNS if any(record.get(c.key) is not None for record in records)]
+
+
+def corpus_name(record: Record) -> str:
+    """Return how a corpus is called in a table and a figure."""
+    if "source" in record:
+        return f"{record['corpus']} ({record['source']})"
+    return io.plain(io.name_of(record["corpus"]))
+
+
+def corpora_remarks(records: Sequence[Record]) -> list[str]:
+    """Return how corpora were counted; the first record is not a reported one."""
+    record = records[0]
+    words = record["tokenizer"] == "words"
+    tokens = "words in lower case and punctuation marks" if words else record["tokenizer"]
+    vocabulary = f"the types seen more than {VOCABULARY_ABOVE} times"
+    remarks = [f"Tokens are {tokens}; the vocabulary is {vocabulary}."]
+    if "reference" in record:
+        units = {2: "base 2: 0 to 1 bit", "e": "base e: 0 to 0.69 nats", 10: "base 10: 0 to 0.30"}
+        reference = io.name_of(record["reference"])
+        unit = units[record["jsd_base"]]
+        remarks.append(f"JSD: Jensen-Shannon divergence to {reference} ({unit}).")
+    if "captions" in record:
+        punctuation = "" if record["grounded_punctuation"] else " and punctuation"
+        everything = record["grounding_of"] == "all tokens"
+        share = "all tokens" if everything else "the tokens that these leave"
+        remarks.append(
+            f"Grounded: the {record['grounded_types']:,} types with more than "
+            f"{record['grounded_above']} occurrences in {io.name_of(record['captions'])}, "
+            f"stop words{punctuation} removed; of {share}."
+        )
+    if any("source" in record for record in records):
+        remarks.append(
+            "Reported: Tan & Bansal 2020, Table 1, to English Wikipedia, in a base and with "
+            "punctuation that it leaves open."  # the paper names neither
+        )
+    return [io.plain(remark) for remark in remarks]
+
+
+def corpora_table(records: Sequence[Record]) -> Table:
+    """Return corpora as Table 1, without the measures that none of them has."""
+    columns = columns_of(records)
+    rows = []
+    for record in records:
+        values = [(record.get(column.key), column.form) for column in columns]
+        cells = ["–" if value is None else form.format(value) for value, form in values]
+        rows.append([corpus_name(record), *cells])
+    headings = ["Corpus", *(column.heading for column in columns)]
+    return Table(headings, rows, corpora_remarks(records))
+
+
+def types_table(records: Sequence[Record]) -> Table:
+    """Return grounded types with their counts."""
+    corpora = list(records[0].get("in", ()))
+    rows = []
+    for record in records:
+        counts = [record["count"], *(record["in"][name] for name in corpora)]
+        rows.append([record["type"], *(f"{count:,}" for count in counts)])
+    headings = ["Grounded type", "In captions", *(f"In {io.name_of(name)}" for name in corpora)]
+    return Table(headings, rows)
+
+
+def diversity_table(records: Sequence[Record]) -> Table:
+    """Return how diverse vokens are."""
+    rows = []
+    for record in records:
+        keys = ("tokens", "with_voken", "images_covered", "images_effective", "types")
+        spread = record["images_per_type"]
+        rows.append(
+            [
+                io.name_of(record["vokens"]),
+                *(f"{record[key]:,.0f}" for key in keys),
+                f"{spread['max']:,}",
+                f"{spread['mean']:.2f}",
+                f"{spread['std']:.2f}",
+            ]
+        )
+    numbers = ("Tokens", "With voken", "Images", "Effective", "Types")
+    return Table(["Vokens", *numbers, "Images a type: max", "mean", "std"], rows)

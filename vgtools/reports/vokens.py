@@ -1,0 +1,582 @@
+"""Voken rows as one HTML page, a contact sheet, or lines for a terminal or a pipe.
+
+Rows stream in through `read_sentences`; a `Bank` says which image a voken is, `page.locate` where
+its file is. `sheet` draws the form of the paper's figure.
+
+Source: Tan & Bansal 2020 (Vokenization), figure 4.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vgtools import io
+from vgtools.errors import amount
+from vgtools.io import DataError, Exit, plain
+from vgtools.reports.drawing import GREY, INK, LINE, PAPER, first_fit, fonts, lacks
+from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
+from vgtools.sources import read_image
+from vgtools.text import WORD
+from vgtools.vokens import bank_of, check_rows
+
+_T = TypeVar("_T")
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFont import FreeTypeFont
+    from rich.console import Console
+
+# --------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token: its span in code points, its vokens, best first, and their relevance."""
+
+    start: int
+    end: int
+    vokens: tuple[int, ...]
+    scores: tuple[float | None, ...]
+
+    @property
+    def voken(self) -> int:
+        """The best voken, -1 for none."""
+        return self.vokens[0] if self.vokens else -1
+
+    @property
+    def score(self) -> float | None:
+        """Relevance of the best voken; None where there is none."""
+        return self.scores[0] if self.voken >= 0 else None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One voken row, and its line in the file."""
+
+    line: int
+    text: str
+    tokens: tuple[Token, ...]
+
+
+def read_sentences(path: str | Path, bank: int | None = None) -> Iterator[Sentence]:
+    """Yield the voken rows of a stream, checked.
+
+    Args:
+        path: voken rows as `vokenize` writes them; `.gz`, `.zst` or `-`.
+        bank: size of the image bank; None when it is not known.
+
+    Raises:
+        DataError: a torn row, a span outside the text, lists of unequal length, a voken that the
+            bank does not have; with file and line.
+    """
+    if str(path).endswith(".npy"):
+        why = "packed vokens hold no text; name the .jsonl form of them"
+        raise DataError(why, path, code=Exit.USAGE)
+    for line, row in io.read_jsonl(path):
+        check_rows([row], str(path), line)
+        scores = row.get("scores", [None] * len(row["vokens"]))
+        tokens = list[Token]()
+        for (start, end), voken, score in zip(row["spans"], row["vokens"], scores, strict=True):
+            ranks, values = (voken, score) if isinstance(voken, list) else ([voken], [score])
+            if bank is not None and max(ranks, default=-1) >= bank:
+                raise DataError(
+                    f"the voken of token {len(tokens)} is {max(ranks)}, the image bank has {bank} "
+                    "rows; these vokens belong to another bank: name the index or ids that they "
+                    "were made with",
+                    path,
+                    line,
+                )
+            tokens.append(Token(start, end, tuple(ranks), tuple(values or [None] * len(ranks))))
+        yield Sentence(line, row["text"], tuple(tokens))
+
+
+def take(rows: Iterator[Sentence], limit: int | None) -> tuple[list[Sentence], bool]:
+    """Return the first rows, and whether any are left after them."""
+    taken = list(itertools.islice(rows, limit))
+    try:
+        return taken, limit is not None and next(rows, None) is not None
+    except DataError:
+        return taken, True  # a bad row there is not among those asked for
+
+
+# ----------------------------------------------------------------------------------- bank, pictures
+
+
+@dataclass(frozen=True)
+class Bank:
+    """The image bank that vokens point into: row i is the image ids[i]."""
+
+    ids: list[str]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what the manifest says that a reader of vokens wants to know, in words."""
+        facts = [("Image bank", amount(len(self.ids), "image"))]
+        for key in ("matcher", "backbone"):
+            entry = self.manifest.get(key)
+            if isinstance(entry, Mapping):
+                name = str(entry.get("run") or entry.get("ref") or "")
+                fingerprint = str(entry.get("fingerprint") or "")[:12]
+                named = (name, f"({fingerprint})" if fingerprint else "")
+                facts.append((key.capitalize(), " ".join(filter(None, named))))
+        if isinstance(self.manifest.get("dim"), int):
+            facts.append(("Shared space", f"{self.manifest['dim']} dimensions"))
+        return facts
+
+
+def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
+    """Open the ids of an image bank, from `X.ids` or from the index beside them.
+
+    Args:
+        ids: path of a list of ids.
+        index: path of a `.faiss` file with its manifest.
+        vokens: voken rows; where their manifest says which bank they were made with, it has to be
+            this one.
+
+    Raises:
+        DataError: missing files (66); ids or vokens of another index (65), both sides printed.
+    """
+    if index is None:
+        assert ids is not None
+        found = io.read_ids(ids)
+        if os.path.isfile(ids):
+            _check_origin(vokens, ids, io.sha256_file(ids))
+        return Bank(found, io.manifest_beside(ids))
+    manifest = io.read_manifest(index, "index")
+    _check_origin(vokens, index, manifest["files"][Path(index).name]["sha256"])
+    return Bank(io.read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
+
+
+def _check_origin(vokens: str, file: str, sha256: str) -> None:
+    """Refuse vokens whose manifest names another bank than the one of this index or ids file."""
+    for name, made in bank_of(io.manifest_beside(vokens)).items():
+        if name.endswith(Path(file).suffix) and made != sha256:
+            raise DataError(
+                f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows are "
+                "other images: name the one that made it",
+                vokens,
+            )
+
+
+@dataclass
+class Pictures:
+    """Pictures of some rows of a bank, opened one at a time; what cannot be shown is counted.
+
+    Args:
+        bank: the image bank.
+        files: of the images, from `page.locate`.
+        missing: filled with row: reason.
+    """
+
+    bank: Bank
+    files: Mapping[str, ImageFile]
+    missing: dict[int, str] = field(default_factory=dict)
+
+    def _open(self, row: int, use: Callable[[ImageFile], _T]) -> _T | None:
+        file = self.files.get(self.bank.ids[row])
+        if file is None:
+            self.missing[row] = "not among the images"
+            return None
+        try:
+            return use(file)
+        except Exception as error:  # decoders raise whatever a broken picture makes of them
+            self.missing[row] = re.sub(r"<_io.BytesIO[^>]*>", "it", plain(error))[:160]
+        return None
+
+    def uri(self, row: int, side: int) -> str | None:
+        """Return a picture as `page.image_uri` does; None if there is none."""
+        return self._open(row, lambda file: image_uri(file, side))
+
+    def image(self, row: int, side: int) -> Image | None:
+        """Return a picture as RGB pixels, no side over `side` px; None if there is none."""
+        return self._open(row, lambda file: thumbnail(read_image(str(file.path)), side))
+
+    def name(self, row: int) -> str:
+        """Return in words what a picture shows, as far as its source says."""
+        file = self.files.get(self.bank.ids[row])
+        return file.name if file else ""
+
+    def complaint(self, asked: int) -> str | None:
+        """Return a message about missing pictures of `asked`, or None."""
+        if not self.missing:
+            return None
+        reasons = [f"{self.bank.ids[row]}: {why}" for row, why in self.missing.items()]
+        rest = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
+        shown = "; ".join(reasons[:3] + rest)
+        return f"{len(reasons)} of {asked} pictures cannot be shown and have a placeholder: {shown}"
+
+
+def used_rows(sentences: Iterable[Sentence], ranks: int | None = None) -> Counter[int]:
+    """Count the bank rows that sentences use; `ranks=1` counts best vokens only."""
+    return Counter(v for s in sentences for t in s.tokens for v in t.vokens[:ranks] if v >= 0)
+
+
+# --------------------------------------------------------------------------------------------- page
+
+
+def page(
+    sentences: Sequence[Sentence],
+    pictures: Pictures,
+    title: str,
+    *,
+    more: bool = False,
+    credit: str = "",
+) -> bytes:
+    """Return one HTML page of sentences whose tokens carry their pictures, each picture once.
+
+    Args:
+        sentences: voken rows.
+        pictures: of every voken in them; what it cannot find is shown as a placeholder.
+        title: what they are, for example the file's name.
+        more: the file holds more sentences than these.
+        credit: whose the pictures are and their licence.
+
+    Returns:
+        UTF-8. Large pages hold smaller thumbnails (256, 160 or 112 px), so that thousands of
+        pictures stay some megabytes.
+
+    Source: Tan & Bansal 2020 (Vokenization), figure 4.
+    """
+    bank = pictures.bank
+    used = used_rows(sentences)
+    best = used_rows(sentences, 1)
+    side = 256 if len(used) <= 600 else 160 if len(used) <= 2000 else 112
+    selectors = dict[str, list[str]]()  # of each picture: rows with the same one share it
+    looks = dict[int, str]()
+    shown = dict[str, dict[str, str]]()
+    for row in sorted(used):
+        uri = pictures.uri(row, side)
+        entry = {"id": readable(bank.ids[row]), "name": readable(pictures.name(row))}
+        if uri is None:
+            looks[row] = "gone"
+            entry["gone"] = readable(pictures.missing[row])
+        else:
+            looks[row] = f"p{row} art" if uri.startswith("data:image/svg") else f"p{row}"
+            selectors.setdefault(uri, []).append(f".p{row}")
+        shown[str(row)] = entry | {"look": looks[row]}
+    thumbnails = [f"{','.join(s)}{{background-image:url({u})}}\n" for u, s in selectors.items()]
+    facts = bank.facts()
+    # As the tokens show them, so that the slider ends at the best token's score.
+    scores = [float(_number(t.score)) for s in sentences for t in s.tokens if t.score is not None]
+    low, high = min(scores, default=0.0), max(scores, default=0.0)
+    if scores:
+        facts.append(("Relevance, the line under a picture", f"{low:.2f} to {high:.2f}"))
+    tokens = sum(len(sentence.tokens) for sentence in sentences)
+    bare = sum(token.voken < 0 for sentence in sentences for token in sentence.tokens)
+    counts = [
+        amount(len(sentences), "sentence"),
+        amount(tokens, "token"),
+        amount(len(best), "picture"),
+        *([f"{amount(bare, 'token')} without"] if bare else []),
+    ]
+    top = best.most_common(24) if len(best) > 1 else []
+    digits = 2 if high - low >= 0.2 else 3
+    return render(
+        "show",
+        title,
+        {"pictures": shown, "low": low, "high": high, "digits": digits},
+        styles=["".join(thumbnails)],
+        credit=credit,
+        more=more,
+        counts=", ".join(counts),
+        facts=facts,
+        top=[{"image": readable(bank.ids[r]), "look": looks[r], "count": n} for r, n in top],
+        sentences=[{"line": s.line, "parts": _parts(s, bank, looks, low, high)} for s in sentences],
+    )
+
+
+def _number(score: float | None) -> str:
+    return "" if score is None else f"{score:.4g}"
+
+
+def _parts(
+    sentence: Sentence,
+    bank: Bank,
+    looks: Mapping[int, str],
+    low: float,
+    high: float,
+) -> list[dict[str, Any]]:
+    """Lay a sentence out: the gaps between tokens as they are, each token with its tile."""
+    text = sentence.text
+    parts = list[dict[str, Any]]()
+    done = 0
+    words = [match.span() for match in WORD.finditer(text)] or [(0, 0)]
+    word = 0
+    for number, token in enumerate(sentence.tokens):
+        if token.start > done:
+            parts.append({"gap": readable(text[done : token.start])})
+        done = max(done, token.end)
+        while word + 1 < len(words) and words[word][1] <= token.start:
+            word += 1
+        start, end = words[word]
+        inside = start <= token.start < end
+        shown = readable(text[token.start : token.end])
+        part: dict[str, Any] = {
+            "text": shown if shown.strip() else "␣" if shown else "·",
+            "word": readable(text[start:end]) if inside else shown,
+            "row": None,
+            "flags": "",
+        }
+        if token.voken >= 0:
+            part |= _tile(token, shown, bank, looks, low, high)
+            part["flags"] = _flags(sentence.tokens, number)
+        parts.append(part)
+    if done < len(text):
+        parts.append({"gap": readable(text[done:])})
+    return parts
+
+
+def _tile(
+    token: Token,
+    shown: str,
+    bank: Bank,
+    looks: Mapping[int, str],
+    low: float,
+    high: float,
+) -> dict[str, Any]:
+    """Return what the tile of a token with a voken needs; `bar` is its relevance in tenths."""
+    score = token.score
+    number = _number(score)
+    bar: int | str = "x"
+    if score is not None:
+        bar = round(10 * (score - low) / (high - low)) if high > low else 10
+    ranks = zip(token.vokens, token.scores, strict=True)
+    others = [f"{voken}:{_number(value)}" for voken, value in ranks if voken >= 0]
+    image = readable(bank.ids[token.voken])
+    return {
+        "row": token.voken,
+        "look": looks[token.voken],
+        "bar": bar,
+        "score": number,
+        "others": " ".join(others) if len(others) > 1 else "",
+        "title": f"{shown}: {image}" + (f", relevance {number}" if number else ""),
+    }
+
+
+def _flags(tokens: Sequence[Token], number: int) -> str:
+    """Return the classes of a tile that touches the tile of the token before or after it."""
+    flags = ""
+    token = tokens[number]
+    if number and tokens[number - 1].voken >= 0 and token.start <= tokens[number - 1].end:
+        flags += " joined"
+    if number + 1 < len(tokens) and tokens[number + 1].voken >= 0:
+        flags += " joins" if tokens[number + 1].start <= token.end else ""
+    return flags
+
+
+# -------------------------------------------------------------------------------------------- sheet
+
+_WIDTH, _EDGE, _TILE, _CAPTION, _TITLE = 1600, 48, 120, 22, 30  # px
+_LONGEST = 2000  # characters of a sentence that its title shows
+_SHEET_HIGHEST = 40_000  # px; 1600 px wide that is 192 MB of pixels
+
+
+def _lines(text: str, font: FreeTypeFont, width: float) -> list[str]:
+    """Break text into lines of at most `width` px, inside a word where it has to."""
+    lines = list[str]()
+    line = ""
+    for piece in re.findall(r"\s+|\S+", text):
+        if font.getlength(line + piece) <= width:
+            line += piece
+            continue
+        if line.strip():
+            lines.append(line.strip())
+        line = piece.strip()
+        while line and font.getlength(line) > width:
+            keep = max(1, _fitting(line, font, width))
+            lines.append(line[:keep])
+            line = line[keep:]
+    return [*lines, line.strip()] if line.strip() else lines
+
+
+def _fitting(line: str, font: FreeTypeFont, width: float) -> int:
+    """Return how many characters of a line fit into `width` px."""
+    lengths = range(len(line))
+    return bisect.bisect_right(lengths, width, key=lambda n: font.getlength(line[:n])) - 1
+
+
+@dataclass
+class _Layout:
+    """Where everything on a sheet goes, in px; known before a pixel is made."""
+
+    height: float = float(_EDGE)
+    tiles: list[tuple[float, float, float, int]] = field(default_factory=list)  # x, y, width, voken
+    # x, y, text, font, colour, anchor
+    texts: list[tuple[float, float, str, FreeTypeFont, str, str]] = field(default_factory=list)
+    rules: list[float] = field(default_factory=list)
+    lacking: set[str] = field(default_factory=set)
+
+    def write(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        font: FreeTypeFont,
+        colour: str,
+        anchor: str = "la",
+    ) -> None:
+        self.texts.append((x, y, text, font, colour, anchor))
+        self.lacking |= lacks(text, font)
+
+
+def _lay(sentences: Sequence[Sentence]) -> _Layout:
+    captions = fonts(_CAPTION)
+    headings = fonts(_TITLE)
+    layout = _Layout()
+    for sentence in sentences:
+        y = layout.height
+        if layout.texts:
+            layout.rules.append(y)
+            y += _EDGE * 0.75
+        line = str(sentence.line)
+        layout.write(_EDGE, y + _TITLE - _CAPTION, line, captions[0], GREY)
+        indent = _EDGE + captions[0].getlength(line) + 18
+        text = readable(sentence.text[:_LONGEST] + "…" * (len(sentence.text) > _LONGEST))
+        heading = first_fit(text, headings)
+        colour = INK if sentence.text.strip() else GREY
+        for part in _lines(text, heading, _WIDTH - _EDGE - indent) or ["(an empty line)"]:
+            layout.write(indent, y, part, heading, colour)
+            y += _TITLE * 1.35
+        layout.height = _lay_tokens(layout, sentence, y + 16, captions) + _EDGE * 0.6
+    return layout
+
+
+def _lay_tokens(
+    layout: _Layout,
+    sentence: Sentence,
+    y: float,
+    captions: Sequence[FreeTypeFont],
+) -> float:
+    """Lay the tokens of a sentence out in rows from y down, and return where they end."""
+    x = float(_EDGE)
+    end = 0
+    for number, token in enumerate(sentence.tokens):
+        text = sentence.text[token.start : min(token.end, token.start + 60)]
+        shown = readable(text).strip() or "·"
+        font = first_fit(shown, captions)
+        while len(shown) > 2 and font.getlength(shown) > _WIDTH / 3:
+            shown = shown[:-2] + "…"
+        width = max(_TILE if token.voken >= 0 else 0, font.getlength(shown) + 10)
+        if number:
+            x += 4 if token.start <= end else 14
+        end = token.end
+        if x + width > _WIDTH - _EDGE:
+            x = float(_EDGE)
+            y += _TILE + _CAPTION + 34
+        if token.voken >= 0:
+            layout.tiles.append((x, y, width, token.voken))
+        colour = INK if token.voken >= 0 else GREY
+        layout.write(x + width / 2, y + _TILE + 8, shown, font, colour, "ma")
+        x += width
+    return y + (_TILE + _CAPTION + 20 if sentence.tokens else 0)
+
+
+def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, list[str]]:
+    """Draw a contact sheet: each sentence, then its tokens in rows, the picture above the token.
+
+    Args:
+        sentences: voken rows; about two dozen make a readable sheet.
+        pictures: of every best voken in them.
+
+    Returns:
+        A PNG, 1600 px wide, and the characters that no installed font has a glyph for: they are
+        drawn as boxes.
+
+    Raises:
+        DataError: the sheet would be over 40,000 px high (usage, exit 2).
+
+    Source: Tan & Bansal 2020 (Vokenization), figure 4.
+    """
+    from PIL import Image, ImageDraw, ImageOps
+
+    layout = _lay(sentences)
+    height = max(round(layout.height), 2 * _EDGE)
+    if height > _SHEET_HIGHEST:
+        why = f"the sheet would be {height:,} px high, at most {_SHEET_HIGHEST:,} px are possible"
+        raise DataError(f"{why}; a lower --limit makes it fit", code=Exit.USAGE)
+    canvas = Image.new("RGB", (_WIDTH, height), PAPER)
+    draw = ImageDraw.Draw(canvas)
+    opened = dict[int, Image.Image | None]()
+    for y in layout.rules:
+        draw.line((_EDGE, y, _WIDTH - _EDGE, y), LINE, 2)
+    for left, top, width, voken in layout.tiles:
+        if voken not in opened:
+            opened[voken] = pictures.image(voken, 2 * _TILE)
+        picture = opened[voken]
+        if picture is None:
+            draw.rectangle((left, top, left + width, top + _TILE), None, LINE, 2)
+            draw.line((left, top, left + width, top + _TILE), LINE, 2)
+        else:
+            tile = ImageOps.fit(picture, (round(width), _TILE), Image.Resampling.LANCZOS)
+            canvas.paste(tile, (round(left), round(top)))
+    for x, y, text, font, colour, anchor in layout.texts:
+        draw.text((x, y), text, colour, font, anchor=anchor)
+    out = BytesIO()
+    canvas.save(out, "PNG")
+    return out.getvalue(), sorted(layout.lacking)
+
+
+# -------------------------------------------------------------------------------- terminal and pipe
+
+
+def _cell(text: str) -> str:
+    """Return text that stays in its cell: tabs and line ends escaped as other controls are."""
+    return plain(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n"))
+
+
+def tsv(sentence: Sentence, ids: Sequence[str] | None) -> str:
+    """Return a sentence as tab-separated lines.
+
+    The columns are line, token, start, end, rank, voken, image id, score; `-` for none.
+    """
+    lines = []
+    for token in sentence.tokens:
+        shown = _cell(sentence.text[token.start : token.end])
+        ranks = zip(token.vokens, token.scores, strict=True)
+        for rank, (voken, score) in enumerate(ranks, 1):
+            image = _cell(ids[voken]) if ids is not None and voken >= 0 else "-"
+            value = "-" if score is None or voken < 0 else f"{score:.4f}"
+            cells = (sentence.line, shown, token.start, token.end, rank, voken, image, value)
+            lines.append("\t".join(map(str, cells)) + "\n")
+    return "".join(lines)
+
+
+def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> None:
+    """Print a sentence as a table: token, voken, image id, relevance.
+
+    A token's further vokens are below its first.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text(_cell(sentence.text) or "(an empty line)", "bold")
+    console.print(Text(f"{sentence.line}  ", "dim") + title)
+    if sentence.tokens:
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+        grid.add_column("token", overflow="fold", min_width=5)
+        grid.add_column("voken", justify="right", no_wrap=True)
+        if ids is not None:
+            grid.add_column("image", overflow="fold", min_width=8)
+        grid.add_column("score", justify="right", no_wrap=True)
+        for token in sentence.tokens:
+            shown = _cell(sentence.text[token.start : token.end])
+            ranks = zip(token.vokens, token.scores, strict=True)
+            for rank, (voken, score) in enumerate(ranks):
+                none = voken < 0
+                cells = [Text("" if rank else shown)]
+                cells.append(Text("-", "dim") if none else Text(str(voken), "cyan"))
+                if ids is not None:
+                    cells.append(Text("" if none else _cell(ids[voken])))
+                grid.add_row(*cells, Text("" if none or score is None else f"{score:.3f}"))
+        console.print(grid)
+    console.print()
