@@ -31,7 +31,7 @@ def vcr(
         typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata"),
     ],
     annotations: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="train.jsonl, val.jsonl, test.jsonl")
+        list[str], typer.Argument(metavar="FILE", help="train.jsonl, val.jsonl, test.jsonl")
     ],
     target: Target,
     errors: Errors,
@@ -126,7 +126,7 @@ def regions(
     boxes: Annotated[
         str | None,
         typer.Argument(
-            metavar="[BOXES]", help="With .npy: the jsonl of their boxes, one image per line."
+            metavar="BOXES", help="With .npy: the jsonl of their boxes, one image per line."
         ),
     ] = None,
     backbone: Annotated[

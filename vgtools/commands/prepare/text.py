@@ -84,7 +84,7 @@ def squad(
 def sentences(
     target: Target,
     text: Annotated[
-        str, typer.Argument(metavar="[FILE]", help='A text, or a .jsonl with "text"; - is stdin.')
+        str, typer.Argument(metavar="FILE", help='A text, or a .jsonl with "text"; - is stdin.')
     ] = "-",
     language: Annotated[
         str, Flag(metavar="XX", help="Two letters: whose abbreviations to know.")

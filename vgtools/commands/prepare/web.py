@@ -127,7 +127,7 @@ def sbu(
     errors: Errors,
     captions: Annotated[
         str | None,
-        typer.Argument(metavar="[CAPTIONS]", help="SBU_captioned_photo_dataset_captions.txt"),
+        typer.Argument(metavar="CAPTIONS", help="SBU_captioned_photo_dataset_captions.txt"),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
