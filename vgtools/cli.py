@@ -153,7 +153,9 @@ def run(argv: list[str]) -> int:
 
 def _usage_error(error: Any) -> int:
     """Report an error of typer's parser, whose classes typer does not export."""
-    message = error.format_message()
+    message = error.format_message().replace(
+        ": Value error, ", ": "
+    )  # pydantic's, of a wrong choice
     context = getattr(error, "ctx", None)
     if context is None:
         return _say(message, Exit.USAGE)

@@ -129,7 +129,7 @@ def test_weights_and_noise(vg: Runner, tmp_path: Path, monkeypatch: pytest.Monke
         (["mlm", "nothing"], Exit.NO_INPUT, "nothing: does not exist"),
         (["mlm", "vokens", "--baseline", "x"], Exit.USAGE, "--baseline x is none of"),
         (["mlm", "--plot", "x.svg"], Exit.USAGE, "belongs to --grounding"),
-        (["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"], Exit.USAGE, "an .svg or .png"),
+        (["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"], Exit.USAGE, "must end in .svg or .png"),
         (["mlm", "vokens", "--grounding", "captions.jsonl"], Exit.DATA, "no word but stop words occurs more than 100"),
         (["mlm", "--noise", "x"], Exit.USAGE, "belongs to --weights"),
         (["--weights", "mlm"], Exit.USAGE, "needs two encoders"),

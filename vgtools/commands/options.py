@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from vgtools.errors import DataError, Exit, plain
 
 if TYPE_CHECKING:
+    from vgtools.ngrams import Types
     from vgtools.prepare import Folder, Tally
 
 Flag = typer.Option
@@ -337,6 +338,22 @@ def note(command: str, message: str, quiet: bool = False) -> None:
     """Print one message of a command on stderr, unless it is quiet."""
     if not quiet:
         print(f"vg {command}: {plain(message)}", file=sys.stderr)
+
+
+def open_vocabulary(tokenizer: str, offline: bool) -> Types:
+    """Return what a token is: the words of a text, or the pieces of a tokenizer.
+
+    Args:
+        tokenizer: `words`, or a reference.
+        offline: never connect.
+    """
+    from vgtools import ngrams
+
+    if tokenizer == "words":
+        return ngrams.Words()
+    from vgtools.checkpoint import load_tokenizer
+
+    return ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)
 
 
 def write_rows(
