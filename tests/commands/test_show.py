@@ -117,7 +117,7 @@ def test_a_page_is_limited_and_says_so(call: Runner, bank: Path) -> None:
     assert done.returncode == 0
     assert (bank / "p.html").read_text().count("<article") == 200
     assert "p.html: 200 sentences, 0.1 MB; the file continues, --limit shows more" in done.stderr.decode()
-    assert "s.png: 24 sentences; the file goes on" in done.stderr.decode()
+    assert "s.png: 24 sentences; the file continues" in done.stderr.decode()
     done = call("show", many, *source, "-o", bank / "p.html", "--limit", "5")
     assert (bank / "p.html").read_text().count("<article") == 5
     failed(call("show", many, *source, "-o", bank / "p.html", "--limit", "300"), io.Exit.DATA, "many.jsonl:231: not valid JSON")
