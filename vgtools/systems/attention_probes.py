@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from vgtools.checkpoint import check_same, load_encoder, special_ids
 from vgtools.errors import is_out_of_memory
-from vgtools.io import DataError, Progress, read_json, read_jsonl
+from vgtools.io import DataError, Progress, Stop, read_json, read_jsonl
 from vgtools.nn import TextSide
 from vgtools.parses import Parse, Parser
 from vgtools.prepare import Tally
@@ -597,6 +597,57 @@ class GroundingProbe:
             right, mass = answers(chain([head], layers), batch, at, begin, end, golds, self.reduce)
         check_finite(mass)
         return right.flatten(1).cpu().numpy(), mass.flatten(1).cpu().numpy()
+
+
+def probe_all(
+    work: Callable[[Iterator[Any]], None], rows: Iterator[Any], stop: Stop
+) -> Exception | None:
+    """Probe rows until one cannot be read, a signal asks to stop, or the probe fails.
+
+    Args:
+        work: takes the rows, as the `run` of a probe does.
+        rows: captions or texts.
+        stop: whether to stop.
+
+    Returns:
+        What ended it early, to be raised once the results so far are written; None at the end.
+    """
+    faults: list[DataError] = []
+
+    def readable() -> Iterator[Any]:
+        try:
+            yield from takewhile(lambda _: stop.signal is None, rows)
+        except DataError as error:
+            faults.append(error)
+
+    try:
+        work(readable())
+        stop.check()
+    except DataError as error:
+        if stop.signal is None:
+            return error
+        why = "stopped: the results are of what was read up to there"
+        return DataError(why, code=error.code)
+    except Exception as error:  # whatever it is, it must not cost hours of work
+        return error
+    return faults[0] if faults else None
+
+
+def keep_examples(
+    captions: Iterator[Caption], kept: list[Caption], most: int
+) -> Iterator[Caption]:
+    """Pass captions on, and keep the first ones of different photos with several entities.
+
+    Args:
+        captions: in order.
+        kept: takes those of the side `report` that have two entities or more.
+        most: captions to keep.
+    """
+    for caption in captions:
+        usable = len(kept) < most and caption.side == "report" and len(caption.spans) > 1
+        if usable and all(caption.image != other.image for other in kept):
+            kept.append(caption)
+        yield caption
 
 
 def check_finite(weights: Tensor) -> None:
