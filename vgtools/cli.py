@@ -86,7 +86,7 @@ def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _help_of(command: Any) -> dict[str, str]:
+def _help_of(command: Any) -> dict[str, Any]:
     """Return a docstring as help.
 
     Indented blocks are marked, so that help never breaks a command line that a user would copy; the
