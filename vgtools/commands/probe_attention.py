@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,10 +28,26 @@ from vgtools.commands.options import (
 from vgtools.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.prepare import Tally
-    from vgtools.regions import Regions
-    from vgtools.systems.attention_probes import Caption
-    from vgtools.systems.text_probes import Texts
+    from vgtools.systems.attention_probes import Findings
+
+
+# What the manifest of the results names, in its order.
+_CONFIG = (
+    "encoder", "parser", "split", "select_on", "phrase", "entity_word", "samples", "seed", "limit",
+    "classifier", "train_on", "epochs", "vectors", "dtype",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is probed on what."""
+
+    path: str  # of captions or texts
+    encoder: str
+    dtype: str
+    seed: int
+    limit: int | None
+    batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,18 +156,6 @@ class Page:
     ] = None
 
 
-@dataclass
-class Findings:
-    """What a probe found, up to where it was stopped."""
-
-    probe: Any
-    count: int  # captions or texts
-    skipped: Counter[str]
-    failure: Exception | None
-    kept: list[Caption] = field(default_factory=list)  # captions for the page
-    classifier: Any = None
-
-
 @flags
 def probe_attention(
     context: typer.Context,
@@ -224,45 +227,25 @@ def probe_attention(
     help_at_terminal(context, captions)
     _check(splits, learning, page, regions, parser, captions)
     from vgtools.parses import open_parser
-    from vgtools.systems.attention_probes import read_captions
 
     folder = None if page.output is None else run_folder(page.output)
     parse = None if parser is None else open_parser(parser)
-    settings = {"samples": questions.samples, "seed": seed, "batch_size": batch_size}
+    work = Settings(captions, encoder, dtype, seed, limit, batch_size)
     if regions is None:
-        texts = _Texts(captions, splits, learning, limit, seed, runtime.quiet)
-        model = _open_model(encoder, dtype, runtime)
-        found = texts.probe(model, parser, parse, questions, settings, runtime.quiet)
+        found = _probe_texts(work, parser, parse, splits, learning, questions, runtime)
     else:
-        opened = _open_regions(encoder, regions, captions, splits, errors, limit)
-        model = _open_model(encoder, dtype, runtime)
-        tally = errors.tally()
-        rows = read_captions(captions, opened, splits.sides(), tally, limit)
-        found = _probe_regions(
-            model, opened, rows, tally, parse, questions, settings, page.examples, runtime.quiet
+        found = _probe_captions(
+            work, regions, parse, splits, errors, questions, page.examples, runtime
         )
     if not found.count:
         left_out = f"no usable captions or texts; {_left_out(found.skipped)}"
         raise found.failure or io.DataError(left_out, captions)
-    records = _records(found, questions, splits, of="texts" if regions is None else "captions")
+    records = found.records(questions.names(), splits.select_on)
     fault: io.DataError | None = None
     if folder is not None:
-        config = {
-            "encoder": encoder,
-            "parser": parser,
-            "split": splits.split,
-            "select_on": splits.select_on,
-            "phrase": questions.phrase,
-            "entity_word": questions.entity_word,
-            "samples": questions.samples,
-            "seed": seed,
-            "limit": limit,
-            "classifier": learning.classifier,
-            "train_on": splits.train_on,
-            "epochs": learning.epochs,
-            "vectors": learning.vectors,
-            "dtype": dtype,
-        }
+        values = asdict(splits) | asdict(learning) | asdict(questions)
+        values |= asdict(work) | {"parser": parser}
+        config = {name: values[name] for name in _CONFIG}
         inputs = [f for f in (captions, regions, learning.vectors) if f not in (None, "-")]
         try:
             _save(folder, found, records, config, inputs, page.images, runtime.quiet)
@@ -343,150 +326,85 @@ def _open_model(encoder: str, dtype: str, runtime: Runtime) -> Any:
     return open_joint(encoder, device=pick_device(device), dtype=dtype, offline=offline)
 
 
-def _open_regions(
-    encoder: str,
-    path: str,
-    captions: str,
+def _probe_captions(
+    work: Settings,
+    regions: str,
+    parse: Any,
     splits: Splits,
     errors: Errors,
-    limit: int | None,
-) -> Regions:
-    """Return the regions; a bad row is reported before an hour's work, not after."""
+    questions: Questions,
+    examples: int,
+    runtime: Runtime,
+) -> Findings:
+    """Probe a joint model; a bad row is reported before an hour's work, not after."""
     from vgtools.regions import open_regions
     from vgtools.systems import attention_probes as probes
 
-    opened = open_regions(path)
-    probes.check_backbone(encoder, opened)
-    if captions != "-" and errors.on_error == "fail":
-        probes.check_captions(captions, opened, splits.sides(), limit)
-    return opened
-
-
-def _probe_regions(
-    model: Any,
-    regions: Regions,
-    captions: Iterator[Caption],
-    tally: Tally,
-    parse: Any,
-    questions: Questions,
-    settings: dict[str, Any],
-    examples: int,
-    quiet: bool,
-) -> Findings:
-    """Probe a joint model on captions with regions."""
-    from vgtools.systems import attention_probes as probes
-
-    kept: list[Caption] = []
-    with io.Progress("probe-attention", "captions", quiet=quiet) as bar, io.Stop() as stop:
+    opened = open_regions(regions)
+    probes.check_backbone(work.encoder, opened)
+    if work.path != "-" and errors.on_error == "fail":
+        probes.check_captions(work.path, opened, splits.sides(), work.limit)
+    model = _open_model(work.encoder, work.dtype, runtime)
+    tally = errors.tally()
+    rows = probes.read_captions(work.path, opened, splits.sides(), tally, work.limit)
+    with io.Progress("probe-attention", "captions", quiet=runtime.quiet) as bar, io.Stop() as stop:
         probe = probes.GroundingProbe(
             model,
-            regions,
+            opened,
             parse,
             questions.phrase,
             questions.entity_word,
-            **settings,
-            progress=bar,
+            questions.samples,
+            work.seed,
+            work.batch_size,
+            bar,
         )
-        watched = probes.keep_examples(captions, kept, examples)
-        failure = probes.probe_all(probe.run, watched, stop)
+        found = probes.probe_captions(probe, rows, stop, examples)
     for error in tally.errors[:3]:
-        note("probe-attention", str(error), quiet)
-    count = probe.scores["report"].captions if "report" in probe.scores else 0
-    return Findings(probe, count, probe.skipped + tally.left_out, failure, kept)
+        note("probe-attention", str(error), runtime.quiet)
+    found.skipped = found.skipped + tally.left_out
+    return found
 
 
-class _Texts:
-    """The texts that an encoder is probed on, read and checked before it is loaded."""
+def _probe_texts(
+    work: Settings,
+    parser: str | None,
+    parse: Any,
+    splits: Splits,
+    classifier: Classifier,
+    questions: Questions,
+    runtime: Runtime,
+) -> Findings:
+    """Probe a text encoder; what is wrong with a text is reported before the model is loaded."""
+    from vgtools.parses import open_parser
+    from vgtools.systems import attention_probes as probes
+    from vgtools.systems.dependency_probes import open_vectors
+    from vgtools.systems.text_probes import TextProbe, Texts
 
-    def __init__(
-        self,
-        path: str,
-        splits: Splits,
-        learning: Classifier,
-        limit: int | None,
-        seed: int,
-        quiet: bool,
-    ) -> None:
-        from vgtools.systems import dependency_probes, text_probes
-
-        drawn = learning.classifier is not None and splits.split is None
-        self._texts: Texts = text_probes.Texts(path, splits.sides(), limit, seed if drawn else None)
-        self._learning = learning
-        self._counts = self._texts.check() if path != "-" else Counter[str]()
-        self._vectors = None
-        if learning.vectors is not None:
-            self._vectors = dependency_probes.open_vectors(learning.vectors)
-        if drawn:
-            size = amount(self._counts["train"], "text")
-            rest = f"all that is reported is of the other {self._counts['report']:,}"
-            note("probe-attention", f"{size} to learn from; {rest}", quiet)
-
-    def probe(
-        self,
-        model: Any,
-        parser: str | None,
-        parse: Any,
-        questions: Questions,
-        settings: dict[str, Any],
-        quiet: bool,
-    ) -> Findings:
-        """Probe a text encoder, then learn from all its heads together."""
-        from vgtools.systems import attention_probes as probes
-        from vgtools.systems.text_probes import TextProbe
-
-        with io.Progress("probe-attention", "texts", quiet=quiet) as bar, io.Stop() as stop:
-            probe = TextProbe(model, parse, questions.distances, **settings, progress=bar)
-            failure = probes.probe_all(probe.run, self._texts.of("report", "select"), stop)
-            found = Findings(probe, probe.texts, probe.skipped, failure)
-            if self._learning.classifier is None or parser is None or failure is not None:
-                return found
-            classifier = self._classifier(model, parser, settings, bar, stop)
-            found.failure = probes.probe_all(lambda _: classifier.run(), iter(()), stop)
-            if found.failure is None:
-                found.classifier = classifier
-        return found
-
-    def _classifier(
-        self, model: Any, parser: str, settings: dict[str, Any], bar: io.Progress, stop: io.Stop
-    ) -> Any:
-        from vgtools.parses import open_parser
-        from vgtools.systems import dependency_probes
-
-        kind = self._learning.classifier
-        if kind == "words" and self._vectors is None:
-            table = model.encoder.model.get_input_embeddings().weight
-            self._vectors = dependency_probes.own_vectors(model, table)
-
-        def sentences(side: str) -> Any:
-            running = takewhile(lambda _: stop.signal is None, self._texts.of(side))
-            return (text.text for text in running)
-
-        return dependency_probes.ClassifierProbe(
+    drawn = classifier.classifier is not None and splits.split is None
+    texts = Texts(work.path, splits.sides(), work.limit, work.seed if drawn else None)
+    counts = texts.check() if work.path != "-" else Counter[str]()
+    learning = None
+    if classifier.classifier is not None:
+        vectors = None if classifier.vectors is None else open_vectors(classifier.vectors)
+        kind = classifier.classifier
+        learning = probes.Learning(kind, vectors, counts["train"], classifier.epochs)
+    if drawn:
+        rest = f"all that is reported is of the other {counts['report']:,}"
+        size = amount(counts["train"], "text")
+        note("probe-attention", f"{size} to learn from; {rest}", runtime.quiet)
+    model = _open_model(work.encoder, work.dtype, runtime)
+    with io.Progress("probe-attention", "texts", quiet=runtime.quiet) as bar, io.Stop() as stop:
+        probe = TextProbe(
             model,
-            sentences,
-            lambda: open_parser(parser),
-            str(kind),
-            self._vectors,
-            self._counts["train"],
-            self._learning.epochs,
-            **settings,
-            progress=bar,
+            parse,
+            questions.distances,
+            questions.samples,
+            work.seed,
+            work.batch_size,
+            bar,
         )
-
-
-def _records(
-    found: Findings, questions: Questions, splits: Splits, of: str
-) -> list[dict[str, Any]]:
-    """Return the records of all probes; the last one sums up."""
-    choose = splits.select_on is not None
-    records = list(found.probe.records(questions.names(), choose=choose))
-    if found.classifier is not None:
-        records[-1:-1] = found.classifier.records(questions.names())
-    records[-1]["skipped"] = dict(+found.skipped)
-    if found.failure is not None:
-        records[-1]["stopped"] = str(found.failure) or type(found.failure).__name__
-    records[-1]["selected_on"] = splits.select_on or f"the same {of}"
-    return records
+        return probes.probe_texts(probe, texts, stop, lambda: open_parser(str(parser)), learning)
 
 
 def _save(

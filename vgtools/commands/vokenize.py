@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,8 +24,8 @@ from vgtools.commands.options import (
 from vgtools.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.io import Window
     from vgtools.retrieval import Index
+    from vgtools.systems.vokenizer import Vokenizer, Work
 
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
@@ -79,27 +79,6 @@ class Control:
         float, Flag(metavar="NUMBER", min=1e-3, help="With --control: temperature.")
     ] = 0.01
     seed: Seed = 0
-
-
-@dataclass(frozen=True)
-class Work:
-    """One way of choosing vokens.
-
-    Args:
-        config: what decides the vokens.
-        inputs: files that are read, beside the index.
-        open: makes the worker, once it is known that there is work.
-        windows: of the text, after what is written already.
-        facts: about a worker that is done, for the manifest.
-        searched: whether vokens are searched, not drawn.
-    """
-
-    config: dict[str, Any]
-    inputs: list[str]
-    open: Callable[[], Any]
-    windows: Callable[[Mapping[str, Any]], Iterator[Window]]
-    facts: Callable[[Any], dict[str, Any]]
-    searched: bool
 
 
 @flags
@@ -156,7 +135,8 @@ def vokenize(
 
     bank = open_index(index)
     if control.control is None:
-        work = _search(bank, index, search, control, runtime, text, window, limit)
+        worker = _matcher(bank, search, control, runtime)
+        work = system.search_work(worker, index, text, window, limit, search.dtype)
     else:
         work = _term_frequency(bank, search, control, runtime.offline, text, window, limit)
     agreed: float | None = None
@@ -186,19 +166,9 @@ def vokenize(
     _summary(work, worker, bank, out.counts, runtime.quiet)
 
 
-def _search(
-    bank: Index,
-    index: str,
-    search: Search,
-    control: Control,
-    runtime: Runtime,
-    text: str,
-    window: int,
-    limit: int | None,
-) -> Work:
-    """Return the search by a matcher."""
-    from vgtools import io
-    from vgtools.checkpoint import pick_device, tokenizer_fingerprint
+def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) -> Vokenizer:
+    """Return the search by the matcher of an index."""
+    from vgtools.checkpoint import pick_device
     from vgtools.systems import vokenizer as system
 
     if control.captions:
@@ -214,38 +184,9 @@ def _search(
         offline=runtime.offline,
         level=search.level,
     )
-    worker = system.Vokenizer(
+    return system.Vokenizer(
         loaded, bank, k=search.k, min_score=search.min_score, pack=search.batch_size
     )
-    config = {
-        "command": "vokenize",
-        "index_sha256": bank.manifest["files"],
-        "matcher": loaded.fingerprint,
-        "k": search.k,
-        "min_score": search.min_score,
-        "dtype": search.dtype,
-        "device": worker.encoder.device.type,
-        "limit": limit,
-    }
-
-    def windows(state: Mapping[str, Any]) -> Iterator[Window]:
-        lines = io.read_windows(text, min(64, window), state, limit)
-        return system.grow(lines, max(1, window // search.k))  # the more images, the fewer lines
-
-    def facts(worker: Any) -> dict[str, Any]:
-        sha256 = tokenizer_fingerprint(loaded.encoder.tokenizer)
-        return {
-            "index": index,
-            "matcher": bank.manifest["matcher"],
-            "count": len(bank.ids),
-            "level": loaded.matcher.config.level,
-            "k": search.k,
-            "pack": worker.encoder.pack,
-            "agreement_with_float32": None,
-            "tokenizer": {"ref": loaded.ref, "sha256": sha256},
-        }
-
-    return Work(config, [text], lambda: worker, windows, facts, searched=True)
 
 
 def _term_frequency(
@@ -258,41 +199,13 @@ def _term_frequency(
     limit: int | None,
 ) -> Work:
     """Return the draw by term frequency; of the matcher only the tokenizer is used."""
-    from vgtools import io
-    from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
-    from vgtools.systems.term_frequency import TermFrequency
-    from vgtools.systems.vokenizer import run_of
+    from vgtools.systems.term_frequency import draw_work
 
-    captions = control.captions
-    if search.k > 1 or search.min_score is not None or not captions:
+    if search.k > 1 or search.min_score is not None or not control.captions:
         why = "term-frequency needs --captions, and excludes -k and --min-score"
         raise typer.BadParameter(why, param_hint="--control")
-    ref = search.matcher or run_of(bank)
-    tokenizer = load_tokenizer(ref, offline=offline)
-    fingerprint = tokenizer_fingerprint(tokenizer)
-    config = {
-        "command": "vokenize",
-        "control": "term-frequency",
-        "index_sha256": bank.manifest["files"],
-        "tokenizer": fingerprint,
-        "captions": [io.sha256_file(path) for path in captions],
-        "gamma": control.gamma,
-        "seed": control.seed,
-        "limit": limit,
-    }
-
-    def facts(worker: Any) -> dict[str, Any]:
-        names = {"ref": ref, "sha256": fingerprint}
-        return {"count": len(bank.ids), "k": 1, "tokenizer": names, "captions": worker.captions}
-
-    return Work(
-        config,
-        [text, *captions],
-        lambda: TermFrequency(tokenizer, bank.ids, captions, control.gamma, control.seed),
-        lambda state: io.read_windows(text, window, state, limit),
-        facts,
-        searched=False,
-    )
+    files, gamma, seed = control.captions, control.gamma, control.seed
+    return draw_work(bank, search.matcher, files, gamma, seed, text, window, limit, offline)
 
 
 def _summary(work: Work, worker: Any, bank: Index, counts: Mapping[str, int], quiet: bool) -> None:
