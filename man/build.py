@@ -1,7 +1,7 @@
-"""Write man/vg*.1 from the command tree: `python man/build.py`; `--check` fails when a page is stale.
+"""Write man/vg*.1 from the command tree; `--check` fails when a page is stale.
 
-The pages hold the text of `--help`, so they cannot drift from it. This is the only file that imports
-typer's own copy of click.
+The pages hold the text of `--help`, so they cannot drift from it. This is the only file that
+imports typer's own copy of click.
 """
 
 from __future__ import annotations
@@ -22,12 +22,21 @@ EXIT_STATUS = (
     ("0", "Success."),
     ("1", "An error inside vg; please report it."),
     ("2", "A flag or argument is wrong."),
-    ("65", "The data is damaged, inconsistent or not in the expected form; the message names file and line."),
+    (
+        "65",
+        "The data is damaged, inconsistent or not in the expected form; the message names the line.",
+    ),
     ("66", "An input does not exist or cannot be read."),
     ("69", "Something must be installed or downloaded."),
-    ("70", "It cannot continue: out of memory at the smallest batch, or a loss that is not a number."),
+    (
+        "70",
+        "It cannot continue: out of memory at the smallest batch, or a loss that is not a number.",
+    ),
     ("73, 74", "The output cannot be created, or cannot be written (disk full)."),
-    ("75", "Stopped, or another process writes the same output; run the same command again to resume."),
+    (
+        "75",
+        "Stopped, or another process writes the same output; run the same command again to resume.",
+    ),
     ("78", "The settings differ from those of the unfinished run that would be resumed."),
     ("130, 141, 143", "Ended by Ctrl-C, a closed pipe, or SIGTERM."),
 )

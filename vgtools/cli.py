@@ -17,8 +17,8 @@ from typer.core import TyperGroup
 from vgtools import __version__
 from vgtools.errors import DataError, Exit, file_error, is_out_of_memory, plain
 
-# Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer application,
-# of the same name, dashes as underscores.
+# Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer
+# application, of the same name, dashes as underscores.
 COMMANDS = (
     "prepare",
     "extract-image-feats",

@@ -34,10 +34,10 @@ def build_index(
 ) -> None:
     """Embed image features with a matcher into the index of an image bank.
 
-    The index names its matcher, so that vg vokenize needs nothing else. Row i of the bank, a voken's
-    number, is line i + 1 of X.ids. By default the search is exact; any other --factory prints its
-    recall@1 against exact search, measured on words of the tokenizer's vocabulary. The paper takes
-    50,000 images: --limit 50000.
+    The index names its matcher, so that vg vokenize needs nothing else. Row i of the bank, a
+    voken's number, is line i + 1 of X.ids. By default the search is exact; any other --factory
+    prints its recall@1 against exact search, measured on words of the tokenizer's vocabulary. The
+    paper takes 50,000 images: --limit 50000.
 
     Examples:
 

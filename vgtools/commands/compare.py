@@ -1,4 +1,4 @@
-"""`vg compare`: fine-tuned models side by side, with what is chance; the weights of two encoders."""
+"""`vg compare`: fine-tuned models side by side, with what is chance; weights of encoders."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def compare(
     grounded, with their correlation (appendix A.7).
 
     With --weights the RUNs are encoders (any reference): mean |difference| over the parameters that
-    both have, in total and by name. --noise writes the first with noise of that size, the control of
-    Table 3.
+    both have, in total and by name. --noise writes the first with noise of that size, the control
+    of Table 3.
 
     Examples:
 

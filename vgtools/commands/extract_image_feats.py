@@ -61,8 +61,8 @@ class Features:
             metavar="N",
             min=1,
             show_default="8 on a CPU, else 64",
-            help="Images per batch, always filled; it affects the last bits of a row, so resume with "
-            "the same.",
+            help="Images per batch, always filled; it affects the last bits of a row, so resume "
+            "with the same.",
         ),
     ] = None
     workers: Annotated[
@@ -161,17 +161,18 @@ def extract_image_feats(
 
     Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have
     one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
-    animation. The backbone's own preprocessing is used and recorded. Images that cannot be read stop
-    the command, or go to X.errors.jsonl with --on-error skip; files that are not images are counted.
+    animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
+    stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
+    counted.
 
-    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with boxes,
-    confidences and labels. The backbone then sees the whole image, resized without a crop; a row is
-    the mean of its last feature map inside the box (RoI-align). With --cut it sees each box by
-    itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of which
-    --batch-size go together. Boxes of several sources follow one another. A box without a confidence
-    (an annotation, the grid) gets a placeholder computed from its size and place. Boxes follow the
-    size of the photo if their file states theirs; one that leaves the image or has no area stops the
-    command, or is noted and left out with --on-error skip.
+    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
+    boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
+    row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
+    by itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of
+    which --batch-size go together. Boxes of several sources follow one another. A box without a
+    confidence (an annotation, the grid) gets a placeholder computed from its size and place. Boxes
+    follow the size of the photo if their file states theirs; one that leaves the image or has no
+    area stops the command, or is noted and left out with --on-error skip.
 
     Examples:
 
@@ -183,7 +184,7 @@ def extract_image_feats(
 
         vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
 
-        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors -o boxes.npy
+        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
     """
     help_at_terminal(context, source)
     _check(features, boxes, source, output, captions)
@@ -204,11 +205,11 @@ def extract_image_feats(
         dtype=features.compute_dtype,
         offline=runtime.offline,
     )
-    pipeline = _pipeline(net, features, boxes, found, size)
-    out = pipeline.output(
+    featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
+    out = open_output(
         output,
-        _config(net, pipeline.facts, features, boxes, found, device, size, limit),
-        pipeline.featurizer,
+        _config(net, facts, features, boxes, found, device, size, limit),
+        featurizer,
         opened,
         ([] if source == "-" else [source]) + (found.files if found else []),
         on_error=errors.on_error,
@@ -224,16 +225,16 @@ def extract_image_feats(
             bar.advance(out.items)
             for batch in images.extract(
                 opened,
-                pipeline.featurizer,
+                featurizer,
                 items=out.items,
                 digest=out.digest,
                 workers=features.workers,
-                work=pipeline.work,
+                work=work,
             ):
                 out.write(batch)
                 bar.advance(batch.items - bar.done)
             made = {"ref": net.ref, "fingerprint": net.fingerprint}
-            out.finish(backbone=made | {"preprocessing": pipeline.facts})
+            out.finish(backbone=made | {"preprocessing": facts})
     if captions is not None:
         _write_captions(source, output, captions)
     if not out.complete:
@@ -281,36 +282,22 @@ def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
     )
 
 
-@dataclass(frozen=True)
-class _Pipeline:
-    """What turns images into rows, and rows into files."""
-
-    featurizer: Featurizer
-    facts: dict[str, Any]  # of the preprocessing
-    output: type[FeatureOutput]
-    work: Work | None = None
-
-
 def _pipeline(
     net: Backbone, features: Features, boxes: Regions, found: OpenBoxes | None, size: int
-) -> _Pipeline:
-    """Return the pipeline for whole images, or for regions."""
+) -> tuple[Featurizer, dict[str, Any], type[FeatureOutput], Work | None]:
+    """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
     from vgtools import images
 
+    seen = net.preprocessing
     if found is None:
-        featurizer = images.Featurizer(
-            net.model, net.preprocessing, features.pooling, features.dtype, size
-        )
-        return _Pipeline(featurizer, images.describe(net.preprocessing), images.FeatureOutput)
+        featurizer = images.Featurizer(net.model, seen, features.pooling, features.dtype, size)
+        return featurizer, images.describe(seen), images.FeatureOutput, None
     from vgtools import region_features as regions
 
-    seen = regions.whole_picture(net.preprocessing, boxes.picture)
-    return _Pipeline(
-        regions.region_featurizer(net.model, seen, features.dtype, size, boxes.cut),
-        images.describe(seen),
-        regions.RegionOutput,
-        regions.region_work(found.source),
-    )
+    seen = regions.whole_picture(seen, boxes.picture)
+    featurizer = regions.region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
+    work = regions.region_work(found.source)
+    return featurizer, images.describe(seen), regions.RegionOutput, work
 
 
 def _config(

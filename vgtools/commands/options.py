@@ -1,8 +1,8 @@
 """Flags that more than one command has, one name and one meaning each, and how they are grouped.
 
-A single flag is an `Annotated` alias. Flags that travel together are a frozen dataclass, which `flags`
-spreads out for typer. A command with sub-commands, the first of which is meant where none is named, is
-a typer application with the class `DefaultGroup`.
+A single flag is an `Annotated` alias. Flags that travel together are a frozen dataclass, which
+`flags` spreads out for typer. A command with sub-commands, the first of which is meant where none
+is named, is a typer application with the class `DefaultGroup`.
 """
 
 from __future__ import annotations
@@ -230,11 +230,11 @@ class Checkpoints:
 
 
 def flags(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Replace parameters that are frozen dataclasses by their fields, and hand the dataclasses over.
+    """Replace parameters that are frozen dataclasses by their fields; hand the dataclasses over.
 
-    A field is what a parameter of a typer command is: `Annotated` with `typer.Option`, and a default.
-    A subclass that repeats a field with a bare type and another default keeps its option; where the
-    default of the base must go, the field is repeated with `= field()`.
+    A field is what a parameter of a typer command is: `Annotated` with `typer.Option`, and a
+    default. A subclass that repeats a field with a bare type and another default keeps its option;
+    where the default of the base must go, the field is repeated with `= field()`.
 
         @dataclass(frozen=True, kw_only=True)
         class Slow(Optimizer):

@@ -64,8 +64,8 @@ class Splits:
         str | None,
         Flag(
             metavar="NAME",
-            help="Split that the classifier learns from; without it: four of five texts, and all that "
-            "is reported is of the fifth.",
+            help="Split that the classifier learns from; without it: four of five texts, and all "
+            "that is reported is of the fifth.",
         ),
     ] = None
 
@@ -200,23 +200,23 @@ def probe_attention(
 
     With --regions: for each entity with gold boxes, the region that a head attends to most is its
     answer, right from an IoU of 0.5 on. The baseline is the most confident region; a head is active
-    if over 20 % of the attention goes to regions. With --parser, for each relation: how often a word
-    attends to the region of the entity that it is joined to. Intervals come from resampling photos;
-    p-values are corrected over all heads; --select-on chooses heads on other photos.
+    if over 20 % of the attention goes to regions. With --parser, for each relation: how often a
+    word attends to the region of the entity that it is joined to. Intervals come from resampling
+    photos; p-values are corrected over all heads; --select-on chooses heads on other photos.
 
-    Without --regions: attention to [CLS], [SEP], punctuation and neighbours, entropies, distances of
-    heads; with --parser how often a head finds a word's head or dependent, beside the best offset,
-    with intervals over sentences. --classifier learns from all heads together which word is whose
-    head, and reports how often it is right on other sentences.
+    Without --regions: attention to [CLS], [SEP], punctuation and neighbours, entropies, distances
+    of heads; with --parser how often a head finds a word's head or dependent, beside the best
+    offset, with intervals over sentences. --classifier learns from all heads together which word is
+    whose head, and reports how often it is right on other sentences.
 
     One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
-    tables. Captions longer than the encoder and photos without regions are left out and counted. Any
-    transformers VisualBERT can be probed. What stops it in the middle, Ctrl-C too, leaves the results
-    up to there.
+    tables. Captions longer than the encoder and photos without regions are left out and counted.
+    Any transformers VisualBERT can be probed. What stops it in the middle, Ctrl-C too, leaves the
+    results up to there.
 
     Examples:
 
-        vg probe-attention phrases.jsonl --encoder run --regions regions.npy --images photos -o probe
+        vg probe-attention phrases.jsonl --encoder run --regions feats.npy --images photos -o probe
 
         vg probe-attention phrases.jsonl --encoder run --regions regions.npy --split test | jq -c .
 

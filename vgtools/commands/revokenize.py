@@ -45,15 +45,15 @@ def revokenize(
     """Carry vokens to another tokenizer's tokens, by the largest overlap (IoU) of their spans.
 
     Reads the rows that `vg vokenize` writes and writes the same rows, in order, one per line, with
-    spans, vokens and scores for the tokens of --tokenizer. A token that overlaps nothing, for example
-    a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU.
+    spans, vokens and scores for the tokens of --tokenizer. A token that overlaps nothing, for
+    example a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU.
 
     With -o X.npy the packed form is written: X.npy holds (tokens, 2) int32 [token id, voken] and
     X.rows.npy where each row ends.
 
     Examples:
 
-        vg vokenize wiki.txt --index vg.faiss | vg revokenize --tokenizer roberta-base > roberta.jsonl
+        vg vokenize wiki.txt --index vg.faiss | vg revokenize -t roberta-base > roberta.jsonl
 
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
     """

@@ -57,11 +57,11 @@ def show(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show vokens: each token with its image on an HTML page (-o) or contact sheet (--png), or as text.
+    """Show vokens: tokens with their images on an HTML page (-o), a sheet (--png), or as text.
 
-    The page is one file that loads nothing: it can be mailed, and opened without a server. Without -o
-    or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start, end,
-    rank, voken, image id, score.
+    The page is one file that loads nothing: it can be mailed, and opened without a server. Without
+    -o or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start,
+    end, rank, voken, image id, score.
 
     Examples:
 

@@ -103,8 +103,8 @@ def stats(
             "--tokenizer",
             "-t",
             metavar="REF",
-            help="What a token is. words: lower-case words and punctuation marks. Or a tokenizer (hub "
-            "name, directory, vg run, builtin:NAME), whose word-pieces are what the paper counts.",
+            help="What a token is. words: lower-case words and punctuation marks. Or a tokenizer "
+            "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
         ),
     ] = "words",
     base: Annotated[
@@ -115,7 +115,7 @@ def stats(
         list[str] | None,
         Flag(
             metavar="FILE",
-            help="Voken rows or packed .npy: how many different images their tokens got; repeatable.",
+            help="Voken rows or packed .npy: how many images their tokens got; repeatable.",
         ),
     ] = None,
     memory: Annotated[
@@ -133,10 +133,10 @@ def stats(
 ) -> None:
     """Count corpora: size, divergence from a reference, and the share of visually grounded tokens.
 
-    Table 1 of the Vokenization paper for any text: tokens, sentences (lines with a token), vocabulary
-    (types seen more than 5 times), tokens per sentence; with --reference the Jensen-Shannon
-    divergence of the 1-grams and 2-grams, in bits; with --captions the grounding ratio. One JSON
-    record per corpus goes into a pipe, a table to a terminal.
+    Table 1 of the Vokenization paper for any text: tokens, sentences (lines with a token),
+    vocabulary (types seen more than 5 times), tokens per sentence; with --reference the
+    Jensen-Shannon divergence of the 1-grams and 2-grams, in bits; with --captions the grounding
+    ratio. One JSON record per corpus goes into a pipe, a table to a terminal.
 
     The paper names neither the base of its divergences nor whether punctuation counts. What we
     measure comes near its figures with word-pieces (--tokenizer of a BERT), --base 10 and
@@ -146,8 +146,8 @@ def stats(
     beyond it; the counts are exact either way. Words take about 120 bytes for each different one;
     with --tokenizer that, too, is bounded.
 
-    With --vokens: distinct and effective number of images (e to the entropy), and the images a token
-    type got.
+    With --vokens: distinct and effective number of images (e to the entropy), and the images a
+    token type got.
 
     Examples:
 
@@ -232,7 +232,7 @@ def _check(
 def _rows(
     survey: Survey, names: Sequence[str], grounded_types: bool, reported: bool
 ) -> Iterable[dict[str, Any]]:
-    """Return the grounded types, or a record for each corpus and for those that the paper reports."""
+    """Return the grounded types, or a record per corpus and per corpus of the paper."""
     from vgtools import stats as s
 
     if grounded_types:

@@ -104,7 +104,7 @@ def vokenize(
 
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
-    are lines of the index's .ids file, -1 is none. Sentences longer than the encoder takes are
+    are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder takes are
     windowed with context on both sides. The search is exact; a sentence's vokens depend on nothing
     but the sentence.
 

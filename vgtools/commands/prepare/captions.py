@@ -47,8 +47,8 @@ def flickr8k(
 ) -> None:
     r"""Write the captions of Flickr8k.
 
-    Flickr30k's results_20130124.token has the same form. Rows are {"image", "text", "split"}; a photo
-    in no list has no split. Captions are kept as they are.
+    Flickr30k's results_20130124.token has the same form. Rows are {"image", "text", "split"}; a
+    photo in no list has no split. Captions are kept as they are.
 
     Examples:
 
@@ -78,8 +78,8 @@ def flickr30k_entities(
     r"""Write captions with phrase spans and boxes.
 
     Rows are {"image", "text", "width", "height", "phrases", "split"}, a phrase {"start", "end",
-    "type", "id", "boxes"}: its characters in the text and its chain. Phrases of notvisual, scene and
-    nobox chains have no boxes.
+    "type", "id", "boxes"}: its characters in the text and its chain. Phrases of notvisual, scene
+    and nobox chains have no boxes.
 
     Examples:
 
@@ -116,7 +116,8 @@ def coco(
 ) -> None:
     r"""Write captions or instance boxes of COCO.
 
-    The file decides which. Rows are {"image", "text"}, or one per image: {"image", "width", "height",
+    The file decides which. Rows are {"image", "text"}, or one per image: {"image", "width",
+    "height",
     "boxes", "labels", "crowd"}, boxes x1, y1, x2, y2 in pixels.
 
     Examples:
@@ -124,7 +125,7 @@ def coco(
         vg prepare coco captions_train2017.json --as-split train \
             --images train2017 --images-out images.jsonl -o captions.jsonl
 
-        vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c | sort -rn | head
+        vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c
     """
     tally = errors.tally()
     rows = prepare.in_split(prepare.coco(annotations, tally, drop_crowd), as_split)

@@ -78,9 +78,9 @@ def openmoji(
     """Draw a bank of emoji and write their names.
 
     The pictures are OpenMoji's, names and aliases Unicode's, both of installed packages: a bank of
-    1,600 images that needs no download. Flags and skin tones are left out. --carriers puts each name
-    into sentences such as "a photo of a cat" as well: names alone overfit. The image list has the SVG
-    under "svg".
+    1,600 images that needs no download. Flags and skin tones are left out. --carriers puts each
+    name into sentences such as "a photo of a cat" as well: names alone overfit. The image list has
+    the SVG under "svg".
 
     Examples:
 
@@ -154,7 +154,8 @@ def regions(
     """Convert region features that others computed.
 
     A TSV has the columns of LXMERT (with confidences, and labels by --labels) or of bottom-up
-    attention, its arrays in base64. A .npy is (images, regions, D) or (all regions, D); its jsonl has
+    attention, its arrays in base64. A .npy is (images, regions, D) or (all regions, D); its jsonl
+    has
     {"image", "width", "height", "boxes", "confidence"?, "label"?} in the same order. Without
     confidences boxes get a placeholder computed from their size and place.
 

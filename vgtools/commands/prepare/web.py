@@ -42,7 +42,7 @@ def visual_genome(
 
         vg prepare visual-genome image_data.json --limit 50000 --images . --images-out vokens.jsonl
 
-        vg prepare visual-genome image_data.json --regions region_descriptions.json -o captions.jsonl
+        vg prepare visual-genome image_data.json --regions region_descriptions.json -o c.jsonl
     """
     if not regions and not photos.images_out:
         raise typer.BadParameter(
