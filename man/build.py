@@ -1,6 +1,7 @@
-"""Write man/vg*.1 from the command tree: `python man/build.py`; `--check` fails when a page is stale.
+"""Write man/vg*.1 from the command tree; `--check` fails when a page is stale.
 
-The pages say what `--help` says, so they cannot drift from it. This is the only file that touches typer's own copy of click.
+The pages hold the text of `--help`, so they cannot drift from it. This is the only file that
+imports typer's own copy of click.
 """
 
 from __future__ import annotations
@@ -15,36 +16,48 @@ from typer._click.core import Context
 
 from vgtools import __version__
 from vgtools.cli import COMMANDS, make_app
+from vgtools.commands.options import DefaultGroup
 
 EXIT_STATUS = (
     ("0", "Success."),
     ("1", "An error inside vg; please report it."),
     ("2", "A flag or argument is wrong."),
-    ("65", "The data is damaged, inconsistent or not in the expected form; the message names file and line."),
+    (
+        "65",
+        "The data is damaged, inconsistent or not in the expected form; the message names the line.",
+    ),
     ("66", "An input does not exist or cannot be read."),
     ("69", "Something must be installed or downloaded."),
-    ("70", "It cannot continue: out of memory at the smallest batch, or a loss that is not a number."),
+    (
+        "70",
+        "It cannot continue: out of memory at the smallest batch, or a loss that is not a number.",
+    ),
     ("73, 74", "The output cannot be created, or cannot be written (disk full)."),
-    ("75", "Stopped, or another process writes the same output; run the same command again to resume."),
+    (
+        "75",
+        "Stopped, or another process writes the same output; run the same command again to resume.",
+    ),
     ("78", "The settings differ from those of the unfinished run that would be resumed."),
     ("130, 141, 143", "Ended by Ctrl-C, a closed pipe, or SIGTERM."),
 )
 
 
 def roff(text: str) -> str:
-    """Return text with the characters that troff takes for its own written out."""
+    """Return text with the characters that have a meaning in troff escaped."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
-    text = re.sub(r"[^\x00-\x7f]", lambda found: f"\\[u{ord(found[0]):04X}]", text)  # pages are ASCII, read in any locale
+    # ASCII pages are readable in any locale
+    text = re.sub(r"[^\x00-\x7f]", lambda match: f"\\[u{ord(match[0]):04X}]", text)
     return re.sub(r"(?m)^\.", r"\\&.", text)
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return help text as roff lines: blank lines part paragraphs, indented ones stay as they are."""
+    """Return help text as roff lines: blank lines separate paragraphs, indented ones are kept."""
     lines: list[str] = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         block = block.removeprefix("\b\n")
         if block.startswith("    "):
-            lines += [".PP", ".nf", ".RS", *(roff(line[4:]) for line in block.splitlines()), ".RE", ".fi"]
+            example = [roff(line[4:]) for line in block.splitlines()]
+            lines += [".PP", ".nf", ".RS", *example, ".RE", ".fi"]
         else:
             lines += [".PP", *(roff(line.strip()) for line in block.splitlines())]
     return lines
@@ -62,36 +75,52 @@ def options(command: Any, path: str) -> list[str]:
     return lines
 
 
+def usage(command: Any, path: str) -> str:
+    """Return how a command is called, on one line."""
+    text = command.get_usage(Context(command, info_name=path))
+    return re.sub(r"\s+", " ", text.removeprefix("Usage:").strip())
+
+
+def default_of(command: Any) -> Any:
+    """Return the command that runs where no sub-command is named."""
+    if isinstance(command, DefaultGroup):
+        return next(iter(command.commands.values()))
+    return command
+
+
+def summary(command: Any) -> str:
+    """Return the first paragraph of a command's help."""
+    paragraph: str = (default_of(command).help or "").strip().split("\n\n")[0]
+    return paragraph.replace("\n", " ")
+
+
 def page(name: str, command: Any) -> str:
     """Return one man page in roff."""
-    children = getattr(command, "commands", {}) or {}
-    text = (command.help or "").replace("\r", "")
-    head, _, examples = text.partition("Examples:")
-    summary = head.strip().split("\n\n")[0].replace("\n", " ").rstrip(".")
+    children = getattr(command, "commands", {})
+    shown = default_of(command)
+    head, _, examples = (shown.help or "").replace("\r", "").partition("Examples:")
     path = name.replace("-", " ", 1)
-    context = Context(command, info_name=path)
-    usage = command.get_usage(context).removeprefix("Usage:").strip()
     lines = [
         f'.TH {roff(name.upper())} 1 "" "vgtools {__version__}" "vgtools"',
         ".SH NAME",
-        roff(f"{name} - {summary}"),
+        roff(f"{name} - {summary(command).rstrip('.')}"),
         ".SH SYNOPSIS",
-        roff(re.sub(r"\s+", " ", usage)),
+        roff(usage(shown, path)),
         ".SH DESCRIPTION",
         *paragraphs(head),
+        ".SH OPTIONS",
+        *options(shown, path),
     ]
-    lines += [".SH OPTIONS", *options(command, path)]
     for child, inner in sorted(children.items()) if name != "vg" else ():
-        lines += [
-            f".SH {roff((path + ' ' + child).upper())}",
-            roff(inner.get_usage(Context(inner, info_name=f"{path} {child}")).removeprefix("Usage:").strip()),
-        ]
-        lines += [*paragraphs(inner.help or ""), *options(inner, f"{path} {child}")]
+        if inner is shown or inner.hidden:
+            continue
+        call = f"{path} {child}"
+        lines += [f".SH {roff(call.upper())}", roff(usage(inner, call))]
+        lines += [*paragraphs(inner.help or ""), *options(inner, call)]
     if name == "vg":
         lines += [".SH COMMANDS"]
         for child in COMMANDS:
-            first = (children[child].help or "").strip().split("\n\n")[0].replace("\n", " ")
-            lines += [".TP", f".B {roff('vg ' + child)}", roff(first)]
+            lines += [".TP", f".B {roff('vg ' + child)}", roff(summary(children[child]))]
     if examples.strip():
         lines += [".SH EXAMPLES", *paragraphs(examples.strip("\n"))]
     lines += [".SH EXIT STATUS"]
@@ -105,21 +134,24 @@ def page(name: str, command: Any) -> str:
 def pages() -> dict[str, str]:
     """Return every page by file name."""
     tree: Any = typer.main.get_command(make_app())
-    found = {"vg.1": page("vg", tree)}
-    return found | {f"vg-{name}.1": page(f"vg-{name}", tree.commands[name]) for name in COMMANDS}
+    result = {"vg.1": page("vg", tree)}
+    for name in COMMANDS:
+        result[f"vg-{name}.1"] = page(f"vg-{name}", tree.commands[name])
+    return result
 
 
 def main() -> int:
     """Write the pages, or compare them with what would be written."""
-    folder, wanted = Path(__file__).parent, pages()
+    folder = Path(__file__).parent
+    expected = pages()
+    actual = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.1")}
     if "--check" not in sys.argv[1:]:
-        for stale in {p.name for p in folder.glob("*.1")} - set(wanted):
+        for stale in actual.keys() - expected.keys():
             (folder / stale).unlink()
-        for name, text in wanted.items():
+        for name, text in expected.items():
             (folder / name).write_text(text, encoding="utf-8")
         return 0
-    there = {p.name: p.read_text(encoding="utf-8") for p in folder.glob("*.1")}
-    changed = sorted(n for n in {*there, *wanted} if there.get(n) != wanted.get(n))
+    changed = sorted(n for n in actual.keys() | expected.keys() if actual.get(n) != expected.get(n))
     if changed:
         print(f"stale: {', '.join(changed)}; run `make man` and commit the pages", file=sys.stderr)
     return bool(changed)

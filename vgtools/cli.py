@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,8 @@ from typer.core import TyperGroup
 from vgtools import __version__
 from vgtools.errors import DataError, Exit, file_error, is_out_of_memory, plain
 
-# Order of `vg --help`. The module `vgtools.commands.<name>` holds a function of the same name, dashes as underscores.
+# Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer
+# application, of the same name, dashes as underscores.
 COMMANDS = (
     "prepare",
     "extract-image-feats",
@@ -36,7 +38,7 @@ COMMANDS = (
 
 
 class _InOrder(TyperGroup):
-    """The commands in the order of the pipeline; typer's own lists a command with commands of its own last."""
+    """The commands in the order of the pipeline; typer lists those with sub-commands last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
@@ -50,17 +52,20 @@ def _version(value: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Composable tools for visually grounded language learning.
 
-    Data goes to stdout, talk to stderr; `-` is a stream.
+    Data goes to stdout, messages to stderr; `-` is a stream.
     """
 
 
 def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
-    """Return `vg` with some of its commands; their modules import nothing heavy, so this is quick."""
+    """Return `vg` with some of its commands; their modules import nothing heavy."""
     app = typer.Typer(
         name="vg",
         cls=_InOrder,
@@ -75,17 +80,24 @@ def make_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
         entry = getattr(module, name.replace("-", "_"))
         if isinstance(entry, typer.Typer):
             for inner in entry.registered_commands:
-                inner.help = _keep_examples(inner.help or getattr(inner.callback, "__doc__", None))
+                vars(inner).update(_help_of(inner.callback))
             app.add_typer(entry, name=name)
         else:
-            text = _keep_examples(entry.__doc__)
-            app.command(name, help=text, short_help=text.partition("\n")[0])(entry)  # or the list of commands cuts it
+            app.command(name, **_help_of(entry))(entry)
     return app
 
 
-def _keep_examples(text: str | None) -> str:
-    """Mark the indented blocks of a docstring, so that help never breaks a command line that a user would copy."""
-    return re.sub(r"\n\n(?=    \S)", "\n\n\b\n", inspect.cleandoc(text or ""))
+def _help_of(command: Any) -> dict[str, Any]:
+    """Return a docstring as help.
+
+    Indented blocks are marked, so that help never breaks a command line that a user would copy; the
+    first line is the summary, which a list of commands would cut if it were not given.
+    """
+    text = inspect.cleandoc(command.__doc__ or "")
+    return {
+        "help": re.sub(r"\n\n(?=    \S)", "\n\n\b\n", text),
+        "short_help": text.partition("\n")[0],
+    }
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -94,13 +106,16 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run one command line and return its exit code; whatever goes wrong is said on stderr in one line."""
+    """Run one command line and return its exit code; what goes wrong is one line on stderr."""
     import signal
 
     _reserve_standard_streams()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))  # unwinds, so that locks and parts are cleared
+    # Exits by unwinding, so that locks and parts are cleared.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))
+    # Help wraps at spaces only: a line that ends in "--log-" cannot be searched or copied.
+    textwrap.TextWrapper.wordsep_re = textwrap.TextWrapper.wordsep_simple_re
     try:
-        # `vg vokenize` needs one module, not all of them: start-up stays quick as commands are added.
+        # `vg vokenize` imports one module, not all: start-up stays quick as commands are added.
         app = make_app(tuple(n for n in COMMANDS if argv and n == argv[0]) or COMMANDS)
         result: Any = app(argv, prog_name="vg", standalone_mode=False)
         _flush()
@@ -108,7 +123,8 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:
         return _closed_pipe()
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # typer's own answer to a closed pipe is exit 1
+        # typer exits with 1 where a pipe is closed
+        if isinstance(stop.__context__, BrokenPipeError):
             return _closed_pipe()
         raise
     except DataError as error:
@@ -125,37 +141,49 @@ def run(argv: list[str]) -> int:
             return _say(str(file_error(error, "-", reading=False)), Exit.IO)
         return _say(f"{error.filename}: {error.strerror or error}", Exit.IO)
     except Exception as error:
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # a usage error of the parser typer carries
-            context = getattr(error, "ctx", None)
-            if context is not None and not context.args and error.format_message() == context.get_help():  # `vg` alone
-                print(error.format_message(), file=sys.stderr)
-                return int(Exit.USAGE)
-            hint = f" (see: {context.command_path} --help)" if context is not None else ""
-            return _say(error.format_message() + hint, Exit.USAGE)
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            return _usage_error(error)
         if os.environ.get("VG_TRACEBACK"):
             raise
         if is_out_of_memory(error):
-            return _say("out of memory; a smaller --batch-size or a larger machine is needed", Exit.CANNOT_GO_ON)
-        return _say(f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)", Exit.INTERNAL)
+            why = "out of memory; a smaller --batch-size or a larger machine is needed"
+            return _say(why, Exit.CANNOT_GO_ON)
+        why = f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)"
+        return _say(why, Exit.INTERNAL)
+
+
+def _usage_error(error: Any) -> int:
+    """Report an error of typer's parser, whose classes typer does not export."""
+    message = error.format_message().replace(
+        ": Value error, ", ": "
+    )  # pydantic's, of a wrong choice
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return _say(message, Exit.USAGE)
+    if not context.args and message == context.get_help():  # `vg` alone
+        print(message, file=sys.stderr)
+        return int(Exit.USAGE)
+    return _say(f"{message} (see: {context.command_path} --help)", Exit.USAGE)
 
 
 def _reserve_standard_streams() -> None:
     """Keep data and messages apart where a caller closed a standard stream (`2>&-`).
 
-    A file opened later would take the closed stream's number, and print(file=None) would write a message to stdout.
+    A file opened later would take the closed stream's number, and print(file=None) would write a
+    message to stdout.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    if sys.stdout is None:  # data for it is an error, not lost without a word
+    if sys.stdout is None:  # data for it is an error, not silently lost
         os.dup2(os.open(os.devnull, os.O_RDONLY), 1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
 
 
 def _flush() -> None:
-    """Write out what is still buffered: a full disk or a closed stream shows itself only now."""
+    """Write out what is still buffered: only now is a full disk or a closed stream an error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -171,7 +199,7 @@ def _closed_pipe() -> int:
 
 
 def _discard_output() -> None:
-    """Give standard output somewhere to go: Python flushes it once more at exit."""
+    """Redirect standard output to nowhere: Python flushes it once more at exit."""
     with contextlib.suppress(OSError):  # a stream without a number needs nothing
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -159,6 +159,11 @@ def with_split(rows: Iterable[Row], splits: Mapping[str, str], only: str | None,
         yield row | {"split": split} if split else row
 
 
+def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
+    """Return rows with the same "split", or as they are if there is none."""
+    return (row | {"split": split} for row in rows) if split else iter(rows)
+
+
 class Folder:
     """The files of a folder and of those below it, found by path, name, stem, or the stem up to its `_`.
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from vgtools.boxes import Boxes, BoxSource
+from vgtools.boxes import Boxes, BoxSource, grid, together
 from vgtools.images import Batch, FeatureOutput, Featurizer, Work, Worked, printable, read_group
 from vgtools.io import DataError, Exit, sha256_file
 from vgtools.regions import KIND, RegionSet, encode
@@ -222,6 +222,51 @@ class Detector:
         good = np.isfinite(boxes).all(1) & (boxes[:, 2:] > boxes[:, :2]).all(1)
         names = [self._names[int(c)] for c in classes[good]]
         return Boxes(boxes[good], scores[good].astype(np.float32), names)
+
+
+class OpenBoxes(NamedTuple):
+    """Where boxes come from."""
+
+    source: BoxSource
+    config: dict[str, Any]  # what decides the boxes
+    files: list[str]  # that are read
+
+
+def open_boxes(
+    names: Sequence[str],
+    open_file: Callable[[str], BoxSource],
+    scales: int,
+    detector: str | None,
+    device: str,
+    most: int | None,
+    least: float,
+) -> OpenBoxes:
+    """Open the sources of boxes, in order, the detector last.
+
+    Args:
+        names: files of boxes, or `grid`.
+        open_file: opens one of the files.
+        scales: of the grid.
+        detector: weights of a `Detector`.
+        device: where the detector runs.
+        most: regions per image to keep, the most confident; None keeps all.
+        least: confidence below which a region is left out.
+
+    Raises:
+        DataError: a file is missing (66) or damaged (65).
+    """
+    windows = functools.partial(grid, scales=scales)
+    sources: list[BoxSource] = [windows if name == "grid" else open_file(name) for name in names]
+    files = [name for name in names if name != "grid"]
+    digests = [f"grid {scales}" if name == "grid" else sha256_file(name) for name in names]
+    config: dict[str, Any] = {"sources": digests}
+    if detector is not None:
+        opened = Detector(detector, device)
+        sources.append(opened)
+        files.append(detector)
+        config["detector"] = {"name": opened.name, "sha256": opened.sha256}
+    config |= {"most": most, "least": least}
+    return OpenBoxes(together(sources, most, least), config, files)
 
 
 _CLASSES = "roi_heads.box_predictor.cls_score.bias"

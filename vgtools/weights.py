@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,3 +148,38 @@ def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int, *, off
     own = {"ref": ref, "fingerprint": fingerprint(encoder_weights(noisy)), "tokenizer": mark}
     save_run(folder, _KIND, {}, {"noise": facts, "encoder": own})
     return {"output": str(output), **facts, "fingerprint": own["fingerprint"]}
+
+
+def compare_encoders(
+    refs: Sequence[str], noise: str | None, magnitude: float | None, seed: int, offline: bool
+) -> list[dict[str, Any]]:
+    """Measure how far encoders are from the first; write the first with noise.
+
+    Args:
+        refs: the encoders; any references.
+        noise: run folder for the first encoder with noise; None writes nothing.
+        magnitude: mean |noise|; None takes the distance of the second encoder.
+        seed: of the noise.
+        offline: never connect.
+
+    Returns:
+        A record per encoder after the first, and one of the noise.
+    """
+    first = read_weights(refs[0], offline=offline)[1]
+    records: list[dict[str, Any]] = []
+    for ref in refs[1:]:
+        distance = difference(first, read_weights(ref, offline=offline)[1])
+        records.append(
+            {
+                "encoder": ref,
+                "from": refs[0],
+                "difference": distance.total,
+                "parameters": distance.numbers,
+                "not_shared": distance.alone,
+                "by_name": distance.by_name,
+            }
+        )
+    if noise is not None:
+        size = records[0]["difference"] if magnitude is None else magnitude
+        records.append(save_noisy(refs[0], noise, size, seed, offline=offline))
+    return records

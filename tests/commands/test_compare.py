@@ -128,11 +128,11 @@ def test_weights_and_noise(vg: Runner, tmp_path: Path, monkeypatch: pytest.Monke
         (["mlm", "nothing"], Exit.NO_INPUT, "nothing: does not exist"),
         (["mlm", "vokens", "--baseline", "x"], Exit.USAGE, "--baseline must be one of mlm, vokens, got x"),
         (["mlm", "--plot", "x.svg"], Exit.USAGE, "belongs to --grounding"),
-        (["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"], Exit.USAGE, "an .svg or .png"),
+        (["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"], Exit.USAGE, "must end in .svg or .png"),
         (["mlm", "vokens", "--grounding", "captions.jsonl"], Exit.DATA, "no word but stop words occurs more than 100"),
         (["mlm", "--noise", "x"], Exit.USAGE, "belongs to --weights"),
         (["--weights", "mlm"], Exit.USAGE, "needs two encoders"),
-        (["mlm", "--reported", "7"], Exit.USAGE, "less than or equal to 6"),
+        (["mlm", "--reported", "7"], Exit.USAGE, "no table .7. of scores; known are vokenization:2, 3, 4, 5, 6"),
     ],
 )
 def test_mistakes_are_named(

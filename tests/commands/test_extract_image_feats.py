@@ -70,7 +70,7 @@ def test_a_directory_becomes_features_ids_and_a_manifest(
     out, err = capfd.readouterr()
     assert out == ""
     assert "f.npy: 21 x 96 float32 on cpu" in err
-    assert "left out, no images by suffix: 1 .txt" in err
+    assert "left out, not images by suffix: 1 .txt" in err
     features = open_features("f.npy")
     assert features.ids == [f"p{n}.png" for n in range(21)]
     assert features.array.shape == (21, 96)
@@ -182,14 +182,14 @@ def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Pat
 @pytest.mark.parametrize(
     ("more", "code", "why"),
     [
-        (["-o", "f.bin"], Exit.USAGE, "does not end in .npy"),
+        (["-o", "f.bin"], Exit.USAGE, "must end in .npy"),
         (["-o", "no/f.npy"], Exit.CANNOT_CREATE, "no does not exist"),
-        (["--pooling", "median"], Exit.USAGE, "'median' is not one of mean, max, none"),
-        (["--dtype", "int8"], Exit.USAGE, "'int8' is not one of float32, float16"),
+        (["--pooling", "median"], Exit.USAGE, "'median' is not one of 'mean', 'max', 'none'"),
+        (["--dtype", "int8"], Exit.USAGE, "'int8' is not one of 'float32', 'float16'"),
         (["-b", "builtin:none"], Exit.USAGE, "no builtin is called 'none'"),
         (["-b", "no_such_network"], Exit.USAGE, "timm knows no backbone 'no_such_network'"),
         (["-b", "resnet18.a1_in1k", "--offline"], Exit.UNAVAILABLE, "resnet18.a1_in1k"),
-        (["--captions", "f.ids"], Exit.USAGE, "f.ids belongs to -o f.npy itself"),
+        (["--captions", "f.ids"], Exit.USAGE, "f.ids is one of the files of -o f.npy"),
         (["--captions", "c.jsonl"], Exit.OK, ""),
     ],
 )

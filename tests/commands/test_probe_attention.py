@@ -199,7 +199,7 @@ def test_a_classifier_that_cannot_go_on_leaves_the_rest(world: World, tmp_path: 
         (["--select-on", "val"], 2, "--select-on names the split to choose heads on"),
         (["--split", "val", "--select-on", "val"], 2, "--select-on names the split"),
         (["--images", "x"], 2, "--images is for the page"),
-        (["--phrase", "first"], 2, "'first' is not one of last, mean"),
+        (["--phrase", "first"], 2, "'first' is not one of 'last', 'mean'"),
         (["--split", "dev"], 65, 'phrases.jsonl: has no caption of the split "dev" with an entity'),
         (["--parser", "lost.conllu"], 66, "lost.conllu: does not exist"),
         (["--parser", "builtin:big"], 2, "no parser is called 'builtin:big'"),
@@ -229,7 +229,7 @@ def test_bad_rows_are_named_before_the_work_or_counted(world: World, tmp_path: P
     assert records[-1]["captions"] == 2
     assert records[-1]["skipped"] == {"bad item": 2}
     assert "bad.jsonl:3: " in err
-    assert "left out: bad item: 2" in err
+    assert "skipped: bad item: 2" in err
     code, _, err = probe(capfdbinary, *given, "--on-error", "skip", "--max-errors", 1)
     assert code == 65
     assert "--max-errors allows 1" in err
@@ -267,10 +267,10 @@ def test_captions_come_through_a_pipe_and_too_long_ones_are_counted(
             assert code == 0, err
             assert records[-1]["captions"] == 2
             assert records[-1]["skipped"] == {"caption longer than the encoder": 1}
-            assert "left out: caption longer than the encoder: 1" in err
+            assert "skipped: caption longer than the encoder: 1" in err
         else:
             assert (code, records) == (65, [])
-            assert "standard input: has nothing that could be probed: left out: caption longer than the encoder: 1" in err
+            assert "standard input: no usable captions or texts; skipped: caption longer than the encoder: 1" in err
 
 
 def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
@@ -292,7 +292,7 @@ def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--classifier", "all"], "'all' is not one of attention, words"),
+        (["--classifier", "all"], "'all' is not one of 'attention', 'words'"),
         (["--classifier", "attention"], "--classifier needs --parser"),
         (["--classifier", "attention", "--parser", "p.conllu", "--vectors", "v"], "--vectors is for --classifier words"),
         (["--classifier", "attention", "--parser", "p.conllu", "--split", "a"], "--train-on names the split to learn from"),

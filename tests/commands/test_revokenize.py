@@ -467,7 +467,7 @@ def terminal() -> Iterator[int]:
 def test_a_terminal_and_no_file_prints_the_help(vg: Runner, target: tuple[Path, Tokenizer], terminal: int) -> None:
     done = vg("revokenize", "-t", target[0], stdin=terminal)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"revokenize [OPTIONS] [[FILE]]" in done.stderr
+    assert b"revokenize [OPTIONS] [FILE]" in done.stderr
 
 
 def test_the_bank_is_not_lost_on_the_way(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:

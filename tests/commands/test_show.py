@@ -116,8 +116,8 @@ def test_a_page_is_limited_and_says_so(call: Runner, bank: Path) -> None:
     done = call("show", many, *source, "-o", bank / "p.html", "--png", bank / "s.png")
     assert done.returncode == 0
     assert (bank / "p.html").read_text().count("<article") == 200
-    assert "p.html: 200 sentences, 0.1 MB; the file goes on, --limit takes more of it" in done.stderr.decode()
-    assert "s.png: 24 sentences; the file goes on" in done.stderr.decode()
+    assert "p.html: 200 sentences, 0.1 MB; the file continues, --limit shows more" in done.stderr.decode()
+    assert "s.png: 24 sentences; the file continues" in done.stderr.decode()
     done = call("show", many, *source, "-o", bank / "p.html", "--limit", "5")
     assert (bank / "p.html").read_text().count("<article") == 5
     failed(call("show", many, *source, "-o", bank / "p.html", "--limit", "300"), io.Exit.DATA, "many.jsonl:231: not valid JSON")
@@ -224,7 +224,7 @@ def test_a_terminal_gets_a_table(bank: Path) -> None:
         "",
     ]
     assert "the         -\n" in re.sub(" +\n", "\n", plain)
-    assert "2 sentences; the file goes on" in plain
+    assert "2 sentences; the file continues" in plain
     assert not re.search(r"\x1b\[[0-9;]*3\dm", text), "NO_COLOR"
     assert "\x1b[36m" in on_terminal(command, 60)[1]
     dumb = on_terminal(command, 24, TERM="dumb")[1]

@@ -107,7 +107,7 @@ def test_the_plot_is_written_whole_and_never_over_an_input(vg: Runner, here: Pat
         (["wiki.txt", "-r", "empty.txt"], 65, "empty.txt: holds no token"),
         (["wiki.txt", "-c", "wiki.txt"], 65, "--grounded-above"),
         (["wiki.txt", "-t", "./nothing"], 66, "nothing"),
-        (["wiki.txt", "--base", "3"], 2, "'3' is not one of 2, e, 10"),
+        (["wiki.txt", "--base", "3"], 2, "'3' is not one of '2', 'e', '10'"),
         (["wiki.txt", "--plot", "t.png"], 2, ".svg"),
         (["wiki.txt", "--plot", "no/t.svg"], 73, "does not exist"),
         (["--grounded-types"], 2, "--captions"),

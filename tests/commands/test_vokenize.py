@@ -310,7 +310,7 @@ def test_an_index_that_moved_says_how_to_find_its_matcher(
 def test_the_packed_form_takes_one_voken_a_token(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "-k", "2", "-o", "x.npy")
     assert code == 2
-    assert "one voken a token" in message
+    assert "one voken per token" in message
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_memory_does_not_grow_with_the_text(tiny: Path, tmp_path: Path) -> None:
 
 def test_flags_that_would_do_nothing_or_harm_are_refused(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--min-score", "nan")
-    assert (code, "nan is no relevance" in message) == (2, True)
+    assert (code, "must be between -1 and 1, got nan" in message) == (2, True)
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--dtype", "float16")
     assert (code, "emulated on a CPU" in message) == (2, True)
 

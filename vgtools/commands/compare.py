@@ -1,125 +1,206 @@
-"""`vg compare`: fine-tuned models side by side, with what is chance; the weights of two encoders."""
+"""`vg compare`: fine-tuned models side by side, with what is chance; weights of encoders."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vgtools import io
-from vgtools.commands.options import Offline, Quiet, Seed
+from vgtools.commands.options import Flag, Offline, Quiet, Seed, flags, note, open_vocabulary
 
 if TYPE_CHECKING:
     from vgtools.comparison import Row
     from vgtools.reports.tables import Table
 
-Flag = typer.Option
+
+@dataclass(frozen=True, kw_only=True)
+class Grounding:
+    """Gains beside the share of tokens that are visually grounded."""
+
+    grounding: Annotated[
+        str | None,
+        Flag(
+            metavar="FILE",
+            help="Captions, or a list of vg stats --grounded-types: gain against grounding ratio.",
+        ),
+    ] = None
+    text: Annotated[
+        list[str] | None,
+        Flag(metavar="TASK=FILE", help="With --grounding: a task's text, if not the run's data."),
+    ] = None
+    tokenizer: Annotated[
+        str,
+        Flag(
+            "--tokenizer",
+            "-t",
+            metavar="REF",
+            help="With --grounding: what a token is, as in vg stats.",
+        ),
+    ] = "words"
+    grounded_above: Annotated[
+        int,
+        Flag(
+            metavar="N", min=0, help="A type is grounded if captions contain it more than N times."
+        ),
+    ] = 100
+    plot: Annotated[
+        str | None,
+        Flag(metavar="FILE", help="With --grounding: draw gains into this .svg or .png."),
+    ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Encoders in place of scores."""
+
+    weights: Annotated[
+        bool,
+        Flag("--weights", help="RUNs are encoders: how far their weights are from the first's."),
+    ] = False
+    noise: Annotated[
+        str | None,
+        Flag(
+            metavar="DIR",
+            help="With --weights: write the first encoder with Gaussian noise to DIR.",
+        ),
+    ] = None
+    magnitude: Annotated[
+        float | None,
+        Flag(
+            metavar="NUMBER",
+            min=0,
+            show_default="the second encoder's distance from the first",
+            help="Mean |noise|.",
+        ),
+    ] = None
+
+
+@flags
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Run of vg finetune, or a folder of them, one a task.", show_default=False),
+        typer.Argument(
+            metavar="RUN",
+            help="Run of vg finetune, or a folder of them, one per task.",
+            show_default=False,
+        ),
     ],
-    baseline: Annotated[str | None, Flag(help="The RUN that the others are compared with [the first].")] = None,
-    median: Annotated[bool, Flag("--median", help="Show the median over seeds, not the mean.")] = False,
+    ground: Grounding,
+    encoders: Weights,
+    baseline: Annotated[
+        str | None,
+        Flag(
+            metavar="RUN", show_default="the first", help="Run that the others are compared with."
+        ),
+    ] = None,
+    median: Annotated[
+        bool, Flag("--median", help="Show the median over seeds, not the mean.")
+    ] = False,
     table: Annotated[bool, Flag("--table", help="Print markdown, also into a pipe.")] = False,
     reported: Annotated[
-        int | None, Flag(min=2, max=6, help="Add the rows of this table of the paper, marked as reported.")
+        str | None,
+        Flag(
+            metavar="[PAPER:]N",
+            help="Add the rows of a paper's table N, marked as reported: vokenization:2, or 2.",
+        ),
     ] = None,
-    samples: Annotated[int, Flag(min=100, help="Bootstrap samples of the p-values.")] = 10_000,
-    grounding: Annotated[
-        str | None, Flag(metavar="FILE", help="Captions, or a list of vg stats --grounded-types: gain against grounding ratio.")
-    ] = None,
-    text: Annotated[
-        list[str] | None, Flag(metavar="TASK=FILE", help="With --grounding: a task's text, if not the run's data.")
-    ] = None,
-    tokenizer: Annotated[
-        str, Flag("--tokenizer", "-t", metavar="REF", help="With --grounding: what a token is, as in vg stats.")
-    ] = "words",
-    grounded_above: Annotated[
-        int, Flag(min=0, help="A type is grounded if it occurs in the captions more often than this.")
-    ] = 100,
-    plot: Annotated[str | None, Flag(metavar="FILE", help="With --grounding: draw gains into this .svg or .png.")] = None,
-    weights: Annotated[bool, Flag("--weights", help="RUNs are encoders: how far their weights are from the first's.")] = False,
-    noise: Annotated[
-        str | None, Flag(metavar="RUN", help="With --weights: write the first encoder with Gaussian noise there.")
-    ] = None,
-    magnitude: Annotated[float | None, Flag(min=0, help="Mean |noise| [the second encoder's distance from the first].")] = None,
+    samples: Annotated[
+        int, Flag(metavar="N", min=100, help="Bootstrap samples of the p-values.")
+    ] = 10_000,
     seed: Seed = 0,
     offline: Offline = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare fine-tuned models: scores with their spread over seeds, and which differences are more than chance.
+    """Compare fine-tuned models: scores, their spread over seeds, which differences exceed chance.
 
-    One JSON record a RUN goes into a pipe, the layout of the Vokenization paper's Table 2 to a terminal: QQP as the mean of F1
-    and accuracy, SQuAD as exact match/F1, Avg. over the tasks that all rows have. p-values are two-sided, from a paired
-    bootstrap of the saved predictions: each sample draws examples, the same for both models, and seeds of each.
+    One JSON record per RUN goes into a pipe, the layout of the Vokenization paper's Table 2 to a
+    terminal: QQP as the mean of F1 and accuracy, SQuAD as exact match/F1, Avg. over the tasks that
+    all rows have. p-values are two-sided, from a paired bootstrap of the saved predictions: each
+    sample draws examples, the same for both models, and seeds of each.
 
-    With --grounding the gain on each task stands beside the share of its tokens that are visually grounded, with their
-    correlation (appendix A.7).
+    With --grounding the gain on each task is shown beside the share of its tokens that are visually
+    grounded, with their correlation (appendix A.7).
 
-    With --weights the RUNs are encoders (any reference): mean |difference| over the parameters that both have, in all and by
-    name. --noise writes the first with noise of that size, the control of Table 3.
+    With --weights the RUNs are encoders (any reference): mean |difference| over the parameters that
+    both have, in total and by name. --noise writes the first with noise of that size, the control
+    of Table 3.
 
     Examples:
 
         vg compare glue/mlm glue/vokens --reported 2
 
-        vg compare glue/mlm glue/vokens glue/random --grounding captions.jsonl --plot gain.svg --table > gain.md
+        vg compare glue/mlm glue/vokens --grounding captions.jsonl --plot gain.svg --table > gain.md
 
         vg compare --weights google-bert/bert-base-uncased run.vokens | jq .difference
 
         vg compare --weights google-bert/bert-base-uncased --noise bert.noise --magnitude 6.5e-3
     """
-    if not weights and (noise is not None or magnitude is not None):
-        raise typer.BadParameter("belongs to --weights", param_hint="--noise/--magnitude")
-    if grounding is None and (plot is not None or text):
-        raise typer.BadParameter("belongs to --grounding, which says what is grounded", param_hint="--plot/--text")
-    if plot is not None and not plot.endswith((".svg", ".png")):
-        raise typer.BadParameter(f"draws an .svg or .png, not {plot!r}", param_hint="--plot")
-    if weights:
-        if grounding or reported or baseline or median:
-            raise typer.BadParameter("compares encoders; the flags for scores do not go with it", param_hint="--weights")
-        _weights(runs, noise, magnitude, seed, offline, table)
+    _check(ground, encoders, scores=bool(ground.grounding or reported or baseline or median))
+    if encoders.weights:
+        _compare_weights(runs, encoders, seed, offline, table)
         return
     from vgtools import comparison as c
     from vgtools.reports import tables
 
     rows = c.read_rows(runs, baseline)
-    for folder in (folder for row in rows for folder in row.left_out if not quiet):
-        print(f"vg compare: {io.plain(folder)} holds no finished run and is left out", file=sys.stderr)
-    target = None if plot is None else io.final_path(plot, [*runs, grounding or ""])
-    ratios = _ratios(rows, grounding, text or [], tokenizer, grounded_above, offline) if grounding is not None else {}
+    for row in rows:
+        for folder in row.left_out:
+            note("compare", f"{folder} has no finished run, skipped", quiet)
+    inputs = [*runs, ground.grounding or ""]
+    target = None if ground.plot is None else io.final_path(ground.plot, inputs)
+    ratios = {} if ground.grounding is None else _ratios(rows, ground.grounding, ground, offline)
+    records: list[dict[str, Any]] = []
     with io.Progress("compare", "models", len(rows), quiet) as bar:
-        records = list[dict[str, Any]]()
         for record in c.compare(rows, samples=samples, seed=seed):
             records.append(record)
             bar.advance(1)
     gains = list(c.gains(records, ratios))
-    records += tables.reported(str(reported)) if reported else []
-    key = "median" if median else "mean"
-    shown = [tables.score_table(records, key, bold=table), *([tables.gain_table(gains)] if gains else [])]
+    if reported:
+        records += tables.reported(reported)
+    shown = [tables.score_table(records, "median" if median else "mean", bold=table)]
+    if gains:
+        shown.append(tables.gain_table(gains))
     _print([*records, *gains], shown, table)
-    if grounding is not None and not gains:
-        raise io.DataError("no gain to draw: two RUNs with a task in common are needed", code=io.Exit.USAGE)
+    if ground.grounding is not None and not gains:
+        why = "no gain to draw: expected two RUNs with a task in common"
+        raise io.DataError(why, code=io.Exit.USAGE)
     if target is not None:
         from vgtools.reports.figures import gain_figure
 
         io.atomic_write(target, gain_figure(gains, rows[0].name).render(target.suffix))
 
 
-def _print(records: Sequence[dict[str, Any]], tables: Sequence[Table], markdown: bool) -> None:
+def _check(ground: Grounding, encoders: Weights, scores: bool) -> None:
+    """Refuse flags that contradict one another."""
+    if not encoders.weights and (encoders.noise is not None or encoders.magnitude is not None):
+        raise typer.BadParameter("belongs to --weights", param_hint="--noise/--magnitude")
+    if ground.grounding is None and (ground.plot is not None or ground.text):
+        why = "belongs to --grounding, which defines what is grounded"
+        raise typer.BadParameter(why, param_hint="--plot/--text")
+    if ground.plot is not None and not ground.plot.endswith((".svg", ".png")):
+        why = f"must end in .svg or .png, got {ground.plot!r}"
+        raise typer.BadParameter(why, param_hint="--plot")
+    if encoders.weights and scores:
+        why = (
+            "compares encoders and cannot be combined with --baseline, --median, --reported or "
+            "--grounding"
+        )
+        raise typer.BadParameter(why, param_hint="--weights")
+
+
+def _print(records: Sequence[dict[str, Any]], shown: Sequence[Table], markdown: bool) -> None:
     """Print records into a pipe, tables to a terminal or as markdown."""
-    from vgtools.reports import tables as t
+    from vgtools.reports import tables
 
     if markdown:
-        io.open_stream("-").write("\n".join(map(t.markdown, tables)).encode())
+        io.open_stream("-").write("\n".join(map(tables.markdown, shown)).encode())
     elif sys.stdout is not None and sys.stdout.isatty():
-        for table in tables:
-            t.print_table(table)
+        for table in shown:
+            tables.print_table(table)
     else:
         out = io.open_stream("-")
         for record in records:
@@ -127,66 +208,44 @@ def _print(records: Sequence[dict[str, Any]], tables: Sequence[Table], markdown:
 
 
 def _ratios(
-    rows: Sequence[Row], grounding: str, given: Sequence[str], tokenizer: str, above: int, offline: bool
+    rows: Sequence[Row], captions: str, ground: Grounding, offline: bool
 ) -> dict[str, float]:
-    """Return the grounding ratio of the text of each task that the baseline and another row have."""
+    """Return the grounding ratio of each task that the baseline and another row have."""
     from vgtools import comparison as c
-    from vgtools import ngrams
     from vgtools.tasks.table import find_task
 
-    named = dict[str, str]()
-    for item in given:
+    files: dict[str, str] = {}
+    for item in ground.text or ():
         task, _, path = item.partition("=")
         if not path:
-            raise typer.BadParameter(f"{item!r}: TASK=FILE was wanted, for example sst-2=train.tsv", param_hint="--text")
-        named[find_task(task).name] = path
-    if tokenizer == "words":
-        types: ngrams.Vocabulary = ngrams.Words()
-    else:
-        from vgtools.checkpoint import load_tokenizer
-
-        types = ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)
-    grounded, ratios = c.grounded_types(grounding, types, above), dict[str, float]()
+            why = f"expected TASK=FILE, for example sst-2=train.tsv, got {item!r}"
+            raise typer.BadParameter(why, param_hint="--text")
+        files[find_task(task).name] = path
+    types = open_vocabulary(ground.tokenizer, offline)
+    grounded = c.grounded_types(captions, types, ground.grounded_above)
+    ratios: dict[str, float] = {}
     for name, run in rows[0].tasks.items():
-        if any(name in row.tasks for row in rows[1:]):
-            ratio = c.grounding_ratio(c.texts_of(run.task, named.get(name) or c.data_of(run)), types, grounded)
-            ratios |= {} if ratio is None else {name: ratio}
+        if not any(name in row.tasks for row in rows[1:]):
+            continue
+        texts = c.texts_of(run.task, files.get(name) or c.data_of(run))
+        ratio = c.grounding_ratio(texts, types, grounded)
+        if ratio is not None:
+            ratios[name] = ratio
     return ratios
 
 
-def _weights(refs: Sequence[str], noise: str | None, magnitude: float | None, seed: int, offline: bool, table: bool) -> None:
+def _compare_weights(
+    refs: Sequence[str], encoders: Weights, seed: int, offline: bool, table: bool
+) -> None:
     """Print how far encoders are from the first one; write the first with noise."""
-    if len(refs) < 2 and (noise is None or magnitude is None):
-        raise typer.BadParameter("needs two encoders, or --noise RUN with --magnitude", param_hint="--weights")
-    if noise is not None and magnitude is None and len(refs) > 2:
-        raise typer.BadParameter("which distance? give two encoders, or --magnitude", param_hint="--noise")
-    from vgtools import weights as w
-    from vgtools.checkpoint import read_weights
-    from vgtools.reports.tables import Table
+    if len(refs) < 2 and (encoders.noise is None or encoders.magnitude is None):
+        why = "needs two encoders, or --noise DIR with --magnitude"
+        raise typer.BadParameter(why, param_hint="--weights")
+    if encoders.noise is not None and encoders.magnitude is None and len(refs) > 2:
+        why = "needs --magnitude, or exactly two encoders"
+        raise typer.BadParameter(why, param_hint="--noise")
+    from vgtools.reports.tables import weights_table
+    from vgtools.weights import compare_encoders
 
-    first = read_weights(refs[0], offline=offline)[1]
-    found = [w.difference(first, read_weights(ref, offline=offline)[1]) for ref in refs[1:]]
-    records: list[dict[str, Any]] = [
-        {
-            "encoder": ref,
-            "from": refs[0],
-            "difference": d.total,
-            "parameters": d.numbers,
-            "not_shared": d.alone,
-            "by_name": d.by_name,
-        }
-        for ref, d in zip(refs[1:], found, strict=True)
-    ]
-    if noise is not None:
-        size = magnitude if magnitude is not None else found[0].total
-        records.append(w.save_noisy(refs[0], noise, size, seed, offline=offline))
-    rows = [
-        [ref, f"{d.total:.2e}", f"{d.numbers:,}", str(len(d.alone)), max(d.by_name, key=d.by_name.__getitem__)]
-        for ref, d in zip(refs[1:], found, strict=True)
-    ]
-    remarks = [f"Mean |difference| from {refs[0]} over the parameters in both; by name in the JSON records."] if rows else []
-    remarks += [
-        f"Written to {r['output']}: mean |noise| {r['magnitude']:.2e}, seed {r['seed']}." for r in records if "output" in r
-    ]
-    headings = ["Encoder", "Difference", "Parameters", "Tensors not in both", "Largest in"]
-    _print(records, [Table(headings, rows, remarks)], table)
+    records = compare_encoders(refs, encoders.noise, encoders.magnitude, seed, offline)
+    _print(records, [weights_table(records)], table)

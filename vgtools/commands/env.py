@@ -33,8 +33,10 @@ _PACKAGES = (
 )
 
 
-def env(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Print versions, devices and cache places, for a bug report.
+def env(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print versions, devices and cache folders, for a bug report.
 
     Examples:
 
@@ -51,24 +53,28 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON obj
             print(f"{key}:")
             for name, entry in value.items():
                 print(f"  {name}: {entry}")
+        elif isinstance(value, list):
+            print(f"{key}: {', '.join(map(str, value))}")
         else:
-            print(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+            print(f"{key}: {value}")
 
 
 def _facts() -> dict[str, Any]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
     import torch
 
-    devices = ["cpu"] + [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    devices = ["cpu"]
+    for number in range(torch.cuda.device_count()):
+        devices.append(f"cuda:{number} {torch.cuda.get_device_name(number)}")
     if torch.backends.mps.is_available():
         devices.append("mps")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    hub = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME", os.path.join(cache, "huggingface")), "hub")
+    home = os.environ.get("HF_HOME", os.path.join(cache, "huggingface"))
     return {
         "vg": __version__,
         "python": sys.version.split()[0],
@@ -76,7 +82,7 @@ def _facts() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": devices,
-        "packages": found,
-        "hub_cache": hub,
+        "packages": versions,
+        "hub_cache": os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"),
         "offline": os.environ.get("HF_HUB_OFFLINE", "0") not in ("0", ""),
     }

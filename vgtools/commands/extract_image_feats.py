@@ -2,242 +2,367 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.options import Device, Limit, MaxErrors, Offline, OnError, Quiet, Restart, choice
+from vgtools.commands.options import (
+    Errors,
+    Flag,
+    Limit,
+    Restart,
+    Runtime,
+    flags,
+    help_at_terminal,
+    note,
+)
 from vgtools.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.boxes import BoxSource
+    import torch
+
+    from vgtools.checkpoint import Backbone
+    from vgtools.images import FeatureOutput, Featurizer, Work
+    from vgtools.region_features import OpenBoxes
 
 _COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can cost
 
 
-def extract_image_feats(
-    context: typer.Context,
-    source: Annotated[str, typer.Argument(help="Directory, tar, image jsonl, list of paths, or - for a list on stdin.")] = "-",
-    output: Annotated[str, typer.Option("--output", "-o", help="X.npy to write; the same command resumes it.")] = "feats.npy",
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What is computed of an image."""
+
     backbone: Annotated[
         str,
-        typer.Option(
-            "--backbone", "-b", metavar="REF", help=("timm name, directory as timm's save_for_hf writes it, or builtin:NAME.")
+        Flag(
+            "--backbone",
+            "-b",
+            metavar="REF",
+            help="timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
         ),
-    ] = "builtin:efficientnet-lite0",
-    pooling: Annotated[str, typer.Option(help="Over the last feature map: mean, max, or none (every position).")] = "mean",
+    ] = "builtin:efficientnet-lite0"
+    pooling: Annotated[
+        Literal["mean", "max", "none"],
+        Flag(help="Over the last feature map; none keeps every position."),
+    ] = "mean"
     dtype: Annotated[
-        str, typer.Option("--dtype", help="Numbers in the file: float32, or float16 at half the size.")
-    ] = "float32",
-    compute_dtype: Annotated[str, typer.Option(help="Numbers the backbone computes with: float32, bfloat16.")] = "float32",
-    device: Device = "auto",
+        Literal["float32", "float16"],
+        Flag(help="Numbers in the file; float16 takes half the space."),
+    ] = "float32"
+    compute_dtype: Annotated[
+        Literal["float32", "bfloat16"], Flag(help="Numbers the backbone computes with.")
+    ] = "float32"
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            "--batch-size",
+        Flag(
+            metavar="N",
             min=1,
             show_default="8 on a CPU, else 64",
-            help=("Images a step, always filled; it moves the last bits of a row, so resume with the same."),
+            help="Images per batch, always filled; it affects the last bits of a row, so resume "
+            "with the same.",
         ),
-    ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Threads that decode (and, on a CPU, compute); 0: one a core.")] = 0,
-    limit: Limit = None,
-    on_error: OnError = "fail",
-    max_errors: MaxErrors = None,
+    ] = None
+    workers: Annotated[
+        int,
+        Flag(
+            metavar="N",
+            min=0,
+            help="Threads that decode (and, on a CPU, compute); 0: one per core.",
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regions:
+    """Where the boxes come from, and how they are seen."""
+
     regions: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, COCO's instances_*.json, "
-            "or grid; repeatable."
+        Flag(
+            metavar="FILE",
+            help="Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
+            "COCO's instances_*.json, or grid; repeatable.",
         ),
-    ] = None,
+    ] = None
     detector: Annotated[
         str | None,
-        typer.Option(metavar="WEIGHTS", help="Pool inside the boxes that this torchvision Faster R-CNN (.safetensors) finds."),
-    ] = None,
+        Flag(
+            metavar="FILE",
+            help="Pool inside the boxes of the torchvision Faster R-CNN with these weights "
+            "(.safetensors).",
+        ),
+    ] = None
     grid_scales: Annotated[
-        int, typer.Option(min=1, max=9, help="The grid has windows of 1/1 … 1/N of the picture at every half of them.")
-    ] = 3,
-    max_regions: Annotated[int | None, typer.Option(min=1, help="Keep the so many most confident regions of an image.")] = None,
-    min_confidence: Annotated[float, typer.Option(min=0, max=1, help="Leave out regions of less confidence.")] = 0.0,
+        int,
+        Flag(
+            metavar="N",
+            min=1,
+            max=9,
+            help="The grid has windows of 1/1 … 1/N of the image at every half of them.",
+        ),
+    ] = 3
+    max_regions: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, help="Keep the N most confident regions of an image."),
+    ] = None
+    min_confidence: Annotated[
+        float, Flag(metavar="NUMBER", min=0, max=1, help="Leave out regions of less confidence.")
+    ] = 0.0
     cut: Annotated[
         bool,
-        typer.Option("--cut", help="Cut each box out and show it to the backbone by itself: dearer, and regions differ more."),
-    ] = False,
+        Flag(
+            "--cut",
+            help="Encode each box as its own crop: slower, but regions of one image differ more.",
+        ),
+    ] = False
     picture: Annotated[
-        int | None, typer.Option(min=32, help="With regions: pixels a side that the backbone sees [its own].")
-    ] = None,
+        int | None,
+        Flag(
+            metavar="N",
+            min=32,
+            show_default="the backbone's own",
+            help="With regions: pixels per side of what the backbone sees.",
+        ),
+    ] = None
+
+
+@flags
+def extract_image_feats(
+    context: typer.Context,
+    features: Features,
+    boxes: Regions,
+    errors: Errors,
+    runtime: Runtime,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Directory, tar, image jsonl, list of paths, or - for a list on stdin.",
+        ),
+    ] = "-",
+    output: Annotated[
+        str,
+        Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it."),
+    ] = "feats.npy",
     captions: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help=("Also write captions jsonl from the .txt beside each image of a directory.")),
+        Flag(
+            metavar="FILE",
+            help="Also write captions jsonl from the .txt beside each image of a directory.",
+        ),
     ] = None,
-    offline: Offline = False,
+    limit: Limit = None,
     restart: Restart = False,
-    quiet: Quiet = False,
 ) -> None:
     """Write one feature row for each image: X.npy, its ids in X.ids, its manifest X.json.
 
-    Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have one meaning: EXIF
-    orientation applied, 16 bits scaled, transparency on white, first frame of an animation. The backbone's own
-    preprocessing is used and recorded. Images that cannot be read stop the command, or go to X.errors.jsonl with
-    --on-error skip; files that are no images are counted.
+    Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have
+    one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
+    animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
+    stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
+    counted.
 
-    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with boxes, confidences and
-    labels. The backbone then sees the whole picture, resized without a crop; a row is the mean of its last feature
-    map inside the box (RoI-align). With --cut it sees each box by itself, resized to --picture pixels a side, as in
-    R-CNN; one forward pass a region, of which --batch-size go together. Boxes of several sources stand behind one
-    another. A box without a confidence (an annotation, the grid) gets a placeholder that knows only its size and
-    place. Boxes follow the size of the photo where their file says theirs; one that leaves the picture or has no area
-    stops the command, or is noted and left out with --on-error skip.
+    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
+    boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
+    row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
+    by itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of
+    which --batch-size go together. Boxes of several sources follow one another. A box without a
+    confidence (an annotation, the grid) gets a placeholder computed from its size and place. Boxes
+    follow the size of the photo if their file states theirs; one that leaves the image or has no
+    area stops the command, or is noted and left out with --on-error skip.
 
     Examples:
 
         vg extract-image-feats photos/ -o feats.npy
 
-        vg extract-image-feats images.tar -b resnext101_32x8d.fb_wsl_ig1b_ft_in1k --dtype float16 -o feats.npy
+        vg extract-image-feats images.tar -b resnext101_32x8d.fb_wsl_ig1b_ft_in1k -o feats.npy
 
         find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
 
-        vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid --picture 448 -o regions.npy
+        vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
 
-        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors --max-regions 36 -o regions.npy
+        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
     """
-    if source == "-" and sys.stdin is not None and sys.stdin.isatty():
-        print(context.get_help(), file=sys.stderr)
-        raise typer.Exit(2)
-    choice(pooling, ("mean", "max", "none"), "--pooling")
-    choice(dtype, ("float32", "float16"), "--dtype")
-    choice(compute_dtype, ("float32", "bfloat16"), "--compute-dtype")
-    choice(on_error, ("fail", "skip"), "--on-error")
-    if not output.endswith(".npy"):
-        raise typer.BadParameter(f"{output!r} does not end in .npy, the form of features", param_hint="--output")
-    boxed = bool(regions or detector)
-    if boxed and pooling != "mean":
-        raise typer.BadParameter("regions are pooled by the mean", param_hint="--pooling")
-    if not boxed and (max_regions is not None or min_confidence or picture is not None or cut):
-        hint = "--max-regions/--min-confidence/--picture/--cut"
-        raise typer.BadParameter("belongs to --regions or --detector", param_hint=hint)
-    if captions is not None and (boxed or not os.path.isdir(source)):
-        raise typer.BadParameter("needs a directory as source, and no regions", param_hint="--captions")
-    own = {os.path.realpath(Path(output).with_suffix(end)) for end in (".npy", ".ids", ".json", ".errors.jsonl")}
-    if captions is not None and os.path.realpath(captions) in own:
-        raise typer.BadParameter(f"{captions} belongs to -o {output} itself", param_hint="--captions")
-
+    help_at_terminal(context, source)
+    _check(features, boxes, source, output, captions)
     from vgtools import images, sources
     from vgtools.checkpoint import load_backbone, pick_device
-    from vgtools.io import Progress, read_ids
+    from vgtools.io import Progress
 
-    opened = sources.open_source(source, limit)  # before the backbone: what is wrong with it should not take seconds to say
-    where = pick_device(device)
-    boxes = _box_source(regions or [], grid_scales, detector, str(where), max_regions, min_confidence) if boxed else None
-    if compute_dtype == "bfloat16" and images.emulates_bfloat16(where) and not quiet:
-        print("vg extract-image-feats: this CPU emulates bfloat16; float32 is about ten times faster here", file=sys.stderr)
-    size = batch_size or (8 if where.type == "cpu" else 64)
-    net = load_backbone(backbone, device=str(where), dtype=compute_dtype, offline=offline)
-    open_output: type[images.FeatureOutput] = images.FeatureOutput
-    work: images.Work | None = None
-    if boxes:
-        from vgtools import region_features
+    opened = sources.open_source(source, limit)  # first: a bad source is reported at once
+    device = pick_device(runtime.device)
+    found = _open_boxes(boxes, str(device))
+    if features.compute_dtype == "bfloat16" and images.emulates_bfloat16(device):
+        slow = "this CPU emulates bfloat16; float32 is about ten times faster here"
+        note("extract-image-feats", slow, runtime.quiet)
+    size = features.batch_size or (8 if device.type == "cpu" else 64)
+    net = load_backbone(
+        features.backbone,
+        device=str(device),
+        dtype=features.compute_dtype,
+        offline=runtime.offline,
+    )
+    featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
+    out = open_output(
+        output,
+        _config(net, facts, features, boxes, found, device, size, limit),
+        featurizer,
+        opened,
+        ([] if source == "-" else [source]) + (found.files if found else []),
+        on_error=errors.on_error,
+        max_errors=errors.max_errors,
+        commit_seconds=_COMMIT_SECONDS,
+        restart=restart,
+    )
+    with out, Progress("extract-image-feats", "images", opened.total, runtime.quiet) as bar:
+        if out.complete:
+            _check_errors(output, errors)
+            note("extract-image-feats", f"{output} is up to date", runtime.quiet)
+        else:
+            bar.advance(out.items)
+            for batch in images.extract(
+                opened,
+                featurizer,
+                items=out.items,
+                digest=out.digest,
+                workers=features.workers,
+                work=work,
+            ):
+                out.write(batch)
+                bar.advance(batch.items - bar.done)
+            made = {"ref": net.ref, "fingerprint": net.fingerprint}
+            out.finish(backbone=made | {"preprocessing": facts})
+    if captions is not None:
+        _write_captions(source, output, captions)
+    if not out.complete:
+        _summary(output, out, opened.left_out, device, runtime.quiet)
 
-        seen = region_features.whole_picture(net.preprocessing, picture)
-        featurizer = region_features.region_featurizer(net.model, seen, dtype, size, cut)
-        open_output, work = region_features.RegionOutput, region_features.region_work(boxes.source)
-    else:
-        seen, featurizer = net.preprocessing, images.Featurizer(net.model, net.preprocessing, pooling, dtype, size)
-    facts = images.describe(seen)
+
+def _check(
+    features: Features, boxes: Regions, source: str, output: str, captions: str | None
+) -> None:
+    """Refuse flags that contradict one another."""
+    if not output.endswith(".npy"):
+        raise typer.BadParameter(f"must end in .npy, got {output!r}", param_hint="--output")
+    if boxes.regions or boxes.detector:
+        if features.pooling != "mean":
+            raise typer.BadParameter("regions are pooled by the mean", param_hint="--pooling")
+    elif boxes.max_regions is not None or boxes.min_confidence or boxes.picture or boxes.cut:
+        hint = "--max-regions/--min-confidence/--picture/--cut"
+        raise typer.BadParameter("belongs to --regions or --detector", param_hint=hint)
+    if captions is None:
+        return
+    if boxes.regions or boxes.detector or not os.path.isdir(source):
+        why = "needs a directory as source, and no regions"
+        raise typer.BadParameter(why, param_hint="--captions")
+    files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
+    if os.path.realpath(captions) in map(os.path.realpath, files):
+        why = f"{captions} is one of the files of -o {output}"
+        raise typer.BadParameter(why, param_hint="--captions")
+
+
+def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
+    """Return where the boxes come from; None if whole images are encoded."""
+    if not boxes.regions and not boxes.detector:
+        return None
+    from vgtools.boxes import FileBoxes
+    from vgtools.region_features import open_boxes
+
+    return open_boxes(
+        boxes.regions or [],
+        FileBoxes,
+        boxes.grid_scales,
+        boxes.detector,
+        device,
+        boxes.max_regions,
+        boxes.min_confidence,
+    )
+
+
+def _pipeline(
+    net: Backbone, features: Features, boxes: Regions, found: OpenBoxes | None, size: int
+) -> tuple[Featurizer, dict[str, Any], type[FeatureOutput], Work | None]:
+    """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
+    from vgtools import images
+
+    seen = net.preprocessing
+    if found is None:
+        featurizer = images.Featurizer(net.model, seen, features.pooling, features.dtype, size)
+        return featurizer, images.describe(seen), images.FeatureOutput, None
+    from vgtools import region_features as regions
+
+    seen = regions.whole_picture(seen, boxes.picture)
+    featurizer = regions.region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
+    work = regions.region_work(found.source)
+    return featurizer, images.describe(seen), regions.RegionOutput, work
+
+
+def _config(
+    net: Backbone,
+    facts: dict[str, Any],
+    features: Features,
+    boxes: Regions,
+    found: OpenBoxes | None,
+    device: torch.device,
+    size: int,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Return what decides the rows."""
     config = {
         "command": "extract-image-feats",
         "backbone": net.fingerprint,
         "preprocessing": facts,
-        "pooling": pooling,
-        "dtype": dtype,
-        "compute_dtype": compute_dtype,
-        "device": where.type,
+        "pooling": features.pooling,
+        "dtype": features.dtype,
+        "compute_dtype": features.compute_dtype,
+        "device": device.type,
         "batch_size": size,
         "limit": limit,
-    } | ({"regions": boxes.config, "cut": cut} if boxes else {})
-    output_ = open_output(
-        output,
-        config,
-        featurizer,
-        opened,
-        ([] if source == "-" else [source]) + (boxes.files if boxes else []),
-        on_error=on_error,
-        max_errors=max_errors,
-        commit_seconds=_COMMIT_SECONDS,
-        restart=restart,
-    )
-    with output_ as out, Progress("extract-image-feats", "images", opened.total, quiet) as bar:
-        if not out.complete:
-            bar.advance(out.items)
-            for batch in images.extract(opened, featurizer, items=out.items, digest=out.digest, workers=workers, work=work):
-                out.write(batch)
-                bar.advance(batch.items - bar.done)
-            out.finish(backbone={"ref": net.ref, "fingerprint": net.fingerprint, "preprocessing": facts})
-        else:
-            _allowed(output, on_error, max_errors)
-            if not quiet:
-                print(f"vg extract-image-feats: {output} is up to date", file=sys.stderr)
-    if captions is not None:
-        from vgtools.io import atomic_write, dumps
-
-        rows = sources.folder_captions(source, read_ids(Path(output).with_suffix(".ids")))
-        atomic_write(captions, b"".join(dumps(row) for row in rows))
-    if not quiet and not output_.complete:
-        _summary(output, output_, opened, where)
+    }
+    if found is not None:
+        config |= {"regions": found.config, "cut": boxes.cut}
+    return config
 
 
-class _Regions(NamedTuple):
-    source: BoxSource
-    config: dict[str, Any]  # what decides the boxes
-    files: list[str]
-
-
-def _box_source(regions: list[str], scales: int, detector: str | None, device: str, most: int | None, least: float) -> _Regions:
-    """Open where the boxes come from, in the order of the flags, the detector last."""
-    from vgtools import boxes
-    from vgtools.io import sha256_file
-
-    grid = functools.partial(boxes.grid, scales=scales)
-    sources: list[Any] = [grid if name == "grid" else boxes.FileBoxes(name) for name in regions]
-    files = [name for name in regions if name != "grid"]
-    config: dict[str, Any] = {"sources": [f"grid {scales}" if name == "grid" else sha256_file(name) for name in regions]}
-    if detector is not None:
-        from vgtools.region_features import Detector
-
-        found = Detector(detector, device)
-        sources, files = [*sources, found], [*files, detector]
-        config["detector"] = {"name": found.name, "sha256": found.sha256}
-    return _Regions(boxes.together(sources, most, least), config | {"most": most, "least": least}, files)
-
-
-def _allowed(output: str, on_error: str, max_errors: int | None) -> None:
-    """Hold a finished output to the error flags of this call: a failure is never counted as done."""
+def _check_errors(output: str, errors: Errors) -> None:
+    """Hold a finished output to the error flags of this call: a failure never counts as done."""
     from vgtools.io import DataError, read_manifest
 
-    errors, most = read_manifest(output, verify=False).get("errors", 0), 0 if on_error == "fail" else max_errors
-    if most is not None and errors > most:
-        flag = "--on-error fail" if on_error == "fail" else f"--max-errors {max_errors}"
-        raise DataError(
-            f"is finished, but {amount(errors, 'image')} could not be used (see {Path(output).with_suffix('.errors.jsonl')}), "
-            f"more than {flag} allows; mend them, or allow them with --on-error skip",
-            output,
-        )
+    count = read_manifest(output, verify=False).get("errors", 0)
+    most = 0 if errors.on_error == "fail" else errors.max_errors
+    if most is None or count <= most:
+        return
+    flag = f"--max-errors {errors.max_errors}" if errors.on_error == "skip" else "--on-error fail"
+    raise DataError(
+        f"is finished, but {amount(count, 'image')} could not be used "
+        f"(see {Path(output).with_suffix('.errors.jsonl')}), more than {flag} allows; "
+        "fix them, or allow them with --on-error skip",
+        output,
+    )
 
 
-def _summary(output: str, out: Any, source: Any, device: Any) -> None:
-    """Say what came of it, on stderr."""
+def _write_captions(folder: str, output: str, path: str) -> None:
+    """Write the captions that are beside the images of a folder."""
+    from vgtools.io import atomic_write, dumps, read_ids
+    from vgtools.sources import folder_captions
+
+    rows = folder_captions(folder, read_ids(Path(output).with_suffix(".ids")))
+    atomic_write(path, b"".join(dumps(row) for row in rows))
+
+
+def _summary(output: str, out: Any, left_out: Any, device: Any, quiet: bool) -> None:
+    """Print what was written and what was left out."""
     from vgtools.sources import counted
 
     shape = " x ".join(f"{n:,}" for n in (out.rows, *out.row_shape))
-    print(f"vg extract-image-feats: {output}: {shape} {out.featurizer.dtype} on {device}", file=sys.stderr)
+    note("extract-image-feats", f"{output}: {shape} {out.featurizer.dtype} on {device}", quiet)
     if out.errors:
-        errors = Path(output).with_suffix(".errors.jsonl")
         unusable = amount(out.errors, *out.things)
-        print(f"vg extract-image-feats: {unusable} could not be used; {errors} says why", file=sys.stderr)
-    if source.left_out:
-        print(f"vg extract-image-feats: left out, no images by suffix: {counted(source.left_out)}", file=sys.stderr)
+        why = f"{Path(output).with_suffix('.errors.jsonl')} says why"
+        note("extract-image-feats", f"{unusable} could not be used; {why}", quiet)
+    if left_out:
+        suffixes = f"left out, not images by suffix: {counted(left_out)}"
+        note("extract-image-feats", suffixes, quiet)

@@ -2,90 +2,98 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Limit, Offline, OutputFile, Quiet, Restart
+from vgtools.commands.options import (
+    Flag,
+    Limit,
+    Offline,
+    Quiet,
+    Target,
+    flags,
+    help_at_terminal,
+    note,
+)
 from vgtools.errors import amount
 
-_WINDOW = 2048  # rows a step: what a kill can cost, and what is held in memory
+_WINDOW = 2048  # rows per step: what a kill can cost, and what is held in memory
 
 
+@flags
 def revokenize(
     context: typer.Context,
     tokenizer: Annotated[
         str,
-        typer.Option(
+        Flag(
             "--tokenizer",
             "-t",
             metavar="REF",
-            help=("Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME."),
+            help="Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME.",
         ),
     ],
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="Voken rows: .jsonl, .gz, .zst, or - for stdin.")] = "-",
-    output: OutputFile = "-",
+    target: Target,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin."),
+    ] = "-",
     limit: Limit = None,
     offline: Offline = False,
-    restart: Restart = False,
     quiet: Quiet = False,
 ) -> None:
     """Carry vokens to another tokenizer's tokens, by the largest overlap (IoU) of their spans.
 
-    Reads the rows that `vg vokenize` writes and writes the same rows, in order, one a line, with spans, vokens and scores
-    for the tokens of --tokenizer. A token that overlaps nothing, for example a lone space of a byte-level tokenizer, gets
-    voken -1 and score 0. Needs no GPU.
+    Reads the rows that `vg vokenize` writes and writes the same rows, in order, one per line, with
+    spans, vokens and scores for the tokens of --tokenizer. A token that overlaps nothing, for
+    example a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU.
 
-    With -o X.npy the packed form is written: X.npy holds (tokens, 2) int32 [token id, voken] and X.rows.npy where each
-    row ends.
+    With -o X.npy the packed form is written: X.npy holds (tokens, 2) int32 [token id, voken] and
+    X.rows.npy where each row ends.
 
     Examples:
 
-        vg vokenize wiki.txt --index vg.faiss | vg revokenize --tokenizer roberta-base > vokens.roberta.jsonl
+        vg vokenize wiki.txt --index vg.faiss | vg revokenize -t roberta-base > roberta.jsonl
 
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
     """
-    if file == "-" and sys.stdin is not None and sys.stdin.isatty():
-        print(context.get_help(), file=sys.stderr)
-        raise typer.Exit(2)
+    help_at_terminal(context, file)
     from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
     from vgtools.io import Progress, read_windows
     from vgtools.systems.revokenization import revokenize_batch
     from vgtools.vokens import VokenWriter, no_collection, parse_rows
 
-    target = load_tokenizer(tokenizer, offline=offline)
-    made, facts = _origin(file)
-    config = {"command": "revokenize", "tokenizer_sha256": tokenizer_fingerprint(target), "limit": limit, **made}
+    loaded = load_tokenizer(tokenizer, offline=offline)
+    fingerprint = tokenizer_fingerprint(loaded)
+    origin, facts = _origin(file)
+    config = {"command": "revokenize", "tokenizer_sha256": fingerprint, "limit": limit, **origin}
     with (
-        VokenWriter(output, config, inputs=[file], restart=restart) as out,
+        VokenWriter(target.output, config, inputs=[file], restart=target.restart) as out,
         Progress("revokenize", "tokens", quiet=quiet) as bar,
         no_collection(),
     ):
         if out.complete:
-            if not quiet:
-                print(f"vg revokenize: {output} is up to date", file=sys.stderr)
+            note("revokenize", f"{target.output} is up to date", quiet)
             return
         for window in read_windows(file, _WINDOW, out.state, limit):
-            done = revokenize_batch(parse_rows(window.lines, file, window.first), target)
+            done = revokenize_batch(parse_rows(window.lines, file, window.first), loaded)
             out.write(done.rows, done.tokens.ids, none=done.none, replaced=window.replaced)
             out.commit(window.digest)
             bar.advance(len(done.tokens.ids))
-        out.finish(tokenizer={"ref": tokenizer, "sha256": config["tokenizer_sha256"]}, **facts)
-    if not quiet:
-        counts = out.counts
-        bad = counts.get("replaced", 0)
-        replaced = f"; {amount(bad, 'line')} had bytes that are not UTF-8, replaced" if bad else ""
-        overlap = f"{counts.get('none', 0):,} of them overlap no token of the source"
-        sizes = f"{amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}"
-        print(f"vg revokenize: {sizes}, {overlap}{replaced}", file=sys.stderr)
+        out.finish(tokenizer={"ref": tokenizer, "sha256": fingerprint}, **facts)
+    counts = out.counts
+    message = f"{amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}"
+    message += f", {counts.get('none', 0):,} of them overlap no token of the source"
+    if counts.get("replaced"):
+        message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
+    note("revokenize", message, quiet)
 
 
 def _origin(file: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the vokens' manifest says of their bank, for the configuration and for the facts: it is not to be lost."""
+    """Return what the vokens' manifest says of their bank, for the configuration and the facts."""
     from vgtools.io import manifest_beside
     from vgtools.vokens import bank_of
 
     body = manifest_beside(file)
-    made = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
-    return made, {"count": body["count"]} if isinstance(body.get("count"), int) else {}
+    origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
+    return origin, {"count": body["count"]} if isinstance(body.get("count"), int) else {}

@@ -4,36 +4,64 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vgtools import io
-from vgtools.commands import options
+from vgtools.commands.options import Flag, Quiet, flags, help_at_terminal, note
 from vgtools.errors import amount
 
-_PAGE, _SHEET = 200, 24  # sentences, unless --limit says otherwise
+if TYPE_CHECKING:
+    from vgtools.reports.vokens import Bank, Pictures, Sentence
+
+_PAGE = 200  # sentences, unless --limit says otherwise
+_SHEET = 24
 
 
+@flags
 def show(
     context: typer.Context,
-    vokens: Annotated[str, typer.Argument(metavar="VOKENS.jsonl", help="Voken rows; - is standard input.")] = "-",
-    images: Annotated[str | None, typer.Option("--images", help="Where the pictures are: image jsonl or a directory.")] = None,
-    index: Annotated[str | None, typer.Option("--index", help="Index that the vokens were made with.")] = None,
-    ids: Annotated[str | None, typer.Option("--ids", help="Or its image ids alone, one a line.")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="HTML page to write; - is stdout.")] = None,
-    png: Annotated[str | None, typer.Option("--png", help="Contact sheet to write; - is stdout.")] = None,
+    vokens: Annotated[
+        str, typer.Argument(metavar="VOKENS", help="Voken rows (jsonl); - is standard input.")
+    ] = "-",
+    images: Annotated[
+        str | None,
+        Flag("--images", metavar="FILE", help="Where the images are: image jsonl or a directory."),
+    ] = None,
+    index: Annotated[
+        str | None,
+        Flag("--index", metavar="FILE", help="Index that the vokens were made with."),
+    ] = None,
+    ids: Annotated[
+        str | None, Flag("--ids", metavar="FILE", help="Or its image ids alone, one per line.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        Flag("--output", "-o", metavar="FILE", help="HTML page to write; - is stdout."),
+    ] = None,
+    png: Annotated[
+        str | None, Flag("--png", metavar="FILE", help="Contact sheet to write; - is stdout.")
+    ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="Sentences to show. [default: 200; 24 with --png alone; all into a pipe]"),
+        Flag(
+            "--limit",
+            metavar="N",
+            min=1,
+            show_default=f"{_PAGE}; {_SHEET} with --png alone; all into a pipe",
+            help="Sentences to show.",
+        ),
     ] = None,
-    quiet: options.Quiet = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Show vokens: each token with its picture on one HTML page (-o), on a contact sheet (--png), or as text.
+    """Show vokens: tokens with their images on an HTML page (-o), a sheet (--png), or as text.
 
-    The page is one file that loads nothing: it can be mailed, and opened without a server. Without -o or --png a table goes
-    to a terminal; into a pipe go tab-separated lines: line, token, start, end, rank, voken, image id, score.
+    The page is one file that loads nothing: it can be mailed, and opened without a server. Without
+    -o or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start,
+    end, rank, voken, image id, score.
 
     Examples:
 
@@ -43,72 +71,94 @@ def show(
 
         vg show vokens.jsonl --ids vg.ids | head
     """
-    if vokens == "-" and sys.stdin is not None and sys.stdin.isatty():
-        print(context.get_help(), file=sys.stderr)
-        raise typer.Exit(io.Exit.USAGE)
-    if index is not None and ids is not None:
-        raise typer.BadParameter("give --index or --ids, not both")
-    drawn = output is not None or png is not None
-    if drawn and images is None:
-        raise typer.BadParameter("a page or sheet needs --images, the jsonl or directory that the pictures are in")
-    if drawn and index is None and ids is None:
-        raise typer.BadParameter("a page or sheet needs --index or --ids, which say which image a voken is")
-    if output == png == "-":
-        raise typer.BadParameter("-o - and --png - cannot share stdout")
+    help_at_terminal(context, vokens)
+    _check(images, index, ids, output, png)
     from vgtools.reports import page
     from vgtools.reports import vokens as report
 
-    def note(message: str | None) -> None:
-        if message and not quiet:
-            print(f"vg show: {io.plain(message)}", file=sys.stderr)
-
     sources = [name for name in (vokens, images, index, ids) if name not in (None, "-")]
-    sources += [str(Path(index).with_suffix(end)) for end in (".ids", ".json")] if index else []
+    if index:
+        sources += [str(Path(index).with_suffix(end)) for end in (".ids", ".json")]
     targets = {name: _target(name, sources) for name in (output, png) if name is not None}
     bank = report.open_bank(ids, index, vokens) if index or ids else None
     rows = report.read_sentences(vokens, len(bank.ids) if bank else None)
-    if not drawn or bank is None or images is None:
-        _text(report, rows, bank.ids if bank else None, limit, note)
+    if not targets or bank is None or images is None:
+        _print(rows, bank.ids if bank else None, limit, quiet)
         return
     sentences, more = report.take(rows, limit or (_SHEET if output is None else _PAGE))
-    drawable = sentences if limit else sentences[:_SHEET]
+    pictures = _find_pictures(sentences, bank, images)
+    if output is not None:
+        title = "standard input" if vokens == "-" else Path(vokens).name
+        credit = page.credit(images)
+        html = report.page(sentences, pictures, title, more=more, credit=credit)
+        _write(targets[output], html)
+        size = f"{amount(len(sentences), 'sentence')}, {len(html) / 1e6:.1f} MB"
+        note("show", f"{output}: {size}{_rest(more)}", quiet)
+    if png is not None:
+        shown = sentences if limit else sentences[:_SHEET]
+        sheet, lacking = report.sheet(shown, pictures)
+        _write(targets[png], sheet)
+        rest = _rest(more or len(shown) < len(sentences))
+        note("show", f"{png}: {amount(len(shown), 'sentence')}{rest}", quiet)
+        if lacking:
+            some = f"{len(lacking)} characters ({''.join(lacking[:12])})"
+            why = f"its font has no glyph for {some}, drawn as boxes; the page (-o) shows them"
+            note("show", f"{png}: {why}", quiet)
+    complaint = pictures.complaint(len(report.used_rows(sentences)))
+    if complaint:
+        note("show", complaint, quiet)
+
+
+def _check(
+    images: str | None, index: str | None, ids: str | None, output: str | None, png: str | None
+) -> None:
+    """Refuse flags that contradict one another."""
+    if index is not None and ids is not None:
+        raise typer.BadParameter("give --index or --ids, not both")
+    if output is None and png is None:
+        return
+    if images is None:
+        raise typer.BadParameter(
+            "a page or sheet needs --images, the jsonl or directory that the images are in"
+        )
+    if index is None and ids is None:
+        raise typer.BadParameter(
+            "a page or sheet needs --index or --ids, which say which image a voken is"
+        )
+    if output == png == "-":
+        raise typer.BadParameter("-o - and --png - cannot share stdout")
+
+
+def _find_pictures(sentences: Sequence[Sentence], bank: Bank, images: str) -> Pictures:
+    """Return the images that sentences use.
+
+    Raises:
+        DataError: none of them is there.
+    """
+    from vgtools.reports import page
+    from vgtools.reports import vokens as report
+
     used = report.used_rows(sentences)
     pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
+        example = f"{bank.ids[next(iter(used))]!r:.80}"
         raise io.DataError(
-            f"has none of the {len(used)} images that the vokens name, such as "
-            f"{bank.ids[next(iter(used))]!r:.80}; name the images that the bank was made from",
+            f"has none of the {len(used)} images that the vokens name, such as {example}; "
+            "name the images that the bank was made from",
             images,
             code=io.Exit.NO_INPUT,
         )
-    if output is not None:
-        html = report.page(
-            sentences,
-            pictures,
-            "standard input" if vokens == "-" else Path(vokens).name,
-            more=more,
-            credit=page.credit(images),
-        )
-        _write(targets[output], html)
-        note(f"{output}: {amount(len(sentences), 'sentence')}, {len(html) / 1e6:.1f} MB" + _rest(more))
-    if png is not None:
-        sheet, lacking = report.sheet(drawable, pictures)
-        _write(targets[png], sheet)
-        note(f"{png}: {amount(len(drawable), 'sentence')}" + _rest(more or len(drawable) < len(sentences)))
-        if lacking:
-            note(
-                f"{png}: its font has no glyph for {len(lacking)} characters ({''.join(lacking[:12])}), drawn as boxes; the "
-                "page (-o) shows them"
-            )
-    note(pictures.complaint(len(used)))
+    return pictures
 
 
 def _rest(more: bool) -> str:
-    return "; the file goes on, --limit takes more of it" if more else ""
+    return "; the file continues, --limit shows more" if more else ""
 
 
-def _text(report: Any, rows: Any, ids: list[str] | None, limit: int | None, note: Any) -> None:
+def _print(rows: Iterator[Sentence], ids: list[str] | None, limit: int | None, quiet: bool) -> None:
     """Print a table on a terminal, tab-separated lines elsewhere, sentence by sentence."""
+    from vgtools.reports import vokens as report
+
     if not sys.stdout.isatty():
         for number, sentence in enumerate(rows, 1):
             sys.stdout.buffer.write(report.tsv(sentence, ids).encode())
@@ -117,18 +167,18 @@ def _text(report: Any, rows: Any, ids: list[str] | None, limit: int | None, note
         return
     from rich.console import Console
 
-    # The size is asked for here: on a dumb terminal rich takes 80 columns, whatever COLUMNS says.
+    # On a dumb terminal rich would take 80 columns, whatever COLUMNS says.
     width, height = shutil.get_terminal_size()
     console = Console(highlight=False, markup=False, emoji=False, width=width, height=height)
     sentences, more = report.take(rows, limit or _PAGE)
     for sentence in sentences:
         report.table(sentence, ids, console)
     if more:
-        note(f"{amount(len(sentences), 'sentence')}" + _rest(more))
+        note("show", f"{amount(len(sentences), 'sentence')}{_rest(more)}", quiet)
 
 
-def _target(name: str, sources: list[Any]) -> str | Path:
-    """Return where a file goes, refused before any work where it cannot; streams (`-`, pipes, devices) stay names."""
+def _target(name: str, sources: Sequence[str]) -> str | Path:
+    """Return where a file goes, refused before any work if it cannot; streams stay names."""
     return name if io.is_stream(name) else io.final_path(name, sources)
 
 

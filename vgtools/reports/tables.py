@@ -316,3 +316,29 @@ def diversity_table(records: Sequence[Record]) -> Table:
         )
     numbers = ("Tokens", "With voken", "Images", "Effective", "Types")
     return Table(["Vokens", *numbers, "Images a type: max", "mean", "std"], rows)
+
+
+def weights_table(records: Sequence[Record]) -> Table:
+    """Return how far encoders' weights are from those of the first."""
+    headings = ["Encoder", "Difference", "Parameters", "Tensors not in both", "Largest in"]
+    rows: list[list[str]] = []
+    remarks: list[str] = []
+    for record in records:
+        if "output" in record:
+            size = f"{record['magnitude']:.2e}, seed {record['seed']}"
+            remarks.append(f"Written to {record['output']}: mean |noise| {size}.")
+            continue
+        by_name = record["by_name"]
+        rows.append(
+            [
+                record["encoder"],
+                f"{record['difference']:.2e}",
+                f"{record['parameters']:,}",
+                str(len(record["not_shared"])),
+                max(by_name, key=by_name.__getitem__),
+            ]
+        )
+        if len(rows) == 1:
+            both = "over the parameters in both; by name in the JSON records"
+            remarks.append(f"Mean |difference| from {record['from']} {both}.")
+    return Table(headings, rows, remarks)

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl
-from vgtools.systems.vokenizer import Vokens
+from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
+from vgtools.io import DataError, read_jsonl, read_windows, sha256_file
+from vgtools.retrieval import Index
+from vgtools.systems.vokenizer import Vokens, Work, run_of
 from vgtools.text import Tokens, tokenize
 
 Array = np.ndarray[Any, Any]
@@ -129,6 +131,58 @@ class TermFrequency:
 
     def cancel(self) -> None:
         """Do nothing: a window is done soon."""
+
+
+def draw_work(
+    bank: Index,
+    matcher: str | None,
+    files: Sequence[str],
+    gamma: float,
+    seed: int,
+    text: str,
+    window: int,
+    limit: int | None,
+    offline: bool = False,
+) -> Work:
+    """Return the draw of the vokens of a text; of the matcher only the tokenizer is used.
+
+    Args:
+        bank: the images.
+        matcher: its run, or None: where the bank says.
+        files: captions of the bank's images.
+        gamma: temperature.
+        seed: of the draws.
+        text: file, or `-`.
+        window: lines per step.
+        limit: stop after this many lines.
+        offline: never connect.
+    """
+    ref = matcher or run_of(bank)
+    tokenizer = load_tokenizer(ref, offline=offline)
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    config = {
+        "command": "vokenize",
+        "control": "term-frequency",
+        "index_sha256": bank.manifest["files"],
+        "tokenizer": fingerprint,
+        "captions": [sha256_file(path) for path in files],
+        "gamma": gamma,
+        "seed": seed,
+        "limit": limit,
+    }
+
+    def facts(worker: TermFrequency) -> dict[str, Any]:
+        names = {"ref": ref, "sha256": fingerprint}
+        return {"count": len(bank.ids), "k": 1, "tokenizer": names, "captions": worker.captions}
+
+    return Work(
+        config,
+        [text, *files],
+        lambda: TermFrequency(tokenizer, bank.ids, files, gamma, seed),
+        lambda state: read_windows(text, window, state, limit),
+        facts,
+        searched=False,
+    )
 
 
 def _captions(files: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from vgtools.checkpoint import Encoder, check_same, load_encoder, tokenizer_fingerprint
-from vgtools.io import DataError, Exit, Window
+from vgtools.io import DataError, Exit, Window, read_windows
 from vgtools.nn import Hidden, PackedEncoder
 from vgtools.retrieval import Index, check_embeddings
 from vgtools.systems.vokenization import TokenImageMatcher, load_matcher
@@ -307,6 +307,72 @@ def load_for(
             code=Exit.CONFIG,
         )
     return matcher
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command needs to give a text its vokens.
+
+    Args:
+        config: what decides the vokens.
+        inputs: files that are read, beside the index.
+        open: makes the worker, once it is known that there is work.
+        windows: of the text, after the state of what is written already.
+        facts: about a worker that is done, for the manifest.
+        searched: whether vokens are searched, not drawn.
+    """
+
+    config: dict[str, Any]
+    inputs: list[str]
+    open: Callable[[], Any]
+    windows: Callable[[Mapping[str, Any]], Iterator[Window]]
+    facts: Callable[[Any], dict[str, Any]]
+    searched: bool
+
+
+def search_work(
+    worker: Vokenizer, index: str, text: str, window: int, limit: int | None, dtype: str
+) -> Work:
+    """Return the search for the vokens of a text.
+
+    Args:
+        worker: does it.
+        index: what the manifest calls the bank.
+        text: file, or `-`.
+        window: lines per step; fewer where each token gets several images.
+        limit: stop after this many lines.
+        dtype: of the encoder.
+    """
+    bank = worker.index
+    config = {
+        "command": "vokenize",
+        "index_sha256": bank.manifest["files"],
+        "matcher": worker.matcher.fingerprint,
+        "k": worker.k,
+        "min_score": worker.min_score,
+        "dtype": dtype,
+        "device": worker.encoder.device.type,
+        "limit": limit,
+    }
+
+    def windows(state: Mapping[str, Any]) -> Iterator[Window]:
+        lines = read_windows(text, min(64, window), state, limit)
+        return grow(lines, max(1, window // worker.k))
+
+    def facts(worker: Vokenizer) -> dict[str, Any]:
+        sha256 = tokenizer_fingerprint(worker.matcher.encoder.tokenizer)
+        return {
+            "index": index,
+            "matcher": bank.manifest["matcher"],
+            "count": len(bank.ids),
+            "level": worker.matcher.matcher.config.level,
+            "k": worker.k,
+            "pack": worker.encoder.pack,
+            "agreement_with_float32": None,
+            "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
+        }
+
+    return Work(config, [text], lambda: worker, windows, facts, searched=True)
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:

@@ -1,0 +1,226 @@
+"""Groups of flags, default sub-commands, and what commands say."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from vgtools.commands.options import (
+    DefaultGroup,
+    Errors,
+    Optimizer,
+    Photos,
+    RunFolder,
+    Runtime,
+    Target,
+    flags,
+    help_at_terminal,
+    note,
+    run_folder,
+)
+from vgtools.errors import DataError, Exit
+
+seen: list[Any] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(Optimizer):
+    """An optimizer with values of its own."""
+
+    batch_size: int = 64
+    lr: float = 1e-5
+    warmup: float = 0.1
+    schedule: Literal["linear", "constant"] = "constant"
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    seen.clear()
+
+
+def call(app: typer.Typer, *args: str) -> Any:
+    return CliRunner().invoke(app, args, env={"COLUMNS": "100", "TERM": "dumb"})
+
+
+def one_command() -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    @app.command()
+    @flags
+    def train(
+        file: str,
+        optimizer: Slow,
+        target: RunFolder,
+        runtime: Runtime,
+        extra: Annotated[list[str] | None, typer.Option("--extra")] = None,
+    ) -> None:
+        """Train.
+
+        More.
+        """
+        seen.extend((file, optimizer, target, runtime, extra))
+
+    return app
+
+
+def test_fields_of_a_dataclass_are_flags_and_the_dataclass_is_handed_over() -> None:
+    args = ("a.txt", "-o", "run", "--lr", "1", "--steps", "5", "--extra", "x", "--extra", "y", "-q")
+    done = call(one_command(), *args)
+    assert done.exit_code == 0, done.output
+    assert seen == [
+        "a.txt",
+        Slow(lr=1.0, steps=5),
+        RunFolder(output="run"),
+        Runtime(quiet=True),
+        ["x", "y"],
+    ]
+
+
+def test_a_subclass_has_its_own_defaults_and_the_options_of_its_base() -> None:
+    text = call(one_command(), "--help").output
+    words = " ".join(text.split())
+    assert "Highest learning rate of AdamW. [default: 1e-05; x>=0]" in words
+    assert "linear|constant" in words
+    assert "Learning rate after the warm-up. [default: constant]" in words
+    names = [line.split()[0] for line in text.splitlines() if line.startswith("  --")]
+    fields = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Slow)]
+    assert names[: len(fields)] == fields, "flags keep the order of the fields"
+    assert "Train." in text
+
+
+def test_a_wrong_choice_lists_the_right_ones() -> None:
+    done = call(one_command(), "a", "-o", "run", "--schedule", "cosine")
+    assert done.exit_code == Exit.USAGE
+    assert "'cosine' is not one of 'linear', 'constant'" in done.output
+    assert not seen
+
+
+def test_a_field_without_default_is_a_required_flag() -> None:
+    done = call(one_command(), "a")
+    assert done.exit_code == Exit.USAGE
+    assert "Missing option '--output' / '-o'" in done.output
+
+
+def test_a_decorated_command_can_be_called_with_its_fields() -> None:
+    @flags
+    def save(*, target: Target, errors: Errors, photos: Photos) -> tuple[Any, ...]:
+        return target, errors, photos
+
+    values = {"output": "x", "restart": True, "on_error": "skip", "max_errors": 3}
+    assert save(**values, images="d", images_out=None) == (
+        Target(output="x", restart=True),
+        Errors(on_error="skip", max_errors=3),
+        Photos(images="d"),
+    )
+
+
+def group(*, summary: str = "Learn words.") -> typer.Typer:
+    app = typer.Typer(cls=DefaultGroup, rich_markup_mode=None, add_completion=False)
+
+    @app.command("lm", help=f"{summary}\n\nLong text.")
+    def _lm(
+        files: list[str],
+        flag: Annotated[bool, typer.Option("--flag")] = False,
+        more: Annotated[bool, typer.Option("--more")] = False,
+    ) -> None:
+        seen.append(("lm", files, flag))
+
+    @app.command("visualbert", help="Learn pictures.")
+    def _visualbert(
+        files: list[str], flag: Annotated[bool, typer.Option("--flag")] = False
+    ) -> None:
+        seen.append(("visualbert", files, flag))
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "files"),
+    [
+        (["wiki.txt", "--flag"], "lm", ["wiki.txt"]),
+        (["--flag", "wiki.txt", "b"], "lm", ["wiki.txt", "b"]),
+        (["lm", "wiki.txt", "--flag"], "lm", ["wiki.txt"]),
+        (["visualbert", "a", "--flag"], "visualbert", ["a"]),
+        (["--system", "visualbert", "a", "--flag"], "visualbert", ["a"]),
+        (["a", "--flag", "--system", "visualbert", "b"], "visualbert", ["a", "b"]),
+        (["a", "--system=visualbert", "--flag"], "visualbert", ["a"]),
+        (["--flag", "--", "--system", "visualbert"], "lm", ["--system", "visualbert"]),
+        (["./visualbert", "--flag"], "lm", ["./visualbert"]),
+    ],
+)
+def test_the_first_sub_command_is_meant_where_none_is_named(
+    args: list[str], name: str, files: list[str]
+) -> None:
+    done = call(group(), *args)
+    assert done.exit_code == 0, done.output
+    assert seen == [(name, files, True)]
+
+
+def test_an_unknown_system_is_a_usage_error() -> None:
+    for args in (["--system", "visualbret", "a"], ["--system=visualbret"]):
+        done = call(group(), *args)
+        assert done.exit_code == Exit.USAGE
+        assert "No such command 'visualbret'. Did you mean 'visualbert'?" in done.output
+    assert call(group(), "a", "--system").exit_code == Exit.USAGE
+    assert not seen
+
+
+def test_help_of_a_group_is_that_of_its_first_and_a_list_of_all() -> None:
+    text = call(group(), "--help").output
+    assert text.startswith("Usage: root [OPTIONS] ")
+    for part in ("Learn words.", "Long text.", "--more", "Commands:", "Learn pictures."):
+        assert part in text, part
+    own = call(group(), "visualbert", "--help").output
+    assert "Learn pictures." in own
+    assert "--flag" in own
+    assert "--more" not in own, "a sub-command shows its own flags only"
+    assert "--more" in call(group(), "wiki.txt", "--help").output
+
+
+def test_a_list_of_commands_shows_the_summary_of_the_first() -> None:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.add_typer(group(), name="pretrain")
+    app.command("other")(lambda: None)
+    assert "pretrain  Learn words." in call(app, "--help").output
+
+
+def test_no_command_waits_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    @app.command()
+    def read(context: typer.Context, file: str = "-") -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdin.isatty", lambda: True)
+            help_at_terminal(context, file)
+        seen.append(file)
+
+    done = call(app)
+    assert done.exit_code == Exit.USAGE
+    assert done.stderr.startswith("Usage: ")
+    assert not seen
+    assert call(app, "--file", "x").exit_code == 0
+    assert seen == ["x"]
+
+
+def test_notes_are_plain_and_can_be_turned_off(capsys: pytest.CaptureFixture[str]) -> None:
+    note("stats", "1 line of \x1b[31mx\x1b[0m")
+    note("stats", "another", quiet=True)
+    assert capsys.readouterr().err == "vg stats: 1 line of \\x1b[31mx\\x1b[0m\n"
+
+
+def test_a_run_folder_is_made_or_refused(tmp_path: Path) -> None:
+    assert run_folder(str(tmp_path / "run")).is_dir()
+    (tmp_path / "file").touch()
+    for place, why in (
+        ("file", "is a file, expected a run folder"),
+        ("no/run", "cannot be created"),
+    ):
+        with pytest.raises(DataError, match=why) as fault:
+            run_folder(str(tmp_path / place))
+        assert fault.value.code == Exit.CANNOT_CREATE

@@ -1,0 +1,29 @@
+"""`vg prepare`: official data sets and texts → the toolkit's files."""
+
+from __future__ import annotations
+
+import typer
+
+from vgtools.commands.prepare import captions, pictures, text, web
+
+_HELP = """Official data sets and texts → the toolkit's files.
+
+Captions go to stdout or -o; --images-out is the image list for extract-image-feats. Counts go to
+stderr."""
+prepare = typer.Typer(help=_HELP, no_args_is_help=True, rich_markup_mode=None)
+
+for _name, _command in {
+    "flickr8k": captions.flickr8k,
+    "flickr30k-entities": captions.flickr30k_entities,
+    "coco": captions.coco,
+    "vcr": pictures.vcr,
+    "visual-genome": web.visual_genome,
+    "conceptual-captions": web.conceptual_captions,
+    "sbu": web.sbu,
+    "openmoji": pictures.openmoji,
+    "regions": pictures.regions,
+    "wikitext": text.wikitext,
+    "squad": text.squad,
+    "sentences": text.sentences,
+}.items():
+    prepare.command(_name)(_command)

@@ -1,0 +1,137 @@
+"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`: pictures that people described."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vgtools import prepare
+from vgtools.commands.options import (
+    AsSplit,
+    Errors,
+    Flag,
+    Photos,
+    Quiet,
+    Target,
+    flags,
+    write_rows,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The official split of each picture."""
+
+    splits: Annotated[
+        str | None, Flag(metavar="DIR", help="Folder of the official split lists.")
+    ] = None
+    split: Annotated[str | None, Flag(metavar="NAME", help="Keep only this split.")] = None
+
+    def read(self) -> dict[str, str]:
+        """Return the split of each picture; nothing without --splits."""
+        return {} if self.splits is None else prepare.read_splits(self.splits)
+
+
+@flags
+def flickr8k(
+    tokens: Annotated[str, typer.Argument(metavar="TOKENS", help="Flickr8k.token.txt")],
+    lists: Splits,
+    photos: Photos,
+    target: Target,
+    errors: Errors,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write the captions of Flickr8k.
+
+    Flickr30k's results_20130124.token has the same form. Rows are {"image", "text", "split"}; a
+    photo in no list has no split. Captions are kept as they are.
+
+    Examples:
+
+        vg prepare flickr8k Flickr8k.token.txt --splits . \
+            --images Flicker8k_Dataset --images-out images.jsonl -o captions.jsonl
+
+        vg prepare flickr8k Flickr8k.token.txt --splits . --split dev | head -3
+    """
+    tally = errors.tally()
+    splits = lists.read()
+    rows = prepare.with_split(prepare.flickr8k(tokens, tally), splits, lists.split, tally)
+    config = {"command": "flickr8k", "lists": _hash(splits), "split": lists.split}
+    write_rows(rows, "captions", tally, photos, target, [tokens], config, quiet)
+
+
+@flags
+def flickr30k_entities(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder with Annotations/ and Sentences/.")
+    ],
+    lists: Splits,
+    photos: Photos,
+    target: Target,
+    errors: Errors,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write captions with phrase spans and boxes.
+
+    Rows are {"image", "text", "width", "height", "phrases", "split"}, a phrase {"start", "end",
+    "type", "id", "boxes"}: its characters in the text and its chain. Phrases of notvisual, scene
+    and nobox chains have no boxes.
+
+    Examples:
+
+        vg prepare flickr30k-entities . --splits . \
+            --images flickr30k-images --images-out images.jsonl -o phrases.jsonl
+
+        vg prepare flickr30k-entities . | jq -c '.phrases[] | select(.type == "animals")'
+    """
+    tally = errors.tally()
+    splits = lists.read()
+    rows = prepare.flickr30k_entities(folder, tally)
+    digests = [prepare.Folder(Path(folder, name)).digest() for name in ("Annotations", "Sentences")]
+    config = {
+        "command": "flickr30k-entities",
+        "folder": digests,
+        "lists": _hash(splits),
+        "split": lists.split,
+    }
+    rows = prepare.with_split(rows, splits, lists.split, tally)
+    write_rows(rows, "phrase captions", tally, photos, target, [], config, quiet)
+
+
+@flags
+def coco(
+    annotations: Annotated[
+        str, typer.Argument(metavar="FILE", help="captions_*.json or instances_*.json")
+    ],
+    photos: Photos,
+    target: Target,
+    errors: Errors,
+    as_split: AsSplit = None,
+    drop_crowd: Annotated[bool, Flag("--drop-crowd", help="Drop boxes around crowds.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write captions or instance boxes of COCO.
+
+    The file decides which. Rows are {"image", "text"}, or one per image: {"image", "width",
+    "height",
+    "boxes", "labels", "crowd"}, boxes x1, y1, x2, y2 in pixels.
+
+    Examples:
+
+        vg prepare coco captions_train2017.json --as-split train \
+            --images train2017 --images-out images.jsonl -o captions.jsonl
+
+        vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c
+    """
+    tally = errors.tally()
+    rows = prepare.in_split(prepare.coco(annotations, tally, drop_crowd), as_split)
+    config = {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd}
+    write_rows(rows, "rows", tally, photos, target, [annotations], config, quiet)
+
+
+def _hash(lists: dict[str, str]) -> str:
+    return hashlib.sha256(repr(sorted(lists.items())).encode()).hexdigest()

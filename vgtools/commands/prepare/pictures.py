@@ -1,0 +1,205 @@
+"""`vg prepare vcr`, `openmoji`, `regions`: pictures without captions, and what is in them."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools import prepare
+from vgtools.commands.options import (
+    Errors,
+    Flag,
+    ImagesOut,
+    Limit,
+    Photos,
+    Quiet,
+    Restart,
+    Target,
+    flags,
+    note,
+    write_rows,
+)
+from vgtools.errors import amount
+
+
+@flags
+def vcr(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata"),
+    ],
+    annotations: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="train.jsonl, val.jsonl, test.jsonl")
+    ],
+    target: Target,
+    errors: Errors,
+    images_out: ImagesOut = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write the boxes of VCR's pictures.
+
+    Rows are {"image", "width", "height", "boxes", "confidence", "labels"}, one per picture that the
+    questions are about, its boxes in the order in which they number objects. vg extract-image-feats
+    --regions takes them; the grid of one scale after them is the whole picture, which the paper's
+    model sees, too.
+
+    Examples:
+
+        vg prepare vcr vcr1images vcr1annots/train.jsonl vcr1annots/val.jsonl \
+            --images-out images.jsonl -o boxes.jsonl
+
+        vg extract-image-feats images.jsonl --regions boxes.jsonl --regions grid --grid-scales 1 \
+            -o vcr.npy
+    """
+    tally = errors.tally()
+    rows = prepare.vcr(annotations, folder, tally)
+    photos = Photos(images=folder if images_out else None, images_out=images_out)
+    config = {"command": "vcr", "folder": prepare.Folder(folder).digest()}
+    write_rows(rows, "rows", tally, photos, target, annotations, config, quiet)
+
+
+@flags
+def openmoji(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing."),
+    ],
+    target: Target,
+    size: Annotated[int, Flag(metavar="N", min=1, max=4096, help="Pixels per side.")] = 224,
+    carriers: Annotated[
+        int, Flag(metavar="N", min=0, max=8, help="Sentences around each name.")
+    ] = 2,
+    limit: Limit = None,
+    images_out: ImagesOut = None,
+    quiet: Quiet = False,
+) -> None:
+    """Draw a bank of emoji and write their names.
+
+    The pictures are OpenMoji's, names and aliases Unicode's, both of installed packages: a bank of
+    1,600 images that needs no download. Flags and skin tones are left out. --carriers puts each
+    name into sentences such as "a photo of a cat" as well: names alone overfit. The image list has
+    the SVG under "svg".
+
+    Examples:
+
+        vg prepare openmoji emoji --images-out images.jsonl -o captions.jsonl
+
+        vg prepare openmoji emoji --carriers 0 | jq -r .text | sort | head
+    """
+    from vgtools import openmoji as emoji
+
+    Photos(images=folder, images_out=images_out).check(target.output, [])
+    tally = prepare.Tally()
+    config = {"command": "openmoji", "release": emoji.release(), "limit": limit}
+    rows = list(emoji.openmoji(tally, limit))
+    drawn = list(emoji.rasterise(rows, folder, size, os.cpu_count() or 1, quiet))
+    captions = emoji.openmoji_captions(rows, carriers)
+    named = config | {"carriers": carriers}
+    prepare.save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
+    if images_out:
+        made = config | {"size": size, "folder": os.path.abspath(folder)}
+        prepare.save(
+            drawn,
+            images_out,
+            tally,
+            "images",
+            made,
+            [],
+            target.restart,
+            quiet,
+            credit="Pictures: OpenMoji, CC BY-SA 4.0",
+        )
+
+
+@flags
+def regions(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="X_obj36.tsv of LXMERT, a TSV of bottom-up attention, or features .npy.",
+        ),
+    ],
+    errors: Errors,
+    boxes: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BOXES", help="With .npy: the jsonl of their boxes, one image per line."
+        ),
+    ] = None,
+    backbone: Annotated[
+        str,
+        Flag(
+            metavar="NAME", help="What computed them; regions of other names do not mix with these."
+        ),
+    ] = "bottom-up-attention",
+    labels: Annotated[
+        str | None, Flag(metavar="FILE", help="Names of the objects, one per line.")
+    ] = None,
+    suffix: Annotated[
+        str, Flag(metavar="TEXT", help="Added to each image id of a TSV, for example .jpg.")
+    ] = "",
+    dtype: Annotated[
+        Literal["float32", "float16"], Flag(help="float16 takes half the space.")
+    ] = "float32",
+    output: Annotated[
+        str,
+        Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it."),
+    ] = "regions.npy",
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Convert region features that others computed.
+
+    A TSV has the columns of LXMERT (with confidences, and labels by --labels) or of bottom-up
+    attention, its arrays in base64. A .npy is (images, regions, D) or (all regions, D); its jsonl
+    has
+    {"image", "width", "height", "boxes", "confidence"?, "label"?} in the same order. Without
+    confidences boxes get a placeholder computed from their size and place.
+
+    Examples:
+
+        vg prepare regions train2014_obj36.tsv --suffix .jpg --dtype float16 -o regions.npy
+
+        vg prepare regions features.npy boxes.jsonl --backbone detectron-nlvr2 -o regions.npy
+    """
+    if not output.endswith(".npy"):
+        raise typer.BadParameter(f"must end in .npy, got {output!r}", param_hint="--output")
+    if source.endswith(".npy") != (boxes is not None):
+        raise typer.BadParameter(
+            "is required with features .npy, and only then", param_hint="BOXES"
+        )
+    if source == "-":
+        raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
+    from vgtools import precomputed
+    from vgtools.io import read_lines
+    from vgtools.regions import write_regions
+
+    tally = errors.tally()
+    if boxes:
+        rows = precomputed.read_arrays(source, boxes, tally)
+    else:
+        names = list(read_lines(labels)) if labels else None
+        rows = precomputed.read_tsv(source, tally, names, suffix)
+    config = {
+        "command": "regions",
+        "backbone": backbone,
+        "suffix": suffix,
+        "dtype": dtype,
+        "on_error": errors.on_error,
+    }
+    count = write_regions(
+        output,
+        rows,
+        config,
+        precomputed.width_of(source),
+        dtype=dtype,
+        inputs=[path for path in (source, boxes, labels) if path],
+        restart=restart,
+        errors=tally.errors,
+        backbone=precomputed.named_backbone(backbone),
+    )
+    left_out = f"; left out: {len(tally.errors):,}" if tally.errors else ""
+    note("prepare", f"regions of {amount(count, 'image')} in {output}{left_out}", quiet)

@@ -1,0 +1,117 @@
+"""`vg prepare wikitext`, `squad`, `sentences`: running text, one sentence or paragraph per line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vgtools.commands.options import Flag, Quiet, Target, flags
+from vgtools.prepare import Tally, save
+
+DropEmpty = Annotated[bool, Flag("--drop-empty", help="Drop empty lines.")]
+
+
+@flags
+def wikitext(
+    text: Annotated[str, typer.Argument(metavar="FILE", help="wiki.train.tokens or the like")],
+    target: Target,
+    drop_headings: Annotated[
+        bool, Flag("--drop-headings", help="Drop ' = Title = ' lines.")
+    ] = False,
+    drop_empty: DropEmpty = False,
+    drop_short: Annotated[
+        int, Flag(metavar="N", min=0, help="Drop lines of fewer than N words (paper: 5).")
+    ] = 0,
+    trim: Annotated[bool, Flag("--trim", help="Remove spaces at both ends of a line.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Drop headings and short lines of WikiText.
+
+    Each filter is a flag of its own and counts on stderr what it drops; <unk> stays.
+
+    Examples:
+
+        vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 --trim -o wiki.txt
+
+        vg prepare wikitext wiki.valid.tokens --drop-empty | wc -l
+    """
+    from vgtools import corpus
+    from vgtools.io import read_text_rows
+
+    tally = Tally()
+    filters = {
+        "drop_headings": drop_headings,
+        "drop_empty": drop_empty,
+        "drop_short": drop_short,
+        "trim": trim,
+    }
+    rows = corpus.wikitext(
+        read_text_rows(text),
+        tally,
+        drop_headings=drop_headings,
+        drop_empty=drop_empty,
+        drop_short=drop_short,
+        trim=trim,
+    )
+    config = {"command": "wikitext"} | filters
+    save(rows, target.output, tally, "lines", config, [text], target.restart, quiet)
+
+
+@flags
+def squad(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="train-v1.1.json or the like")],
+    target: Target,
+    quiet: Quiet = False,
+) -> None:
+    """Write the paragraphs of SQuAD as text.
+
+    Each once, one per line: running text of Wikipedia. An empty line ends an article.
+
+    Examples:
+
+        vg prepare squad train-v1.1.json -o paragraphs.txt
+
+        vg prepare squad train-v1.1.json | vg prepare sentences - > squad.txt
+    """
+    from vgtools import corpus
+
+    tally = Tally()
+    rows = corpus.squad(file, tally)
+    save(rows, target.output, tally, "lines", {"command": "squad"}, [file], target.restart, quiet)
+
+
+@flags
+def sentences(
+    target: Target,
+    text: Annotated[
+        str, typer.Argument(metavar="FILE", help='A text, or a .jsonl with "text"; - is stdin.')
+    ] = "-",
+    language: Annotated[
+        str, Flag(metavar="XX", help="Two letters: whose abbreviations to know.")
+    ] = "en",
+    drop_empty: DropEmpty = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Split a text into sentences, one per line.
+
+    Rules of the sentencex package, which need no data. Order stays, and so do empty lines, unless
+    --drop-empty.
+
+    Examples:
+
+        vg prepare sentences article.txt --drop-empty -o sentences.txt
+
+        vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 \
+            | vg prepare sentences - | gzip > wiki.txt.gz
+    """
+    from vgtools import corpus
+    from vgtools.io import read_text_rows
+
+    if language not in corpus.LANGUAGES:
+        known = ", ".join(corpus.LANGUAGES)
+        raise typer.BadParameter(f"{language!r} is not one of {known}", param_hint="--language")
+    tally = Tally()
+    rows = corpus.sentences(read_text_rows(text), language, tally, drop_empty)
+    config = {"command": "sentences", "language": language, "drop_empty": drop_empty}
+    save(rows, target.output, tally, "sentences", config, [text], target.restart, quiet)

@@ -1,0 +1,151 @@
+"""`vg prepare visual-genome`, `conceptual-captions`, `sbu`: pictures that have a URL."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vgtools import prepare
+from vgtools.commands.options import (
+    AsSplit,
+    Errors,
+    Flag,
+    Limit,
+    Photos,
+    Quiet,
+    Target,
+    flags,
+    write_rows,
+)
+
+
+@flags
+def visual_genome(
+    image_data: Annotated[str, typer.Argument(metavar="FILE", help="image_data.json")],
+    photos: Photos,
+    target: Target,
+    errors: Errors,
+    regions: Annotated[
+        str | None, Flag(metavar="FILE", help="region_descriptions.json: captions.")
+    ] = None,
+    keep_coco: Annotated[bool, Flag("--keep-coco", help="Keep the images of COCO too.")] = False,
+    limit: Limit = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write images outside COCO, region captions.
+
+    The image list without COCO is the paper's bank of vokens. Ids are vg_nococo/ID. --limit 50000
+    takes the paper's vokens. Without --regions only --images-out is written.
+
+    Examples:
+
+        vg prepare visual-genome image_data.json --limit 50000 --images . --images-out vokens.jsonl
+
+        vg prepare visual-genome image_data.json --regions region_descriptions.json -o c.jsonl
+    """
+    if not regions and not photos.images_out:
+        raise typer.BadParameter(
+            "nothing to write: give --regions FILE, --images-out FILE, or both",
+            param_hint="--images-out",
+        )
+    inputs = [image_data, regions] if regions else [image_data]
+    photos.check(target.output if regions else "", inputs, urls=True)
+    tally = errors.tally()
+    folder = photos.open()
+    images: dict[str, prepare.Row] = {}
+    config = {
+        "command": "visual-genome",
+        "keep_coco": keep_coco,
+        "limit": limit,
+        "on_error": errors.on_error,
+        "photos": folder.digest() if folder else None,
+    }
+    rows = prepare.visual_genome(image_data, tally, keep_coco, limit)
+    if folder:
+        rows = prepare.with_photos(rows, folder, tally)
+    for _ in prepare.listing(rows, images, folder):
+        pass  # all images must be known before the first region
+    if photos.images_out:
+        prepare.save(
+            images.values(),
+            photos.images_out,
+            tally,
+            "images",
+            config,
+            [image_data],
+            target.restart,
+            quiet,
+        )
+    if regions:
+        kept = {int(image.rpartition("/")[2]): {"image": image} for image in images}
+        tally = errors.tally()
+        rows = prepare.visual_genome_regions(regions, kept, tally)
+        prepare.save(rows, target.output, tally, "captions", config, inputs, target.restart, quiet)
+
+
+@flags
+def conceptual_captions(
+    table: Annotated[str, typer.Argument(metavar="TSV", help="Train_GCC-training.tsv or the like")],
+    photos: Photos,
+    target: Target,
+    errors: Errors,
+    as_split: AsSplit = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write captions and URLs of web images.
+
+    The image is cc/LINE, or cc/SPLIT/LINE with --as-split. With --images its photo is LINE.jpg (or
+    .png …) in that folder.
+
+    Examples:
+
+        vg prepare conceptual-captions Train_GCC-training.tsv --as-split train \
+            -o captions.jsonl --images-out images.jsonl
+
+        head -1000 Validation_GCC-1.1.0-Validation.tsv \
+            | vg prepare conceptual-captions - | jq -r .url
+    """
+    tally = errors.tally()
+    rows = prepare.conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc")
+    rows = prepare.in_split(rows, as_split)
+    config = {"command": "conceptual-captions", "as_split": as_split}
+    write_rows(rows, "captions", tally, photos, target, [table], config, quiet, urls=True)
+
+
+@flags
+def sbu(
+    urls: Annotated[
+        str,
+        typer.Argument(
+            metavar="URLS",
+            help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json",
+        ),
+    ],
+    photos: Photos,
+    target: Target,
+    errors: Errors,
+    captions: Annotated[
+        str | None,
+        typer.Argument(metavar="CAPTIONS", help="SBU_captioned_photo_dataset_captions.txt"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write captions and URLs of Flickr photos.
+
+    The image is sbu/NAME, with the file name in its URL.
+
+    Examples:
+
+        vg prepare sbu SBU_captioned_photo_dataset_urls.txt \
+            SBU_captioned_photo_dataset_captions.txt -o captions.jsonl
+
+        vg prepare sbu sbu-captions-all.json --images photos --on-error skip \
+            --images-out images.jsonl -o captions.jsonl
+    """
+    tally = errors.tally()
+    rows = prepare.sbu(urls, captions, tally)
+    inputs = [urls, captions] if captions else [urls]
+    write_rows(
+        rows, "captions", tally, photos, target, inputs, {"command": "sbu"}, quiet, urls=True
+    )
