@@ -27,7 +27,7 @@ from vgtools.checkpoint import load_tokenizer
 from vgtools.encoding import Inputs, encode, plan_epoch
 from vgtools.finetuning import LOSS, FineTuner, collate
 from vgtools.tasks import Task, find_task, read_examples
-from vgtools.train import TrainConfig, train
+from vgtools.training.loop import TrainConfig, train
 
 SIZE, WINDOW = 32, 50
 COUNTS = {"sst-2": 20_000, "rte": 2490}

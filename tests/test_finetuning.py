@@ -20,7 +20,7 @@ from vgtools.encoding import Inputs, encode, plan_epoch
 from vgtools.io import DataError
 from vgtools.nn import new_lm
 from vgtools.tasks import Answer, Example, find_task
-from vgtools.train import TrainConfig, halves, train
+from vgtools.training.loop import TrainConfig, halves, train
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,6 @@ Array = np.ndarray[Any, Any]
 QUESTION = 64  # tokens of a question that are read, as in BERT's released code
 ANSWER = 30  # most tokens of an answer, likewise
 _CHUNK = 4096  # examples tokenised at a time
-_ORDER = 7  # what a random generator is for; the first of its seeds
 
 
 # ----------------------------------------------------------------------------------------------------------- rows to tokens
@@ -244,47 +242,6 @@ def _tokens_of(spans: Array, start: int, end: int) -> tuple[int, int]:
     """Return the first and the last of the tokens that touch some characters, or 0, -1."""
     touch = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
     return (int(touch[0]), int(touch[-1])) if len(touch) else (0, -1)
-
-
-# ------------------------------------------------------------------------------------------------------------------------ order
-
-
-def plan_epoch(lengths: Array, batch_size: int, seed: int, epoch: int, window: int) -> list[Array]:
-    """Return the batches of an epoch: a pure function of seed and epoch, in which neighbours in length share a batch.
-
-    All units are shuffled; those of `window` batches are sorted by length and cut; then the batches are shuffled. A batch pads
-    to its own longest unit, so that little is padding. Batches differ by at most one unit in size.
-
-    Args:
-        lengths: (U,) tokens of each unit.
-        batch_size: most units a batch.
-        seed: of the order.
-        epoch: of the order.
-        window: batches that are sorted together; 1 leaves chance alone.
-    """
-    rng = np.random.default_rng([_ORDER, seed, epoch])
-    order, count = rng.permutation(len(lengths)), -(-len(lengths) // batch_size)
-    edges = np.cumsum([0, *map(len, np.array_split(order, count))])
-    for start in range(0, count, window):
-        part = order[edges[start] : edges[min(start + window, count)]]
-        part[:] = part[np.argsort(lengths[part], kind="stable")]
-    batches = [order[a:b] for a, b in pairwise(edges)]
-    return [batches[i] for i in rng.permutation(count)]
-
-
-class Schedule(NamedTuple):
-    """How many steps there are."""
-
-    per_epoch: int
-    steps: int
-    epochs: int
-
-
-def schedule(units: int, batch_size: int, epochs: int, steps: int | None) -> Schedule:
-    """Return the steps of a training; `steps` overrules `epochs`."""
-    per_epoch = -(-units // batch_size)
-    total = steps if steps is not None else epochs * per_epoch
-    return Schedule(per_epoch, total, -(-total // per_epoch))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- answers

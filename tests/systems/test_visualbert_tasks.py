@@ -27,7 +27,7 @@ from vgtools.finetuning import LOSS
 from vgtools.io import Exit
 from vgtools.systems import visualbert_tasks as v
 from vgtools.tasks import find_task
-from vgtools.train import halves
+from vgtools.training.loop import halves
 
 FAST = ["--epochs", 30, "--lr", 1e-2, "--batch-size", 6, "--max-length", 40, "--device", "cpu", "-q"]
 

@@ -16,7 +16,7 @@ from vgtools.io import DataError, Exit
 from vgtools.nn import PackedEncoder
 from vgtools.systems import vokenization as system
 from vgtools.systems.vokenization import Batch, Captions, HiddenStates, MatcherConfig, TokenImageMatcher
-from vgtools.train import TrainConfig, train
+from vgtools.training.loop import TrainConfig, train
 
 LAYERS = 2
 TEXTS = ["A dog runs", "two dogs sleep", "the cat", "Cats and a dog!", "it is", "red car", "a red ball .", "trees"]

@@ -1,23 +1,271 @@
-"""Flags that more than one command has: one name and one meaning each."""
+"""Flags that more than one command has, one name and one meaning each, and how they are grouped.
+
+A single flag is an `Annotated` alias. Flags that travel together are a frozen dataclass, which `flags`
+spreads out for typer. A command with sub-commands, the first of which is meant where none is named, is
+a typer application with the class `DefaultGroup`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps; auto takes a GPU where there is one.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16: numbers the network computes with.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items a step; results do not depend on it.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of every random choice; recorded.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many rows (images, lines) of the input.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr; errors stay.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Never connect; a missing model is exit 69.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Throw an unfinished run of this output away.")]
-OnError = Annotated[str, typer.Option("--on-error", help="fail: stop at the first bad item; skip: note it in X.errors.jsonl.")]
-MaxErrors = Annotated[int | None, typer.Option("--max-errors", min=0, help="With skip: give up after more than this many.")]
-OutputFile = Annotated[str, typer.Option("--output", "-o", help="File to write; the same command resumes it. - is stdout.")]
+from vgtools.errors import DataError, Exit, plain
+
+Flag = typer.Option
+Result = TypeVar("Result")
+
+Device = Annotated[
+    str,
+    Flag(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."
+    ),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16"],
+    Flag("--dtype", help="Numbers the network computes with."),
+]
+BatchSize = Annotated[
+    int,
+    Flag("--batch-size", metavar="N", min=1, help="Items per batch; does not affect results."),
+]
+Seed = Annotated[
+    int,
+    Flag(
+        "--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of every random choice; recorded."
+    ),
+]
+Limit = Annotated[
+    int | None,
+    Flag("--limit", metavar="N", min=1, help="Stop after N rows (images, lines) of the input."),
+]
+Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
+Offline = Annotated[bool, Flag("--offline", help="Never connect; a missing model is exit 69.")]
+Restart = Annotated[bool, Flag("--restart", help="Discard the unfinished run and start over.")]
+OnError = Annotated[
+    Literal["fail", "skip"],
+    Flag(
+        "--on-error", help="Stop at the first bad item, or note it in X.errors.jsonl and continue."
+    ),
+]
+MaxErrors = Annotated[
+    int | None,
+    Flag(
+        "--max-errors", metavar="N", min=0, help="With skip: give up after more than N bad items."
+    ),
+]
+OutputFile = Annotated[
+    str,
+    Flag(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File to write; the same command resumes it. - is stdout.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """Where a command computes and what it prints; nothing that decides its output."""
+
+    device: Device = "auto"
+    offline: Offline = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a command writes."""
+
+    output: OutputFile = "-"
+    restart: Restart = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder(Target):
+    """Where a command writes a run."""
+
+    output: Annotated[
+        str,
+        Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
+    ] = field()  # without it the default of the base would count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """What a command does about items that it cannot use."""
+
+    on_error: OnError = "fail"
+    max_errors: MaxErrors = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photos:
+    """The photos that rows are about."""
+
+    images: Annotated[
+        str | None,
+        Flag("--images", metavar="DIR", help="Folder of the photos; boxes are scaled to them."),
+    ] = None
+    images_out: Annotated[
+        str | None,
+        Flag("--images-out", metavar="FILE", help="Write the image list to FILE."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """How a model learns; a system's subclass holds its paper's values.
+
+    The fields are the entries of `run.json`, in its order.
+    """
+
+    epochs: Annotated[int | None, Flag(metavar="N", min=1, help="Passes over the input.")] = None
+    steps: Annotated[
+        int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")
+    ] = None
+    batch_size: Annotated[int, Flag(metavar="N", min=1, help="Items per step, over all processes.")]
+    micro_batch: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default="--batch-size",
+            help="Items per forward pass and process; a step accumulates several.",
+        ),
+    ] = None
+    lr: Annotated[float, Flag(metavar="RATE", min=0, help="Highest learning rate of AdamW.")]
+    warmup: Annotated[
+        float, Flag(metavar="N", min=0, help="Steps of warm-up; below 1, their share of all steps.")
+    ]
+    schedule: Annotated[
+        Literal["linear", "cosine", "constant"], Flag(help="Learning rate after the warm-up.")
+    ] = "linear"
+    weight_decay: Annotated[
+        float, Flag(metavar="RATE", min=0, help="On matrices; not on biases and norms.")
+    ] = 0.01
+    clip: Annotated[
+        float, Flag(metavar="NORM", min=0, help="Clip gradients to this norm; 0 disables clipping.")
+    ] = 1.0
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Flag(help="bfloat16: matrix products only, weights stay float32."),
+    ] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """How often training reports, evaluates and saves."""
+
+    log_every: Annotated[int, Flag(metavar="N", min=1, help="Steps between records.")] = 50
+    eval_every: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, show_default="an epoch", help="Steps between evaluations."),
+    ] = None
+    checkpoint_steps: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, help="Steps between checkpoints, beside --checkpoint-minutes."),
+    ] = None
+    checkpoint_minutes: Annotated[
+        float, Flag(metavar="N", min=0, help="Minutes between checkpoints.")
+    ] = 10.0
+
+
+def flags(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Replace parameters that are frozen dataclasses by their fields, and hand the dataclasses over.
+
+    A field is what a parameter of a typer command is: `Annotated` with `typer.Option`, and a default.
+    A subclass that repeats a field with a bare type and another default keeps its option; where the
+    default of the base must go, the field is repeated with `= field()`.
+
+        @dataclass(frozen=True, kw_only=True)
+        class Slow(Optimizer):
+            lr: float = 1e-5
+
+        @flags
+        def train(file: str, optimizer: Slow, runtime: Runtime) -> None:
+            print(file, optimizer.lr, runtime.device)
+
+    is `train FILE --lr 1e-5 --device cpu`. Flags keep the order of parameters and fields.
+    """
+    groups: dict[str, type[Any]] = {}
+    shown: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        if dataclasses.is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation  # type: ignore[assignment]
+            shown += _parameters(parameter.annotation)  # type: ignore[arg-type]
+        else:
+            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def spread(**values: Any) -> Result:
+        for name, group in groups.items():
+            names = [item.name for item in dataclasses.fields(group)]
+            values[name] = group(**{key: values.pop(key) for key in names})
+        return command(**values)
+
+    spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return spread
+
+
+def _parameters(group: type[Any]) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass as parameters of a command."""
+    hints: dict[str, Any] = {}
+    for base in reversed(group.__mro__):
+        for name, hint in inspect.get_annotations(base, eval_str=True).items():
+            if name in hints and not hasattr(hint, "__metadata__"):
+                hints[name] = Annotated[hint, *hints[name].__metadata__]
+            else:
+                hints[name] = hint
+    parameters = []
+    for item in dataclasses.fields(group):
+        required = item.default is dataclasses.MISSING
+        parameters.append(
+            inspect.Parameter(
+                item.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=hints[item.name],
+                default=inspect.Parameter.empty if required else item.default,
+            )
+        )
+    return parameters
+
+
+class DefaultGroup(TyperGroup):
+    """Sub-commands, the first of which runs where none is named; `--system NAME` names one, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the name of the sub-command first."""
+        flags = args[: args.index("--")] if "--" in args else args
+        for at, arg in enumerate(flags):
+            if arg == "--system" and at + 1 < len(flags):
+                return super().parse_args(ctx, [args[at + 1], *args[:at], *args[at + 2 :]])
+            if arg.startswith("--system="):
+                return super().parse_args(ctx, [arg[9:], *args[:at], *args[at + 1 :]])
+        if args[:1] and args[0] in (*self.commands, *ctx.help_option_names):
+            return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [next(iter(self.commands)), *args])
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the first sub-command, then the list of them all."""
+        first = next(iter(self.commands.values()))
+        first.format_help(type(ctx)(first, ctx.parent, info_name=ctx.info_name), formatter)
+        self.format_commands(ctx, formatter)
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return what the list of commands says: the summary of the first sub-command."""
+        return next(iter(self.commands.values())).get_short_help_str(limit)
 
 
 def choice(value: str, allowed: tuple[str, ...], flag: str) -> str:
@@ -27,15 +275,35 @@ def choice(value: str, allowed: tuple[str, ...], flag: str) -> str:
     return value
 
 
-def run_folder(output: str) -> Path:
-    """Return the run directory, made if needed, refusing a place that cannot be one before any work is done."""
-    from vgtools.io import DataError, Exit
+def help_at_terminal(context: typer.Context, *inputs: str) -> None:
+    """Print the help and exit if an input is `-` and standard input is a terminal.
 
+    Raises:
+        typer.Exit: with the code of a usage error; a command that waits for typed text looks hung.
+    """
+    if "-" in inputs and sys.stdin is not None and sys.stdin.isatty():
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(Exit.USAGE)
+
+
+def note(command: str, message: str, quiet: bool = False) -> None:
+    """Print one message of a command on stderr, unless it is quiet."""
+    if not quiet:
+        print(f"vg {command}: {plain(message)}", file=sys.stderr)
+
+
+def run_folder(output: str) -> Path:
+    """Return the run folder, made if needed, before any work is done.
+
+    Raises:
+        DataError: it is a file, or cannot be created.
+    """
     path = Path(output)
     if path.exists() and not path.is_dir():
-        raise DataError("is a file; a run directory was wanted", path, code=Exit.CANNOT_CREATE)
+        raise DataError("is a file, expected a run folder", path, code=Exit.CANNOT_CREATE)
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
-        raise DataError(f"cannot be made: {error.strerror}", path, code=Exit.CANNOT_CREATE) from None
+        why = f"cannot be created: {error.strerror}"
+        raise DataError(why, path, code=Exit.CANNOT_CREATE) from None
     return path

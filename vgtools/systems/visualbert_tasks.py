@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -23,9 +23,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools import finetuning
-from vgtools.checkpoint import Encoder, check_same, fingerprint, read_config, read_run, save_pretrained
+from vgtools.checkpoint import (
+    Encoder,
+    check_same,
+    fingerprint,
+    pick_dtype,
+    read_config,
+    read_run,
+    save_pretrained,
+)
 from vgtools.encoding import Inputs, predictions, special_frame
-from vgtools.finetuning import LOSS, Split, outputs_of
+from vgtools.finetuning import LOSS, Learner, Split, outputs_of
 from vgtools.io import DataError, atomic_write
 from vgtools.nn import special_id
 from vgtools.predictions import prediction_row
@@ -314,14 +322,28 @@ class Batch(NamedTuple):
     whole: float
 
 
-def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: torch.device | str = "cpu") -> Batch:
+def collate(
+    inputs: VisualInputs,
+    sight: Sight,
+    units: Array,
+    pad: int,
+    device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
+) -> Batch:
     """Build a batch, padded to its own longest sequence and its own most regions.
+
+    `part` and `parts` are those of `vgtools.finetuning.collate`.
 
     Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a single picture has segment 1, as
         in pretraining.
     """
-    text = finetuning.collate(inputs.text, units, pad, True, device)
+    text = finetuning.collate(inputs.text, units, pad, True, device, part, parts)
     assert text.segments is not None
+    whole = text.whole
+    if inputs.places is not None:
+        whole = sum(len(inputs.places[unit]) for unit in units) / parts
+    units = units[part::parts]
     shown = [[sight.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
     if inputs.seen is not None:
         shown = [[pick(each[0], inputs.seen[unit])] for each, unit in zip(shown, units.tolist(), strict=True)]
@@ -345,9 +367,8 @@ def collate(inputs: VisualInputs, sight: Sight, units: Array, pad: int, device: 
             target = inputs.targets[unit]
             scores[row, list(target)] = list(target.values())
         labels = tensor(scores)
-    places, whole = None, float(text.whole)
+    places = None
     if inputs.places is not None and inputs.golds is not None:
-        whole = float(sum(len(inputs.places[unit]) for unit in units))
         widest = max(len(inputs.places[unit]) for unit in units)
         where = np.full((len(units), widest), -1, np.int64)
         shares = np.zeros((len(units), widest, most), np.float32)
@@ -522,66 +543,113 @@ def predict(
 # ------------------------------------------------------------------------------------------------------------------------- runs
 
 
-class FineTuning(finetuning.FineTuning):
-    """One task with pictures, one encoder, several seeds.
+def learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    sight: Sight,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task with pictures: a VisualBERT.
 
     Args:
-        *args: as `vgtools.finetuning.FineTuning`.
+        task: to learn.
+        ref: of the encoder.
+        settings: of the fine-tuning.
+        device: where it learns.
         sight: what is seen.
+        offline: never connect.
     """
 
-    def __init__(self, *args: Any, sight: Sight) -> None:
-        super().__init__(*args)
-        self.sight = sight
+    def new(seed: int) -> tuple[VisualTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, sight=sight)
 
-    def batch(self, tuner: Any, inputs: VisualInputs, units: Array) -> Batch:
-        """Return a batch of units."""
-        return collate(inputs, self.sight, units, tuner.pad, self.device)
+    def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
+        return read_split(task, name, path, tuner, encoder, settings, sight)
 
-    def ask(self, tuner: Any, split: str) -> list[dict[str, Any]]:
-        """Return the predictions of a split."""
-        part = self.splits[split]
-        rows = list[dict[str, Any]]([{}] * len(part.examples))
-        if self.task.kind == "ground":
-            return self._ground(tuner, part)
-        for units, outputs in predict(tuner, part.inputs, self.sight, 4 * self.run.config["batch_size"], self.device):
-            examples = [part.examples[unit] for unit in units]
-            made = (
-                answers(self.task, examples, self.sight.answers, outputs)
-                if self.task.kind == "answer"
-                else predictions(self.task, examples, part.inputs.text, outputs)
-            )
-            for unit, row in zip(units, made, strict=True):
-                rows[unit] = row
-        return rows
+    def batch(
+        tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int
+    ) -> Batch:
+        return collate(inputs, sight, units, tuner.pad, device, part, parts)
 
-    def _ground(self, tuner: Any, part: Split) -> list[dict[str, Any]]:
-        """Return the ten boxes with most attention for each phrase, in the pixels of the data set."""
-        rows = list[dict[str, Any]]([{}] * len(part.examples))
-        for units, outputs in predict(tuner, part.inputs, self.sight, 4 * self.run.config["batch_size"], self.device):
-            for unit, found in zip(units.tolist(), outputs, strict=True):
-                seen = self.sight.of(part.inputs.images[unit][0])
-                for number, example, gold in zip(
-                    range(len(found)), part.inputs.phrases[unit], part.inputs.golds[unit], strict=False
-                ):
-                    asked = part.examples[example]
-                    best = np.argsort(-found[number, : len(seen)], kind="stable")[:10]
-                    assert isinstance(asked, VisualExample)
-                    boxes = (seen.boxes[best] / _scale(asked, seen)).round(3).tolist()
-                    row = prediction_row(self.task, asked, boxes, score=round(float(np.exp(found[number, best[0]])), 6))
-                    rows[example] = row | {"reachable": bool(covering(seen.boxes, gold).any())}
-        return rows
+    def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
+        found = predict(tuner, split.inputs, sight, 4 * settings["batch_size"], device)
+        return prediction_rows(task, split, sight, found)
 
-    def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
-        """Write a network that learnt the task, as transformers opens it."""
-        net = to_transformers(tuner)
-        save_pretrained(folder, dataclasses.replace(encoder, model=net, fingerprint=fingerprint(tuner)))
-        if self.task.kind == "ground":
-            from safetensors.torch import save
+    def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
+        write_model(task, tuner, encoder, folder)
 
-            atomic_write(
-                folder / "phrase_attention.safetensors", save({k: t.cpu() for k, t in tuner.head.state_dict().items()})
-            )
+    return Learner(new, read, batch, ask, save)
+
+
+def prediction_rows(
+    task: Task, split: Split, sight: Sight, outputs: Iterable[tuple[Array, Array]]
+) -> list[dict[str, Any]]:
+    """Return the rows of `predictions.jsonl`, in the order of the examples.
+
+    Args:
+        task: that was learnt.
+        split: what was asked.
+        sight: what is seen.
+        outputs: (units, their outputs), as `predict` yields them.
+    """
+    rows = list[dict[str, Any]]([{}] * len(split.examples))
+    for units, part in outputs:
+        if task.kind == "ground":
+            for unit, scores in zip(units.tolist(), part, strict=True):
+                for example, row in _grounded(task, split, sight, unit, scores):
+                    rows[example] = row
+            continue
+        examples = [split.examples[unit] for unit in units]
+        made = (
+            answers(task, examples, sight.answers, part)
+            if task.kind == "answer"
+            else predictions(task, examples, split.inputs.text, part)
+        )
+        for unit, row in zip(units, made, strict=True):
+            rows[unit] = row
+    return rows
+
+
+def _grounded(
+    task: Task, split: Split, sight: Sight, unit: int, scores: Array
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each phrase of a caption with its ten boxes of most attention, in the data set's pixels.
+
+    Args:
+        task: grounding.
+        split: what was asked.
+        sight: what is seen.
+        unit: the caption.
+        scores: (P, R) log shares of the attention; P may hold padding.
+    """
+    inputs = split.inputs
+    seen = sight.of(inputs.images[unit][0])
+    phrases = zip(inputs.phrases[unit], inputs.golds[unit], scores, strict=False)
+    for example, gold, attention in phrases:
+        asked = split.examples[example]
+        assert isinstance(asked, VisualExample)
+        best = np.argsort(-attention[: len(seen)], kind="stable")[:10]
+        boxes = (seen.boxes[best] / _scale(asked, seen)).round(3).tolist()
+        score = round(float(np.exp(attention[best[0]])), 6)
+        row = prediction_row(task, asked, boxes, score=score)
+        yield example, row | {"reachable": bool(covering(seen.boxes, gold).any())}
+
+
+def write_model(task: Task, tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
+    """Write a network that learnt the task, as transformers opens it."""
+    from safetensors.torch import save
+
+    net = to_transformers(tuner)
+    save_pretrained(
+        folder, dataclasses.replace(encoder, model=net, fingerprint=fingerprint(tuner))
+    )
+    if task.kind == "ground":
+        weights = {name: t.cpu() for name, t in tuner.head.state_dict().items()}
+        atomic_write(folder / "phrase_attention.safetensors", save(weights))
 
 
 def answers(task: Task, examples: Sequence[Example], known: Sequence[str], outputs: Array) -> list[dict[str, Any]]:

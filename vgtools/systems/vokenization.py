@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from vgtools.checkpoint import Run, as_config, open_run
 from vgtools.nn import TILE, PackedEncoder
 from vgtools.text import Tokens, content_mask, stem_key, tokenize, word_spans
-from vgtools.train import Batches
+from vgtools.training.loop import Batches
 
 Array = np.ndarray[Any, Any]
 

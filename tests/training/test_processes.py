@@ -15,18 +15,18 @@ import torch
 
 from tests.conftest import Runner, vg_command
 from tests.tiny_lm import save_rows, save_shape, save_tokenizer, sentences, voken_rows
-from vgtools import parallel
+from vgtools.training import processes
 
 
 def test_one_process_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
     tensor = torch.tensor([1.0, 2.0])
-    with parallel.joined(), parallel.in_turn():
-        parallel.average([tensor])
-        assert parallel.gather(tensor) == [tensor]
-        assert parallel.anywhere(True, False) == (True, False)
-    assert (parallel.world(), parallel.rank(), parallel.device_name("auto")) == (1, 0, "auto")
+    with processes.joined(), processes.in_turn():
+        processes.average([tensor])
+        assert processes.gather(tensor) == [tensor]
+        assert processes.anywhere(True, False) == (True, False)
+    assert (processes.world(), processes.rank(), processes.device_name("auto")) == (1, 0, "auto")
     assert tensor.tolist() == [1.0, 2.0]
 
 
