@@ -145,7 +145,7 @@ def test_a_restart_discards_the_folders_of_parts(tmp_path: Path) -> None:
     (tmp_path / "run" / "seed-7").mkdir()
     with session(tmp_path / "run") as own:
         assert not own.open("toy", {"a": 2}, restart=True, parts="seed-[0-9]*").complete
-    assert list((tmp_path / "run").iterdir()) == []
+    assert not (tmp_path / "run" / "seed-7").exists()
 
 
 # ------------------------------------------------------------------------------------- run folders

@@ -15,7 +15,6 @@ from vgtools.commands.options import (
     Restart,
     Runtime,
     flags,
-    note,
     run_folder,
 )
 
@@ -453,7 +452,7 @@ def _run(
     folder = run_folder(output)
     with Session("finetune", folder, device, quiet=runtime.quiet) as session:
         for line in tuning.notes():
-            note("finetune", line, session.quiet)
+            session.note(line)
         run = session.open("finetune", tuning.config(device), restart, parts="seed-[0-9]*")
         session.print(*run.records)
         if not run.complete:

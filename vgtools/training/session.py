@@ -45,6 +45,7 @@ from vgtools.training.steps import Plan, train_config
 
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
+SAVE_SECONDS = 600.0  # between checkpoints
 
 
 def process_device(name: str) -> torch.device:
@@ -67,7 +68,7 @@ class Session:
         folder: of the run; exists.
         device: of this process.
         quiet: no progress and no notes; processes other than the first are always quiet.
-        save_seconds: between checkpoints.
+        save_seconds: between checkpoints; None for `SAVE_SECONDS`.
         save_steps: between checkpoints, as well.
 
     Attributes:
@@ -85,7 +86,7 @@ class Session:
         device: torch.device,
         *,
         quiet: bool = False,
-        save_seconds: float = 600.0,
+        save_seconds: float | None = None,
         save_steps: int | None = None,
     ) -> None:
         self.command = command
@@ -93,7 +94,7 @@ class Session:
         self.device = device
         self.first = processes.rank() == 0
         self.quiet = quiet or not self.first
-        self.save_seconds = save_seconds
+        self.save_seconds = SAVE_SECONDS if save_seconds is None else save_seconds
         self.save_steps = save_steps
         self.stop = Stop()
         self._stack = ExitStack()
@@ -132,6 +133,11 @@ class Session:
             for record in records:
                 sys.stdout.buffer.write(dumps(record))
             sys.stdout.buffer.flush()
+
+    def note(self, message: str) -> None:
+        """Print a message on stderr, unless the command is quiet."""
+        if not self.quiet:
+            print(f"vg {self.command}: {message}", file=sys.stderr)
 
     def fit(
         self,
@@ -276,13 +282,13 @@ class TrainingRun:
 
     def _check_folder(self) -> None:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
-        if self.path.exists() and not ours:
-            if any(file.suffix != ".tmp" for file in self.path.iterdir()):
-                raise DataError(
-                    "is neither empty nor a run of vg; choose another -o",
-                    self.path,
-                    code=Exit.CANNOT_CREATE,
-                )
+        files = self.path.iterdir() if self.path.exists() else ()
+        if not ours and any(file.suffix != ".tmp" for file in files):
+            raise DataError(
+                "is neither empty nor a run of vg; choose another -o",
+                self.path,
+                code=Exit.CANNOT_CREATE,
+            )
         info = self.path / "run.json"
         if info.exists() and read_json(info).get("kind") != self.kind:
             raise DataError(
