@@ -15,6 +15,7 @@ from typer._click.core import Context
 
 from vgtools import __version__
 from vgtools.cli import COMMANDS, make_app
+from vgtools.commands.options import DefaultGroup
 
 EXIT_STATUS = (
     ("0", "Success."),
@@ -65,7 +66,8 @@ def options(command: Any, path: str) -> list[str]:
 def page(name: str, command: Any) -> str:
     """Return one man page in roff."""
     children = getattr(command, "commands", {}) or {}
-    text = (command.help or "").replace("\r", "")
+    default = isinstance(command, DefaultGroup)
+    text = ((next(iter(children.values())) if default else command).help or "").replace("\r", "")
     head, _, examples = text.partition("Examples:")
     summary = head.strip().split("\n\n")[0].replace("\n", " ").rstrip(".")
     path = name.replace("-", " ", 1)
@@ -82,6 +84,8 @@ def page(name: str, command: Any) -> str:
     ]
     lines += [".SH OPTIONS", *options(command, path)]
     for child, inner in sorted(children.items()) if name != "vg" else ():
+        if inner.hidden:
+            continue
         lines += [
             f".SH {roff((path + ' ' + child).upper())}",
             roff(inner.get_usage(Context(inner, info_name=f"{path} {child}")).removeprefix("Usage:").strip()),
@@ -90,7 +94,10 @@ def page(name: str, command: Any) -> str:
     if name == "vg":
         lines += [".SH COMMANDS"]
         for child in COMMANDS:
-            first = (children[child].help or "").strip().split("\n\n")[0].replace("\n", " ")
+            inner = children[child]
+            if isinstance(inner, DefaultGroup):
+                inner = next(iter(inner.commands.values()))
+            first = (inner.help or "").strip().split("\n\n")[0].replace("\n", " ")
             lines += [".TP", f".B {roff('vg ' + child)}", roff(first)]
     if examples.strip():
         lines += [".SH EXAMPLES", *paragraphs(examples.strip("\n"))]

@@ -184,7 +184,7 @@ def test_a_signal_to_one_process_stops_fine_tuning_in_both_and_it_resumes_to_the
     encoder = save_encoder(tmp_path / "encoder", positions=64)
     data = tiny_tasks.save_sst2(tmp_path / "data", test=3)
     flags: list[Any] = [
-        "finetune", "sst-2", data, "-e", encoder, "--epochs", 12, "--lr", 3e-3, "--batch-size", 8, "--max-length", 40,
+        "finetune", "sst-2", data, "-e", encoder, "--epochs", 4, "--lr", 3e-3, "--batch-size", 8, "--max-length", 40,
         "--seeds", 2, "--device", "cpu", "-q",
     ]  # fmt: skip
     whole = launch(*flags, "-o", tmp_path / "whole")
