@@ -20,9 +20,10 @@ from vgtools.io import DataError
 from vgtools.nn import new_lm
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Answer, Example
-from vgtools.tasks.sequences import Inputs, plan_epoch
+from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.table import find_task
-from vgtools.train import TrainConfig, halves, train
+from vgtools.training.loop import TrainConfig, halves, train
+from vgtools.training.steps import steps_by_length
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,28 @@ def test_padding_and_halves_change_nothing(encoder: Path, kind: str) -> None:
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(found, wanted, strict=True))
     one = f.collate(inputs, np.array([3]), tuner.pad, tuner.segments)
     assert halves(one) == (one,)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_parts_of_a_step_have_its_loss_and_gradient_as_their_mean(encoder: Path, kind: str) -> None:
+    tuner, inputs = setup(encoder, kind)
+    tuner.eval()
+    units = np.arange(len(inputs))
+    whole = tuner(f.collate(inputs, units, tuner.pad, tuner.segments))[f.LOSS]
+    whole.backward()
+    wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
+    tuner.zero_grad()
+    parts = [f.collate(inputs, units, tuner.pad, tuner.segments, "cpu", i, 3) for i in range(3)]
+    assert sorted(len(part.ids) for part in parts) == [2, 3, 3]
+    mean = torch.stack([tuner(part)[f.LOSS] for part in parts]).mean()
+    mean.backward()
+    found = [p.grad for p in tuner.parameters() if p.grad is not None]
+    torch.testing.assert_close(mean, whole)
+    # A gradient is a sum over tokens, each of which is rounded once more or less.
+    terms = int(inputs.lengths.sum())
+    rounding = torch.finfo(torch.float32).eps * terms * max(float(g.abs().max()) for g in wanted)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=rounding)
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -225,7 +248,7 @@ def test_batches_go_on_where_they_stopped_and_end_with_the_steps(encoder: Path) 
     ids = [[b.ids.tolist() for b in batches(epoch, 0)] for epoch in (0, 1, 2)]
     assert [len(found) for found in ids] == [4, 2, 0]  # 6 steps of 4 an epoch
     assert [b.ids.tolist() for b in batches(0, 3)] == ids[0][3:]
-    units = plan_epoch(inputs.lengths, 3, 5, 0, 2)
+    units = steps_by_length(inputs.lengths, 3, 5, 0, 2)
     assert [b.shape[1] for b in map(np.array, ids[0])] == [inputs.lengths[u].max() for u in units]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vgtools import steps
+from vgtools.training import session
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def stop_and_resume(pretrain: Callable[[Path], int], folder: Path, way: str, ste
     """
     cut, whole = folder / "cut", folder / "whole"
     assert pretrain(whole) == 0
-    real = steps.mean_record
+    real = session.mean_record
 
     def interrupted(notes: dict[str, Any], record: dict[str, Any], due: bool) -> Any:
         if record["step"] == step:
@@ -56,7 +56,7 @@ def stop_and_resume(pretrain: Callable[[Path], int], folder: Path, way: str, ste
         return real(notes, record, due)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "mean_record", interrupted)
+        patch.setattr(session, "mean_record", interrupted)
         assert pretrain(cut) == (75 if way == "signal" else 130)
     assert (cut / "checkpoint.safetensors").exists()
     assert not (cut / "run.json").exists()

@@ -1,8 +1,9 @@
 """Fine-tuning: a transformers model under the head of a task learns it, seed by seed.
 
-The heads are transformers' own (sequence classification, question answering, multiple choice), so that it opens what is saved.
+The heads are transformers' own (sequence classification, question answering, multiple choice), so
+that it opens what is saved.
 
-Axes: B units a batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of a file.
+Axes: B units per batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of a file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,90 +22,111 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.checkpoint import Encoder, fingerprint, load_with_head, save_pretrained
+from vgtools.checkpoint import (
+    Encoder,
+    fingerprint,
+    load_with_head,
+    pick_dtype,
+    save_pretrained,
+    tokenizer_fingerprint,
+)
 from vgtools.errors import is_out_of_memory
-from vgtools.io import DataError, Exit, Progress, Stop, atomic_write, dumps, sha256_file
-from vgtools.steps import ahead
+from vgtools.io import DataError, Exit, atomic_write, dumps, sha256_file
 from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, score_predictions
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import with_answers
-from vgtools.tasks.sequences import Inputs, Schedule, plan_epoch, schedule
+from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.table import Task
-from vgtools.train import Batches, TrainConfig, TrainingRun, TrainState, halves, train
+from vgtools.training import processes
+from vgtools.training.loop import Batches, TrainState, halves
+from vgtools.training.session import Session
+from vgtools.training.steps import plan_for, prefetch, steps_by_length, train_config
 
 Array = np.ndarray[Any, Any]
 
 LOSS = "task"
-_SECONDS = 600  # between checkpoints inside an epoch
 
 
 # ---------------------------------------------------------------------------------------------------------------------- batches
 
 
 class Batch(NamedTuple):
-    """Units to learn from; the loss is the sum over them, divided by `whole`, so that halves add up to the whole."""
+    """Units to learn from.
+
+    The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and those
+    of the parts of a step have its loss as their mean.
+    """
 
     ids: Tensor  # (B, T) int64; choices (B, C, T)
     mask: Tensor  # likewise, 0 at padding
     segments: Tensor | None  # likewise, 1 in the second text
     labels: Tensor | None  # (B,) or (B, 2)
-    whole: int
+    whole: float
 
 
-def collate(inputs: Inputs, units: Array, pad: int, segments: bool, device: torch.device | str = "cpu") -> Batch:
-    """Build a batch, padded to its own longest sequence."""
+def collate(
+    inputs: Inputs,
+    units: Array,
+    pad: int,
+    segments: bool,
+    device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
+) -> Batch:
+    """Build a batch, padded to its own longest sequence.
+
+    Args:
+        inputs: of a file.
+        units: (U,) of a step.
+        pad: id of the padding.
+        segments: whether the encoder distinguishes the texts of a pair.
+        device: where the batch goes.
+        part: number of the part to build, of a step that several processes share.
+        parts: number of parts; at most U.
+    """
+    whole = len(units) / parts
+    units = units[part::parts]
     each = inputs.each
     rows = (units[:, None] * each + np.arange(each)).ravel()
-    starts, lengths = inputs.starts[rows], np.diff(inputs.starts)[rows]
+    starts = inputs.starts[rows]
+    lengths = np.diff(inputs.starts)[rows]
     place = np.arange(lengths.max())
     mask = place < lengths[:, None]  # (B * C, T)
     ids = np.full(mask.shape, pad, np.int64)
     ids[mask] = inputs.ids[(starts[:, None] + place)[mask]]
-    kinds = (place >= inputs.second[rows][:, None]) & mask
+    second = (place >= inputs.second[rows][:, None]) & mask
 
     def tensor(array: Array) -> Tensor:
         shaped = array.reshape(-1, each, array.shape[1]) if each > 1 else array
         return torch.from_numpy(shaped.astype(np.int64)).to(device, non_blocking=True)
 
     labels = None if inputs.labels is None else torch.from_numpy(inputs.labels[units]).to(device)
-    return Batch(tensor(ids), tensor(mask), tensor(kinds) if segments else None, labels, len(units))
+    return Batch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 
-def make_batches(lengths: Array, build: Callable[[Array], Any], settings: Mapping[str, Any], seed: int, steps: int) -> Batches:
-    """Return the batches of an epoch as `train` wants them, up to the last step, built in a thread ahead.
+def make_batches(
+    lengths: Array,
+    build: Callable[[Array], Any],
+    settings: Mapping[str, Any],
+    seed: int,
+    steps: int,
+) -> Batches:
+    """Return the batches of an epoch as `train` expects them, up to the last step, prefetched.
 
     Args:
-        lengths: (U,) tokens of each unit.
-        build: makes a batch of units.
-        settings: `batch_size` and `window`, see `plan_epoch`.
+        lengths: (U,) tokens per unit.
+        build: makes a batch of the units of a step.
+        settings: `batch_size` and `window`, see `steps_by_length`.
         seed: of the order.
         steps: of all epochs together.
     """
 
     def batches(epoch: int, first: int) -> Iterator[Any]:
-        plan = plan_epoch(lengths, settings["batch_size"], seed, epoch, settings["window"])
-        yield from map(build, plan[first : max(0, steps - epoch * len(plan))])
+        units = steps_by_length(lengths, settings["batch_size"], seed, epoch, settings["window"])
+        yield from map(build, units[first : max(0, steps - epoch * len(units))])
 
-    return lambda epoch, first: ahead(batches(epoch, first))
-
-
-def train_config(settings: Mapping[str, Any], plan: Schedule, seed: int, epochs: int, clip: float = 1.0) -> TrainConfig:
-    """Return the optimiser's settings; the warm-up is a share of the steps.
-
-    Source: Tan & Bansal 2020, appendix A.1; no decay, eps and clipping are those of its released code.
-    """
-    return TrainConfig(
-        epochs=epochs,
-        steps=plan.steps,
-        lr=settings["lr"],
-        schedule="linear",
-        warmup=round(settings["warmup"] * plan.steps),
-        weight_decay=settings["weight_decay"],
-        clip=clip,
-        seed=seed,
-        log_every=1,
-    )
+    return lambda epoch, first: prefetch(batches(epoch, first))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- network
@@ -200,7 +221,10 @@ def outputs_of(
                 torch.cuda.empty_cache()
             continue
         if not np.isfinite(part).all():
-            raise DataError("the model's outputs are no longer numbers; a lower --lr usually helps", code=Exit.CANNOT_GO_ON)
+            raise DataError(
+                "the model's outputs are no longer numbers; a lower --lr usually helps",
+                code=Exit.CANNOT_GO_ON,
+            )
         yield units, part
         at += len(units)
     tuner.train(was_training)
@@ -214,10 +238,16 @@ def predict(tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.dev
     """
     found, lengths = np.empty(0), inputs.lengths
     for units, part in outputs_of(
-        tuner, lengths, lambda units: collate(inputs, units, tuner.pad, tuner.segments, device), batch_size
+        tuner,
+        lengths,
+        lambda units: collate(inputs, units, tuner.pad, tuner.segments, device),
+        batch_size,
     ):
         if not found.size:
-            found = np.empty((len(inputs.ids) if inputs.spans is not None else len(inputs), part.shape[-1]), np.float32)
+            found = np.empty(
+                (len(inputs.ids) if inputs.spans is not None else len(inputs), part.shape[-1]),
+                np.float32,
+            )
         if inputs.spans is not None:
             for unit, row in zip(units.tolist(), part, strict=True):
                 found[inputs.starts[unit] : inputs.starts[unit + 1]] = row[: lengths[unit]]
@@ -234,7 +264,11 @@ def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
             continue
         values = np.array([scores[name] for scores in seeds.values()])
         spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-        found[name] = {"median": float(np.median(values)), "mean": float(values.mean()), "std": spread}
+        found[name] = {
+            "median": float(np.median(values)),
+            "mean": float(values.mean()),
+            "std": spread,
+        }
         found[name] |= {"min": float(values.min()), "max": float(values.max())}
     return found
 
@@ -268,7 +302,12 @@ def read_split(task: Task, name: str, path: str, tuner: Any, encoder: Encoder, s
         DataError: as `read_examples` and `encode`.
     """
     stats, digest = ReadStats(), hashlib.sha256()
-    found = list(islice(read_examples(task, path, unlabelled=name.startswith("test"), stats=stats), settings["limit"]))
+    found = list(
+        islice(
+            read_examples(task, path, unlabelled=name.startswith("test"), stats=stats),
+            settings["limit"],
+        )
+    )
     for example in found:
         digest.update(repr(example).encode())
     inputs = encode(
@@ -278,150 +317,251 @@ def read_split(task: Task, name: str, path: str, tuner: Any, encoder: Encoder, s
     return Split(path, found, stats, digest.hexdigest(), inputs)
 
 
+class Learner(NamedTuple):
+    """What learns a task; a system with pictures hands over its own."""
+
+    # seed -> a network under the head of the task, and the encoder in it
+    new: Callable[[int], tuple[Any, Encoder]]
+    # (split, file, network, encoder) -> its examples
+    read: Callable[[str, str, Any, Encoder], Split]
+    # (network, inputs, units, part, parts) -> part of the batch of a step
+    collate: Callable[[Any, Any, Array, int, int], Any]
+    # (network, split) -> a row of predictions per example
+    predict: Callable[[Any, Split], list[dict[str, Any]]]
+    # writes a network, as transformers opens it, to a folder
+    save: Callable[[Any, Encoder, Path], None]
+
+
+def text_learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task of texts: a transformers model."""
+
+    def new(seed: int) -> tuple[FineTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline)
+
+    def read(name: str, path: str, tuner: FineTuner, encoder: Encoder) -> Split:
+        return read_split(task, name, path, tuner, encoder, settings)
+
+    def batch(tuner: FineTuner, inputs: Inputs, units: Array, part: int, parts: int) -> Batch:
+        return collate(inputs, units, tuner.pad, tuner.segments, device, part, parts)
+
+    def ask(tuner: FineTuner, split: Split) -> list[dict[str, Any]]:
+        outputs = predict(tuner, split.inputs, 4 * settings["batch_size"], device)
+        threshold = settings["null_threshold"]
+        return predictions(task, split.examples, split.inputs, outputs, threshold)
+
+    def save(tuner: FineTuner, encoder: Encoder, folder: Path) -> None:
+        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
+
+    return Learner(new, read, batch, ask, save)
+
+
 class FineTuning:
-    """One task, one encoder, several seeds: a generator of records over a run directory.
+    """One task, one encoder, several seeds.
 
     Args:
-        run: its `config` holds the settings, and says which seeds are done.
         task: to learn.
-        splits: by name; `train` and `dev` among them.
-        words: which encoder it is: `ref`, `fingerprint`, `tokenizer`.
-        new: makes the network of a seed, and the encoder in it.
-        device: where it learns.
-        stop: asks to stop.
-        bar: counts steps.
+        learner: what learns it.
+        files: by split; `train` and `dev` among them.
+        settings: what decides the weights; see `vg finetune`.
+        ref: of the encoder.
+
+    Raises:
+        DataError: the encoder takes no texts of the length (78), or as `Learner.read`.
     """
 
     def __init__(
         self,
-        run: TrainingRun,
         task: Task,
-        splits: Mapping[str, Split],
-        words: Mapping[str, Any],
-        new: Callable[[int], tuple[Any, Encoder]],
-        device: torch.device,
-        stop: Stop,
-        bar: Progress,
+        learner: Learner,
+        files: Mapping[str, str],
+        settings: Mapping[str, Any],
+        ref: str,
     ) -> None:
-        self.run, self.task, self.splits, self.words, self.new = run, task, splits, words, new
-        self.device, self.stop, self.bar = device, stop, bar
-        self._kept = list[dict[str, Any]]()  # answers of the epoch that is kept, if it was in this process
-        config = run.config
-        self.plan = schedule(len(splits["train"].inputs), config["batch_size"], config["epochs"], config["steps"])
-        bar.total = self.plan.steps * len(config["seeds"])
+        self.task = task
+        self.learner = learner
+        self.settings = dict(settings)
+        tuner, encoder = learner.new(settings["seeds"][0])
+        most = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
+        if settings["max_length"] > most:
+            raise DataError(
+                f"the encoder accepts at most {most} tokens; lower --max-length ({settings['max_length']}) to {most}",
+                ref,
+                code=Exit.CONFIG,
+            )
+        self.splits = {name: learner.read(name, path, tuner, encoder) for name, path in files.items()}
+        self.encoder = {
+            "ref": ref,
+            "fingerprint": encoder.fingerprint,
+            "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
+        }
+        self.plan = plan_for(len(self.splits["train"].inputs), settings)
+        self._made = {settings["seeds"][0]: (tuner, encoder)}
+        self._asked = list[dict[str, Any]]()  # predictions of the last epoch
+        self._kept = list[dict[str, Any]]()  # of the epoch that is kept, if it ran just now
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Train the seeds that are left, yield a record an epoch, and write the run.
+    def notes(self) -> Iterator[str]:
+        """Yield what a user should know about the files."""
+        for name, split in self.splits.items():
+            lines = (*split.stats.report(), *split.inputs.report(self.settings["max_length"]))
+            yield from (f"{name}: {line}" for line in lines)
+
+    def config(self, device: torch.device) -> dict[str, Any]:
+        """Return what decides the weights, for `run.json`."""
+        config = {
+            **self.settings,
+            "encoder": self.encoder["fingerprint"],
+            "tokenizer": self.encoder["tokenizer"],
+            "files": {name: split.digest for name, split in self.splits.items()},
+            "device": device.type,
+        }
+        if processes.world() > 1:  # dropout differs between processes
+            config["processes"] = processes.world()
+        return config
+
+    def fit(self, session: Session) -> None:
+        """Train the seeds that are left, print a record per epoch, and write the run.
 
         Raises:
-            DataError: a signal asked to stop (75, 130; a checkpoint is written), or as `train`.
+            DataError: as `Session.fit`.
         """
-        run = self.run
+        run = session.run
         run.state.notes.setdefault("seeds", {})
-        for number, seed in enumerate(run.config["seeds"]):
+        for number, seed in enumerate(self.settings["seeds"]):
             if str(seed) in run.state.notes["seeds"]:
                 continue
             if run.state.notes.get("seed") != seed:
+                fresh = {"seed": seed, "score": None, "sum": 0.0, "count": 0}
                 state = TrainState()
                 state.saved = run.state.saved
-                state.notes = run.state.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
-                run.state = state  # lets go of the network and the optimiser of the seed before
+                state.notes = run.state.notes | fresh
+                run.state = state  # lets go of network and optimiser of the seed before
             self._kept = []
-            self.bar.advance(number * self.plan.steps + run.state.step - self.bar.done)
-            tuner, encoder = self.new(seed)
-            yield from self._learn(tuner.to(self.device), seed)
-            run.state.notes["seeds"][str(seed)] = self._finish(tuner, encoder, seed)
+            tuner, encoder = self._network(seed)
+            self._learn(session, tuner.to(session.device), seed, number)
+            finish = partial(self._finish, session, tuner, encoder, seed)
+            run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
             run.save()
-            self.stop.check()
-        run.finish(self._facts(), weights={})
+            session.check()
+        session.finish(lambda: (self._facts(session), None, {}))
 
-    def _learn(self, tuner: Any, seed: int) -> Iterator[dict[str, Any]]:
+    def _network(self, seed: int) -> tuple[Any, Encoder]:
+        """Return the network of a seed; that of the first seed was made to read the files."""
+        made = self._made.pop(seed, None)
+        self._made.clear()
+        return made or self.learner.new(seed)
+
+    def _learn(self, session: Session, tuner: Any, seed: int, number: int) -> None:
         """Train one seed to its end."""
-        run, state, config = self.run, self.run.state, self.run.config
-
-        def stale() -> bool:
-            best = [record["best"] for record in run.records if record["seed"] == seed]
-            return bool(config["patience"] and best and not any(best[-config["patience"] :]))
-
-        plan = train_config(config, self.plan, seed, state.epoch if stale() else self.plan.epochs, self.task.hyper.clip)
+        run = session.run
+        state = run.state
+        settings = self.settings
+        plan = self.plan
+        optimizer = settings | {
+            "schedule": "linear",
+            "warmup": round(settings["warmup"] * plan.steps),
+            "clip": self.task.hyper.clip,
+            "seed": seed,
+        }
+        if self._stale(session, seed):
+            plan = plan._replace(epochs=state.epoch)
         inputs = self.splits["train"].inputs
-        batches = make_batches(inputs.lengths, partial(self.batch, tuner, inputs), config, seed, self.plan.steps)
-        saved = time.monotonic()
-        for record in train(tuner, batches, plan, weights={LOSS: 1.0}, state=state, halve=halves):
+
+        def build(units: Array) -> Any:
+            rank = processes.rank()
+            return self.learner.collate(tuner, inputs, units, rank, processes.world())
+
+        for record in session.fit(
+            tuner,
+            make_batches(inputs.lengths, build, settings, seed, plan.steps),
+            train_config(optimizer, plan),
+            weights={LOSS: 1.0},
+            halve=halves,
+            before=number * plan.steps,
+            total=len(settings["seeds"]) * plan.steps,
+        ):
             if not record["end"]:
                 state.notes["sum"] += record["loss"]
                 state.notes["count"] += 1
-                self.bar.advance(1)
-                if self.stop.signal is not None or time.monotonic() - saved > _SECONDS:
-                    run.save()
-                    saved = time.monotonic()
-                self.stop.check()
                 continue
-            rows = self.ask(tuner, "dev")
-            scores = self._score("dev", rows)
-            noted = {"seed": seed, "epoch": record["epoch"], "step": record["step"], "lr": record["lr"]}
-            noted |= {"loss": state.notes["sum"] / max(1, state.notes["count"]), **scores}
+            scores = processes.on_first(partial(self._evaluate, tuner))
+            noted = {
+                "seed": seed,
+                "epoch": record["epoch"],
+                "step": record["step"],
+                "lr": record["lr"],
+                "loss": state.notes["sum"] / max(1, state.notes["count"]),
+                **scores,
+            }
             state.notes |= {"sum": 0.0, "count": 0}
-            noted = run.end_epoch(tuner, noted, scores["headline"] if config["keep"] == "best" else record["epoch"])
-            self._kept = rows if noted["best"] else self._kept
-            yield noted
-            saved = time.monotonic()
-            self.stop.check()
-            if stale():
+            score = scores["headline"] if settings["keep"] == "best" else record["epoch"]
+            noted = run.end_epoch(tuner, noted, score)
+            if noted["best"]:
+                self._kept = self._asked
+            session.print(noted)
+            if self._stale(session, seed):
+                session.check()
                 return
 
-    def _finish(self, tuner: Any, encoder: Encoder, seed: int) -> dict[str, float]:
+    def _stale(self, session: Session, seed: int) -> bool:
+        """Return whether the last epochs of a seed, as many as --patience, were not its best."""
+        best = [record["best"] for record in session.run.records if record["seed"] == seed]
+        patience = self.settings["patience"]
+        return bool(patience and best and not any(best[-patience:]))
+
+    def _evaluate(self, tuner: Any) -> dict[str, float]:
+        """Return the scores of the dev set; the first process keeps the predictions."""
+        self._asked = self.learner.predict(tuner, self.splits["dev"])
+        return self._score("dev", self._asked)
+
+    def _finish(self, session: Session, tuner: Any, encoder: Encoder, seed: int) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
-        tuner.load_state_dict(self.run.best_weights())
-        folder = self.run.path / f"seed-{seed}"
+        tuner.load_state_dict(session.run.best_weights())
+        folder = session.folder / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
         scores: dict[str, float] = {}
-        for split in self.splits:
-            if split != "train":
-                rows = self._kept if split == "dev" and self._kept else self.ask(tuner, split)
-                scores |= self._score(split, rows)
-                name = "predictions.jsonl" if split == "dev" else f"predictions.{split}.jsonl"
-                atomic_write(folder / name, b"".join(map(dumps, rows)))
-                self.stop.check()
-        self.write_model(tuner, encoder, folder / "model")
+        for name, split in self.splits.items():
+            if name == "train":
+                continue
+            kept = self._kept if name == "dev" else []
+            rows = kept or self.learner.predict(tuner, split)
+            scores |= self._score(name, rows)
+            file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
+            atomic_write(folder / file, b"".join(map(dumps, rows)))
+            session.stop.check()
+        self.learner.save(tuner, encoder, folder / "model")
         return scores
 
-    # What a system with pictures does otherwise:
-
-    def batch(self, tuner: Any, inputs: Any, units: Array) -> Any:
-        """Return a batch of units."""
-        return collate(inputs, units, tuner.pad, tuner.segments, self.device)
-
-    def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
-        """Write a network that learnt the task."""
-        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
-
-    def ask(self, tuner: Any, split: str) -> list[dict[str, Any]]:
-        """Return the predictions of a split."""
-        part, config = self.splits[split], self.run.config
-        outputs = predict(tuner, part.inputs, 4 * config["batch_size"], self.device)
-        return predictions(self.task, part.examples, part.inputs, outputs, config["null_threshold"])
-
     def _score(self, split: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Return the scores of a split, none where it has no labels; beside those of dev they carry its name."""
+        """Return the scores of a split, none without labels; beside those of dev named after it."""
         if any("label" not in row for row in rows):
             return {}
-        threshold = self.run.config["null_threshold"] if self.task.name == "squad-2.0" else None
+        threshold = self.settings["null_threshold"] if self.task.name == "squad-2.0" else None
         scores = score_predictions(self.task, with_answers(rows), threshold=threshold)
-        return scores if split == "dev" else {f"{name}_{split.removeprefix('dev_')}": x for name, x in scores.items()}
+        if split == "dev":
+            return scores
+        return {f"{name}_{split.removeprefix('dev_')}": x for name, x in scores.items()}
 
-    def _facts(self) -> dict[str, Any]:
-        """Return what run.json says beside the settings."""
-        run, notes = self.run, self.run.state.notes
-        written = sorted(run.path.glob("seed-*/predictions*.jsonl"))
+    def _facts(self, session: Session) -> dict[str, Any]:
+        """Return what run.json holds beside the settings."""
+        notes = session.run.state.notes
+        written = sorted(session.folder.glob("seed-*/predictions*.jsonl"))
+        train, dev = self.splits["train"], self.splits["dev"]
         return {
             "task": self.task.name,
-            "encoder": dict(self.words),
+            "encoder": self.encoder,
             "seeds": notes["seeds"],
             "summary": summarise(notes["seeds"]),
-            "majority": majority(self.task, self.splits["train"].examples, self.splits["dev"].examples),
-            "data": {name: part.facts() for name, part in self.splits.items()},
+            "majority": majority(self.task, train.examples, dev.examples),
+            "data": {name: split.facts() for name, split in self.splits.items()},
             "steps": self.plan.steps,
-            "pieces": notes.get("pieces", 1),  # that a lack of memory cut each batch into
-            "predictions": {str(path.relative_to(run.path)): sha256_file(path) for path in written},
+            "pieces": session.run.oom_splits,  # parts that a lack of memory cut each batch into
+            "predictions": {str(path.relative_to(session.folder)): sha256_file(path) for path in written},
         }

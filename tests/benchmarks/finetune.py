@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from vgtools.checkpoint import load_tokenizer
 from vgtools.finetuning import LOSS, FineTuner, collate
 from vgtools.tasks.dispatch import encode, read_examples
-from vgtools.tasks.sequences import Inputs, plan_epoch
+from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.table import Task, find_task
-from vgtools.train import TrainConfig, train
+from vgtools.training.loop import TrainConfig, train
+from vgtools.training.steps import steps_by_length
 
 SIZE, WINDOW = 32, 50
 COUNTS = {"sst-2": 20_000, "rte": 2490}
@@ -59,8 +60,8 @@ def network() -> FineTuner:
 
 def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str, Any]) -> None:
     longest, lengths = task.hyper.max_length, inputs.lengths
-    plans = {"fixed": plan_epoch(lengths, SIZE, 0, 0, 1), "longest": plan_epoch(lengths, SIZE, 0, 0, 1)}
-    plans["by length"] = plan_epoch(lengths, SIZE, 0, 0, WINDOW)
+    plans = {"fixed": steps_by_length(lengths, SIZE, 0, 0, 1), "longest": steps_by_length(lengths, SIZE, 0, 0, 1)}
+    plans["by length"] = steps_by_length(lengths, SIZE, 0, 0, WINDOW)
 
     def padded(way: str, units: Any) -> int:
         return longest if way == "fixed" else int(lengths[units].max())

@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from vgtools.blocks import Corpus, Packed
 from vgtools.checkpoint import builtin_path
 from vgtools.nn import SHAPES, linear_cross_entropy
-from vgtools.steps import plan
 from vgtools.systems import voken_lm as system
-from vgtools.train import TrainConfig, train
+from vgtools.training.loop import TrainConfig, train
+from vgtools.training.steps import plan
 
 TOKENS, WIDTH, VOKENS, VOCABULARY = 2048, 768, 50_000, 30_522
 

@@ -24,6 +24,7 @@ from vgtools.checkpoint import open_run, read_run
 from vgtools.io import Lock
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.table import TASKS, find_task
+from vgtools.training import session
 
 FAST = ["--epochs", 2, "--lr", 3e-3, "--batch-size", 8, "--max-length", 40, "--device", "cpu", "-q"]
 
@@ -163,7 +164,7 @@ def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         if way in ("signal", "kill"):
             patch.setattr(finetuning.FineTuner, "forward", interrupted)
-            patch.setattr(finetuning, "_SECONDS", 600 if way == "signal" else -1)
+            patch.setattr(session, "SAVE_SECONDS", 600 if way == "signal" else -1)
         else:
             patch.setattr(finetuning, "save_pretrained", cut)
         assert finetune(data, "sst-2", tmp_path / "cut", *flags) == (130 if way in ("kill", "finish") else 75)
@@ -206,13 +207,13 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(data: Path, tmp_path: P
     assert finetune(data, "sst-2", tmp_path / "a", "--epochs", 8, "--patience", 2, "--no-test") == 0
     assert [r["epoch"] for r in rows(tmp_path / "a" / "metrics.jsonl")] == [1, 2, 3, 4]
     kept: dict[int, str] = {}
-    save = finetuning.TrainingRun.end_epoch
+    save = session.TrainingRun.end_epoch
 
     def note(self: Any, model: Any, record: Any, score: float) -> Any:
         kept[record["epoch"]] = finetuning.fingerprint(model.net)
         return save(self, model, record, score)
 
-    monkeypatch.setattr(finetuning.TrainingRun, "end_epoch", note)
+    monkeypatch.setattr(session.TrainingRun, "end_epoch", note)
     assert finetune(data, "sst-2", tmp_path / "b", "--epochs", 8, "--no-test") == 0
     assert (tmp_path / "a" / "seed-9595" / "model" / "complete").read_text() == kept[2]
     assert (tmp_path / "b" / "seed-9595" / "model" / "complete").read_text() == kept[8]
@@ -244,7 +245,7 @@ def test_memory_that_runs_out_halves_batches(
     capfd.readouterr()
     assert cli.run([str(a) for a in [*flags, "-o", tmp_path / "run", "--batch-size", 8]]) == 0
     assert read_run(tmp_path / "run", "finetune")["pieces"] == 2
-    assert "batches are cut into 2 from here on" in capfd.readouterr().err
+    assert "out of memory: batches are now split into 2" in capfd.readouterr().err
     monkeypatch.setattr(finetuning.FineTuner, "forward", most(0))
     assert cli.run([str(a) for a in [*flags, "-o", tmp_path / "none", "-q"]]) == 70
     assert "out of memory in step 1" in capfd.readouterr().err
@@ -330,13 +331,13 @@ def test_bad_rows_are_named(
         ([], 2, "name a task"),
         (["sst-2", "sst-2"], 2, "--encoder"),
         (["sst-2", "sst-2", "-e", "encoder"], 2, "--output"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--stride", "3"], 2, "is about SQuAD"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--null-threshold", "3"], 2, "is about squad-2.0"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--patience", "3", "--keep", "last"], 2, "keeps the best epoch"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--epochs", "3", "--steps", "3"], 2, "not both"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--stride", "3"], 2, "is for SQuAD"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--null-threshold", "3"], 2, "is for squad-2.0"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--patience", "3", "--keep", "last"], 2, "implies --keep best"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--epochs", "3", "--steps", "3"], 2, "cannot be combined"),
         (["sst-2", "nowhere", "-e", "encoder", "-o", "r"], 66, "nowhere: is not a directory"),
         (["sst-2", "sst-2", "-e", "./nowhere", "-o", "r"], 66, "is not a model directory"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r"], 78, "takes 64 tokens, 126 were wanted; --max-length 64 is the most"),
+        (["sst-2", "sst-2", "-e", "encoder", "-o", "r"], 78, "at most 64 tokens; lower --max-length (126) to 64"),
     ],
 )
 def test_wrong_flags_are_refused(
@@ -359,15 +360,6 @@ def test_a_second_writer_and_a_strange_folder_are_refused(
     (tmp_path / "run" / "mine.txt").write_text("kept")
     assert finetune(data, "sst-2", tmp_path / "run", "--restart") == 73
     assert (tmp_path / "run" / "mine.txt").read_text() == "kept"
-
-
-def test_several_processes_are_refused(data: Path, tmp_path: Path, vg: Runner) -> None:
-    import os
-
-    args = ["finetune", "sst-2", data / "sst-2", "-e", data / "encoder", "-o", tmp_path / "run"]
-    done = vg(*args, env=os.environ | {"WORLD_SIZE": "2", "RANK": "0"})
-    assert done.returncode == 2
-    assert b"start one a GPU" in done.stderr
 
 
 def test_questions_with_a_lost_answer_are_left_out_and_counted(

@@ -202,7 +202,7 @@ def test_a_lack_of_memory_halves_the_batches_and_is_recorded(
     monkeypatch.setattr(voken_lm.VisuallySupervisedLM, "forward", small)
     capfd.readouterr()
     assert pretrain(data, tmp_path / "small", *start, *flags, start=False) == 0
-    assert "step 1: memory was short; batches are cut into 4 from here on" in capfd.readouterr().err
+    assert "step 1: out of memory: batches are now split into 4" in capfd.readouterr().err
     assert open_run(tmp_path / "small", "voken_lm").info["pieces"] == 4
     for mine, wanted in zip(records(tmp_path / "small"), records(tmp_path / "whole"), strict=True):
         assert mine["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
@@ -271,18 +271,18 @@ def test_other_refusals(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
         (tmp_path / "none.txt", run, usual, 66, "none.txt: cannot be read"),
         (data / "text.txt", run, [*usual, "--weight", "voken_cls=1"], 65, "text.txt: holds no voken to learn"),
         (data / "text.txt", run, [*usual, "--weight", "cls=1"], 2, "'cls' is not one of mlm, voken_cls"),
-        (data / "text.txt", run, [*usual, "--weight", "mlm=x"], 2, "NAME=NUMBER was wanted"),
-        (data / "text.txt", run, [*usual, "--weight", "mlm=0"], 2, "one of them is more"),
+        (data / "text.txt", run, [*usual, "--weight", "mlm=x"], 2, "expected NAME=NUMBER"),
+        (data / "text.txt", run, [*usual, "--weight", "mlm=0"], 2, "at least one is positive"),
         (data / "text.txt", run, [*usual, "--weight", "voken_reg=1"], 2, "--feats"),
         (data / "text.txt", run, [*usual, "--block", 65], 78, "--block 65: the encoder takes 64 tokens"),
         (data / "text.txt", run, ["--shape", shape], 2, "--tokenizer"),
         (data / "text.txt", run, [*usual, "--encoder", "x"], 2, "--shape/--encoder"),
-        (data / "text.txt", run, ["--shape", "bert-huge", "--tokenizer", data / "t"], 2, "'bert-huge' is none of bert-base"),
+        (data / "text.txt", run, ["--shape", "bert-huge", "--tokenizer", data / "t"], 2, "'bert-huge' is neither one of"),
         (data / "text.txt", run, ["--shape", shape, "--tokenizer", nomask], 78, "no [MASK] or <mask>"),
-        (data / "text.txt", run, [*usual, "--epochs", 1, "--steps", 1], 2, "not both"),
-        (data / "text.txt", tmp_path / "full", usual, 73, "full: is not empty and no run of vg"),
-        (data / "text.txt", data / "text.txt", usual, 73, "is a file; a run directory was wanted"),
-        (data / "text.txt", tmp_path / "no" / "run", usual, 73, "cannot be made"),
+        (data / "text.txt", run, [*usual, "--epochs", 1, "--steps", 1], 2, "cannot be combined"),
+        (data / "text.txt", tmp_path / "full", usual, 73, "full: is neither empty nor a run of vg"),
+        (data / "text.txt", data / "text.txt", usual, 73, "is a file, expected a run folder"),
+        (data / "text.txt", tmp_path / "no" / "run", usual, 73, "cannot be created"),
         (data / "text.txt", run, ["--encoder", tmp_path / "full"], 66, "holds no *.safetensors weights"),
     ):
         assert pretrain(data, output, *flags, file=file, start=False) == code, part

@@ -89,7 +89,7 @@ def test_regions_that_start_near_their_words(data: Path, tmp_path: Path, capfd: 
     assert pretrain(data, tmp_path / "x", *flags, "--text-only") == Exit.USAGE
     assert "no region is shown" in capfd.readouterr().err
     assert pretrain(data, tmp_path / "x", *flags, encoder=whole) == Exit.USAGE
-    assert "a VisualBERT that goes on has its own start" in capfd.readouterr().err
+    assert "the VisualBERT of --encoder has learned its own" in capfd.readouterr().err
     assert pretrain(data, tmp_path / "x", "--region-start", "near") == Exit.USAGE
 
 
@@ -156,13 +156,11 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
 @pytest.mark.parametrize(
     ("flags", "code", "why"),
     [
-        (["--pack", "document"], Exit.USAGE, "does nothing for --system visualbert"),
-        (["--control", "shuffle"], Exit.USAGE, "does nothing for --system visualbert"),
+        (["--pack", "document"], Exit.USAGE, "No such option: --pack"),
+        (["--control", "shuffle"], Exit.USAGE, "No such option: --control"),
         (["--weight", "voken_cls=1"], Exit.USAGE, "'voken_cls' is not one of mlm, sip"),
         (["--weight", "sip=1"], Exit.USAGE, "always learns mlm"),
-        (["--system", "bert"], Exit.USAGE, "'bert' is not one of vokenization, visualbert"),
         (["--block", "999"], Exit.CONFIG, "--block 999: the encoder takes 64 tokens"),
-        (["--system", "vokenization"], Exit.USAGE, "does nothing for --system vokenization"),
     ],
 )
 def test_refusals(data: Path, tmp_path: Path, flags: list[str], code: int, why: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -173,6 +171,38 @@ def test_refusals(data: Path, tmp_path: Path, flags: list[str], code: int, why: 
 def test_regions_must_be_named_and_be_regions(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     args = ["pretrain", "--system", "visualbert", data / "c.jsonl", "--encoder", data / "encoder", "-o", tmp_path / "a", *FAST]
     assert cli.run([str(a) for a in args]) == Exit.USAGE
-    refused(capfd, "visualbert looks at regions: X.npy of vg extract-image-feats --regions")
+    refused(capfd, "Missing option '--regions'")
     assert pretrain(data, tmp_path / "a", regions="no.npy") == Exit.NO_INPUT
     refused(capfd, "no.npy: does not exist")
+
+
+def test_the_system_is_a_sub_command_or_a_flag(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rest = [data / "c.jsonl", "--regions", data / "r.npy", "--encoder", data / "encoder", *FAST]
+    rest += ["--steps", 2]
+    for name, begin in {"a": ["visualbert"], "b": ["--system", "visualbert"]}.items():
+        args = ["pretrain", *begin, *rest, "-o", tmp_path / name]
+        assert cli.run([str(a) for a in args]) == 0
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
+    capfd.readouterr()
+    for system, why in (("bert", "No such command 'bert'"), ("vokenization", "No such option: --regions")):
+        args = ["pretrain", "--system", system, *rest, "-o", tmp_path / "c"]
+        assert cli.run([str(a) for a in args]) == Exit.USAGE
+        refused(capfd, why)
+
+
+def test_each_system_shows_its_own_flags_and_defaults(capfd: pytest.CaptureFixture[str]) -> None:
+    helps = {}
+    for system in ("lm", "visualbert"):
+        assert cli.run(["pretrain", system, "--help"]) == 0
+        helps[system] = " ".join(capfd.readouterr().out.split())
+    assert "--regions X.npy" not in helps["lm"]
+    assert "--vokens N" not in helps["visualbert"]
+    assert "--epochs N Passes over the input. [default: 40; x>=1]" in helps["lm"]
+    assert "--epochs N Passes over the input. [default: 10; x>=1]" in helps["visualbert"]
+    assert cli.run(["pretrain", "--help"]) == 0
+    both = " ".join(capfd.readouterr().out.split())
+    assert "Pretrain a masked language model" in both, "the first system is the default"
+    assert "visualbert Pretrain a VisualBERT" in both
+    assert "vokenization" not in both.partition("Commands:")[2], "an old name, for --system"

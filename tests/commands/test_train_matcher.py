@@ -110,9 +110,27 @@ def test_the_paper_s_recipe_and_the_sentence_level(main: Any, tmp_path: Path) ->
     config = json.loads((tmp_path / "paper" / "run.json").read_text())["config"]
     wanted = {"loss": "hinge", "margin": 0.5, "sentence": False, "root": False, "stop_share": 1.0, "lr": 1e-3, "dropout": 0.3}
     assert wanted.items() <= config.items()
+    assert "share" not in config, "the hinge has none"
+    assert (config["hidden"], config["dim"], config["epochs"]) == (8, 4, 2), "flags override a preset"
     code, records, _ = main("--level", "sentence", "--hold-out", "3", "-o", tmp_path / "sentence")
     assert code == 0
     assert sorted(records[0]["valid"]) == ["caption", "chance", "images"]
+
+
+def test_the_default_recipe_is_that_of_the_matcher() -> None:
+    from dataclasses import asdict
+
+    from vgtools.commands.train_matcher.vokenization import Recipe
+    from vgtools.systems.vokenization import MatcherConfig, matcher_config
+
+    assert matcher_config(asdict(Recipe()), text_width=8, image_width=4) == MatcherConfig(8, 4)
+
+
+def test_several_processes_are_refused(place: Path, tmp_path: Path, vg: Runner) -> None:
+    args = ["train-matcher", place / "captions.jsonl", place / "feats.npy", "-e", place / "encoder"]
+    done = vg(*args, "-o", tmp_path / "run", env=os.environ | {"WORLD_SIZE": "2", "RANK": "0"})
+    assert done.returncode == Exit.USAGE
+    assert b"train-matcher is single-process" in done.stderr
 
 
 def test_splits_and_a_file_choose_what_validates(main: Any, tmp_path: Path, place: Path) -> None:
@@ -257,7 +275,7 @@ def test_too_few_images(main: Any, tmp_path: Path, rows: list[tuple[str, str]], 
 def test_images_that_train_and_validate_are_refused(main: Any, tmp_path: Path, place: Path) -> None:
     code, _, err = main("-o", tmp_path / "run", "--valid", place / "captions.jsonl")
     assert code == Exit.DATA
-    assert "12 images stand in training and in validation" in err
+    assert "12 images are in both training and validation" in err
 
 
 @pytest.mark.parametrize(("value", "row"), [(np.nan, 3), (np.inf, 0), (0.0, 59)])
@@ -306,7 +324,7 @@ def test_places_that_cannot_be_a_run(main: Any, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("dear")
     code, _, err = main("-o", tmp_path / "full", "--restart")
-    assert (code, "no run of vg" in err) == (Exit.CANNOT_CREATE, True)
+    assert (code, "neither empty nor a run of vg" in err) == (Exit.CANNOT_CREATE, True)
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
 
 

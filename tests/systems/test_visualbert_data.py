@@ -13,7 +13,6 @@ from tests.tiny_lm import make_tokenizer
 from tests.tiny_visual import REGION, encoder_of, model_of, open_tiny, save_captions
 from vgtools.io import DataError, Exit
 from vgtools.regions import Regions
-from vgtools.steps import plan, train_config
 from vgtools.systems.visualbert import halve
 from vgtools.systems.visualbert_data import (
     Captions,
@@ -24,7 +23,8 @@ from vgtools.systems.visualbert_data import (
     read_captions,
     recipe_for,
 )
-from vgtools.train import train
+from vgtools.training.loop import train
+from vgtools.training.steps import plan, train_config
 
 WORDS = make_tokenizer()
 CLS, SEP, MASK, PAD = (WORDS.token_to_id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD"))

@@ -27,7 +27,7 @@ from vgtools.finetuning import LOSS
 from vgtools.io import Exit
 from vgtools.systems import visualbert_tasks as v
 from vgtools.tasks.table import find_task
-from vgtools.train import halves
+from vgtools.training.loop import halves
 
 FAST = ["--epochs", 30, "--lr", 1e-2, "--batch-size", 6, "--max-length", 40, "--device", "cpu", "-q"]
 
@@ -136,15 +136,15 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
 ) -> None:
     flags = ["--epochs", 2, "--seeds", 2]
     assert finetune(data, task, tmp_path / "whole", *flags) == 0
-    real, asked = v.FineTuning.ask, []
+    real, asked = v.prediction_rows, []
 
-    def ask(self: Any, tuner: Any, split: str) -> Any:
+    def ask(task: Any, split: Any, *args: Any) -> Any:
         asked.append(split)
-        if len(asked) == 3:  # the second seed, behind its first epoch
+        if len(asked) == 3:  # the second seed, after its first epoch
             raise KeyboardInterrupt
-        return real(self, tuner, split)
+        return real(task, split, *args)
 
-    monkeypatch.setattr(v.FineTuning, "ask", ask)
+    monkeypatch.setattr(v, "prediction_rows", ask)
     assert finetune(data, task, tmp_path / "run", *flags) != 0
     monkeypatch.undo()
     assert finetune(data, task, tmp_path / "run", *flags) == 0
@@ -418,3 +418,24 @@ def test_flags_of_pictures(data: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert "--regions" in capfd.readouterr().err
     assert cli.run([*words[:1], "sst-2", *words[2:], "--boxes", "3"]) == 2
     assert "sst-2 has none" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_parts_of_a_step_have_its_loss_and_gradient_as_their_mean(data: Path, task: str) -> None:
+    tuner, part, sight = setup(data, task)
+    tuner.eval()
+    units = np.arange(len(part.inputs))
+    whole = tuner(v.collate(part.inputs, sight, units, tuner.pad))[LOSS]
+    whole.backward()
+    wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
+    tuner.zero_grad()
+    losses = [tuner(v.collate(part.inputs, sight, units, tuner.pad, "cpu", i, 3))[LOSS] for i in range(3)]
+    mean = torch.stack(losses).mean()
+    mean.backward()
+    found = [p.grad for p in tuner.parameters() if p.grad is not None]
+    torch.testing.assert_close(mean, whole)
+    # A gradient is a sum over tokens, each of which is rounded once more or less.
+    terms = int(part.inputs.lengths.sum())
+    rounding = torch.finfo(torch.float32).eps * terms * max(float(g.abs().max()) for g in wanted)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=rounding)

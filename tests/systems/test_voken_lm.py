@@ -18,7 +18,6 @@ from vgtools.blocks import Corpus, Packed
 from vgtools.checkpoint import as_encoder, fingerprint
 from vgtools.io import DataError
 from vgtools.nn import new_lm
-from vgtools.steps import plan
 from vgtools.systems import voken_lm as system
 from vgtools.systems.voken_lm import (
     Batch,
@@ -31,7 +30,8 @@ from vgtools.systems.voken_lm import (
     halve,
     make_batches,
 )
-from vgtools.train import TrainConfig, TrainState, own_tensors, train
+from vgtools.training.loop import TrainConfig, TrainState, own_tensors, train
+from vgtools.training.steps import plan
 
 VOCABULARY = make_tokenizer().get_vocab_size()
 

@@ -16,7 +16,8 @@ from vgtools.io import DataError, Exit
 from vgtools.nn import PackedEncoder
 from vgtools.systems import vokenization as system
 from vgtools.systems.vokenization import Batch, Captions, HiddenStates, MatcherConfig, TokenImageMatcher
-from vgtools.train import TrainConfig, train
+from vgtools.training.loop import TrainConfig, train
+from vgtools.training.steps import plan_for
 
 LAYERS = 2
 TEXTS = ["A dog runs", "two dogs sleep", "the cat", "Cats and a dog!", "it is", "red car", "a red ball .", "trees"]
@@ -288,7 +289,7 @@ def test_batches_are_a_function_of_seed_and_epoch(captions: Captions, states: Hi
         return list(system.make_batches(captions, states, feats, config(), 3, seed, torch.device("cpu"))(epoch, first))
 
     whole = sizes(1, 0)
-    assert len(whole) == system.steps_per_epoch(captions, 3) == 3
+    assert len(whole) == plan_for(len(captions.images), {"batch_size": 3, "epochs": 1, "steps": None}).per_epoch == 3
     assert sorted(len(b.means) for b in whole) == [2, 3, 3]
     for late, early in zip(sizes(1, 0, first=1), whole[1:], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(late, early, strict=True))
@@ -372,15 +373,6 @@ def test_it_learns_eight_rows_in_a_hundred_steps(encoder: Encoder, feats: Any, c
     plan = TrainConfig(epochs=100, steps=100, lr=3e-3)
     assert len(list(train(matcher, batches, plan, weights={shape.loss: 1.0}))) == 102
     assert system.evaluate_matcher(matcher, captions, states, feats)["caption"]["r1"] == 100.0
-
-
-def test_presets_and_what_overrides_them() -> None:
-    paper = system.preset("paper", lr=None, epochs=3)
-    assert (paper["epochs"], paper["lr"], paper["hidden"], paper["dim"], paper["margin"]) == (3, 1e-3, 256, 64, 0.5)
-    shape = system.matcher_config(paper, text_width=8, image_width=4)
-    assert (shape.loss, shape.sentence, shape.root, shape.stop_share, shape.dropout) == ("hinge", False, False, 1.0, 0.3)
-    default = system.matcher_config(system.preset("default"), text_width=8, image_width=4)
-    assert default == MatcherConfig(8, 4)  # the dataclass's defaults are the default preset
 
 
 def test_a_run_of_a_later_version_is_refused(tmp_path: Path) -> None:

@@ -2,87 +2,338 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.options import Device, Offline, Quiet, Restart, choice, run_folder
+from vgtools.commands.options import (
+    Flag,
+    Restart,
+    Runtime,
+    flags,
+    run_folder,
+)
 
 if TYPE_CHECKING:
-    from vgtools.checkpoint import Encoder
-    from vgtools.finetuning import FineTuner
+    from vgtools.finetuning import Learner
     from vgtools.tasks.table import Task
 
-Flag = typer.Option
+_PAPER = "the task's paper"
 
 
-def finetune(
-    name: Annotated[str | None, typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …; --list shows them.")] = None,
-    data: Annotated[str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")] = None,
-    encoder: Annotated[
-        str | None, Flag("--encoder", "-e", help="Hub name, directory, vg run (of vg pretrain) or builtin:NAME.")
-    ] = None,
-    output: Annotated[str | None, Flag("--output", "-o", help="Run directory; the same command again resumes it.")] = None,
-    listed: Annotated[bool, Flag("--list", help="Print the tasks: files, columns, metrics, the papers' settings.")] = False,
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files of a task."""
+
+    train: Annotated[str | None, Flag(metavar="FILE", help="Train on FILE instead of DATA's.")] = None
+    dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on FILE instead of DATA's.")] = None
+    test: Annotated[str | None, Flag(metavar="FILE", help="Also predict FILE, labelled or not.")] = None
+    no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
+
+    def find(self, task: Task, data: str | None) -> dict[str, str]:
+        """Return the file of every split; those to train and evaluate on exist.
+
+        Raises:
+            DataError: a file or the folder is missing.
+        """
+        from vgtools.io import DataError, Exit
+        from vgtools.training import processes
+
+        given = {"train": self.train, "dev": self.dev, "test": self.test}
+        files = {split: file for split, file in given.items() if file is not None}
+        folder = None if data is None else Path(data)
+        if folder is not None and not folder.is_dir():
+            why = "is not a directory, expected the folder of the task's files"
+            raise DataError(why, folder, code=Exit.NO_INPUT)
+        for split, file in task.files.items():
+            skipped = split == "all" or (self.no_test and split.startswith("test"))
+            if folder is None or split in files or skipped:
+                continue
+            if (folder / file).exists():
+                files[split] = str(folder / file)
+        for split in ("train", "dev"):
+            if split not in files:
+                missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
+                why = f"{missing}name the file to {split} on: --{split} FILE, or DATA"
+                raise DataError(why, code=Exit.NO_INPUT)
+        piped = list(files.values()).count("-")
+        if piped > 1:
+            raise typer.BadParameter("only one file can come from a pipe", param_hint="-")
+        if piped and processes.world() > 1:
+            raise typer.BadParameter("several processes cannot read one pipe; write a file first", param_hint="-")
+        return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """What tasks with pictures need beside their files."""
+
     regions: Annotated[
-        str | None, Flag(metavar="X.npy", help="Tasks with pictures: of vg extract-image-feats --regions or --detector.")
-    ] = None,
-    boxes: Annotated[int | None, Flag(min=1, help="Tasks with pictures: the most confident regions of each [all].")] = None,
-    answers: Annotated[
-        str | None, Flag(metavar="FILE|N", help="VQA: the answers, one a line; or those that N training questions have [9].")
-    ] = None,
-    score: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Deprecated: vg score TASK FILE.")] = None,
-    joint: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Deprecated: vg score --joint.")] = None,
-    submission: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Deprecated: vg score --submission.")] = None,
-    train: Annotated[str | None, Flag(metavar="FILE", help="Train on this file, not on DATA's.")] = None,
-    dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on this file, not on DATA's.")] = None,
-    test: Annotated[str | None, Flag(metavar="FILE", help="Predict this file, too, labelled or not.")] = None,
-    no_test: Annotated[bool, Flag("--no-test", help="Leave DATA's test files alone.")] = False,
-    epochs: Annotated[int | None, Flag(min=1, help="Passes over the training set [as the task's paper].")] = None,
-    steps: Annotated[int | None, Flag(min=1, help="Steps in all, in place of --epochs.")] = None,
-    lr: Annotated[float | None, Flag(min=0, help="Highest learning rate of AdamW [as the paper].")] = None,
-    batch_size: Annotated[int | None, Flag(min=1, help="Items a step; SQuAD: windows [as the paper].")] = None,
-    max_length: Annotated[int | None, Flag(min=3, help="Most tokens of a sequence, special ones counted [paper].")] = None,
-    stride: Annotated[int | None, Flag(min=1, help="SQuAD: tokens from one window to the next [paper].")] = None,
-    warmup: Annotated[float | None, Flag(min=0, max=1, help="Share of the steps in which the rate rises [paper].")] = None,
-    weight_decay: Annotated[float, Flag(min=0, help="On matrices; the paper has none.")] = 0.0,
-    seed: Annotated[int | None, Flag(min=0, help="First seed: of the head, the order and the dropout [9595].")] = None,
-    seeds: Annotated[int, Flag(min=1, help="So many seeds, counted up from --seed.")] = 1,
-    keep: Annotated[
         str | None,
-        Flag(help="Epoch whose weights are kept: last (the paper chooses none) or best [last; with --patience best]."),
-    ] = None,
-    patience: Annotated[int | None, Flag(min=1, help="Stop a seed after so many epochs that were not its best.")] = None,
+        Flag(
+            metavar="X.npy",
+            help="Tasks with pictures: of vg extract-image-feats --regions or --detector.",
+        ),
+    ] = None
+    boxes: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default="all",
+            help="Tasks with pictures: the N most confident regions of each.",
+        ),
+    ] = None
+    answers: Annotated[
+        str | None,
+        Flag(
+            metavar="FILE|N",
+            show_default="9",
+            help="VQA: the answers, one per line; or those that N training questions have.",
+        ),
+    ] = None
+
+    def check(self, task: Task) -> None:
+        """Refuse what the task has no use for, or what it lacks."""
+        if task.images and self.regions is None:
+            raise typer.BadParameter(
+                f"{task.name} looks at pictures: X.npy of vg extract-image-feats",
+                param_hint="--regions",
+            )
+        for value, flag in ((self.regions, "--regions"), (self.boxes, "--boxes")):
+            if value is not None and not task.images:
+                raise typer.BadParameter(f"is for tasks with pictures; {task.name} has none", param_hint=flag)
+        if self.boxes is not None and task.kind == "choice":
+            raise typer.BadParameter(
+                f"{task.name} sees the regions that its texts name, and the whole picture",
+                param_hint="--boxes",
+            )
+        if self.answers is not None and task.kind != "answer":
+            raise typer.BadParameter(f"is for vqa; {task.name} has its own labels", param_hint="--answers")
+
+    def known_answers(self, task: Task, train: str, limit: int | None) -> tuple[str, ...]:
+        """Return the answers that can be predicted; empty where the task has its own."""
+        from itertools import islice
+
+        from vgtools.tasks.dispatch import read_examples
+        from vgtools.tasks.kinds.answer import common_answers, read_answers
+
+        if task.kind != "answer":
+            return ()
+        if self.answers is not None and not self.answers.isdecimal():
+            return read_answers(self.answers)
+        examples = islice(read_examples(task, train), limit)
+        return common_answers(examples, int(self.answers or 9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How a task is learned; most values are the task's own unless given."""
+
+    epochs: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, show_default=_PAPER, help="Passes over the training set."),
+    ] = None
+    steps: Annotated[int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")] = None
+    lr: Annotated[
+        float | None,
+        Flag(metavar="RATE", min=0, show_default=_PAPER, help="Highest learning rate of AdamW."),
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default=_PAPER,
+            help="Items per step, over all processes; SQuAD: windows.",
+        ),
+    ] = None
+    max_length: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=3,
+            show_default=_PAPER,
+            help="Most tokens of a sequence, special tokens included.",
+        ),
+    ] = None
+    stride: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default=_PAPER,
+            help="SQuAD: tokens from one window to the next.",
+        ),
+    ] = None
+    warmup: Annotated[
+        float | None,
+        Flag(
+            metavar="SHARE",
+            min=0,
+            max=1,
+            show_default=_PAPER,
+            help="Share of the steps in which the learning rate rises.",
+        ),
+    ] = None
+    weight_decay: Annotated[float, Flag(metavar="RATE", min=0, help="On matrices; the paper has none.")] = 0.0
+    seed: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=0,
+            show_default="9595",
+            help="First seed: of the head, the order and the dropout.",
+        ),
+    ] = None
+    seeds: Annotated[int, Flag(metavar="N", min=1, help="Number of seeds: SEED, SEED+1, …")] = 1
+    keep: Annotated[
+        Literal["last", "best"] | None,
+        Flag(
+            show_default="last; with --patience best",
+            help="Epoch whose weights are kept; the paper chooses none.",
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, help="Stop a seed after N epochs that were not its best."),
+    ] = None
     null_threshold: Annotated[
-        float, Flag(help="SQuAD 2.0: answer nothing if that scores this much higher than the answer.")
-    ] = 0.0,
-    window: Annotated[int, Flag(min=1, help="Batches sorted by length together; 1 leaves the order to chance.")] = 50,
-    dtype: Annotated[str, Flag(help="float32, or bfloat16: products only, weights stay float32.")] = "float32",
-    limit: Annotated[int | None, Flag(min=1, help="For a quick try: the first so many examples of every file.")] = None,
-    device: Device = "auto",
-    offline: Offline = False,
+        float,
+        Flag(
+            metavar="SCORE",
+            help="SQuAD 2.0: answer nothing if that scores this much higher than the answer.",
+        ),
+    ] = 0.0
+    window: Annotated[
+        int,
+        Flag(
+            metavar="N",
+            min=1,
+            help="Batches sorted by length together; 1 leaves the order to chance.",
+        ),
+    ] = 50
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Flag(help="bfloat16: matrix products only, weights stay float32."),
+    ] = "float32"
+    limit: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, help="For a quick try: the first N examples of every file."),
+    ] = None
+
+    def check(self, task: Task) -> None:
+        """Refuse flags that the task has no use for, or that contradict one another."""
+        if self.steps is not None and self.epochs is not None:
+            raise typer.BadParameter("cannot be combined with --epochs", param_hint="--steps")
+        if self.stride is not None and task.kind != "span":
+            raise typer.BadParameter(f"is for SQuAD; {task.name} has no windows", param_hint="--stride")
+        if self.null_threshold and task.name != "squad-2.0":
+            raise typer.BadParameter(
+                "is for squad-2.0, where questions may have no answer",
+                param_hint="--null-threshold",
+            )
+        if self.patience and self.keep == "last":
+            raise typer.BadParameter("implies --keep best and conflicts with --keep last", param_hint="--patience")
+
+    def settings(self, task: Task) -> dict[str, Any]:
+        """Return what decides the weights, as `run.json` names it."""
+        paper = task.hyper
+        first = paper.seed if self.seed is None else self.seed
+        return {
+            "task": task.name,
+            "epochs": None if self.steps else self.epochs or paper.epochs,
+            "steps": self.steps,
+            "lr": paper.learning_rate if self.lr is None else self.lr,
+            "batch_size": self.batch_size or paper.batch_size,
+            "max_length": self.max_length or paper.max_length,
+            "stride": self.stride or paper.stride,
+            "warmup": paper.warmup if self.warmup is None else self.warmup,
+            "weight_decay": self.weight_decay,
+            "seeds": list(range(first, first + self.seeds)),
+            "keep": self.keep or ("best" if self.patience else "last"),
+            "patience": self.patience,
+            "null_threshold": self.null_threshold,
+            "window": self.window,
+            "dtype": self.dtype,
+            "limit": self.limit,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Flags of vg score under their former names, kept for one version."""
+
+    score: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = None
+    joint: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = None
+    submission: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = (
+        None
+    )
+
+    def check(self, task: Task) -> None:
+        """Refuse flags that need one another."""
+        if self.joint is not None and (self.score is None or task.name != "vcr-qar"):
+            why = "joins vcr-qa's predictions to those of vcr-qar that --score names"
+            raise typer.BadParameter(why, param_hint="--joint")
+        if self.submission is not None and self.joint is None:
+            why = "needs --score and --joint, the predictions of both test files"
+            raise typer.BadParameter(why, param_hint="--submission")
+
+
+@flags
+def finetune(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …; --list shows them."),
+    ] = None,
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")] = None,
+    *,
+    encoder: Annotated[
+        str | None,
+        Flag(
+            "--encoder",
+            "-e",
+            metavar="NAME",
+            help="Hub name, directory, vg run (of vg pretrain) or builtin:NAME.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
+    ] = None,
+    listed: Annotated[bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")] = False,
+    pictures: Pictures,
+    saved: Saved,
+    files: Files,
+    learning: Learning,
     restart: Restart = False,
-    quiet: Quiet = False,
+    runtime: Runtime,
 ) -> None:
-    """Fine-tune an encoder on a downstream task with the papers' settings, over one or more seeds, and score it.
+    """Fine-tune an encoder on a downstream task with the papers' settings, and score it.
 
-    TASK's official files lie in DATA under the names that --list shows. Prints one record an epoch and seed: losses and the
-    official metrics on the dev set, in percent; "headline" is their mean, "best" says that the weights are kept so far. The
-    median, mean and spread over the seeds and the score of the most frequent class go to stderr.
+    DATA holds the task's official files (see --list). Prints one record per seed and epoch: losses
+    and the official metrics on the dev set, in percent; "headline" is their mean, "best" marks the
+    weights that are kept so far. The median, mean and spread over the seeds and the score of the
+    most frequent class go to stderr.
 
-    The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers opens, predictions.jsonl, and
-    for MNLI's second dev set and test files predictions.SPLIT.jsonl. vg score scores saved predictions without the model.
+    The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers
+    opens, predictions.jsonl, and for MNLI's second dev set and test files predictions.SPLIT.jsonl.
+    vg score scores saved predictions again, without the model.
 
-    Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of vg pretrain --system
-    visualbert, or on a BERT that never saw a picture, and on region features of the same backbone as its own: --regions.
-    Regions name pictures as their files are called. VCR's begin with the boxes of vg prepare vcr.
+    Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of
+    vg pretrain visualbert, or on a BERT that never saw a picture, and on region features of the same
+    backbone as its own: --regions. Regions name pictures as their files are called. VCR's begin with
+    the boxes of vg prepare vcr.
 
-    Batches hold neighbours in length, so that little is padding. Where memory does not suffice they are cut into halves,
-    whose gradients add up to the same step.
+    Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
+    into halves, whose gradients add up to the same step.
+
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
+    many processes share it.
 
     Examples:
 
@@ -92,12 +343,13 @@ def finetune(
 
         vg finetune squad-2.0 squad --encoder google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
 
+        torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI --encoder run.vokens -o mnli.vokens
+
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o nlvr2.visualbert
     """
-    from vgtools import io
-    from vgtools.commands.score import score_saved
+    from vgtools.tasks.saved import score_saved
     from vgtools.tasks.table import find_task, table
 
     if listed:
@@ -106,76 +358,70 @@ def finetune(
     if name is None:
         raise typer.BadParameter("name a task, for example sst-2; --list shows them", param_hint="TASK")
     task = find_task(name)
-    if joint is not None and (score is None or task.name != "vcr-qar"):
-        raise typer.BadParameter("joins vcr-qa's predictions to those of vcr-qar that --score names", param_hint="--joint")
-    if submission is not None and joint is None:
-        raise typer.BadParameter("needs --score and --joint, the predictions of both test files", param_hint="--submission")
-    if score is not None:
-        gold = dev or (None if data is None else str(Path(data) / task.files["dev"]))
-        score_saved(task, score, gold, null_threshold, joint, submission)
+    saved.check(task)
+    if saved.score is not None:
+        gold = files.dev or (None if data is None else str(Path(data) / task.files["dev"]))
+        score_saved(
+            task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission
+        )
         return
     for value, flag in ((encoder, "--encoder"), (output, "--output")):
         if value is None:
-            raise typer.BadParameter("is needed", param_hint=flag)
+            raise typer.BadParameter("is required", param_hint=flag)
     assert encoder is not None
     assert output is not None
-    if steps is not None and epochs is not None:
-        raise typer.BadParameter("give --epochs or --steps, not both", param_hint="--steps")
-    if stride is not None and task.kind != "span":
-        raise typer.BadParameter(f"is about SQuAD; {task.name} has no windows", param_hint="--stride")
-    if null_threshold and task.name != "squad-2.0":
-        raise typer.BadParameter("is about squad-2.0, where questions may have no answer", param_hint="--null-threshold")
-    if task.images and regions is None:
-        raise typer.BadParameter(f"{task.name} looks at pictures: X.npy of vg extract-image-feats", param_hint="--regions")
-    for given, flag in ((regions, "--regions"), (boxes, "--boxes")):
-        if given is not None and not task.images:
-            raise typer.BadParameter(f"is about tasks with pictures; {task.name} has none", param_hint=flag)
-    if boxes is not None and task.kind == "choice":
-        raise typer.BadParameter(
-            f"{task.name} sees the regions that its texts name, and the whole picture", param_hint="--boxes"
-        )
-    if answers is not None and task.kind != "answer":
-        raise typer.BadParameter(f"is about vqa; {task.name} has its own labels", param_hint="--answers")
-    choice(dtype, ("float32", "bfloat16"), "--dtype")
-    choice(keep or "last", ("last", "best"), "--keep")
-    if patience and keep == "last":
-        raise typer.BadParameter("keeps the best epoch; --keep last is the other way", param_hint="--patience")
+    learning.check(task)
+    pictures.check(task)
     if output == "-":
         raise typer.BadParameter("a run is a directory", param_hint="-o")
-    files = _files(task, data, {"train": train, "dev": dev, "test": test}, no_test)
-    hyper = task.hyper
-    first = hyper.seed if seed is None else seed
-    settings = {
-        "task": task.name,
-        "epochs": None if steps else epochs or hyper.epochs,
-        "steps": steps,
-        "lr": hyper.learning_rate if lr is None else lr,
-        "batch_size": batch_size or hyper.batch_size,
-        "max_length": max_length or hyper.max_length,
-        "stride": stride or hyper.stride,
-        "warmup": hyper.warmup if warmup is None else warmup,
-        "weight_decay": weight_decay,
-        "seeds": list(range(first, first + seeds)),
-        "keep": keep or ("best" if patience else "last"),
-        "patience": patience,
-        "null_threshold": null_threshold,
-        "window": window,
-        "dtype": dtype,
-        "limit": limit,
-    }
-    from vgtools import parallel
+    found = files.find(task, data)
+    _run(task, found, learning.settings(task), encoder, pictures, output, restart, runtime)
 
-    if parallel.world() > 1:
-        raise io.DataError(
-            "fine-tuning runs in one process; start one a GPU, each with its own --seed, --device cuda:N and -o",
-            code=io.Exit.USAGE,
-        )
-    system, sight = _system(task, encoder, regions, boxes, answers, files["train"], settings)
-    _run(system, sight, task, files, settings, encoder, output, device, offline, restart, quiet)
+
+def _run(
+    task: Task,
+    files: Mapping[str, str],
+    settings: dict[str, Any],
+    ref: str,
+    pictures: Pictures,
+    output: str,
+    restart: bool,
+    runtime: Runtime,
+) -> None:
+    """Fine-tune with every seed that is not done, and print what a finished run says."""
+    from vgtools.finetuning import FineTuning, text_learner
+    from vgtools.io import read_json
+    from vgtools.training.session import Session, process_device
+
+    device = process_device(runtime.device)
+    learner: Learner
+    if task.images:
+        from vgtools.systems.visualbert_tasks import learner as visual_learner
+        from vgtools.systems.visualbert_tasks import open_sight
+
+        assert pictures.regions is not None
+        known = pictures.known_answers(task, files["train"], settings["limit"])
+        sight = open_sight(ref, pictures.regions, pictures.boxes, known)
+        settings = settings | sight.config()
+        learner = visual_learner(task, ref, settings, device, sight, offline=runtime.offline)
+    else:
+        learner = text_learner(task, ref, settings, device, offline=runtime.offline)
+    tuning = FineTuning(task, learner, files, settings, ref)
+    folder = run_folder(output)
+    with Session("finetune", folder, device, quiet=runtime.quiet) as session:
+        for line in tuning.notes():
+            session.note(line)
+        run = session.open("finetune", tuning.config(device), restart, parts="seed-[0-9]*")
+        session.print(*run.records)
+        if not run.complete:
+            tuning.fit(session)
+        info = read_json(folder / "run.json")
+    if not session.quiet:
+        _print_summary(task, info)
 
 
 def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the tasks: a table on a terminal, else one record a line."""
+    """Print the tasks: a table on a terminal, else one record per line."""
     from vgtools import io
 
     out = io.open_stream("-")
@@ -186,140 +432,27 @@ def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         files = ", ".join(f"{split} {file}" for split, file in row["files"].items())
         paper = f"{row['epochs']} epochs, lr {row['learning_rate']:g}, batch {row['batch_size']}, length {row['max_length']}"
-        lines = {"metrics": ", ".join(row["metrics"]), "files": files, "columns": row["columns"], "labels": row["labels"]}
+        lines = {
+            "metrics": ", ".join(row["metrics"]),
+            "files": files,
+            "columns": row["columns"],
+            "labels": row["labels"],
+        }
         lines |= {"settings": f"{paper} ({row['source']})"} | ({"note": row["note"]} if row["note"] else {})
-        print(f"{row['task']}  {row['title']}, {row['kind']}", *(f"    {k:9}{v}" for k, v in lines.items()), sep="\n")
-
-
-def _files(task: Task, data: str | None, given: Mapping[str, str | None], no_test: bool) -> dict[str, str]:
-    """Return the file of every split; those to train and evaluate on are there."""
-    from vgtools.io import DataError, Exit
-
-    found = {split: file for split, file in given.items() if file is not None}
-    folder = None if data is None else Path(data)
-    if folder is not None and not folder.is_dir():
-        raise DataError("is not a directory; the folder with the task's files was wanted", folder, code=Exit.NO_INPUT)
-    for split, file in task.files.items():
-        if folder is None or split in found or split == "all" or (no_test and split.startswith("test")):
-            continue
-        if (folder / file).exists():
-            found[split] = str(folder / file)
-    for split in ("train", "dev"):
-        if split not in found:
-            where = "" if folder is None else f"{folder} has no {task.files[split]}; "
-            raise DataError(f"{where}name the file to {split} on: --{split} FILE, or DATA", code=Exit.NO_INPUT)
-    if list(found.values()).count("-") > 1:
-        raise typer.BadParameter("only one file can come from a pipe", param_hint="-")
-    return found
-
-
-def _system(
-    task: Task, ref: str, regions: str | None, boxes: int | None, answers: str | None, train: str, settings: dict[str, Any]
-) -> tuple[Any, Any]:
-    """Return the module that learns a task, and for tasks with pictures what it sees, which then stands in the settings."""
-    if not task.images:
-        from vgtools import finetuning
-
-        return finetuning, {}
-    from itertools import islice
-
-    from vgtools.systems import visualbert_tasks
-    from vgtools.tasks.dispatch import read_examples
-    from vgtools.tasks.kinds.answer import common_answers, read_answers
-
-    assert regions is not None
-    known: tuple[str, ...] = ()
-    if task.kind == "answer":
-        by_count = answers is None or answers.isdecimal()
-        learnt = islice(read_examples(task, train), settings["limit"]) if by_count else ()
-        known = common_answers(learnt, int(answers or 9)) if by_count else read_answers(str(answers))
-    sight = visualbert_tasks.open_sight(ref, regions, boxes, known)
-    settings |= sight.config()
-    return visualbert_tasks, {"sight": sight}
-
-
-def _run(
-    system: Any,
-    sight: Mapping[str, Any],
-    task: Task,
-    files: Mapping[str, str],
-    settings: dict[str, Any],
-    ref: str,
-    output: str,
-    device: str,
-    offline: bool,
-    restart: bool,
-    quiet: bool,
-) -> None:
-    """Fine-tune with every seed that is not done, and print what a finished run says."""
-    import shutil
-
-    from vgtools import io
-    from vgtools.checkpoint import pick_device, pick_dtype, tokenizer_fingerprint
-    from vgtools.train import TrainingRun
-
-    where, kind = pick_device(device), pick_dtype(settings["dtype"])
-    seeds = settings["seeds"]
-    tuner, encoder = system.new_tuner(task, ref, seeds[0], dtype=kind, offline=offline, **sight)
-    room = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
-    if settings["max_length"] > room:
-        raise io.DataError(
-            f"takes {room} tokens, {settings['max_length']} were wanted; --max-length {room} is the most",
-            ref,
-            code=io.Exit.CONFIG,
+        print(
+            f"{row['task']}  {row['title']}, {row['kind']}",
+            *(f"    {k:9}{v}" for k, v in lines.items()),
+            sep="\n",
         )
-    splits = {name: system.read_split(task, name, path, tuner, encoder, settings, **sight) for name, path in files.items()}
-    for name, part in splits.items() if not quiet else ():
-        for line in (*part.stats.report(), *part.inputs.report(settings["max_length"])):
-            print(f"vg finetune: {name}: {line}", file=sys.stderr)
-    words = {"ref": ref, "fingerprint": encoder.fingerprint, "tokenizer": tokenizer_fingerprint(encoder.tokenizer)}
-    config = settings | {
-        "encoder": words["fingerprint"],
-        "tokenizer": words["tokenizer"],
-        "files": {name: part.digest for name, part in splits.items()},
-        "device": where.type,
-    }
-    folder = run_folder(output)
-    with io.Stop() as stop, contextlib.ExitStack() as stack:
-        stack.callback(io.Lock(folder).release)
-        if restart and any((folder / name).exists() for name in ("run.json", "checkpoint.safetensors")):
-            for old in folder.glob("seed-[0-9]*/"):  # first, so that a kill here leaves a run that can be restarted
-                shutil.rmtree(old)
-        run = TrainingRun(folder, "finetune", config, restart)
-        for record in run.records:
-            sys.stdout.buffer.write(io.dumps(record))
-        if not run.complete:
-            kept = [(tuner, encoder)]
-
-            def new(seed: int) -> tuple[FineTuner, Encoder]:
-                """Return the network of a seed; that of the first is there already."""
-                first = kept.pop() if kept else None
-                if first and seed == seeds[0]:
-                    return first
-                made: tuple[FineTuner, Encoder] = system.new_tuner(task, ref, seed, dtype=kind, offline=offline, **sight)
-                return made
-
-            del tuner, encoder
-            pieces = run.state.notes.get("pieces", 1)
-            with io.Progress("finetune", "steps", quiet=quiet) as bar:
-                for record in system.FineTuning(run, task, splits, words, new, where, stop, bar, **sight):
-                    sys.stdout.buffer.write(io.dumps(record))
-                    sys.stdout.buffer.flush()
-                    if pieces != run.state.notes.get("pieces", 1):
-                        pieces = run.state.notes["pieces"]
-                        said = f"vg finetune: memory was short; batches are cut into {pieces} from here on"
-                        print(said, file=sys.stderr)
-        info = io.read_json(folder / "run.json")
-    if not quiet:
-        _print_summary(task, info)
 
 
 def _print_summary(task: Task, info: Mapping[str, Any]) -> None:
     """Print the scores over the seeds beside those of the most frequent class.
 
-    What a single seed has no spread of, and a headline that is the one metric, are left out.
+    The spread of a single seed, and the headline of a single metric, are left out.
     """
-    base, count = info["majority"] or {}, len(info["seeds"])
+    base = info["majority"] or {}
+    count = len(info["seeds"])
     titles = ("median", "mean", "std", "min", "max") if count > 1 else ("mean",)
     left = ("headline",) if len(task.metrics) == 1 else ()
     rows = {

@@ -29,7 +29,7 @@ from vgtools.systems.attention_probes import JointEncoder, check_finite, coverin
 from vgtools.systems.attention_scores import Scores, chosen, percent
 from vgtools.systems.text_probes import OFFSETS, between_words, no_answer, word_links, word_tokens
 from vgtools.text import row_starts, tokenize
-from vgtools.train import TrainConfig, halves, train
+from vgtools.training.loop import TrainConfig, halves, train
 
 Array = np.ndarray[Any, Any]
 Vectors = Callable[[str], Array]  # a word's vector, (D,) float32; zeros for an unknown one

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from vgtools.checkpoint import Encoder, as_encoder, load_masked_lm, load_tokenizer, pick_dtype, read_config, read_weights
 from vgtools.io import DataError, Exit
 from vgtools.nn import TextSide, linear_cross_entropy, mlm_hidden
-from vgtools.train import halves
+from vgtools.training.loop import halves
 
 LOSSES = ("mlm", "sip")
 ALIGNMENTS = ("sum", "mean")

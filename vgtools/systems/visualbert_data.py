@@ -8,9 +8,12 @@ Axes: B batch, T tokens, R regions, D region feature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,14 +21,31 @@ import torch
 from torch import Tensor
 
 from vgtools.blocks import mask_tokens
-from vgtools.checkpoint import Encoder
-from vgtools.io import DataError, Exit, read_jsonl
+from vgtools.checkpoint import (
+    Encoder,
+    as_encoder,
+    check_same,
+    fingerprint,
+    pick_dtype,
+    read_run,
+    tokenizer_fingerprint,
+)
+from vgtools.io import DataError, Exit, Progress, read_jsonl
 from vgtools.nn import Masking
-from vgtools.regions import Regions
-from vgtools.steps import Plan, mean_losses, step_batches
-from vgtools.systems.visualbert import Batch, VisualBert
+from vgtools.regions import Regions, backbone_of, open_regions
+from vgtools.systems.visualbert import (
+    Batch,
+    VisualBert,
+    VisualBertConfig,
+    halve,
+    load_visualbert,
+    make_visualbert,
+    to_transformers,
+)
 from vgtools.text import tokenize
-from vgtools.train import Batches
+from vgtools.training.loop import Batches
+from vgtools.training.session import Job, mean_losses
+from vgtools.training.steps import Plan, plan_for, step_batches
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -284,3 +304,150 @@ def evaluate(
     parts = np.array_split(np.arange(len(captions)), -(-len(captions) // batch_size))
     batches = (batch for part in parts for batch in collate(captions, regions, width, part, recipe, None, 1, device))
     return mean_losses(model, batches, lambda batch, name: len(batch.tokens if name == "mlm" else batch.ids))
+
+
+# ---------------------------------------------------------------------------------- pretraining
+
+
+class Pretraining:
+    """One pretraining of a VisualBERT on captions and the regions of their images.
+
+    Args:
+        text: the encoder to start from; None if `ref` is a VisualBERT.
+        inputs: files of captions to train on.
+        valid: files of captions to evaluate on.
+        regions: X.npy, of the images of all of them.
+        weights: of the losses.
+        ref: the model to start from, if there is one.
+        shape: what the encoder was made of, if it is new.
+        region_start: `drawn` at random, or near the `words` that regions show.
+        text_only: show no region.
+        late_fusion: regions join in the last layer.
+        dtype: of the matrix products.
+        gradient_checkpointing: less memory, more time.
+        offline: never connect.
+        quiet: no progress.
+
+    Raises:
+        DataError: the regions come from another backbone than those the model was trained on, or
+            as `read_captions` and `load_visualbert`.
+    """
+
+    kind = "visualbert"
+
+    def __init__(
+        self,
+        text: Encoder | None,
+        inputs: Sequence[str],
+        valid: Sequence[str],
+        regions: str,
+        *,
+        weights: Mapping[str, float],
+        ref: str | None,
+        shape: str | None,
+        region_start: str,
+        text_only: bool,
+        late_fusion: bool,
+        dtype: str,
+        gradient_checkpointing: bool,
+        offline: bool,
+        quiet: bool,
+    ) -> None:
+        self._weights = dict(weights)
+        self._shape = shape
+        self._seen = {
+            "region_start": region_start,
+            "text_only": text_only,
+            "late_fusion": late_fusion,
+        }
+        self._quiet = quiet
+        self._regions = open_regions(regions)
+        self._backbone = backbone_of(self._regions)
+        if text is None and Path(str(ref), "run.json").is_file() and not text_only:
+            known = read_run(str(ref), self.kind)
+            if "backbone" in known:
+                what = "region features of the backbone"
+                check_same(what, self._backbone, known["backbone"], regions)
+        config = VisualBertConfig(self._regions.width, late_fusion)
+        products = pick_dtype(dtype)
+        if text is None:
+            self._model, text = load_visualbert(str(ref), config, dtype=products, offline=offline)
+        else:
+            self._model = make_visualbert(text, config, products)
+        self._text = text
+        self._model.checkpointing = gradient_checkpointing
+        shown = None if text_only else self._regions
+        pairs = "sip" in weights
+        self._captions = read_captions(inputs, text.tokenizer, shown, pairs)
+        self._held = read_captions(valid, text.tokenizer, shown, pairs) if valid else None
+
+    def config(self) -> dict[str, Any]:
+        """Return what decides the weights, beside the flags that every system has."""
+        return {
+            "start": self._shape or fingerprint(self._model),
+            "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
+            "weights": self._weights,
+            "regions": self._regions.manifest["files"],
+            **self._seen,
+            "inputs": [_digest(self._captions)],
+            "valid": [_digest(self._held)] if self._held else [],
+        }
+
+    def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
+        """Return the model with its batches."""
+        model = self._model.to(device)
+        captions = self._captions
+        held = self._held
+        regions = None if config["text_only"] else self._regions
+        recipe = recipe_for(
+            self._text,
+            pairs="sip" in config["weights"],
+            longest=config["block"],
+            seed=config["seed"],
+            rate=config["mask_rate"],
+        )
+        plan = plan_for(len(captions), config)
+
+        def judge(batch_size: int) -> dict[str, float]:
+            assert held is not None
+            return evaluate(model, held, regions, recipe, batch_size, device)
+
+        def finish() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
+            facts = {
+                "visualbert": dataclasses.asdict(model.config),
+                "backbone": self._backbone,
+                "captions": len(captions),
+                "images": len(captions.images),
+            }
+            final = as_encoder(to_transformers(model), self._text.tokenizer, self._text.ref)
+            return facts, final, {}
+
+        def start() -> None:
+            from vgtools.systems import visualbert_start  # it imports this module
+
+            steps = visualbert_start.align(model, captions, self._regions, config["seed"])
+            what = "pretrain: start of the regions"
+            with Progress(what, "steps", visualbert_start.STEPS, quiet=self._quiet) as bar:
+                for _ in steps:
+                    bar.advance(1)
+
+        return Job(
+            model,
+            make_batches(captions, regions, model.config.regions_width, recipe, plan, device),
+            plan,
+            halve,
+            judge if held else None,
+            finish,
+            start if config["region_start"] == "words" else None,
+        )
+
+    def close(self) -> None:
+        """Nothing is left over."""
+
+
+def _digest(captions: Captions) -> str:
+    """Return the sha256 of captions as the model reads them."""
+    digest = hashlib.sha256("\0".join(captions.images).encode())
+    for part in (captions.image, captions.ids, captions.starts):
+        digest.update(part.tobytes())
+    return digest.hexdigest()

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vgtools import parallel
 from vgtools.io import DataError
 from vgtools.regions import Regions
 from vgtools.systems.visualbert import VisualBert
 from vgtools.systems.visualbert_data import Captions, look
+from vgtools.training import processes
 
 Array = np.ndarray[Any, Any]
 
@@ -137,7 +137,7 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
         model.project.weight.copy_(matrix)
         model.project.bias.copy_(centre - matrix @ mean)
         model.position.weight[0] = model.lm.bert.embeddings.position_embeddings.weight[1:].mean(0)
-    parallel.average([model.project.weight.data, model.project.bias.data])  # processes round in their own ways
+    processes.average([model.project.weight.data, model.project.bias.data])  # processes round in their own ways
 
 
 def _orders(rng: np.random.Generator, images: Array) -> Iterator[Array]:

@@ -26,11 +26,12 @@ from vgtools.checkpoint import (
     Encoder,
     check_same,
     fingerprint,
+    pick_dtype,
     read_config,
     read_run,
     save_pretrained,
 )
-from vgtools.finetuning import LOSS, Split, outputs_of
+from vgtools.finetuning import LOSS, Learner, Split, outputs_of
 from vgtools.io import DataError, atomic_write
 from vgtools.nn import special_id
 from vgtools.regions import Regions, RegionSet, backbone_of, iou, open_regions
@@ -359,14 +360,22 @@ def collate(
     units: Array,
     pad: int,
     device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
 ) -> Batch:
     """Build a batch, padded to its own longest sequence and its own most regions.
+
+    `part` and `parts` are those of `vgtools.finetuning.collate`.
 
     Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a
         single picture has segment 1, as in pretraining.
     """
-    text = finetuning.collate(inputs.text, units, pad, True, device)
+    text = finetuning.collate(inputs.text, units, pad, True, device, part, parts)
     assert text.segments is not None
+    whole = text.whole
+    if isinstance(inputs.text, Captions):
+        whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
+    units = units[part::parts]
     shown = [[sight.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
     if inputs.seen is not None:
         kept = [inputs.seen[unit] for unit in units.tolist()]
@@ -392,11 +401,9 @@ def collate(
             scores[row, list(target)] = list(target.values())
         labels = tensor(scores)
     places = alignment = None
-    whole = float(text.whole)
     if isinstance(inputs.text, Captions) and inputs.golds is not None:
         own_places = [inputs.text.places[unit] for unit in units.tolist()]
         counts = [len(each) for each in own_places]
-        whole = float(sum(counts))
         tokens = np.full((len(units), max(counts)), -1, np.int64)
         shares = np.zeros((len(units), max(counts), most), np.float32)
         for row, unit in enumerate(units.tolist()):
@@ -648,30 +655,40 @@ def _rank(part: Split, text: Captions, sight: Sight, units: Array, outputs: Arra
 # -------------------------------------------------------------------------------------------- runs
 
 
-class FineTuning(finetuning.FineTuning):
-    """One task with pictures, one encoder, several seeds.
+def learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    sight: Sight,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task with pictures: a VisualBERT.
 
     Args:
-        *args: as `vgtools.finetuning.FineTuning`.
+        task: to learn.
+        ref: of the encoder.
+        settings: of the fine-tuning.
+        device: where it learns.
         sight: what is seen.
+        offline: never connect.
     """
 
-    def __init__(self, *args: Any, sight: Sight) -> None:
-        super().__init__(*args)
-        self.sight = sight
+    def new(seed: int) -> tuple[VisualTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, sight=sight)
 
-    def batch(self, tuner: Any, inputs: VisualInputs, units: Array) -> Batch:
-        """Return a batch of units."""
-        return collate(inputs, self.sight, units, tuner.pad, self.device)
+    def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
+        return read_split(task, name, path, tuner, encoder, settings, sight)
 
-    def ask(self, tuner: Any, split: str) -> list[dict[str, Any]]:
-        """Return the predictions of a split."""
-        size = 4 * self.run.config["batch_size"]
-        return predict_rows(tuner, self.splits[split], self.sight, size, self.device)
+    def batch(tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int) -> Batch:
+        return collate(inputs, sight, units, tuner.pad, device, part, parts)
 
-    def write_model(self, tuner: Any, encoder: Encoder, folder: Path) -> None:
-        """Write a network that learnt the task, as transformers opens it."""
-        save(tuner, encoder, folder)
+    def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
+        return predict_rows(tuner, split, sight, 4 * settings["batch_size"], device)
+
+    return Learner(new, read, batch, ask, save)
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:

@@ -23,8 +23,9 @@ from vgtools.blocks import Corpus, Packed, check_range, mask_tokens
 from vgtools.checkpoint import Encoder
 from vgtools.io import DataError, Exit
 from vgtools.nn import Masking, linear_cross_entropy, mlm_hidden
-from vgtools.steps import Plan, mean_losses, step_batches
-from vgtools.train import Batches, halves
+from vgtools.training.loop import Batches, halves
+from vgtools.training.session import mean_losses
+from vgtools.training.steps import Plan, step_batches
 
 Array = np.ndarray[Any, Any]
 

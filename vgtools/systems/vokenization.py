@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from vgtools.checkpoint import Run, as_config, open_run
 from vgtools.nn import TILE, PackedEncoder
 from vgtools.text import Tokens, content_mask, stem_key, tokenize, word_spans
-from vgtools.train import Batches
+from vgtools.training.loop import Batches
 
 Array = np.ndarray[Any, Any]
 
@@ -33,7 +33,8 @@ Array = np.ndarray[Any, Any]
 class MatcherConfig:
     """What a matcher is and what it learns from; stands in `run.json`.
 
-    The defaults are the recipe that measured best (examples/vokenization/NOTES.md); `PAPER` changes them into the paper's.
+    The defaults are the recipe that measured best (examples/vokenization/NOTES.md); `--preset paper`
+    is the paper's.
 
     Attributes:
         text_width: `layers` times the width of the text encoder.
@@ -64,41 +65,6 @@ class MatcherConfig:
     margin: float = 0.5
     share: float = 0.7
     stop_share: float = 0.3
-
-
-# What section 3.2, appendix A.1 and the published code say, as changes to the defaults above and to those of training.
-PAPER: dict[str, Any] = {
-    "hidden": 256,
-    "dim": 64,
-    "dropout": 0.3,
-    "sentence": False,
-    "root": False,
-    "loss": "hinge",
-    "margin": 0.5,
-    "stop_share": 1.0,
-    "epochs": 20,
-    "batch_size": 256,
-    "lr": 1e-3,
-    "schedule": "constant",
-    "warmup": 0.0,
-}
-DEFAULT: dict[str, Any] = {
-    "hidden": 512,
-    "dim": 256,
-    "dropout": 0.3,
-    "sentence": True,
-    "root": True,
-    "loss": "info_nce",
-    "margin": 0.5,
-    "share": 0.7,
-    "stop_share": 0.3,
-    "epochs": 6,
-    "batch_size": 384,
-    "lr": 1.5e-3,
-    "schedule": "cosine",
-    "warmup": 0.1,
-}
-PRESETS = {"default": DEFAULT, "paper": PAPER}
 
 
 class TokenImageMatcher(nn.Module):
@@ -452,11 +418,6 @@ def make_batches(
     return batches
 
 
-def steps_per_epoch(captions: Captions, batch_size: int) -> int:
-    """Return the number of batches of `make_batches`."""
-    return -(-len(captions.images) // batch_size)
-
-
 def collate(
     captions: Captions,
     states: HiddenStates,
@@ -648,11 +609,6 @@ def holds_stem(holds: Holds, images: Array, keys: Array) -> Array:
     owner = np.repeat(np.arange(len(holds.first) - 1), np.diff(holds.first))
     inside = images < len(holds.first) - 1
     return np.isin(np.where(inside, images * base + keys, -1), owner * base + holds.keys)
-
-
-def preset(name: str, **changes: Any) -> dict[str, Any]:
-    """Return a preset's settings, with those that are not None changed."""
-    return PRESETS[name] | {key: value for key, value in changes.items() if value is not None}
 
 
 def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -195,46 +194,3 @@ def encode_texts(
     if all(label is not None for label in given):
         labels = np.array(given, np.float32 if isinstance(given[0], float) else np.int64)
     return Inputs(*builder.arrays(), each, np.arange(len(examples)), labels, cut=cut)
-
-
-# ------------------------------------------------------------------------------------------ epochs
-
-
-def plan_epoch(lengths: Array, batch_size: int, seed: int, epoch: int, window: int) -> list[Array]:
-    """Return the batches of an epoch, in which neighbours in length share a batch.
-
-    A pure function of seed and epoch: all units are shuffled; those of `window` batches are sorted
-    by length and cut; then the batches are shuffled. A batch pads to its own longest unit, so that
-    little is padding. Batches differ by at most one unit in size.
-
-    Args:
-        lengths: (U,) tokens of each unit.
-        batch_size: most units per batch.
-        seed: of the order.
-        epoch: of the order.
-        window: batches that are sorted together; 1 leaves the order to chance.
-    """
-    rng = np.random.default_rng([_ORDER, seed, epoch])
-    order = rng.permutation(len(lengths))
-    count = -(-len(lengths) // batch_size)
-    edges = np.cumsum([0, *map(len, np.array_split(order, count))])
-    for start in range(0, count, window):
-        part = order[edges[start] : edges[min(start + window, count)]]
-        part[:] = part[np.argsort(lengths[part], kind="stable")]
-    batches = [order[a:b] for a, b in pairwise(edges)]
-    return [batches[i] for i in rng.permutation(count)]
-
-
-class Schedule(NamedTuple):
-    """How many steps there are."""
-
-    per_epoch: int
-    steps: int
-    epochs: int
-
-
-def schedule(units: int, batch_size: int, epochs: int, steps: int | None) -> Schedule:
-    """Return the steps of a training; `steps` overrules `epochs`."""
-    per_epoch = -(-units // batch_size)
-    total = steps if steps is not None else epochs * per_epoch
-    return Schedule(per_epoch, total, -(-total // per_epoch))

@@ -1,25 +1,29 @@
-"""Several processes that train one model: torchrun or accelerate starts them, torch.distributed joins them.
+"""Several processes train one model: torchrun or accelerate starts, torch.distributed joins them.
 
-Every process runs the same command on its own part of each step. Without a launcher there is one process, and nothing here
-does anything. Only the first process writes and prints.
+Every process runs the same command on its own part of each step. Without a launcher there is one
+process, and nothing here does anything. Only the first process writes and prints.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vgtools.io import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Value = TypeVar("Value")
 
 _PATIENCE = timedelta(hours=6)  # the others wait while the first process evaluates or packs
 
 
 def world() -> int:
-    """Return the number of processes, as the launcher says it."""
+    """Return the number of processes that the launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -29,7 +33,7 @@ def rank() -> int:
 
 
 def device_name(name: str) -> str:
-    """Return this process's own device: the GPU of its number on this machine where there are GPUs."""
+    """Return this process's own device: the GPU of its number on this machine if there are GPUs."""
     import torch
 
     if world() > 1 and name in ("auto", "cuda") and torch.cuda.is_available():
@@ -53,7 +57,7 @@ def joined(on_gpu: bool = False) -> Iterator[None]:
 
 
 def active() -> bool:
-    """Say whether processes are joined now."""
+    """Return whether processes are joined now."""
     if world() == 1:
         return False
     from torch import distributed
@@ -63,19 +67,47 @@ def active() -> bool:
 
 @contextmanager
 def in_turn() -> Iterator[None]:
-    """Let one process after the other run a block, the first one first: it makes what the others find."""
+    """Let one process after the other run a block; the first one makes what the others find."""
     if not active():
         yield
         return
     from torch import distributed
 
+    problem: Exception | None = None
     for turn in range(world()):
         if turn == rank():
-            yield
+            try:
+                yield
+            except Exception as error:  # only after the turns of the others, who would wait for us
+                problem = error
         distributed.barrier()
+    if problem is not None:
+        raise problem
 
 
-def average(tensors: Iterable[Tensor], together: int = 1 << 24) -> None:
+def on_first(work: Callable[[], Value]) -> Value:
+    """Return in every process what the first one computes; a `DataError` is raised in all of them.
+
+    Args:
+        work: run by the first process alone; its result must pickle.
+    """
+    if not active():
+        return work()
+    from torch import distributed
+
+    answer: list[Any] = [None]
+    if rank() == 0:
+        try:
+            answer[0] = work()
+        except DataError as error:  # else the others would wait for hours
+            answer[0] = error
+    distributed.broadcast_object_list(answer)
+    if isinstance(answer[0], DataError):
+        raise answer[0]
+    return answer[0]  # type: ignore[no-any-return]
+
+
+def average(tensors: Iterable[Tensor], bucket_size: int = 1 << 24) -> None:
     """Replace tensors by their mean over the processes, in place, many in one message."""
     if not active():
         return
@@ -89,13 +121,15 @@ def average(tensors: Iterable[Tensor], together: int = 1 << 24) -> None:
         for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    bucket, size = list[torch.Tensor](), 0
+    bucket = list[torch.Tensor]()
+    size = 0
     for tensor in tensors:
         bucket.append(tensor)
         size += tensor.numel()
-        if size >= together:
+        if size >= bucket_size:
             send(bucket)
-            bucket, size = [], 0
+            bucket = []
+            size = 0
     if bucket:
         send(bucket)
 
@@ -107,10 +141,10 @@ def gather(tensor: Tensor) -> list[Tensor]:
     import torch
     from torch import distributed
 
-    where = torch.device("cuda") if distributed.get_backend() == "nccl" else tensor.device
-    found = [torch.empty_like(tensor, device=where) for _ in range(world())]
-    distributed.all_gather(found, tensor.to(where))
-    return [t.cpu() for t in found]
+    device = torch.device("cuda") if distributed.get_backend() == "nccl" else tensor.device
+    tensors = [torch.empty_like(tensor, device=device) for _ in range(world())]
+    distributed.all_gather(tensors, tensor.to(device))
+    return [t.cpu() for t in tensors]
 
 
 def anywhere(*flags: bool) -> tuple[bool, ...]:

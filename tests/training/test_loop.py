@@ -1,4 +1,4 @@
-"""The loop: steps worked out by hand, resume to the bit, what stops it; the run directory."""
+"""The loop: steps worked out by hand, resume to the bit, what stops it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vgtools.checkpoint import fingerprint, open_run
+from vgtools.checkpoint import fingerprint
 from vgtools.io import DataError, Exit
-from vgtools.train import TrainConfig, TrainingRun, TrainState, halves, learning_rate, train
+from vgtools.training.loop import TrainConfig, TrainState, halves, learning_rate, train
 
 
 class Line(nn.Module):
@@ -248,61 +248,6 @@ def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         state.save(path)
     with pytest.raises(DataError, match="weights of another model"):
         list(train(Noisy(), noise, config(), weights={"mse": 1.0}, state=TrainState.load(path)))
-
-
-# -------------------------------------------------------------------------------------------------------- run directories
-
-
-def fit(path: Path, scores: list[float], settings: dict[str, Any], **options: Any) -> TrainingRun:
-    run = TrainingRun(path, "toy", settings, **options)
-    model = Line()
-    plan = config(epochs=len(scores), lr=0.25)
-    if not run.complete:
-        for record in train(model, numbers(1.0), plan, weights={"up": 1.0, "square": 0.0}, state=run.state):
-            if record["end"]:
-                run.end_epoch(model, {"epoch": record["epoch"]}, scores[record["epoch"] - 1])
-        run.finish({"toy": 1})
-    return run
-
-
-def test_the_best_epoch_is_kept_and_of_equals_the_later(tmp_path: Path) -> None:
-    run = fit(tmp_path / "run", [1.0, 3.0, 3.0, 2.0], {"a": 1})
-    assert [r["best"] for r in run.records] == [True, True, True, False]
-    opened = open_run(tmp_path / "run", "toy")
-    assert opened.weights["w"].item() == pytest.approx(0.25)  # three steps of 0.25 from 1
-    assert opened.info["best"] == {"epoch": 3, "best": True}
-    assert opened.info["config"] == {"a": 1}
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["metrics.jsonl", "run.json", "toy.safetensors"]
-
-
-def test_a_finished_run_is_not_done_again_and_another_configuration_is_refused(tmp_path: Path) -> None:
-    first = fit(tmp_path / "run", [1.0, 2.0], {"a": 1, "b": [2]})
-    again = fit(tmp_path / "run", [1.0, 2.0], {"a": 1, "b": [2]})
-    assert again.complete
-    assert again.records == first.records
-    with pytest.raises(DataError, match=r"b was \[2\], is now \[3\].*--restart") as error:
-        TrainingRun(tmp_path / "run", "toy", {"a": 1, "b": [3]})
-    assert error.value.code == Exit.CONFIG
-    assert not TrainingRun(tmp_path / "run", "toy", {"a": 1, "b": [3]}, restart=True).complete
-
-
-def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    run = TrainingRun(tmp_path / "run", "toy", {"a": 1})
-    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
-        run.save()
-    assert TrainingRun(tmp_path / "run", "toy", {"a": 1}).state.epoch == 1
-    with pytest.raises(DataError, match="a was 1, is now 2"):
-        TrainingRun(tmp_path / "run", "toy", {"a": 2})
-
-
-def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letters.txt").write_text("dear")
-    with pytest.raises(DataError, match="no run of vg") as error:
-        TrainingRun(tmp_path, "toy", {}, restart=True)
-    assert error.value.code == Exit.CANNOT_CREATE
-    fit(tmp_path / "run", [1.0], {})
-    with pytest.raises(DataError, match="another kind than matcher"):
-        TrainingRun(tmp_path / "run", "matcher", {}, restart=True)
 
 
 @pytest.mark.parametrize("lr", [float("inf"), float("nan")])

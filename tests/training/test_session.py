@@ -1,0 +1,223 @@
+"""Everything around the loop: the run folder, checkpoints, signals, records."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vgtools.checkpoint import open_run
+from vgtools.io import DataError, Exit, Lock
+from vgtools.training.loop import TrainConfig, train
+from vgtools.training.session import Session, TrainingRun, mean_record
+
+
+class Line(nn.Module):
+    """y = w x with two losses; `w` starts at 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([[1.0]]))
+
+    def forward(self, batch: float) -> dict[str, Tensor]:
+        return {"up": self.w.sum() * batch, "square": (self.w**2).sum()}
+
+
+def numbers(*values: float) -> Callable[[int, int], Iterator[float]]:
+    return lambda epoch, first: iter(values[first:])
+
+
+def config(**changes: Any) -> TrainConfig:
+    return TrainConfig(
+        **({"epochs": 1, "steps": 10, "lr": 0.5, "clip": 0.0, "log_every": 1} | changes)
+    )
+
+
+BOTH = {"up": 1.0, "square": 0.5}
+
+
+# ---------------------------------------------------------------------------------------- sessions
+
+
+def session(folder: Path, **options: Any) -> Session:
+    folder.mkdir(exist_ok=True)
+    return Session("toy", folder, torch.device("cpu"), **options)
+
+
+def test_records_go_to_stdout_progress_and_lock_go_away(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with session(tmp_path / "run", quiet=True) as own:
+        assert own.first
+        run = own.open("toy", {"a": 1})
+        with pytest.raises(DataError, match="is being written by") as error:
+            Lock(tmp_path / "run")
+        assert error.value.code == Exit.STOPPED
+        for record in own.fit(Line(), numbers(1.0, 1.0), config(), weights=BOTH):
+            own.print({"step": record["step"], "end": record["end"]})
+        own.finish(lambda: ({"toy": 1}, None, {"w": torch.zeros(1)}))
+    assert run.complete
+    out, err = capfd.readouterr()
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"step": 1, "end": False},
+        {"step": 2, "end": False},
+        {"step": 2, "end": True},
+    ]
+    assert err == ""
+    assert not (tmp_path / "run.lock").exists()
+    assert open_run(tmp_path / "run", "toy").info["toy"] == 1
+
+
+def test_the_clock_counts_steps_from_the_last_checkpoint_whoever_wrote_it(tmp_path: Path) -> None:
+    saved = []
+    with session(tmp_path / "run", quiet=True, save_steps=3) as own:
+        run = own.open("toy", {})
+        for record in own.fit(Line(), numbers(*[1.0] * 8), config(), weights=BOTH):
+            saved.append(run.saved_step)
+            if record["step"] == 4:
+                run.save()
+    # Seen before each record's own checkpoint: after step 3 by the clock, after 4 by hand, after 7.
+    assert saved == [0, 0, 0, 3, 4, 4, 4, 7, 7]
+
+
+def test_seconds_are_a_clock_too(tmp_path: Path) -> None:
+    with session(tmp_path / "run", quiet=True, save_seconds=-1) as own:
+        run = own.open("toy", {})
+        steps = [
+            (record["step"], run.saved_step)
+            for record in own.fit(Line(), numbers(1.0, 1.0), config(), weights=BOTH)
+        ]
+    assert steps == [(1, 0), (2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_stops_after_a_checkpoint(tmp_path: Path, number: int, code: int) -> None:
+    with (
+        pytest.raises(DataError, match="run the same command again") as error,
+        session(tmp_path / "run", quiet=True) as own,
+    ):
+        run = own.open("toy", {})
+        for record in own.fit(Line(), numbers(1.0, 1.0, 1.0), config(), weights=BOTH):
+            run.note({"step": record["step"]})
+            if record["step"] == 2:
+                signal.raise_signal(number)
+    assert error.value.code == code
+    assert not (tmp_path / "run.lock").exists()
+    again = TrainingRun(tmp_path / "run", "toy", {})
+    assert (again.state.step, again.records) == (2, [{"step": 1}, {"step": 2}])
+
+
+def test_a_lack_of_memory_is_reported_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Rows(Line):
+        def forward(self, batch: Any) -> dict[str, Tensor]:
+            if len(batch[0]) > 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return {"up": self.w.sum() * batch[0].sum()}
+
+    def halve(batch: Any) -> Any:
+        (rows,) = batch
+        middle = len(rows) // 2
+        return ((rows[:middle],), (rows[middle:],)) if middle else (batch,)
+
+    batches = [(torch.ones(8),), (torch.ones(8),)]
+    with session(tmp_path / "run", quiet=True) as own:
+        run = own.open("toy", {})
+        weights = {"up": 1.0}
+        for _ in own.fit(Rows(), lambda *_: batches, config(), weights=weights, halve=halve):
+            pass
+        assert run.oom_splits == 4
+    said = capfd.readouterr().err
+    assert said == "vg toy: step 1: out of memory: batches are now split into 4\n"
+
+
+def test_a_restart_discards_the_folders_of_parts(tmp_path: Path) -> None:
+    with session(tmp_path / "run") as own:
+        own.open("toy", {"a": 1}, parts="seed-[0-9]*")
+        own.finish(lambda: ({}, None, {"w": torch.zeros(1)}))
+    (tmp_path / "run" / "seed-7").mkdir()
+    with session(tmp_path / "run") as own:
+        assert not own.open("toy", {"a": 2}, restart=True, parts="seed-[0-9]*").complete
+    assert not (tmp_path / "run" / "seed-7").exists()
+
+
+# ------------------------------------------------------------------------------------- run folders
+
+
+def fit(path: Path, scores: list[float], settings: dict[str, Any], **options: Any) -> TrainingRun:
+    run = TrainingRun(path, "toy", settings, **options)
+    model = Line()
+    plan = config(epochs=len(scores), lr=0.25)
+    if not run.complete:
+        for record in train(
+            model, numbers(1.0), plan, weights={"up": 1.0, "square": 0.0}, state=run.state
+        ):
+            if record["end"]:
+                run.end_epoch(model, {"epoch": record["epoch"]}, scores[record["epoch"] - 1])
+        run.finish({"toy": 1})
+    return run
+
+
+def test_the_best_epoch_is_kept_and_of_equals_the_later(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run", [1.0, 3.0, 3.0, 2.0], {"a": 1})
+    assert [r["best"] for r in run.records] == [True, True, True, False]
+    opened = open_run(tmp_path / "run", "toy")
+    assert opened.weights["w"].item() == pytest.approx(0.25)  # three steps of 0.25 from 1
+    assert opened.info["best"] == {"epoch": 3, "best": True}
+    assert opened.info["config"] == {"a": 1}
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "metrics.jsonl",
+        "run.json",
+        "toy.safetensors",
+    ]
+
+
+def test_a_finished_run_is_not_done_again_and_another_configuration_is_refused(
+    tmp_path: Path,
+) -> None:
+    first = fit(tmp_path / "run", [1.0, 2.0], {"a": 1, "b": [2]})
+    again = fit(tmp_path / "run", [1.0, 2.0], {"a": 1, "b": [2]})
+    assert again.complete
+    assert again.records == first.records
+    with pytest.raises(DataError, match=r"b was \[2\], is now \[3\].*--restart") as error:
+        TrainingRun(tmp_path / "run", "toy", {"a": 1, "b": [3]})
+    assert error.value.code == Exit.CONFIG
+    assert not TrainingRun(tmp_path / "run", "toy", {"a": 1, "b": [3]}, restart=True).complete
+
+
+def test_an_unfinished_run_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path / "run", "toy", {"a": 1})
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        run.save()
+    assert TrainingRun(tmp_path / "run", "toy", {"a": 1}).state.epoch == 1
+    with pytest.raises(DataError, match="a was 1, is now 2"):
+        TrainingRun(tmp_path / "run", "toy", {"a": 2})
+
+
+def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(DataError, match="neither empty nor a run of vg") as error:
+        TrainingRun(tmp_path, "toy", {}, restart=True)
+    assert error.value.code == Exit.CANNOT_CREATE
+    fit(tmp_path / "run", [1.0], {})
+    with pytest.raises(DataError, match="another kind than matcher"):
+        TrainingRun(tmp_path / "run", "matcher", {}, restart=True)
+
+
+# ----------------------------------------------------------------------------------------- records
+
+
+def test_records_are_means_over_the_steps_since_the_last_and_live_in_the_notes() -> None:
+    notes: dict[str, Any] = {}
+    step = {"epoch": 1, "step": 1, "lr": 0.1, "gradient": 2.0, "loss": 3.0, "mlm": 1.0}
+    assert mean_record(notes, step, False) is None
+    found = mean_record(notes, step | {"step": 2, "loss": 5.0, "mlm": 2.0}, True)
+    assert found == {"epoch": 1, "step": 2, "lr": 0.1, "gradient": 2.0, "loss": 4.0, "mlm": 1.5}
+    assert notes == {}

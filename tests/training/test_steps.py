@@ -1,0 +1,106 @@
+"""Plans, the order of an epoch, batches built ahead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgtools.io import DataError
+from vgtools.training.steps import (
+    Plan,
+    plan,
+    plan_for,
+    prefetch,
+    step_batches,
+    steps_by_length,
+    train_config,
+)
+
+
+def test_a_plan_leaves_nothing_out_and_has_no_small_step() -> None:
+    assert plan(10, 4, 2, epochs=3) == Plan(per_epoch=3, accumulate=2, steps=9, epochs=3)
+    assert plan(10, 4, 4, steps=4) == Plan(per_epoch=3, accumulate=1, steps=4, epochs=2)
+    assert plan(10, 4, 1, epochs=1, processes=2).accumulate == 1
+    with pytest.raises(DataError, match="a step has 1 items for 2 processes"):
+        plan(3, 2, 2, epochs=1, processes=2)
+
+
+def test_every_item_is_in_one_step_of_an_epoch_and_a_resumed_epoch_goes_on() -> None:
+    def build(numbers: Any, epoch: int, parts: int) -> list[Any]:
+        assert (np.diff(numbers) > 0).all()
+        return [(epoch, part.tolist()) for part in np.array_split(numbers, parts)]
+
+    schedule = plan(10, 4, 2, steps=5)
+    batches = step_batches(10, 7, schedule, build)
+    first = list(batches(0, 0))
+    assert len(first) == 3 * 2
+    assert sorted(n for _, part in first for n in part) == list(range(10))
+    assert list(batches(0, 3)) == first[3:]
+    second = list(batches(1, 0))
+    assert len(second) == 2 * 2, "steps end in the middle of an epoch"
+    assert [part for _, part in second] != [part for _, part in first[:4]]
+
+
+def test_a_warm_up_below_one_is_a_share_of_the_steps() -> None:
+    settings = {"lr": 0.1, "schedule": "linear", "weight_decay": 0.0, "clip": 1.0, "seed": 3}
+    schedule = plan(10, 4, 4, steps=50)
+    assert train_config(settings | {"warmup": 0.1}, schedule).warmup == 5
+    found = train_config(settings | {"warmup": 8}, schedule, eps=1e-6)
+    assert (found.warmup, found.steps, found.epochs, found.eps) == (8, 50, 17, 1e-6)
+
+
+def test_prefetching_keeps_order_and_passes_errors_on() -> None:
+    def source() -> Any:
+        yield from range(5)
+        raise ValueError("broken")
+
+    found = []
+    with pytest.raises(ValueError, match="broken"):
+        for item in prefetch(source()):
+            found.append(item)
+    assert found == list(range(5))
+
+
+@given(st.integers(1, 200), st.integers(1, 17), st.integers(1, 9), st.integers(0, 3))
+def test_an_epoch_holds_every_unit_once(count: int, size: int, window: int, epoch: int) -> None:
+    lengths = np.random.default_rng(count).integers(1, 99, count)
+    steps = steps_by_length(lengths, size, 7, epoch, window)
+    assert sorted(np.concatenate(steps).tolist()) == list(range(count))
+    assert len(steps) == -(-count // size) == plan(count, size, size, 1).per_epoch
+    sizes = {len(batch) for batch in steps}
+    assert max(sizes) <= size
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    lengths = np.random.default_rng(0).integers(1, 99, 100)
+
+    def order(seed: int, epoch: int) -> list[int]:
+        return np.concatenate(steps_by_length(lengths, 8, seed, epoch, 4)).tolist()  # type: ignore[no-any-return]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+def test_neighbours_in_length_share_a_batch() -> None:
+    lengths = np.random.default_rng(0).integers(1, 99, 1000)
+
+    def padded(window: int) -> int:
+        return sum(len(b) * int(lengths[b].max()) for b in steps_by_length(lengths, 10, 0, 0, window))
+
+    assert padded(100) == sum(
+        10 * int(part.max()) for part in np.sort(lengths).reshape(100, 10)
+    )  # all sorted: the best there is
+    assert lengths.sum() < padded(50) < 1.1 * lengths.sum() < 1.5 * lengths.sum() < padded(1)
+
+
+def test_steps_overrule_epochs() -> None:
+    assert plan(100, 32, 32, 3, None) == (4, 1, 12, 3)
+    assert plan(100, 32, 32, 3, 6) == (4, 1, 6, 2)
+    config = {"batch_size": 32, "epochs": 3, "steps": 6}
+    assert plan_for(100, config) == plan_for(100, config | {"micro_batch": 32}) == (4, 1, 6, 2)

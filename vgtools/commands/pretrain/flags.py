@@ -1,0 +1,164 @@
+"""Flags that every way to pretrain has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from vgtools.commands.options import Checkpoints, Flag, Optimizer, choice
+
+if TYPE_CHECKING:
+    from vgtools.checkpoint import Encoder
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
+
+Valid = Annotated[
+    list[str] | None,
+    Flag("--valid", metavar="FILE", help="Evaluate on this file, masks fixed; repeatable."),
+]
+GradientCheckpointing = Annotated[
+    bool, Flag("--gradient-checkpointing", help="Less memory, more time.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The model that training starts from."""
+
+    shape: Annotated[
+        str | None,
+        Flag(
+            metavar="NAME|FILE",
+            help="From scratch: bert-base, bert-small, roberta-base, roberta-small, or a "
+            "config.json.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Flag(
+            "--tokenizer",
+            "-t",
+            metavar="NAME",
+            help="With --shape: hub name, directory or builtin:NAME.",
+        ),
+    ] = None
+    encoder: Annotated[
+        str | None,
+        Flag(
+            "--encoder",
+            "-e",
+            metavar="NAME",
+            help="Continue training this model: hub name, directory, vg run.",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse flags that do not go together."""
+        if (self.shape is None) == (self.encoder is None):
+            raise typer.BadParameter(
+                "exactly one of --shape (from scratch) and --encoder (continue training) is "
+                "required",
+                param_hint="--shape/--encoder",
+            )
+        if (self.shape is None) != (self.tokenizer is None):
+            raise typer.BadParameter(
+                "belongs to --shape; with --encoder it is the encoder's own",
+                param_hint="--tokenizer",
+            )
+
+    def open(self, offline: bool) -> Encoder:
+        """Return the model to start from, with its tokenizer."""
+        from vgtools.checkpoint import as_encoder, load_masked_lm, load_tokenizer
+        from vgtools.io import read_json, require
+        from vgtools.nn import SHAPES, new_lm
+
+        if self.encoder is not None:
+            return load_masked_lm(self.encoder, offline=offline)
+        assert self.shape is not None
+        assert self.tokenizer is not None
+        values = SHAPES.get(self.shape)
+        if values is None:
+            if not Path(self.shape).is_file():
+                raise typer.BadParameter(
+                    f"{self.shape!r} is neither one of {', '.join(SHAPES)} nor a file",
+                    param_hint="--shape",
+                )
+            values = read_json(self.shape, "a transformers configuration")
+            require(values, {"model_type": str}, self.shape, 1)
+        tokenizer = load_tokenizer(self.tokenizer, offline=offline)
+        return as_encoder(new_lm(values, tokenizer), tokenizer, self.tokenizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """What of a text is masked."""
+
+    block: Annotated[
+        int, Flag(metavar="N", min=8, help="Tokens per block or text, special tokens included.")
+    ] = 128
+    mask_rate: Annotated[
+        float,
+        Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked."),
+    ] = 0.15
+
+
+def check_streams(inputs: Sequence[str], output: str) -> None:
+    """Refuse a pipe that cannot be read, or a run that is no folder."""
+    from vgtools.training import processes
+
+    if [*inputs, output].count("-") > 1 or output == "-":
+        raise typer.BadParameter(
+            "only one input can come from a pipe, and a run is a directory", param_hint="-"
+        )
+    if processes.world() > 1 and "-" in inputs:
+        raise typer.BadParameter(
+            "several processes cannot read one pipe; write a file first", param_hint="-"
+        )
+
+
+def settle(context: typer.Context, optimizer: AnyOptimizer) -> AnyOptimizer:
+    """Return the settings with --steps in place of the default --epochs, and a micro-batch."""
+    if optimizer.steps is not None:
+        given = context.get_parameter_source("epochs")
+        if given is not None and given.name == "COMMANDLINE":
+            raise typer.BadParameter("cannot be combined with --epochs", param_hint="--steps")
+        optimizer = dataclasses.replace(optimizer, epochs=None)
+    return dataclasses.replace(optimizer, micro_batch=optimizer.micro_batch or optimizer.batch_size)
+
+
+def config_of(
+    masking: Masking, optimizer: Optimizer, checkpoints: Checkpoints, seed: int
+) -> dict[str, Any]:
+    """Return what of the common flags decides the weights or the records, for `run.json`."""
+    return {
+        **dataclasses.asdict(masking),
+        **dataclasses.asdict(optimizer),
+        "log_every": checkpoints.log_every,
+        "eval_every": checkpoints.eval_every,
+        "seed": seed,
+    }
+
+
+def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[str, float]:
+    """Return the weight of each loss by name, without those of 0; empty if none is given."""
+    weights: dict[str, float] = {}
+    for item in given or ():
+        name, _, number = item.partition("=")
+        choice(name, names, "--weight")
+        try:
+            weights[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(
+                f"expected NAME=NUMBER, for example mlm=1.0, got {item!r}", param_hint="--weight"
+            ) from None
+    valid = all(0 <= value < float("inf") for value in weights.values())
+    if not valid or (weights and not any(weights.values())):
+        raise typer.BadParameter(
+            "weights are 0 or more, and at least one is positive", param_hint="--weight"
+        )
+    return {name: value for name, value in weights.items() if value}

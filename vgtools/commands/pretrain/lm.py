@@ -1,0 +1,193 @@
+"""`vg pretrain lm`: text and vokens become a language model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Checkpoints,
+    Flag,
+    Optimizer,
+    RunFolder,
+    Runtime,
+    Seed,
+    flags,
+    run_folder,
+)
+from vgtools.commands.pretrain.flags import (
+    GradientCheckpointing,
+    Masking,
+    Start,
+    Valid,
+    check_streams,
+    config_of,
+    parse_weights,
+    settle,
+)
+
+_LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VokenFlags:
+    """What is learned from vokens; an entry of `run.json` each."""
+
+    voken_tokens: Annotated[
+        Literal["all", "masked", "unmasked"], Flag(help="Tokens whose voken is learned.")
+    ] = "all"
+    label: Annotated[
+        Literal["all", "first"],
+        Flag(help="first: only the voken of each sentence's first token (table 5)."),
+    ] = "all"
+    control: Annotated[
+        Literal["random", "shuffle", "reverse", "tokens"] | None,
+        Flag(help="What replaces the vokens (table 6)."),
+    ] = None
+    vokens: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default="from the manifest, else the largest voken",
+            help="Images of the bank.",
+        ),
+    ] = None
+    shared_head: Annotated[
+        bool,
+        Flag(
+            "--shared-head",
+            help="Vokens share the hidden layer of the masked language model's head.",
+        ),
+    ] = False
+    pack: Annotated[
+        Literal["stream", "document"],
+        Flag(help="stream: blocks cross sentences; document: none crosses an empty row."),
+    ] = "stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LmOptimizer(Optimizer):
+    """How the language model learns.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 4.2; epochs and batch of the published code
+        for Wiki103.
+    Deviation: its warm-up of 10,000 steps would be all of a small corpus's training; here it is a
+        share. `--warmup 10000` is the published code's.
+    """
+
+    epochs: int | None = 40
+    batch_size: int = 256
+    lr: float = 2e-4
+    warmup: float = 0.05
+
+
+@flags
+def lm(
+    context: typer.Context,
+    *,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...", help="Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -."
+        ),
+    ],
+    target: RunFolder,
+    start: Start,
+    weight: Annotated[
+        list[str] | None,
+        Flag(
+            "--weight",
+            metavar="NAME=N",
+            show_default="mlm=1, with vokens voken_cls=1",
+            help="Weight of a loss: mlm, voken_cls, voken_reg, voken_ctr; repeatable, 0 is off.",
+        ),
+    ] = None,
+    vokens: VokenFlags,
+    feats: Annotated[
+        str | None,
+        Flag(metavar="X.npy", help="Features of the bank, for voken_reg and voken_ctr."),
+    ] = None,
+    valid: Valid = None,
+    masking: Masking,
+    optimizer: LmOptimizer,
+    gradient_checkpointing: GradientCheckpointing = False,
+    compiled: Annotated[bool, Flag("--compile", help="Compile the encoder first.")] = False,
+    checkpoints: Checkpoints,
+    cache: Annotated[
+        str | None,
+        Flag(
+            metavar="DIR",
+            show_default="RUN.packed, removed",
+            help="Keep packed inputs in DIR, for other runs.",
+        ),
+    ] = None,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Pretrain a masked language model on text, with vokens as further labels of its tokens.
+
+    Reads voken rows (of vg vokenize or vg revokenize, for the encoder's tokenizer) or plain text,
+    cut into blocks. Prints one record per --log-every steps: losses, and with --valid those on it
+    and the perplexity. Sentences follow one another in a block; an empty row ends a document.
+
+    The run directory holds encoder/ (a BertForMaskedLM or RobertaForMaskedLM with its tokenizer, as
+    transformers saves it), voken_lm.safetensors (the voken head), run.json and metrics.jsonl.
+
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
+    many processes share it.
+
+    Other systems are sub-commands: vg pretrain visualbert --help.
+
+    Examples:
+
+        vg pretrain vokens.jsonl --shape bert-small --tokenizer google-bert/bert-base-uncased -o run
+
+        vg pretrain wiki.txt --shape bert-small -t google-bert/bert-base-uncased --valid valid.txt -o run.mlm
+
+        vg pretrain vokens.npy --encoder run.mlm --weight voken_cls=1 --steps 1000 --dtype bfloat16 -o run.vokens
+
+        vg pretrain visualbert captions.jsonl --regions regions.npy --encoder google-bert/bert-base-uncased -o run
+
+        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --shape bert-base -t google-bert/bert-base-uncased -o run
+    """
+    start.check()
+    optimizer = settle(context, optimizer)
+    check_streams([*inputs, *(valid or ())], target.output)
+    weights = parse_weights(weight, _LOSSES)
+    import torch
+
+    from vgtools.systems.voken_lm_pretraining import Pretraining
+    from vgtools.training.session import Session, pretrain, process_device
+
+    device = process_device(runtime.device)
+    torch.manual_seed(seed)
+    encoder = start.open(runtime.offline)
+    folder = run_folder(target.output)
+    with Session(
+        "pretrain",
+        folder,
+        device,
+        quiet=runtime.quiet,
+        save_seconds=60 * checkpoints.checkpoint_minutes,
+        save_steps=checkpoints.checkpoint_steps,
+    ) as session:
+        system = Pretraining(
+            encoder,
+            inputs,
+            valid or [],
+            dataclasses.asdict(vokens),
+            weights=weights,
+            feats=feats,
+            shape=start.shape,
+            packed=cache or folder.with_name(f"{folder.name}.packed"),
+            keep_packed=cache is not None,
+            gradient_checkpointing=gradient_checkpointing,
+            compiled=compiled,
+            quiet=session.quiet,
+        )
+        config = config_of(masking, optimizer, checkpoints, seed)
+        pretrain(session, system, config, target.restart)

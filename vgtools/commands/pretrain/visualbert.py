@@ -1,0 +1,174 @@
+"""`vg pretrain visualbert`: captions and the regions of their images become a VisualBERT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Checkpoints,
+    Flag,
+    Optimizer,
+    RunFolder,
+    Runtime,
+    Seed,
+    flags,
+    run_folder,
+)
+from vgtools.commands.pretrain.flags import (
+    GradientCheckpointing,
+    Masking,
+    Start,
+    Valid,
+    check_streams,
+    config_of,
+    parse_weights,
+    settle,
+)
+
+_LOSSES = ("mlm", "sip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegionFlags:
+    """What the model sees of an image; an entry of `run.json` each."""
+
+    region_start: Annotated[
+        Literal["drawn", "words"],
+        Flag(
+            help="How regions begin: drawn at random (the paper), or near the words that they "
+            "show; takes minutes, for trainings that are short."
+        ),
+    ] = "drawn"
+    text_only: Annotated[
+        bool, Flag("--text-only", help="Show no region (table 7, w/o grounded).")
+    ] = False
+    late_fusion: Annotated[
+        bool,
+        Flag(
+            "--late-fusion", help="Regions join in one new last layer (table 7, w/o early fusion)."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisualBertOptimizer(Optimizer):
+    """How VisualBERT learns.
+
+    Source: Li et al. 2020, appendix B (warm-up of 10 %, texts capped at 128); the rest is that of
+        the published code for COCO.
+    """
+
+    epochs: int | None = 10
+    batch_size: int = 64
+    lr: float = 5e-5
+    warmup: float = 0.1
+
+
+@flags
+def visualbert(
+    context: typer.Context,
+    *,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CAPTIONS...", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
+        ),
+    ],
+    regions: Annotated[
+        str,
+        Flag(
+            metavar="X.npy",
+            help="Regions of the captions' images, of vg extract-image-feats --regions.",
+        ),
+    ],
+    target: RunFolder,
+    start: Start,
+    weight: Annotated[
+        list[str] | None,
+        Flag(
+            "--weight",
+            metavar="NAME=N",
+            show_default="mlm=1, sip=1",
+            help="Weight of a loss: mlm, sip; repeatable.",
+        ),
+    ] = None,
+    seen: RegionFlags,
+    valid: Valid = None,
+    masking: Masking,
+    optimizer: VisualBertOptimizer,
+    gradient_checkpointing: GradientCheckpointing = False,
+    checkpoints: Checkpoints,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Pretrain a VisualBERT on captions and the regions of their images.
+
+    It learns masked words with the regions in view, and whether a second caption belongs to the
+    image (sip). Prints one record per --log-every steps: losses, and with --valid those on it and
+    the perplexity. Task-specific pretraining is the same command with --encoder RUN.
+
+    The run directory holds encoder/ (a VisualBertForPreTraining with its tokenizer, as transformers
+    saves it), run.json and metrics.jsonl.
+
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
+    many processes share it.
+
+    Examples:
+
+        vg pretrain visualbert captions.jsonl --regions regions.npy --encoder google-bert/bert-base-uncased -o run
+
+        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --epochs 5 -o run.nlvr2
+    """
+    start.check()
+    optimizer = settle(context, optimizer)
+    check_streams([*inputs, *(valid or ())], target.output)
+    weights = parse_weights(weight, _LOSSES)
+    if weights and "mlm" not in weights:
+        raise typer.BadParameter(
+            "visualbert always learns mlm; its weight cannot be 0", param_hint="--weight"
+        )
+    if seen.region_start == "words" and seen.text_only:
+        raise typer.BadParameter("words: no region is shown", param_hint="--region-start")
+    import torch
+
+    from vgtools.systems.visualbert import is_visualbert
+    from vgtools.systems.visualbert_data import Pretraining
+    from vgtools.training.session import Session, pretrain, process_device
+
+    device = process_device(runtime.device)
+    torch.manual_seed(seed)
+    continued = start.encoder and is_visualbert(start.encoder, offline=runtime.offline)
+    if seen.region_start == "words" and continued:
+        raise typer.BadParameter(
+            "words: the VisualBERT of --encoder has learned its own", param_hint="--region-start"
+        )
+    text = None if continued else start.open(runtime.offline)
+    with Session(
+        "pretrain",
+        run_folder(target.output),
+        device,
+        quiet=runtime.quiet,
+        save_seconds=60 * checkpoints.checkpoint_minutes,
+        save_steps=checkpoints.checkpoint_steps,
+    ) as session:
+        system = Pretraining(
+            text,
+            inputs,
+            valid or [],
+            regions,
+            weights=weights or {"mlm": 1.0, "sip": 1.0},
+            ref=start.encoder,
+            shape=start.shape,
+            region_start=seen.region_start,
+            text_only=seen.text_only,
+            late_fusion=seen.late_fusion,
+            dtype=optimizer.dtype,
+            gradient_checkpointing=gradient_checkpointing,
+            offline=runtime.offline,
+            quiet=session.quiet,
+        )
+        config = config_of(masking, optimizer, checkpoints, seed)
+        pretrain(session, system, config, target.restart)

@@ -1,0 +1,11 @@
+"""`vg train-matcher`: captions and image features become a matcher; one sub-command per system."""
+
+from __future__ import annotations
+
+import typer
+
+from vgtools.commands.options import DefaultGroup
+from vgtools.commands.train_matcher.vokenization import vokenization
+
+train_matcher = typer.Typer(cls=DefaultGroup, rich_markup_mode=None)
+train_matcher.command("vokenization")(vokenization)

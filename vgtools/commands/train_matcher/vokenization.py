@@ -1,0 +1,259 @@
+"""`vg train-matcher vokenization`: captions and image features become a token-image matcher."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from vgtools.commands.options import Flag, RunFolder, Runtime, Seed, flags, note, run_folder
+from vgtools.errors import amount
+
+_SECONDS = 60.0  # between checkpoints inside an epoch
+_WARMUP = 0.1  # share of the steps
+
+# Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1 and the published code.
+_PAPER: dict[str, Any] = {
+    "hidden": 256,
+    "dim": 64,
+    "dropout": 0.3,
+    "sentence": False,
+    "root": False,
+    "loss": "hinge",
+    "margin": 0.5,
+    "share": None,
+    "stop_share": 1.0,
+    "epochs": 20,
+    "batch_size": 256,
+    "lr": 1e-3,
+    "schedule": "constant",
+    "warmup": 0.0,
+}
+
+
+def _recipe_flag(name: str, what: str, *spelling: str, **options: Any) -> Any:
+    """Return a flag whose help also gives the paper's value."""
+    value = _PAPER[name]
+    said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    paper = "" if value is None else f" (paper: {said})"
+    return Flag(*spelling, help=f"{what}{paper}.", **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a matcher is and how it learns: by default the recipe that measured best.
+
+    An entry of `run.json` each.
+    """
+
+    hidden: Annotated[
+        int, _recipe_flag("hidden", "Hidden width of the MLPs", metavar="N", min=1)
+    ] = 512
+    dim: Annotated[int, _recipe_flag("dim", "Width of the shared space", metavar="N", min=1)] = 256
+    dropout: Annotated[
+        float,
+        _recipe_flag("dropout", "Dropout after the hidden layer", metavar="RATE", min=0, max=0.99),
+    ] = 0.3
+    sentence: Annotated[
+        bool,
+        _recipe_flag(
+            "sentence",
+            "Add the sentence's mean hidden state to each token",
+            "--sentence/--no-sentence",
+        ),
+    ] = True
+    root: Annotated[
+        bool,
+        _recipe_flag("root", "Take the square root of image features", "--root/--no-root"),
+    ] = True
+    loss: Annotated[Literal["info_nce", "hinge"], _recipe_flag("loss", "What is minimised")] = (
+        "info_nce"
+    )
+    margin: Annotated[float, _recipe_flag("margin", "Margin of the hinge", metavar="N")] = 0.5
+    share: Annotated[
+        float | None,
+        _recipe_flag(
+            "share",
+            "InfoNCE: part of a content word's target shared by all photos whose captions hold "
+            "its stem",
+            metavar="SHARE",
+            min=0,
+            max=1,
+        ),
+    ] = 0.7
+    stop_share: Annotated[
+        float,
+        _recipe_flag(
+            "stop_share",
+            "Part of stop words and punctuation to learn from",
+            metavar="SHARE",
+            min=0,
+            max=1,
+        ),
+    ] = 0.3
+    epochs: Annotated[
+        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
+    ] = 6
+    batch_size: Annotated[
+        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2)
+    ] = 384
+    lr: Annotated[
+        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0)
+    ] = 1.5e-3
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        _recipe_flag("schedule", "Learning rate after the warm-up"),
+    ] = "cosine"
+
+    def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
+        """Return the settings of a preset with the flags of the command line, for `run.json`."""
+        values = {**dataclasses.asdict(self), "warmup": _WARMUP}
+        if preset == "paper":
+            for name, value in _PAPER.items():
+                source = context.get_parameter_source(name)
+                if source is None or source.name != "COMMANDLINE":
+                    values[name] = value
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What is validated on."""
+
+    valid: Annotated[
+        str | None,
+        Flag(metavar="FILE", help="Captions to validate on; their images must be in FEATS, too."),
+    ] = None
+    hold_out: Annotated[
+        int, Flag(metavar="N", min=0, help="Hold N images out of training and validate on them.")
+    ] = 0
+    split: Annotated[
+        str, Flag(metavar="NAME", help='Of rows that have a "split", train on this one.')
+    ] = "train"
+    valid_split: Annotated[
+        str | None,
+        Flag(metavar="NAME", help='Of rows that have a "split", validate on this one.'),
+    ] = None
+
+
+@flags
+def vokenization(
+    context: typer.Context,
+    captions: Annotated[
+        str,
+        typer.Argument(
+            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
+        ),
+    ],
+    feats: Annotated[
+        str,
+        typer.Argument(
+            metavar="FEATS", help="X.npy of vg extract-image-feats, with X.ids and X.json."
+        ),
+    ],
+    *,
+    target: RunFolder,
+    encoder: Annotated[
+        str,
+        Flag("--encoder", "-e", metavar="NAME", help="Hub name, directory or builtin:NAME."),
+    ] = "builtin:minilm",
+    preset: Annotated[
+        Literal["default", "paper"],
+        Flag(help="The recipe that measured best, or the paper's."),
+    ] = "default",
+    level: Annotated[
+        Literal["token", "sentence"],
+        Flag(help="sentence: [CLS] against the image (appendix A.4)."),
+    ] = "token",
+    validation: Validation,
+    recipe: Recipe,
+    layers: Annotated[
+        int,
+        Flag(metavar="N", min=1, help="Last layers of the encoder, concatenated (paper: 4)."),
+    ] = 4,
+    stop_words: Annotated[
+        str | None,
+        Flag(metavar="FILE", help="Words that are no content words, one per line."),
+    ] = None,
+    cache_gb: Annotated[
+        float,
+        Flag(
+            metavar="GB",
+            min=0,
+            help="Memory for hidden states: computed once if they fit, else in every epoch; the "
+            "result is the same.",
+        ),
+    ] = 4.0,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Train the contextual token-image matching model on captions and image features.
+
+    Text encoder and image backbone stay as they are; small networks project the hidden states of
+    tokens and the features of images into one space. Prints one record per epoch: losses and, with
+    --valid, --valid-split or --hold-out, the true recall over all validation images in percent
+    (R@1, 5, 10 of words, content words and captions), chance beside it, and `concept`, how often a
+    content word's best image has a caption with that word's stem. The best epoch is kept; without
+    validation it is the last.
+
+    The run directory holds matcher.safetensors, the encoder, run.json and metrics.jsonl.
+
+    Examples:
+
+        vg train-matcher captions.jsonl feats.npy --hold-out 400 -o matcher
+
+        vg train-matcher captions.jsonl feats.npy --preset paper --valid dev.jsonl -o matcher.paper
+    """
+    settings = recipe.settings(context, preset)
+    valid = validation.valid
+    if "-" in (feats, target.output) or (valid == "-" == captions):
+        raise typer.BadParameter("only CAPTIONS or --valid can come from a pipe", param_hint="-")
+    from vgtools import io
+    from vgtools.checkpoint import load_encoder
+    from vgtools.systems import matcher_training as system
+    from vgtools.text import load_stop_words
+    from vgtools.training import processes
+    from vgtools.training.session import Session, process_device
+
+    if processes.world() > 1:
+        raise io.DataError(
+            "train-matcher is single-process: the images of a step are one another's negatives, "
+            "which several processes would not share; start it without torchrun",
+            code=io.Exit.USAGE,
+        )
+    bank = io.open_features(feats)
+    splits = system.read_splits(captions, bank, validation.split, validation.valid_split)
+    if splits.unsplit:
+        left_out = amount(splits.unsplit, "caption")
+        note(
+            "train-matcher", f"{left_out} without a split left out, others have one", runtime.quiet
+        )
+    if valid is not None:
+        splits.valid += system.read_splits(valid, bank, None, None).train
+    splits = system.hold_out(splits, validation.hold_out, captions)
+    device = process_device(runtime.device)
+    folder = run_folder(target.output)
+    with Session(
+        "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
+    ) as session:
+        text = load_encoder(encoder, device=str(device), offline=runtime.offline)
+        words = load_stop_words(stop_words)
+        config = {
+            "preset": preset,
+            "level": level,
+            "layers": layers,
+            **settings,
+            "seed": seed,
+            "hold_out": validation.hold_out,
+            "captions": splits.digest(),
+            "feats": bank.manifest["files"],
+            "encoder": text.fingerprint,
+            "stop_words": system.digest(sorted(words)),
+            "device": device.type,
+        }
+        run = session.open("matcher", config, target.restart)
+        if not run.complete:
+            system.fit(session, text, bank, splits, words, int(cache_gb * 2**30))
+        session.print(*run.records)

@@ -1,0 +1,89 @@
+"""Saved predictions, scored again or submitted; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from vgtools import io
+from vgtools.io import DataError, read_json
+from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
+from vgtools.tasks.examples import Example
+from vgtools.tasks.kinds.choice import joint_scores
+from vgtools.tasks.kinds.choice import submission as leaderboard
+from vgtools.tasks.predictions import with_answers
+from vgtools.tasks.table import Task
+
+
+def score_saved(
+    task: Task,
+    path: str,
+    gold: str | None,
+    threshold: float,
+    joint: str | None,
+    submission: str | None,
+) -> None:
+    """Print the scores of saved predictions, or write VCR's submission.
+
+    Args:
+        task: of the predictions.
+        path: of the predictions.
+        gold: official file with the labels; None takes the rows' own.
+        threshold: SQuAD 2.0, used where every row has `no_answer`.
+        joint: predictions of vcr-qa beside those of vcr-qar.
+        submission: with `joint`, the CSV to write in place of scores.
+
+    Raises:
+        DataError: as `vgtools.tasks.dispatch.gather`.
+    """
+    if joint is not None:
+        _require_run_of("vcr-qar", path)
+        _require_run_of("vcr-qa", joint)
+        if submission is not None:
+            _write_submission(path, joint, submission)
+            return
+    _print_scores(task, path, gold, threshold, joint)
+
+
+def _print_scores(
+    task: Task,
+    path: str,
+    gold: str | None,
+    threshold: float,
+    joint: str | None,
+) -> None:
+    def examples(name: str) -> Iterator[Example] | None:
+        return None if gold is None else read_examples(name, gold)
+
+    rows = with_answers(read_predictions(task, path))
+    has_threshold = task.unanswerable and all("no_answer" in row for row in rows)
+    at = threshold if has_threshold else None
+    scores = score_predictions(task, rows, examples(task.name), threshold=at, file=path)
+    if joint is not None:
+        first = read_predictions("vcr-qa", joint)
+        answers = gather("vcr-qa", first, examples("vcr-qa"), file=joint)
+        rationales = gather(task, rows, examples(task.name), file=path)
+        scores |= joint_scores(answers, rationales, joint)
+    io.open_stream("-").write(io.dumps({"task": task.name, **scores}))
+
+
+def _require_run_of(name: str, path: str) -> None:
+    """Refuse predictions whose run.json names another task; a file without a run is accepted."""
+
+    run = Path(path).parent.parent / "run.json"
+    if path == "-" or not run.is_file():
+        return
+    found = read_json(run).get("task")
+    if found != name:
+        raise DataError(f"expected predictions of {name}, got {found} (says {run})", path)
+
+
+def _write_submission(rationales: str, answers: str, output: str) -> None:
+    target = None if output == "-" else io.final_path(output, [rationales, answers])
+    first = read_predictions("vcr-qa", answers)
+    second = read_predictions("vcr-qar", rationales)
+    text = leaderboard(first, second, answers).encode()
+    if target is None:
+        io.open_stream("-").write(text)
+    else:
+        io.atomic_write(target, text)

@@ -1,0 +1,1 @@
+"""One training loop, and everything around it: steps, processes, the run directory."""

@@ -1,0 +1,436 @@
+"""The one training loop: a generator of log records, resumable to the bit.
+
+The caller hands over a model whose `model(batch)` returns named losses, and a function that returns
+the batches of an epoch; it saves, evaluates and prints between the records. There are no callbacks;
+`vgtools.training.session` is what surrounds the loop in a command.
+
+    state = TrainState.load(path) if path.exists() else TrainState()
+    for record in train(model, batches, config, weights={"match": 1.0}, state=state):
+        ...
+        state.save(path)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vgtools.errors import is_out_of_memory
+from vgtools.io import DataError, Exit, atomic_write
+from vgtools.training import processes
+
+# batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of
+# the seed and the epoch.
+Batches = Callable[[int, int], Iterable[Any]]
+Halve = Callable[[Any], "tuple[Any, ...]"]
+Rows = TypeVar("Rows", bound=NamedTuple)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to optimise.
+
+    Attributes:
+        epochs: passes over the batches.
+        steps: optimiser steps of all epochs together; the schedule ends there.
+        lr: highest learning rate.
+        schedule: `constant`, `linear` or `cosine`, down to 0 at `steps`, after the warm-up.
+        warmup: steps over which the learning rate rises from 0.
+        weight_decay: AdamW's, on matrices only; with 0 it is plain Adam.
+        betas: AdamW's.
+        eps: AdamW's.
+        clip: clip gradients to this L2 norm over all parameters; 0 disables clipping.
+        accumulate: batches per step.
+        seed: of the initial random state (dropout); the sampler has its own.
+        log_every: steps between records.
+    """
+
+    epochs: int
+    steps: int
+    lr: float = 1e-3
+    schedule: str = "constant"
+    warmup: int = 0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float = 5.0
+    accumulate: int = 1
+    seed: int = 0
+    log_every: int = 50
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.lr):  # the first loss is finite, and no weight after it
+            raise DataError(f"--lr: expected a finite number, got {self.lr}", code=Exit.USAGE)
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Return the learning rate of a step, counted from 0: a pure function, without a state."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    done = min(1.0, (step - config.warmup) / max(1, config.steps - config.warmup))
+    factor = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+    return config.lr * factor[config.schedule]
+
+
+class TrainState:
+    """Weights, optimiser, random states, epoch and batch of a training, in one safetensors file.
+
+    Attributes:
+        epoch: the running epoch, from 0.
+        batch: batches of it that are done.
+        step: optimiser steps done.
+        notes: JSON values of the caller, kept with the state (best epoch, metrics so far).
+        saved: the file it was last saved to.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.batch = 0
+        self.step = 0
+        self.notes: dict[str, Any] = {}
+        self.saved: Path | None = None
+        self._model: nn.Module | None = None
+        self._optimizer: torch.optim.AdamW | None = None
+        self._loaded: dict[str, Tensor] | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Write the state, whole or not at all; every process calls it, the first one writes."""
+        from safetensors.torch import save
+
+        assert self._model is not None, "save() belongs between the records of train()"
+        assert self._optimizer is not None
+        tensors = {f"model.{name}": t for name, t in own_tensors(self._model).items()}
+        for name, parameter in self._model.named_parameters():
+            slots = self._optimizer.state.get(parameter, {})
+            tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
+        for i, t in enumerate(processes.gather(torch.get_rng_state())):
+            tensors[f"rng.cpu.{i}"] = t
+        if torch.cuda.is_available():
+            for i, t in enumerate(processes.gather(torch.cuda.get_rng_state())):
+                tensors[f"rng.cuda.{i}"] = t
+        if processes.rank() == 0:
+            position = {
+                "epoch": self.epoch,
+                "batch": self.batch,
+                "step": self.step,
+                "notes": self.notes,
+            }
+            stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+            atomic_write(path, save(stored, {"vg": json.dumps(position)}))
+        self.saved = Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> TrainState:
+        """Read a saved state; `train` puts it back into model, optimiser and random generators.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        state = cls()
+        try:
+            with safe_open(path, "pt") as file:
+                position = json.loads(file.metadata()["vg"])
+                names = file.keys()
+                state._loaded = {name: file.get_tensor(name) for name in names}
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+            raise DataError(
+                f"is not a readable checkpoint ({error}); --restart starts over", path
+            ) from None
+        state.epoch = position["epoch"]
+        state.batch = position["batch"]
+        state.step = position["step"]
+        state.notes = position["notes"]
+        state.saved = Path(path)
+        return state
+
+    def _attach(self, model: nn.Module, optimizer: torch.optim.AdamW, seed: int) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        rank = processes.rank()
+        if self._loaded is None:
+            torch.manual_seed(seed + rank)  # dropout differs between processes
+            return
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
+        for key, tensor in self._loaded.items():
+            head, _, name = key.partition(".")
+            parts[head][name] = tensor
+        try:
+            same = own_tensors(model).keys() == parts["model"].keys()
+            # Tied weights are stored once, under one of their names.
+            model.load_state_dict(parts["model"], strict=False)
+        except RuntimeError:  # another shape
+            same = False
+        if not same:
+            raise DataError("holds the weights of another model; --restart starts over", self.saved)
+        for name, parameter in model.named_parameters():
+            slots = {
+                slot: parts["optimizer"].get(f"{slot}.{name}")
+                for slot in ("step", "exp_avg", "exp_avg_sq")
+            }
+            if None not in slots.values():  # a parameter that no step has reached has none
+                optimizer.state[parameter] = {
+                    slot: t if slot == "step" else t.to(parameter.device)
+                    for slot, t in slots.items()
+                    if t is not None
+                }
+        torch.set_rng_state(parts["rng"][f"cpu.{rank}"])
+        if torch.cuda.is_available() and f"cuda.{rank}" in parts["rng"]:
+            torch.cuda.set_rng_state(parts["rng"][f"cuda.{rank}"])
+        self._loaded = None
+
+
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's state; weights tied to one another have their first name only."""
+    first: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        first.setdefault(id(tensor), name)
+    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """Return AdamW over the trainable parameters; biases, norms and scalars are not decayed."""
+    learning = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in learning if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps
+    )
+
+
+def train(
+    model: nn.Module,
+    batches: Batches,
+    config: TrainConfig,
+    *,
+    weights: Mapping[str, float],
+    state: TrainState | None = None,
+    halve: Halve | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Train, and yield a record every `log_every` steps and after each epoch.
+
+    Everything up to a record is in `state` when the record comes: save it then, and a run that is
+    killed later resumes from there to the same weights, bit for bit on a CPU with the same number
+    of threads.
+
+    Args:
+        model: `model(batch)` returns a dict of named scalar losses, unweighted; in train mode
+            whenever a step is taken.
+        batches: `batches(epoch, first)` yields the batches of an epoch from number `first` on.
+        config: the optimiser's settings.
+        weights: lambda of each loss, by name.
+        state: where to start; updated as the training proceeds.
+        halve: `halve(batch)` returns the two halves of a batch, whose losses add up to its own, or
+            the batch alone if it cannot be cut. With it the training splits batches when memory
+            runs out; `state.notes["pieces"]` counts the parts.
+
+    Yields:
+        `epoch` (from 1), `step`, `lr`, `gradient` (its norm before clipping, of the last step),
+        `loss` and each loss under its name (means since the record before), `end` (True after the
+        last batch of an epoch).
+
+    Raises:
+        DataError: the loss is not finite, or memory runs out (exit 70); names the last checkpoint.
+        KeyError: a loss without a weight, or a weight without a loss.
+    """
+    optimizer = make_optimizer(model, config)
+    state = TrainState() if state is None else state
+    state._attach(model, optimizer, config.seed)
+    while state.epoch < config.epochs:
+        sums = dict[str, float]()
+        count = 0
+        gradient = 0.0
+        model.train()
+        for group in _groups(batches(state.epoch, state.batch), config.accumulate):
+            losses, gradient = _step(model, optimizer, group, config, weights, state, halve)
+            for name, value in losses.items():
+                sums[name] = sums.get(name, 0.0) + value
+            count += len(group)
+            state.batch += len(group)
+            if len(group) == config.accumulate and state.step % config.log_every == 0:
+                yield _record(config, state, sums, count, gradient, end=False)
+                sums = {}
+                count = 0
+                model.train()
+        if not state.batch:
+            raise DataError("there is nothing to train on: no batch in an epoch", code=Exit.DATA)
+        state.epoch += 1
+        state.batch = 0
+        yield _record(config, state, sums, count, gradient, end=True)
+
+
+def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield the batches of each step; the last ones of an epoch are a step even if they are few."""
+    source = iter(batches)
+    while group := list(islice(source, size)):
+        yield group
+
+
+def _step(
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    group: list[Any],
+    config: TrainConfig,
+    weights: Mapping[str, float],
+    state: TrainState,
+    halve: Halve | None,
+) -> tuple[dict[str, float], float]:
+    """Take one optimiser step; return the summed losses of its batches and the gradient's norm.
+
+    Gradient and losses are averaged over the processes.
+    """
+    losses = _backward(model, group, config.accumulate, weights, state, halve)
+    values = torch.stack([*losses.values()])
+    processes.average([values, *(p.grad for p in model.parameters() if p.grad is not None)])
+    totals = dict(zip(losses, values.tolist(), strict=True))
+    if not math.isfinite(totals["loss"]):
+        means = (
+            f" {name} {total / len(group)}" for name, total in totals.items() if name != "loss"
+        )
+        raise _diverged("the loss", state, ",".join(means))
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = learning_rate(config, state.step)
+    if not torch.isfinite(norm):  # one such step would spoil every weight
+        raise _diverged("the gradient", state, "")
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    return totals, float(norm)
+
+
+def _backward(
+    model: nn.Module,
+    group: list[Any],
+    accumulate: int,
+    weights: Mapping[str, float],
+    state: TrainState,
+    halve: Halve | None,
+) -> dict[str, Tensor]:
+    """Return the summed losses of a step's batches, `loss` their weighted sum, and fill gradients.
+
+    If memory runs out, the whole step is repeated with every batch in halves: what the failed one
+    left in the gradients would count twice. Later steps begin as finely as the last one ended.
+    """
+    while True:
+        pieces = int(state.notes.get("pieces", 1))
+        try:
+            sums = dict[str, Tensor]()
+            for batch in group:
+                for piece in _cut(batch, pieces, halve):
+                    losses = _losses(model, piece, weights)
+                    (losses["loss"] / accumulate).backward()
+                    for name, value in losses.items():
+                        before = sums.get(name, torch.zeros((), device=value.device))
+                        sums[name] = before + value.detach().float()
+            return sums
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
+                raise _out_of_memory(state, halve is not None) from None
+        model.zero_grad()
+        state.notes["pieces"] = 2 * pieces
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _cut(batch: Any, pieces: int, halve: Halve | None) -> list[Any]:
+    """Return a batch in `pieces` parts, a power of 2, or in as many as it can be cut into."""
+    if pieces == 1 or halve is None:
+        return [batch]
+    return [piece for half in halve(batch) for piece in _cut(half, pieces // 2, halve)]
+
+
+def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, ...]:
+    """Return the two halves of a batch, as `train` expects them; a single row cannot be cut.
+
+    Args:
+        batch: a named tuple whose first field is (B, T), the tokens; its tensors are cut by rows,
+            its other fields are kept.
+        places: name of a field of (M,) places in the B * T -> name of that of (M,) values there.
+    """
+    count = len(batch[0])
+    middle = count // 2
+    if not middle:
+        return (batch,)
+    values = set(places.values()) if places else set()
+
+    def part(start: int, end: int) -> Rows:
+        fields: dict[str, Tensor] = {
+            name: field
+            for name, field in batch._asdict().items()
+            if isinstance(field, Tensor) and name not in values
+        }
+        cut = {name: x[start:end] for name, x in fields.items()}
+        for name, beside in (places or {}).items():
+            first = start * batch[0].shape[1]
+            last = end * batch[0].shape[1]
+            inside = (fields[name] >= first) & (fields[name] < last)
+            cut |= {name: fields[name][inside] - first, beside: getattr(batch, beside)[inside]}
+        return batch._replace(**cut)
+
+    return part(0, middle), part(middle, count)
+
+
+def _losses(model: nn.Module, batch: Any, weights: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return a batch's losses by name, and their weighted sum as `loss`."""
+    losses: dict[str, Tensor] = model(batch)
+    if losses.keys() != weights.keys():
+        raise KeyError(f"expected the losses {sorted(weights)}, got {sorted(losses)}")
+    total = torch.stack([weights[name] * value for name, value in losses.items()]).sum()
+    return losses | {"loss": total}
+
+
+def _diverged(what: str, state: TrainState, means: str) -> DataError:
+    return DataError(
+        f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}"
+        f"{means and ':'}{means}; {_last_good(state)} a lower --lr usually helps",
+        code=Exit.CANNOT_GO_ON,
+    )
+
+
+def _out_of_memory(state: TrainState, cut: bool) -> DataError:
+    how = ", with one row at a time" if cut else ""
+    way_out = "shorter rows need less" if cut else "a smaller --batch-size needs less"
+    return DataError(
+        f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {way_out}",
+        code=Exit.CANNOT_GO_ON,
+    )
+
+
+def _last_good(state: TrainState) -> str:
+    if state.saved is None:
+        return "no checkpoint was written yet;"
+    return f"the last good checkpoint is {state.saved};"
+
+
+def _record(
+    config: TrainConfig,
+    state: TrainState,
+    sums: Mapping[str, float],
+    count: int,
+    gradient: float,
+    end: bool,
+) -> dict[str, Any]:
+    means = {name: total / count for name, total in sums.items()} if count else {}
+    return {
+        "epoch": state.epoch + (not end),
+        "step": state.step,
+        "lr": learning_rate(config, max(0, state.step - 1)),
+        "gradient": gradient,
+        **means,
+        "end": end,
+    }

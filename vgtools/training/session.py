@@ -1,0 +1,534 @@
+"""Everything around the training loop: the run folder, its lock, signals, processes, checkpoints.
+
+    with Session("pretrain", folder, device, quiet=quiet) as session:
+        run = session.open("voken_lm", config, restart)
+        for record in session.fit(model, batches, train_config, weights={"mlm": 1.0}):
+            session.print(record)
+        session.finish(lambda: (facts, encoder, weights))
+
+Evaluating, and which epoch is the best, stay with the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vgtools.checkpoint import Encoder, open_run, pick_device, save_run
+from vgtools.io import (
+    DataError,
+    Exit,
+    Lock,
+    Progress,
+    Stop,
+    atomic_write,
+    config_difference,
+    dumps,
+    read_json,
+    sha256_file,
+)
+from vgtools.training import processes
+from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, train
+from vgtools.training.steps import Plan, train_config
+
+_CHECKPOINT = "checkpoint.safetensors"
+_BEST = "best.safetensors"
+SAVE_SECONDS = 600.0  # between checkpoints
+
+
+def process_device(name: str) -> torch.device:
+    """Return the device of this process, current where it is a GPU.
+
+    Raises:
+        DataError: as `pick_device`.
+    """
+    device = pick_device(processes.device_name(name))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+class Session:
+    """One training command: the only writer of its run folder, stoppable, on one or more processes.
+
+    Args:
+        command: its name, for progress and messages.
+        folder: of the run; exists.
+        device: of this process.
+        quiet: no progress and no notes; processes other than the first are always quiet.
+        save_seconds: between checkpoints; None for `SAVE_SECONDS`.
+        save_steps: between checkpoints, as well.
+
+    Attributes:
+        run: the run folder, once opened.
+        first: whether this is the first process, the one that writes and prints.
+        stop: asks to stop.
+    """
+
+    run: TrainingRun
+
+    def __init__(
+        self,
+        command: str,
+        folder: Path,
+        device: torch.device,
+        *,
+        quiet: bool = False,
+        save_seconds: float | None = None,
+        save_steps: int | None = None,
+    ) -> None:
+        self.command = command
+        self.folder = folder
+        self.device = device
+        self.first = processes.rank() == 0
+        self.quiet = quiet or not self.first
+        self.save_seconds = SAVE_SECONDS if save_seconds is None else save_seconds
+        self.save_steps = save_steps
+        self.stop = Stop()
+        self._stack = ExitStack()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Session:
+        """Join the other processes and lock the folder.
+
+        Raises:
+            DataError: another command writes the folder (75).
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self.stop)
+            stack.enter_context(processes.joined(self.device.type == "cuda"))
+            processes.on_first(lambda: self._lock(stack))
+            self._stack = stack.pop_all()
+        return self
+
+    def _lock(self, stack: ExitStack) -> None:
+        stack.callback(Lock(self.folder).release)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def open(
+        self, kind: str, config: Mapping[str, Any], restart: bool = False, parts: str | None = None
+    ) -> TrainingRun:
+        """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
+        with processes.in_turn():
+            self.run = TrainingRun(self.folder, kind, config, restart and self.first, parts)
+        return self.run
+
+    def print(self, *records: Mapping[str, Any]) -> None:
+        """Print records on the standard output of the first process."""
+        if self.first:
+            for record in records:
+                sys.stdout.buffer.write(dumps(record))
+            sys.stdout.buffer.flush()
+
+    def note(self, message: str) -> None:
+        """Print a message on stderr, unless the command is quiet."""
+        if not self.quiet:
+            print(f"vg {self.command}: {message}", file=sys.stderr)
+
+    def fit(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        config: TrainConfig,
+        *,
+        weights: Mapping[str, float],
+        halve: Halve | None = None,
+        before: int = 0,
+        total: int | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Train from the state of the run, and yield the records of `train`.
+
+        After each record it writes a checkpoint if one is due, and stops if a signal asked any
+        process to: all processes stop at the same step.
+
+        Args:
+            model: as `train`.
+            batches: as `train`.
+            config: as `train`.
+            weights: as `train`.
+            halve: as `train`.
+            before: steps of former trainings of the same command, for the progress.
+            total: steps of all trainings of the command; by default those of this one.
+
+        Raises:
+            DataError: stopped by a signal (75, 130; a checkpoint is written), or as `train`.
+        """
+        run = self.run
+        run.start_clock()
+        if self._bar is None:
+            bar = Progress(self.command, "steps", total or config.steps, quiet=self.quiet)
+            self._bar = self._stack.enter_context(bar)
+        self._bar.advance(before + run.state.step - self._bar.done)
+        splits = run.oom_splits
+        for record in train(model, batches, config, weights=weights, state=run.state, halve=halve):
+            self._bar.advance(before + record["step"] - self._bar.done)
+            if splits != run.oom_splits:
+                splits = run.oom_splits
+                message = (
+                    f"step {record['step']}: out of memory: batches are now split into {splits}"
+                )
+                print(f"vg {self.command}: {message}", file=sys.stderr)
+            yield record
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint if one is due; stop if a signal asked any process to."""
+        run = self.run
+        due = (
+            time.monotonic() - run.saved_at > self.save_seconds
+            or run.state.step - run.saved_step == self.save_steps
+        )
+        due, stopped = processes.anywhere(due, self.stop.signal is not None)
+        if due or stopped:
+            run.save()
+        self._stop_if(stopped)
+
+    def check(self) -> None:
+        """Stop if a signal asked any process to; call it where everything done is saved.
+
+        Raises:
+            DataError: stopped by a signal (75, 130).
+        """
+        self._stop_if(*processes.anywhere(self.stop.signal is not None))
+
+    def _stop_if(self, stopped: bool) -> None:
+        if stopped:  # in all processes, whichever the signal reached
+            self.stop.signal = self.stop.signal or signal.SIGTERM
+            self.stop.check()
+
+    def finish(self, result: Callable[[], tuple[Any, ...]]) -> None:
+        """Write the finished run.
+
+        Args:
+            result: called in the first process alone, returns the arguments of
+                `TrainingRun.finish`.
+        """
+        processes.on_first(lambda: self.run.finish(*result()))
+
+
+# ------------------------------------------------------------------------------------- run folders
+
+
+class TrainingRun:
+    """The folder of one training: resumes the same configuration, refuses another.
+
+    While it trains it holds `checkpoint.safetensors` and `best.safetensors`; when it is finished,
+    what `save_run` writes and `metrics.jsonl`, one record per line.
+
+    Args:
+        path: the folder; created if needed.
+        kind: of the run, for example `matcher`.
+        config: what decides the weights, JSON values.
+        restart: discard what is there.
+        parts: glob of the folders in it that a restart removes, too.
+
+    Attributes:
+        complete: a former run with this configuration finished: nothing to do.
+        state: where `train` starts.
+        records: those so far.
+        saved_at: when the last checkpoint was written, on the monotonic clock.
+        saved_step: and after which step.
+
+    Raises:
+        DataError: a run with another configuration is in the folder (78, both sides printed), the
+            folder is something else (73), or what it holds is damaged (65).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        kind: str,
+        config: Mapping[str, Any],
+        restart: bool = False,
+        parts: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.kind = kind
+        self.config = dict(config)
+        self.complete = False
+        self.state = TrainState()
+        self._checkpoint = self.path / _CHECKPOINT
+        self._best = self.path / _BEST
+        self._check_folder()
+        self.path.mkdir(exist_ok=True)
+        if restart:
+            self._discard(parts)
+        if (self.path / "run.json").exists():
+            self._same(open_run(self.path, kind).info["config"], "a finished run")
+            self.complete = True
+            self._clear()
+            with open(self.path / "metrics.jsonl", "rb") as stream:
+                self.state.notes = {"records": [json.loads(line) for line in stream]}
+        elif self._checkpoint.exists():
+            self.state = TrainState.load(self._checkpoint)
+            self._same(self.state.notes["config"], "an unfinished run")
+        else:
+            self.state.notes = {"config": self.config, "records": [], "score": None}
+        self.start_clock()
+
+    def _check_folder(self) -> None:
+        ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
+        files = self.path.iterdir() if self.path.exists() else ()
+        if not ours and any(file.suffix != ".tmp" for file in files):
+            raise DataError(
+                "is neither empty nor a run of vg; choose another -o",
+                self.path,
+                code=Exit.CANNOT_CREATE,
+            )
+        info = self.path / "run.json"
+        if info.exists() and read_json(info).get("kind") != self.kind:
+            raise DataError(
+                f"holds a run of another kind than {self.kind}; choose another -o",
+                self.path,
+                code=Exit.CANNOT_CREATE,
+            )
+
+    def _discard(self, parts: str | None) -> None:
+        # Folders first: a kill in between leaves a run that can be restarted.
+        for folder in self.path.glob(f"{parts}/") if parts else ():
+            shutil.rmtree(folder)
+        for name in ("run.json", _CHECKPOINT, _BEST, "metrics.jsonl"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _same(self, before: Mapping[str, Any], what: str) -> None:
+        difference = config_difference(before, self.config)
+        if difference:
+            raise DataError(
+                f"{what} used different settings: {difference}. Use the same settings to resume, "
+                "another -o, or --restart",
+                self.path,
+                code=Exit.CONFIG,
+            )
+
+    def start_clock(self) -> None:
+        """Count the time and steps to the next checkpoint from now."""
+        self.saved_at = time.monotonic()
+        self.saved_step = self.state.step
+
+    @property
+    def oom_splits(self) -> int:
+        """How many parts each batch is split into since memory ran out."""
+        return int(self.state.notes.get("pieces", 1))
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records so far."""
+        return list(self.state.notes["records"])
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """Add a record, which the next `save` keeps."""
+        self.state.notes["records"].append(dict(record))
+
+    def save(self) -> None:
+        """Write a checkpoint and the records so far; every process calls it, the first writes."""
+        self.state.save(self._checkpoint)
+        self._write_records()
+        self.start_clock()
+
+    def _write_records(self) -> None:
+        if processes.rank() == 0:
+            atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
+
+    def end_epoch(
+        self, model: nn.Module, record: Mapping[str, Any], score: float
+    ) -> dict[str, Any]:
+        """Note an epoch, keep its weights unless one scored higher, and write a checkpoint.
+
+        Every process calls it with the same score; the first one writes.
+
+        Returns:
+            The record with `best`.
+        """
+        from safetensors.torch import save
+
+        before = self.state.notes["score"]
+        best = before is None or score >= before  # of equals the later one: it has seen more
+        if best:
+            self.state.notes["score"] = score
+        if best and processes.rank() == 0:
+            weights = {k: t.detach().cpu().contiguous() for k, t in model.state_dict().items()}
+            atomic_write(self._best, save(weights))
+        noted = {**record, "best": best}
+        self.note(noted)
+        self.save()
+        return noted
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """Return the weights that `end_epoch` kept last."""
+        from safetensors.torch import load
+
+        weights: dict[str, Tensor] = load(self._best.read_bytes())
+        return weights
+
+    def finish(
+        self,
+        info: Mapping[str, Any],
+        encoder: Encoder | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Write the run, with the weights of the best epoch or those given; remove checkpoints."""
+        self._write_records()
+        metrics = {"sha256": sha256_file(self.path / "metrics.jsonl")}
+        facts = {"config": self.config, **info, "metrics": metrics}
+        if weights is None:
+            best = max(i for i, record in enumerate(self.records) if record["best"])
+            facts["best"] = self.records[best]
+            weights = self.best_weights()
+        save_run(self.path, self.kind, weights, facts, encoder)
+        self.complete = True
+        self._clear()
+
+    def _clear(self) -> None:
+        for name in (_CHECKPOINT, _BEST):
+            for path in (self.path / name, self.path / f"{name}.tmp"):
+                path.unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------------------------- pretraining
+
+
+class Job(NamedTuple):
+    """What a system hands over to be pretrained."""
+
+    model: nn.Module
+    batches: Batches
+    plan: Plan
+    halve: Halve
+    evaluate: Callable[[int], dict[str, float]] | None  # batch size -> losses on held-out data
+    finish: Callable[[], tuple[dict[str, Any], Encoder, dict[str, Tensor]]]  # see TrainingRun
+    start: Callable[[], None] | None = None  # what comes before the first step
+
+
+class Pretraining(Protocol):
+    """What a system offers to `pretrain`."""
+
+    kind: str
+
+    def config(self) -> dict[str, Any]:
+        """Return what decides the weights, beside what every system's flags have in common."""
+
+    def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
+        """Return the model with its batches."""
+
+    def close(self) -> None:
+        """Remove what was needed for the training only."""
+
+
+def pretrain(
+    session: Session, system: Pretraining, config: Mapping[str, Any], restart: bool = False
+) -> None:
+    """Pretrain to the last step of a configuration, print the records, and write the run.
+
+    Raises:
+        DataError: as `Session.open` and `Session.fit`.
+    """
+    shared = {"device": session.device.type, "processes": processes.world()}
+    run = session.open(system.kind, system.config() | dict(config) | shared, restart)
+    session.print(*run.records)
+    if not run.complete:
+        _train_job(session, system.job(run.config, session.device))
+    if session.first:
+        system.close()
+
+
+def _train_job(session: Session, job: Job) -> None:
+    """Train a job to its last step.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 4.2; eps is that of the published code.
+    """
+    run = session.run
+    config = run.config
+    plan = job.plan
+    if job.start is not None and not run.state.step:
+        job.start()
+    settings = train_config(config, plan, eps=1e-6)
+    for record in session.fit(
+        job.model, job.batches, settings, weights=config["weights"], halve=job.halve
+    ):
+        if record.pop("end"):
+            continue
+        step = record["step"]
+        last = step == plan.steps
+        epoch_ends = last or step % plan.per_epoch == 0
+        every = config["eval_every"]
+        judged = epoch_ends if every is None else last or step % every == 0
+        judged = judged and job.evaluate is not None
+        due = epoch_ends or judged or step % config["log_every"] == 0
+        mean = mean_record(run.state.notes, record, due)
+        if mean is not None:
+            if judged and job.evaluate is not None:
+                size = min(config["batch_size"], config["micro_batch"]) // run.oom_splits
+                mean["valid"] = processes.on_first(partial(job.evaluate, max(1, size)))
+            run.note(mean)
+            session.print(mean)
+        if last:
+            run.save()
+
+    def result() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
+        facts, encoder, weights = job.finish()
+        return facts | {"steps": plan.steps, "pieces": run.oom_splits}, encoder, weights
+
+    session.finish(result)
+
+
+def mean_record(
+    notes: dict[str, Any], record: Mapping[str, Any], due: bool
+) -> dict[str, Any] | None:
+    """Add a step's losses to those since the last record; return their means if one is due.
+
+    Args:
+        notes: of the training's state: a resumed run ends with the same records.
+        record: of one step.
+        due: whether these steps become a record.
+    """
+    window = notes.setdefault("window", {"steps": 0, "sums": {}})
+    position = {key: record[key] for key in ("epoch", "step", "lr", "gradient")}
+    window["steps"] += 1
+    for name in record.keys() - position.keys():
+        window["sums"][name] = window["sums"].get(name, 0.0) + record[name]
+    if not due:
+        return None
+    del notes["window"]
+    sums = window["sums"]
+    return position | {name: sums[name] / window["steps"] for name in sorted(sums)}
+
+
+def mean_losses(
+    model: nn.Module, batches: Iterable[Any], items: Callable[[Any, str], int]
+) -> dict[str, float]:
+    """Return the mean losses of a model over batches, in evaluation mode; perplexity is exp(mlm).
+
+    Args:
+        model: `model(batch)` returns named means.
+        batches: of evaluation.
+        items: `items(batch, name)` is the number of items that loss of a batch is a mean over.
+    """
+    was_training = model.training
+    model.eval()
+    sums = dict[str, float]()
+    counts = dict[str, float]()
+    with torch.no_grad():
+        for batch in batches:
+            for name, value in model(batch).items():
+                count = items(batch, name)
+                sums[name] = sums.get(name, 0.0) + float(value) * count
+                counts[name] = counts.get(name, 0.0) + count
+    model.train(was_training)
+    means = {name: total / max(1.0, counts[name]) for name, total in sums.items()}
+    if "mlm" in means:
+        means["perplexity"] = math.exp(min(700.0, means["mlm"]))
+    return means

@@ -1,0 +1,179 @@
+"""How many items become steps: the plan of a training, its batches, its optimiser settings.
+
+A step is a number of items (blocks of tokens, captions, sentences), cut into batches where memory
+or several processes require it. Which items a step has is a pure function of (seed, epoch), so that
+a resumed run sees what the unbroken one saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vgtools.io import DataError
+from vgtools.training import processes
+from vgtools.training.loop import Batches, TrainConfig
+
+Array = np.ndarray[Any, Any]
+
+# First seeds of the generators that order an epoch; callers have others for what else is random.
+_ORDER = 0
+_ORDER_BY_LENGTH = 7
+
+
+class Plan(NamedTuple):
+    """How the items of a training are cut into steps."""
+
+    per_epoch: int  # steps per epoch
+    accumulate: int  # batches per step and process
+    steps: int  # of all epochs
+    epochs: int
+
+
+def plan(
+    items: int,
+    batch_size: int,
+    micro_batch: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    processes: int = 1,
+) -> Plan:
+    """Return how many steps an epoch has, and how many batches a step.
+
+    The steps of an epoch are of equal size but for one item: none is small, and none is left out.
+
+    Args:
+        items: per epoch.
+        batch_size: most items per step.
+        micro_batch: most items in memory at a time (one more in a rare case: a step is never cut
+            finer than its items).
+        epochs: to train, unless `steps` is given.
+        steps: of all epochs together; the last epoch may end early.
+        processes: that share a step.
+
+    Raises:
+        DataError: a step has fewer items than there are processes.
+    """
+    per_epoch = -(-items // batch_size)
+    most = -(-items // per_epoch)
+    least = items // per_epoch
+    if least < processes:
+        raise DataError(
+            f"a step has {least} items for {processes} processes; "
+            "increase --batch-size or start fewer processes"
+        )
+    accumulate = min(-(-most // (micro_batch * processes)), least // processes)
+    total = steps if steps is not None else (epochs or 1) * per_epoch
+    return Plan(per_epoch, accumulate, total, -(-total // per_epoch))
+
+
+def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
+    """Return the plan of a run's configuration, over all processes; micro-batches are optional."""
+    return plan(
+        items,
+        config["batch_size"],
+        config.get("micro_batch", config["batch_size"]),
+        config["epochs"],
+        config["steps"],
+        processes.world(),
+    )
+
+
+def train_config(
+    config: Mapping[str, Any], plan: Plan, *, eps: float = 1e-8, log_every: int = 1
+) -> TrainConfig:
+    """Return the optimiser's settings; a warm-up below 1 is a share of all steps.
+
+    Args:
+        config: `lr`, `schedule`, `warmup`, `weight_decay`, `clip`, `seed`.
+        plan: of the steps.
+        eps: AdamW's.
+        log_every: steps between records.
+    """
+    warmup = config["warmup"]
+    return TrainConfig(
+        epochs=plan.epochs,
+        steps=plan.steps,
+        lr=config["lr"],
+        schedule=config["schedule"],
+        warmup=round(warmup * plan.steps if warmup < 1 else warmup),
+        weight_decay=config["weight_decay"],
+        eps=eps,
+        clip=config["clip"],
+        accumulate=plan.accumulate,
+        seed=config["seed"],
+        log_every=log_every,
+    )
+
+
+def step_batches(
+    items: int, seed: int, plan: Plan, build: Callable[[Array, int, int], list[Any]]
+) -> Batches:
+    """Return the batches of an epoch as a pure function of (seed, epoch), as `train` expects them.
+
+    With several processes each gets its own part of every step: a step is the same however many
+    share it.
+
+    Args:
+        items: per epoch.
+        seed: of their order.
+        plan: how they are cut into steps.
+        build: `build(numbers, epoch, parts)` returns the batches of one step, made of the items
+            with these (sorted) numbers.
+    """
+    rank = processes.rank()
+    world = processes.world()
+
+    def batches(epoch: int, first: int) -> Iterator[Any]:
+        order = np.random.default_rng([_ORDER, seed, epoch]).permutation(items)
+        for index, numbers in enumerate(np.array_split(order, plan.per_epoch)):
+            if epoch * plan.per_epoch + index >= plan.steps:
+                return
+            done = first - index * plan.accumulate
+            if done < plan.accumulate:
+                parts = build(np.sort(numbers), epoch, plan.accumulate * world)
+                yield from parts[rank::world][max(0, done) :]
+
+    return lambda epoch, first: prefetch(batches(epoch, first))
+
+
+def steps_by_length(
+    lengths: Array, batch_size: int, seed: int, epoch: int, window: int
+) -> list[Array]:
+    """Return the units of each step of an epoch: neighbours in length share a step.
+
+    A pure function of seed and epoch. All units are shuffled; those of `window` steps are sorted by
+    length and cut; then the steps are shuffled. A batch pads to its own longest unit, so that
+    little is padding. Steps differ by at most one unit in size.
+
+    Args:
+        lengths: (U,) tokens per unit.
+        batch_size: most units per step.
+        seed: of the order.
+        epoch: of the order.
+        window: steps that are sorted together; 1 leaves chance alone.
+    """
+    rng = np.random.default_rng([_ORDER_BY_LENGTH, seed, epoch])
+    order = rng.permutation(len(lengths))
+    count = -(-len(lengths) // batch_size)
+    edges = np.cumsum([0, *map(len, np.array_split(order, count))])
+    for start in range(0, count, window):
+        part = order[edges[start] : edges[min(start + window, count)]]
+        part[:] = part[np.argsort(lengths[part], kind="stable")]
+    batches = [order[a:b] for a, b in pairwise(edges)]
+    return [batches[i] for i in rng.permutation(count)]
+
+
+def prefetch(items: Iterable[Any]) -> Iterator[Any]:
+    """Yield what an iterable yields, made by a thread while the caller uses the item before."""
+    source = iter(items)
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(next, source, end)
+        while (item := pending.result()) is not end:
+            pending = thread.submit(next, source, end)
+            yield item
