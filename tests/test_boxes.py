@@ -69,7 +69,7 @@ def test_phrase_rows_are_joined_and_scaled_to_the_photo(tmp_path: Path) -> None:
     assert found.boxes.tolist() == [[0, 0, 20, 20], [20, 0, 40, 20], [4, 4, 8, 8]]
     assert found.labels == ["people", "people", "animals"]
     assert found.confidence.tolist() == prior(found.boxes, 40, 20).tolist()
-    with pytest.raises(ImageError, match="is 20×40, its boxes are of 80×40: another picture, or cropped"):
+    with pytest.raises(ImageError, match="is 20×40, but its annotation is for 80×40: another picture, or cropped"):
         FileBoxes(path)("a", Image.new("RGB", (20, 40)))
 
 
@@ -104,21 +104,21 @@ def test_boxes_that_cannot_be_regions_are_left_out_with_a_reason(tmp_path: Path)
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ([{"image": "a", "text": "x"}], ':1: a row with "boxes", or one with "phrases", was wanted'),
-        ([{"image": "a", "boxes": [[0, 0, 1, 1]]}] * 2, ":2: the image 'a' stands on line 1 already"),
+        ([{"image": "a", "text": "x"}], ':1: expected a row with "boxes" or "phrases"'),
+        ([{"image": "a", "boxes": [[0, 0, 1, 1]]}] * 2, ":2: duplicate image 'a' (first on line 1)"),
         ([{"image": "a", "boxes": []}], "holds no box in 1 image"),
         ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 5}], ':1: the key "height" is missing'),
-        ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 0, "height": 5}], ":1: a picture of 0×5 cannot be"),
-        ([{"image": "a", "phrases": ["x"]}], ":1: \"phrases\" holds 'x', wanted objects"),
+        ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 0, "height": 5}], ":1: invalid image size 0×5"),
+        ([{"image": "a", "phrases": ["x"]}], ":1: \"phrases\" holds 'x', expected objects"),
         ([{"image": "a", "phrases": [{"type": "x"}]}], ':1: "boxes" must be a list'),
     ],
 )
-def test_rows_of_no_known_form_are_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
+def test_rows_of_an_unknown_form_are_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
     with pytest.raises(DataError, match=re.escape(why)):
         FileBoxes(save(tmp_path / "d.jsonl", *rows))
 
 
-def test_sources_stand_behind_one_another_and_the_most_confident_are_kept() -> None:
+def test_sources_are_concatenated_and_the_most_confident_are_kept() -> None:
     def source(*confidence: float) -> Any:
         boxes = np.array([[c, 0, c + 1, 1] for c in confidence])
         return lambda image, picture: Boxes(boxes, np.array(confidence, np.float32), [str(c) for c in confidence], ("x",))

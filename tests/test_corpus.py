@@ -66,7 +66,7 @@ def test_short_is_fewer_than_n_words() -> None:
         (" = a = b = ", True),
     ],
 )
-def test_headings_have_as_many_signs_behind_as_before(line: str, heading: bool) -> None:
+def test_headings_have_as_many_signs_after_as_before(line: str, heading: bool) -> None:
     assert is_heading(line) is heading
 
 
@@ -146,8 +146,8 @@ def test_paragraphs_of_squad_come_once_and_articles_end_with_an_empty_line(tmp_p
     assert tally.left_out == {"paragraph that was there before": 1}
     for bad, why in (
         ({"data": []}, "has no articles"),
-        ({"data": [{"paragraphs": 1}]}, r'data\[0\]: wanted a list under "paragraphs", found 1'),
-        ({"data": [{"paragraphs": [{}]}]}, r'data\[0\]\.paragraphs\[0\]: wanted a string under "context", found None'),
+        ({"data": [{"paragraphs": 1}]}, r'data\[0\]: expected a list under "paragraphs", got 1'),
+        ({"data": [{"paragraphs": [{}]}]}, r'data\[0\]\.paragraphs\[0\]: expected a string under "context", got None'),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(bad))
         with pytest.raises(DataError, match=why):

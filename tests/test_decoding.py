@@ -1,4 +1,4 @@
-"""One meaning for every image file: golden pixels for what is odd, a reason for what is none."""
+"""One meaning for every image file: golden pixels for odd ones, a reason for non-images."""
 
 from __future__ import annotations
 
@@ -150,13 +150,13 @@ def test_a_cut_file_is_refused_or_whole_never_half() -> None:
         (b"", "0 bytes"),
         (b"\xef\xbb\xbf <!DOCTYPE html><html>404", "an HTML page, not an image"),
         (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "an SVG drawing; rasterise it first"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no image of a known kind"),
-        (b"\x80\x04cos\nsystem\n", "no image of a known kind"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
+        (b"\x80\x04cos\nsystem\n", "not an image of a known format"),
         (raw_png(20000, 20000, 8, 0, b"\0"), r"400000000 pixels|exceeds limit|20000x20000"),
         (raw_png(10000, 9500, 8, 0, b"\0"), "decompression bomb|truncated|cannot be decoded"),
     ],
 )
-def test_what_is_no_image_says_so(data: bytes, why: str) -> None:
+def test_what_is_not_an_image_is_described(data: bytes, why: str) -> None:
     with pytest.raises(ImageError, match=why):
         decode(data)
 
@@ -169,7 +169,7 @@ def test_pixels_without_a_defined_white_are_refused() -> None:
 
 def test_a_bomb_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MAX_PIXELS", 100)
-    with pytest.raises(ImageError, match="11x10 pixels; more than 100 are not decoded"):
+    with pytest.raises(ImageError, match="11x10 pixels; the limit is 100"):
         decode(encoded(drawing(10, 11)))
     assert decode(encoded(drawing(10, 10))).size == (10, 10)
 

@@ -11,7 +11,7 @@ from vgtools.folding import fold_norms
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """Give the norms something to do: those of a new network are the identity."""
+    """Give the norms random weights: those of a new network are the identity."""
     torch.manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:

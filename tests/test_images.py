@@ -75,7 +75,7 @@ def test_pooling_of_a_convolutional_network(resnet: torch.nn.Module) -> None:
     assert [f.row_shape for f in made.values()] == [(96,), (96,), (height * width, 96)]
 
 
-def test_a_transformers_class_token_has_no_place_in_the_map() -> None:
+def test_a_transformers_class_token_has_no_position_in_the_map() -> None:
     torch.manual_seed(0)
     vit = timm.create_model("test_vit", num_classes=0, img_size=(64, 96)).eval()
     config = small(input_size=(3, 64, 96))
@@ -171,7 +171,7 @@ def test_order_is_kept_and_broken_images_leave_the_others_untouched(resnet: torc
     np.testing.assert_array_equal(rest, np.delete(whole, (0, 5), 0))
 
 
-def test_a_run_goes_on_behind_any_batch_and_checks_what_is_done(resnet: torch.nn.Module) -> None:
+def test_a_run_resumes_after_any_batch_and_checks_what_is_done(resnet: torch.nn.Module) -> None:
     featurizer = Featurizer(resnet, small(), batch_size=3)
     batches = list(extract(source_of(PICTURES), featurizer))
     assert [b.items for b in batches] == [3, 6, 9, 11]
@@ -208,7 +208,7 @@ class Odd(torch.nn.Conv2d):
         (4, "float32", None),
     ],
 )
-def test_features_that_are_none_are_error_rows(value: int, dtype: str, why: str | None) -> None:
+def test_unusable_features_are_error_rows(value: int, dtype: str, why: str | None) -> None:
     config = small(mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255), crop_pct=1.0)
     featurizer = Featurizer(Odd(3, 3, 1).eval(), config, dtype=dtype)
     flat = [encoded(np.full((64, 64, 3), v, np.uint8)) for v in (9, value, 9)]

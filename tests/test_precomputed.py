@@ -54,9 +54,9 @@ def test_a_tsv_of_lxmert(capfd: pytest.CaptureFixture[str]) -> None:
     assert (own.features.tolist(), own.boxes.tolist()) == ((FEATURES + 1).tolist(), BOXES)
     assert (own.confidence.tolist(), own.labels, own.width, own.height) == ([0.5, 0.5], ["dog", "cat"], 100, 50)
     assert found.manifest["backbone"]["ref"] == "bottom-up-attention"
-    mark = found.manifest["backbone"]["fingerprint"]
+    fingerprint = found.manifest["backbone"]["fingerprint"]
     assert regions("a.tsv", "--backbone", "other", "--restart", "-q") == Exit.OK
-    assert open_regions("r.npy").manifest["backbone"]["fingerprint"] != mark
+    assert open_regions("r.npy").manifest["backbone"]["fingerprint"] != fingerprint
     assert open_regions("r.npy").of("COCO_1").labels is None
 
 
@@ -71,15 +71,15 @@ def test_a_tsv_of_bottom_up_attention() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("a\tb\n", "a.tsv:2: has 2 columns; 10 (LXMERT) or 6 (bottom-up attention) wanted"),
-        (lxmert("b", FEATURES, BOXES, boxes="!!"), '"boxes" is no base64'),
-        (lxmert("b", FEATURES, BOXES, boxes="AAAA"), '"boxes" holds 3 bytes; 8 numbers of 4 were wanted'),
+        ("a\tb\n", "a.tsv:2: has 2 columns, expected 10 (LXMERT) or 6 (bottom-up attention)"),
+        (lxmert("b", FEATURES, BOXES, boxes="!!"), '"boxes" is not base64'),
+        (lxmert("b", FEATURES, BOXES, boxes="AAAA"), '"boxes" holds 3 bytes, expected 8 numbers of 4 bytes'),
         (lxmert("b", FEATURES[:, :3].ravel()[:5], BOXES), '"features" holds 5 numbers for 2 boxes'),
         (lxmert("b", FEATURES[:, :3], BOXES), "its features have 3 channels, those before 4"),
-        (lxmert("b", FEATURES * np.nan, BOXES), '"features" holds a number that is none'),
+        (lxmert("b", FEATURES * np.nan, BOXES), '"features" contains NaN or infinity'),
         (lxmert("b", FEATURES, [[0, 0, 500, 5], [0, 0, 5, 5]]), "leaves its picture of 100×50"),
         (lxmert("b", FEATURES, BOXES, img_h="x"), "invalid literal"),
-        (lxmert("a", FEATURES, BOXES), "the image 'a' stands on line 1 already"),
+        (lxmert("a", FEATURES, BOXES), "duplicate image 'a' (first on line 1)"),
     ],
 )
 def test_bad_lines_are_named_or_noted(line: str, why: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_arrays_and_their_boxes(capfd: pytest.CaptureFixture[str]) -> None:
         assert found.of("i1").confidence.tolist() == pytest.approx([0.1, 0.9])
     np.save("f.npy", array[:2])
     assert regions("f.npy", "b.jsonl", "--restart") == Exit.DATA
-    assert "b.jsonl:3: has 2 boxes, f.npy of shape (2, 2, 4) has not as many for it" in capfd.readouterr().err
+    assert "b.jsonl:3: has 2 boxes, which does not match f.npy of shape (2, 2, 4)" in capfd.readouterr().err
     np.save("f.npy", np.concatenate([array, array]))
     assert regions("f.npy", "b.jsonl", "--restart") == Exit.DATA
     assert "f.npy: has 12 regions, b.jsonl has boxes for 6" in capfd.readouterr().err

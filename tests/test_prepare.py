@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def bad(tmp_path: Path, parse: Any, text: str, why: str, name: str = "x.txt") -> None:
-    """The parser stops at the bad item and names it; with skip it goes on, and counts one."""
+    """The parser stops at the bad item and names it; with skip it continues, and counts one."""
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     with pytest.raises(DataError) as caught:
@@ -59,12 +59,12 @@ def test_flickr8k_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("10_a.jpg#1 A torn line", "x.txt:2: found '10_a.jpg#1 A torn line', wanted IMAGE#NUMBER, a tab"),
-        ("10_a.jpg\tno number", "x.txt:2: found"),
-        ("#0\tno image", "x.txt:2: found"),
-        ("10_a.jpg#x\twords", "x.txt:2: found"),
-        ("", "x.txt:2: found ''"),
-        ("10_a.jpg#0\tagain", "x.txt:2: '10_a.jpg#0' stands on line 1 already"),
+        ("10_a.jpg#1 A torn line", "x.txt:2: expected IMAGE#NUMBER, a tab, and the caption, got '10_a.jpg#1 A torn line'"),
+        ("10_a.jpg\tno number", "x.txt:2: expected IMAGE#NUMBER"),
+        ("#0\tno image", "x.txt:2: expected IMAGE#NUMBER"),
+        ("10_a.jpg#x\twords", "x.txt:2: expected IMAGE#NUMBER"),
+        ("", "x.txt:2: expected IMAGE#NUMBER, a tab, and the caption, got ''"),
+        ("10_a.jpg#0\tagain", "x.txt:2: duplicate '10_a.jpg#0' (first on line 1)"),
     ],
 )
 def test_flickr8k_bad_lines(tmp_path: Path, line: str, why: str) -> None:
@@ -97,23 +97,23 @@ def test_lists_of_stems_name_photos_too(tmp_path: Path) -> None:
 
 
 def test_bad_splits(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="--split test: no such split; there is dev, train") as caught:
+    with pytest.raises(DataError, match="--split test: unknown split; known are dev, train") as caught:
         list(prepare.with_split([], {"a": "train", "b": "dev"}, "test", Tally()))
     assert caught.value.code == Exit.USAGE
     with pytest.raises(DataError, match="none: --splits names the folder"):
         list(prepare.with_split([], {}, "test", Tally()))
     with pytest.raises(DataError, match="holds no split list"):
         prepare.read_splits(tmp_path)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         prepare.read_splits(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"trainImages.txt:2: 'a.jpg' stands in the dev list already"):
+    with pytest.raises(DataError, match=r"trainImages.txt:2: duplicate image 'a.jpg' \(already in the dev list\)"):
         prepare.read_splits(lists(tmp_path, train="b.jpg a.jpg", dev="a.jpg"))
 
 
 def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) -> None:
     for name in ("one/7.jpg", "two/8.png", "100_abc.jpg", "one/x.jpg", "two/x.jpg"):
         photo(tmp_path / name, 4, 4)
-    for name in ("100_abc.json", "one/x.json"):  # what lies beside a photo is none
+    for name in ("100_abc.json", "one/x.json"):  # other files beside a photo do not count
         (tmp_path / name).touch()
     photos = Folder(tmp_path)
     assert photos.find("one/7.jpg") == photos.find("vg/7") == photos.find("7.jpg") == str(tmp_path / "one/7.jpg")
@@ -121,7 +121,7 @@ def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) ->
     assert photos.find("100.jpg") == photos.find("100_abc.jpg") == str(tmp_path / "100_abc.jpg")
     assert photos.find("one/x.jpg") == str(tmp_path / "one/x.jpg")
     assert photos.find("100_abc.json") == str(tmp_path / "100_abc.json")
-    with pytest.raises(DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both fit"):
+    with pytest.raises(DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both match"):
         photos.find("x.jpg")
     with pytest.raises(DataError, match=r"holds no photo '9.jpg'") as caught:
         photos.find("9.jpg")
@@ -166,7 +166,7 @@ def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(168, 224), (224, 150), (500, 300)])
 def test_a_photo_of_another_shape_is_refused(tmp_path: Path, size: tuple[int, int]) -> None:
     photo(tmp_path / "a.jpg", *size)
-    with pytest.raises(DataError, match="its annotation says 500×375: another picture, or cropped"):
+    with pytest.raises(DataError, match="its annotation is for 500×375: another picture, or cropped"):
         list(prepare.with_photos([{"image": "a.jpg", "width": 500, "height": 375}], Folder(tmp_path), Tally()))
 
 
@@ -252,7 +252,7 @@ def test_spans_cut_the_phrases_out_of_the_text(parts: list[tuple[str, str]]) -> 
         ("[/EN#/people A tall]\n", ANNOTATION, "77.txt:1: a phrase is torn"),
         (SENTENCES, ANNOTATION[:200], "77.xml:2: is not whole XML"),
         (SENTENCES, ANNOTATION.replace("<width>500</width>", ""), "77.xml: is not an Entities annotation"),
-        (SENTENCES, ANNOTATION.replace("<width>500", "<width>0"), "the size 0×400 cannot be"),
+        (SENTENCES, ANNOTATION.replace("<width>500", "<width>0"), "invalid size 0×400"),
         (SENTENCES, ANNOTATION.replace("<xmin>300", "<xmin>3.x"), "77.xml: is not an Entities annotation"),
         (
             SENTENCES,
@@ -280,7 +280,7 @@ def test_an_xml_bomb_is_refused_before_it_grows(tmp_path: Path) -> None:
         list(prepare.flickr30k_entities(folder, Tally()))
 
 
-def test_entities_are_told_from_what_lies_beside_them(tmp_path: Path) -> None:
+def test_entities_are_distinguished_from_other_files_beside_them(tmp_path: Path) -> None:
     folder = entities(tmp_path)
     for odd in ("Sentences/._77.txt", "Sentences/.DS_Store", "Annotations/._77.xml", "Sentences/77.md"):
         (folder / odd).write_bytes(b"\x00\x05\x16\x07")
@@ -369,20 +369,20 @@ def test_coco_boxes(tmp_path: Path) -> None:
     [
         (
             official(annotations=[{"image_id": 30, "id": 1, "caption": 5}, CAPTIONS[1]]),
-            'annotations[0]: "caption" is 5, wanted str',
+            'annotations[0]: "caption" is 5, expected str',
         ),
-        (official(annotations=[{"id": 1, "caption": "x"}, CAPTIONS[1]]), 'annotations[0]: "image_id" is missing, wanted int'),
-        (official(annotations=[CAPTIONS[0], CAPTIONS[0]]), "annotations[1]: the id 1 is that of annotations[0] already"),
-        (official(annotations=[CAPTIONS[0], BOXES[1]]), 'annotations[1]: no "caption" here, as all before have'),
-        (official(annotations=[7, CAPTIONS[0]]), 'annotations[0]: "id" is missing, wanted int'),
-        (official(annotations=[CAPTIONS[0], 7]), 'annotations[1]: no "caption" here, as all before have'),
+        (official(annotations=[{"id": 1, "caption": "x"}, CAPTIONS[1]]), 'annotations[0]: "image_id" is missing, expected int'),
+        (official(annotations=[CAPTIONS[0], CAPTIONS[0]]), "annotations[1]: duplicate id 1 (first in annotations[0])"),
+        (official(annotations=[CAPTIONS[0], BOXES[1]]), 'annotations[1]: has no "caption", unlike all annotations before it'),
+        (official(annotations=[7, CAPTIONS[0]]), 'annotations[0]: "id" is missing, expected int'),
+        (official(annotations=[CAPTIONS[0], 7]), 'annotations[1]: has no "caption", unlike all annotations before it'),
         (
             official(annotations=[{"image_id": 31, "id": 1, "caption": "x"}]),
             'annotations of image 31, which "images" does not have',
         ),
-        (official(images=[*IMAGES, IMAGES[0]]), "images[2]: the id 30 is there already"),
-        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]), "images[2]: the size"),
-        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 10**30, "height": 4}]), "images[2]: the size"),
+        (official(images=[*IMAGES, IMAGES[0]]), "images[2]: duplicate id 30"),
+        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]), "images[2]: invalid size"),
+        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 10**30, "height": 4}]), "images[2]: invalid size"),
         (
             official(annotations=[BOXES[0] | {"bbox": [1, 2, -3, 4]}, BOXES[1]], categories=CATEGORIES),
             'annotations[0]: "bbox" is [1, 2, -3, 4]',
@@ -444,7 +444,7 @@ def test_visual_genome_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ([DATA[0], DATA[0]], "[1]: the image_id 1 is there already"),
+        ([DATA[0], DATA[0]], "[1]: duplicate image_id 1"),
         ([{"id": 1, "url": "x"}, DATA[0]], '[0]: "image_id" is missing'),
         ([7, DATA[0]], '[0]: "image_id" is missing'),
     ],
@@ -481,7 +481,7 @@ def test_conceptual_captions_bad_lines(tmp_path: Path, line: str) -> None:
         tmp_path,
         lambda file, tally: prepare.conceptual_captions(file, tally, "cc"),
         f"ok\thttp://x.org/1\n{line}\n",
-        "x.txt:2: found",
+        "x.txt:2: expected the caption, a tab, and a URL, got",
     )
 
 
@@ -501,7 +501,7 @@ def test_sbu_in_both_forms(tmp_path: Path) -> None:
         tmp_path,
         lambda file, tally: prepare.sbu(file, None, tally),
         (tmp_path / "s.json").read_text(),
-        "found 'nonsense'",
+        "expected a URL and a text, got 'nonsense'",
         "s.json",
     )
     (tmp_path / "s.json").write_text("{}")
@@ -529,7 +529,7 @@ def test_the_suffix_chooses_the_form(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.splitlines()[0] == f"vg prepare: 2 captions in {tmp_path / 'a.jsonl'}"
 
 
-def test_a_run_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_where_it_was(tmp_path: Path) -> None:
     def cut() -> Any:
         yield from rows(7)
         raise KeyboardInterrupt
@@ -540,10 +540,10 @@ def test_a_run_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
             prepare.save(cut(), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
         assert not path.exists()
         assert (tmp_path / f"{name}.part").exists()
-        with pytest.raises(DataError, match="the input is not what it was") as caught:
+        with pytest.raises(DataError, match="the input changed") as caught:
             prepare.save(rows(10, change=2), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
         assert caught.value.code == Exit.CONFIG
-        with pytest.raises(DataError, match="the input is not what it was"):
+        with pytest.raises(DataError, match="the input changed"):
             prepare.save(rows(4), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
         assert prepare.save(rows(10), str(path), Tally(), "captions", {}, [], quiet=True, step=3) == 10
         prepare.save(rows(10), str(whole), Tally(), "captions", {}, [], quiet=True, step=3)
@@ -592,12 +592,12 @@ def test_boxes_of_vcr_are_regions_in_the_order_of_its_objects(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (None, "a@0.json, is not there"),
+        (None, "a@0.json, does not exist"),
         ({"names": ["person", "cat"]}, "\"objects\" is ['person', 'dog']"),
         ({"boxes": [[0, 0, 10, 20, 0.9]]}, "for each of 2 names"),
         ({"boxes": [[0, 0, 10, 20], [0, 0, 10, 20]]}, "must hold [x1, y1, x2, y2, confidence]"),
-        ({"width": "40"}, "\"width\" is '40', wanted int"),
-        ({"names": None}, '"names" is None, wanted list'),
+        ({"width": "40"}, "\"width\" is '40', expected int"),
+        ({"names": None}, '"names" is None, expected list'),
     ],
 )
 def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said: str) -> None:

@@ -120,5 +120,5 @@ def test_other_files_are_refused(detector_file: Path, tmp_path: Path) -> None:
         Detector(cut)
     other = tmp_path / "other.safetensors"
     save_file({"roi_heads.box_predictor.cls_score.bias": torch.zeros(3)}, other)
-    with pytest.raises(DataError, match="no detector known here: fasterrcnn_resnet50_fpn_v2"):
+    with pytest.raises(DataError, match="unknown detector; known are torchvision's fasterrcnn_resnet50_fpn_v2"):
         Detector(other)

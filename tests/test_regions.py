@@ -61,7 +61,7 @@ def test_iou_counts_unit_squares(sized: list[tuple[int, int, int, int]]) -> None
         ([3, 1, 3, 4], "has no area"),
         ([4, 1, 3, 4], "has no area"),
         ([-0.9, 1, 0, 4], "has no area"),  # beside the picture
-        ([float("nan"), 1, 3, 4], "holds a number that is none"),
+        ([float("nan"), 1, 3, 4], "contains NaN or infinity"),
     ],
 )
 def test_box_fault(box: list[float], why: str | None) -> None:
@@ -100,7 +100,7 @@ def test_float16_halves_the_file_and_refuses_what_it_cannot_hold(tmp_path: Path)
         save(tmp_path / "y.npy", [("a", own)], dtype="float16")
 
 
-def test_a_cut_run_goes_on_and_other_items_are_refused(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_and_other_items_are_refused(tmp_path: Path) -> None:
     items = [(f"i{n}", region_set(2, n)) for n in range(5)]
     whole = save(tmp_path / "whole.npy", items).read_bytes()
 
@@ -114,13 +114,13 @@ def test_a_cut_run_goes_on_and_other_items_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(broken())
     assert not (tmp_path / "x.npy").exists()
-    with pytest.raises(DataError, match="not what it was") as caught:
+    with pytest.raises(DataError, match="the input changed") as caught:
         run([("i0", region_set(2, 9)), *items[1:]])
     assert caught.value.code == Exit.CONFIG
     assert run(items) == 5
     assert (tmp_path / "x.npy").read_bytes() == whole
     assert regions_path(tmp_path / "x.npy").read_bytes() == regions_path(tmp_path / "whole.npy").read_bytes()
-    assert run(iter(())) == 5, "finished: nothing is drawn"
+    assert run(iter(())) == 5, "finished: nothing is read"
 
 
 # ----------------------------------------------------------------------------------------------------------------- damage
@@ -148,19 +148,19 @@ def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"start": 1}, "x.regions.jsonl:2: starts at row 1, the images before it end at 2"),
-        ({"image": "a"}, ":2: the image 'a' stands on line 1 already"),
+        ({"start": 1}, 'x.regions.jsonl:2: "start" is 1, expected 2'),
+        ({"image": "a"}, ":2: duplicate image 'a' (first on line 1)"),
         ({"boxes": [[0, 0, 5, 5]]}, ':2: has 1 "boxes" and 2 values of "confidence"'),
         ({"boxes": [[0, 0, 5, 5], [0, 0, 5]]}, ':2: "boxes" holds [0, 0, 5]'),
         ({"boxes": [[0, 0, 5, 5], [0, 0, 500, 5]]}, ":2: box 2, [0.0, 0.0, 500.0, 5.0], leaves its picture of 100×100"),
-        ({"confidence": [0.5, 1.5]}, ':2: "confidence" is [0.5, 1.5], wanted a list of numbers from 0 to 1'),
+        ({"confidence": [0.5, 1.5]}, ':2: "confidence" is [0.5, 1.5], expected a list of numbers from 0 to 1'),
         ({"label": ["dog"]}, ':2: has 2 "boxes" and 1 values of "label"'),
-        ({"label": [1, 2]}, ':2: "label" is [1, 2], wanted a list of names'),
+        ({"label": [1, 2]}, ':2: "label" is [1, 2], expected a list of names'),
         ({"width": "wide"}, ':2: "width" must be an integer'),
         (None, "has 2 boxes for 4 feature rows"),
     ],
 )
-def test_rows_that_cannot_be_are_named(tmp_path: Path, change: dict[str, Any] | None, why: str) -> None:
+def test_invalid_rows_are_named(tmp_path: Path, change: dict[str, Any] | None, why: str) -> None:
     path = save(tmp_path / "x.npy", [("a", region_set(2)), ("b", region_set(2, 1))])
     first, second = regions_path(path).read_text().splitlines()
     text = f"{first}\n" if change is None else f"{first}\n{json.dumps(json.loads(second) | change)}\n"
@@ -170,7 +170,7 @@ def test_rows_that_cannot_be_are_named(tmp_path: Path, change: dict[str, Any] | 
         open_regions(path)
 
 
-def test_a_row_that_is_no_number_is_named_by_its_image(tmp_path: Path) -> None:
+def test_a_row_with_nan_is_named_by_its_image(tmp_path: Path) -> None:
     path = save(tmp_path / "x.npy", [("a", region_set(2)), ("b", region_set(2, 1))])
     array = np.load(path)
     array[3, 0] = np.nan
@@ -180,7 +180,7 @@ def test_a_row_that_is_no_number_is_named_by_its_image(tmp_path: Path) -> None:
         open_regions(path)
 
 
-def test_image_features_are_no_region_features(tmp_path: Path) -> None:
+def test_image_features_are_not_region_features(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     io.write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
     with pytest.raises(DataError, match="'image-features', wanted 'region-features'"):

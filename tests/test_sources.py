@@ -17,7 +17,7 @@ from vgtools.sources import ImageError, folder_captions, id_fault, natural_key, 
 
 
 def loaded(source: sources.Source) -> dict[str, bytes | str]:
-    """Return id -> bytes, or the reason why there are none."""
+    """Return id -> bytes, or the reason why it has none."""
     found: dict[str, bytes | str] = {}
     for item in source.items:
         try:
@@ -98,7 +98,7 @@ def test_links_to_one_another_end(tmp_path: Path, slash: str) -> None:
 
 def test_a_directory_without_images_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    with pytest.raises(DataError, match=r"holds no image: 1 \.txt; wanted a directory") as caught:
+    with pytest.raises(DataError, match=r"holds no image: 1 \.txt; expected a directory") as caught:
         open_source(str(tmp_path))
     assert caught.value.code == Exit.DATA
     with pytest.raises(DataError, match="cannot be read") as caught:
@@ -121,7 +121,7 @@ def test_the_listing_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
     assert len({first, larger, later, open_source(str(tmp_path)).listing}) == 4
 
 
-def test_captions_stand_beside_their_images(tmp_path: Path) -> None:
+def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/a.jpg").touch()
     (tmp_path / "d/a.txt").write_text("A dog.\n\n A cat. \n")
@@ -162,10 +162,10 @@ def test_standard_input_is_a_list_or_jsonl(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("x.txt", b"a.jpg\n\nb.jpg\n", "x.txt:2: an empty line"),
-        ("x.txt", b"a.jpg\nb.jpg\na.jpg\n", "x.txt:3: the id 'a.jpg' stands on line 1 already"),
+        ("x.txt", b"a.jpg\n\nb.jpg\n", "x.txt:2: empty line"),
+        ("x.txt", b"a.jpg\nb.jpg\na.jpg\n", "x.txt:3: duplicate id 'a.jpg' (first on line 1)"),
         ("x.txt", b"", "x.txt: holds no image"),
-        ("x.jsonl", b'{"image": "a", "path": "a"}\n{"image": "a", "path": "b"}\n', "x.jsonl:2: the id 'a' stands on line 1"),
+        ("x.jsonl", b'{"image": "a", "path": "a"}\n{"image": "a", "path": "b"}\n', "x.jsonl:2: duplicate id 'a' (first on line 1)"),
         ("x.jsonl", b'{"image": "a"}\n', 'x.jsonl:1: the key "path" is missing'),
         ("x.jsonl", b'{"image": 3, "path": "a"}\n', 'x.jsonl:1: "image" must be a string'),
         ("x.jsonl", b'{"image": "a", "pa', "x.jsonl:1: not valid JSON"),
@@ -182,12 +182,12 @@ def test_a_bad_list_names_its_line(tmp_path: Path, name: str, content: bytes, wh
 
 
 def test_what_is_too_large_or_no_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe.jpg")  # opening it would wait for ever
+    os.mkfifo(tmp_path / "pipe.jpg")  # opening it would wait forever
     with pytest.raises(ImageError, match="not a regular file"):
         read_image(str(tmp_path / "pipe.jpg"))
     monkeypatch.setattr(sources, "MAX_BYTES", 3)
     (tmp_path / "a.jpg").write_bytes(b"1234")
-    with pytest.raises(ImageError, match="4 bytes; more than 3 are not read"):
+    with pytest.raises(ImageError, match="4 bytes; the limit is 3"):
         read_image(str(tmp_path / "a.jpg"))
 
 
@@ -236,7 +236,7 @@ def test_an_evil_tar_writes_nothing_and_reads_nothing_outside(tmp_path: Path, mo
     monkeypatch.setattr(sources, "MAX_BYTES", 4)
     found = loaded(open_source(str(path)))
     assert found.pop("good.jpg") == b"good"
-    assert found.pop("large.jpg") == "5 bytes; more than 4 are not read"
+    assert found.pop("large.jpg") == "5 bytes; the limit is 4"
     assert found == {
         "../out.jpg": "its name leads out of the archive",
         f"{tmp_path}/absolute.jpg": "its name leads out of the archive",
@@ -270,17 +270,17 @@ def test_a_damaged_header_inside_a_tar_does_not_end_it_quietly(tmp_path: Path) -
     data = bytearray(path.read_bytes())
     data[1024 + 10] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"cut off or damaged behind 'a\.jpg'"):
+    with pytest.raises(DataError, match=r"truncated or damaged after 'a\.jpg'"):
         list(open_source(str(path)).items)
 
 
 def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [member("a.jpg", b"a"), member("./a.jpg", b"b")])
-    with pytest.raises(DataError, match=r"'a\.jpg' is in it twice"):
+    with pytest.raises(DataError, match=r"duplicate image 'a\.jpg'"):
         list(open_source(str(path)).items)
     make_tar(path, [member("a.txt", b"a")])
     with pytest.raises(DataError, match=r"holds no image: 1 \.txt"):
         list(open_source(str(path)).items)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="no tar: empty file"):
+    with pytest.raises(DataError, match="not a tar: empty file"):
         list(open_source(str(path)).items)

@@ -295,7 +295,7 @@ def test_models_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         open_encoder(str(late))
     sets = t.region_sets(1)
     regions = open_regions(t.save_regions(tmp_path / "r.npy", sets))
-    with pytest.raises(DataError, match="12 channels a region, the model takes no regions: it is a text encoder"):
+    with pytest.raises(DataError, match="12 channels per region, the model takes no regions: it is a text encoder"):
         GroundingProbe(open_encoder(str(save_encoder(tmp_path / "bert"))), regions)
     encoder = open_encoder(str(t.save_visualbert(tmp_path / "vb")))
     assert (encoder.layers, encoder.heads, encoder.region_width, encoder.max_tokens) == (3, 2, 12, 62)

@@ -72,7 +72,7 @@ def test_likelihood_and_gradient_equal_brute_force(width: int) -> None:
 
 @lru_cache
 def heads_of(words: tuple[str, ...]) -> list[int]:
-    """Return a random tree's heads, the same ones whenever the sentence is the same; neither order nor words tell them."""
+    """Return a random tree's heads, the same ones whenever the sentence is the same; neither order nor words reveal them."""
     rng = np.random.default_rng([WORDS.index(w) for w in words])
     root = int(rng.integers(len(words)))
     return [-1 if i == root else int(rng.choice([j for j in range(len(words)) if j != i])) for i in range(len(words))]
@@ -134,13 +134,13 @@ def learn(encoder: Any, train: list[str], report: list[str], **more: Any) -> lis
 
 @pytest.mark.parametrize("kind", ["attention", "words"])
 def test_a_planted_head_is_learnt(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(probes._RATES, "words", 0.1)  # some dozen steps have to suffice here
+    monkeypatch.setitem(probes._RATES, "words", 0.1)  # a few dozen steps have to be enough here
     table = np.random.default_rng(3).standard_normal((len(WORDS), 2)).astype(np.float32)
     vectors = (lambda word: table[WORDS.index(word)], 2) if kind == "words" else None
     train, report = sentences(300, 0), sentences(60, 1)
     found = {r["relation"]: r for r in learn(Known(True), train, report, kind=kind, vectors=vectors, epochs=4)}
     assert found[ALL]["accuracy"] > 98
-    assert found[ALL]["baseline"] < 35, "nothing but attention tells heads"
+    assert found[ALL]["baseline"] < 35, "nothing but attention identifies heads"
     assert found[ALL]["low"] <= found[ALL]["accuracy"] <= found[ALL]["high"]
     assert found[ALL]["difference"] == pytest.approx(found[ALL]["accuracy"] - found[ALL]["baseline"], abs=1e-3)
     assert found[ALL]["difference_low"] > 50
@@ -223,7 +223,7 @@ def test_word_vectors_are_read_and_what_is_wrong_is_named(tmp_path: Path) -> Non
     ]  # fmt: skip
     for body, line in (("cat 1 2\ndog 1\n", 2), ("cat 1 2\ndog 1 x\n", 2), ("cat 1 nan\n", 1), ("cat\n", 1)):
         file.write_text(body)
-        with pytest.raises(DataError, match=f"v.txt:{line}: wanted a word and"):
+        with pytest.raises(DataError, match=f"v.txt:{line}: expected a word and"):
             open_vectors(str(file))
     file.write_text("")
     with pytest.raises(DataError, match="holds no word vector"):

@@ -144,8 +144,7 @@ def test_the_probe_equals_brute_force_for_any_encoder(tmp_path: Path, kind: str)
         assert r["baseline"] == pytest.approx(100 * max(offsets[r["relation"]].values()) / r["words"], abs=1e-3)
     summary = found[-1]
     assert (summary["texts"], summary["compared_texts"], summary["skipped"]) == (5, 4, {"text without a token": 1})
-    divergence = probe.divergence()
-    assert divergence is not None
+    divergence = probe._divergence / probe._compared
     p, q = ([a.reshape(-1, *a.shape[2:])[k] for a in attention[:4]] for k in (0, -1))
     pairs = [(x * np.log(2 * x / (x + y)) + y * np.log(2 * y / (x + y))).sum(-1).mean() / 2 for x, y in zip(p, q, strict=True)]
     assert divergence[0, -1] == pytest.approx(np.mean(pairs), rel=1e-4)
@@ -214,7 +213,7 @@ def test_intervals_and_choices_equal_brute_force(tmp_path: Path) -> None:
     assert any(own[k]["p"] > found[k]["p"] for k in same)
 
 
-def test_texts_are_told_apart_by_split_or_by_hash(tmp_path: Path) -> None:
+def test_texts_are_separated_by_split_or_by_hash(tmp_path: Path) -> None:
     rows = [{"text": f"bam {n}", "split": "abc"[n % 3]} for n in range(9)]
     file = t.save_rows(tmp_path / "x.jsonl", rows)
     texts = Texts(str(file), {"a": "report", "c": "train"}, limit=5)
@@ -234,7 +233,7 @@ def test_texts_are_told_apart_by_split_or_by_hash(tmp_path: Path) -> None:
         Texts(str(t.save_rows(file, [{"text": "bam"}])), {"a": "report"}).check()
 
 
-def test_long_texts_are_counted_and_nothing_is_still_a_result(tmp_path: Path) -> None:
+def test_long_texts_are_counted_and_no_text_is_still_a_result(tmp_path: Path) -> None:
     probe = TextProbe(open_encoder(str(save_encoder(tmp_path / "e", positions=16))), distances=0)
     probe.run(map(Text, ["bam " * 20, " "]))
     assert list(probe.records()) == [
@@ -243,4 +242,3 @@ def test_long_texts_are_counted_and_nothing_is_still_a_result(tmp_path: Path) ->
             "skipped": {"text longer than the encoder": 1, "text without a token": 1},
         }
     ]  # fmt: skip
-    assert probe.divergence() is None
