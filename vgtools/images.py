@@ -448,7 +448,7 @@ class FeatureOutput:
             if self.items:
                 self._commit()
             raise DataError(
-                f"{reason}; repair or remove it, or note and skip such {self.things[1]} with "
+                f"{reason}; fix or remove it, or note and skip such {self.things[1]} with "
                 "--on-error skip",
                 image,
             )
