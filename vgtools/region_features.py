@@ -160,12 +160,18 @@ def region_work(source: BoxSource) -> Work:
             if index in faults:
                 errors.append((printable(item.id), faults[index]))
                 continue
-            own = boxes[index]
-            errors += [(printable(item.id), fault) for fault in own.faults]
-            labels = own.labels if any(own.labels) else None
+            kept_boxes = boxes[index]
+            errors += [(printable(item.id), fault) for fault in kept_boxes.faults]
+            labels = kept_boxes.labels if any(kept_boxes.labels) else None
             kept.append(item.id)
             sets.append(
-                RegionSet(features[index], own.boxes, own.confidence, labels, *sizes[index])
+                RegionSet(
+                    features[index],
+                    kept_boxes.boxes,
+                    kept_boxes.confidence,
+                    labels,
+                    *sizes[index],
+                )
             )
         return kept, sets, errors
 

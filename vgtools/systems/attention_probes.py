@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Array = np.ndarray[Any, Any]
+_T = TypeVar("_T")
 
 OVERLAP = 0.5  # a region is right from this IoU with a gold box on
 _WINDOW = 512  # captions that are sorted by length together
@@ -471,9 +472,8 @@ def _hits(captions: Sequence[Caption], sets: Sequence[RegionSet]) -> Array:
 # --------------------------------------------------------------------------------------- the answer
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Captions with their regions, padded to the longest."""
+class Batch(NamedTuple):
+    """Captions with their regions, padded to the longest: what `JointEncoder.attentions` takes."""
 
     ids: Tensor  # (B, T)
     text_mask: Tensor  # (B, T) bool
@@ -623,10 +623,8 @@ class GroundingProbe:
 
     def run(self, captions: Iterator[Caption]) -> None:
         """Count all captions; `scores` and `skipped` have the result."""
-        while window := list(islice(captions, _WINDOW)):
+        for window in windows(captions, _WINDOW, self.progress):
             self._window(window)
-            if self.progress is not None:
-                self.progress.advance(len(window))
 
     def _sides(self, choose: bool) -> tuple[Scores, Scores]:
         """Return the scores to report and those to choose heads by."""
@@ -685,7 +683,7 @@ class GroundingProbe:
         hits = _hits(captions, sets)
         counts = row_starts(len(c.spans) for c in captions)
         ranges = zip(sets, pairwise(counts), strict=True)
-        base = np.concatenate([_confident(own, hits[low:high]) for own, (low, high) in ranges])
+        base = np.concatenate([_confident(regions, hits[a:b]) for regions, (a, b) in ranges])
         right, mass = self._ask(tokens, sets, queries, hits[queries.phrase])
         side = np.array([c.side for c in captions])[queries.row]
         for name in np.unique(side).tolist():
@@ -742,14 +740,16 @@ class GroundingProbe:
 
         def ask(low: int, high: int) -> None:
             counts = (end - begin)[low:high]
-            own = by_row[_ranges(begin[low:high], counts)]  # the queries of these captions
+            part_queries = by_row[_ranges(begin[low:high], counts)]
             part = rows[low:high].tolist()
             part_sets = [sets[r] for r in part]
             batch = make_batch(tokens, part, part_sets, self._ends, self.encoder.region_width)
             row = np.repeat(np.arange(high - low), counts)
             before = len(self._ends[0])
-            first, last = queries.first[own] + before, queries.last[own] + before
-            right[own], mass[own] = self._step(batch, row, first, last, hits[own])
+            first = queries.first[part_queries] + before
+            last = queries.last[part_queries] + before
+            answer = self._step(batch, row, first, last, hits[part_queries])
+            right[part_queries], mass[part_queries] = answer
 
         in_halves(ask, len(rows), self.batch_size)
         return right, mass
@@ -758,9 +758,7 @@ class GroundingProbe:
         self, batch: Batch, row: Array, first: Array, last: Array, hits: Array
     ) -> tuple[Array, Array]:
         with torch.inference_mode():
-            layers = self.encoder.attentions(
-                batch.ids, batch.text_mask, batch.regions, batch.region_mask
-            )
+            layers = self.encoder.attentions(*batch)
             first_layer = next(layers)
             rows, begin, end, golds = (
                 torch.from_numpy(x).to(first_layer.device)
@@ -771,6 +769,14 @@ class GroundingProbe:
             )
         check_finite(mass)
         return right.flatten(1).cpu().numpy(), mass.flatten(1).cpu().numpy()
+
+
+def windows(items: Iterator[_T], size: int, progress: Progress | None) -> Iterator[list[_T]]:
+    """Yield runs of up to `size` items, and report each as progress once it has been handled."""
+    while window := list(islice(items, size)):
+        yield window
+        if progress is not None:
+            progress.advance(len(window))
 
 
 def check_finite(weights: Tensor) -> None:
@@ -821,7 +827,7 @@ def word_attention(
     token = torch.from_numpy(np.maximum(last, 0) + len(ends[0]))
     start = batch.ids.shape[1]  # of the regions
     with torch.inference_mode():
-        layers = encoder.attentions(batch.ids, batch.text_mask, batch.regions, batch.region_mask)
+        layers = encoder.attentions(*batch)
         weights = [
             layer[0, :, token.to(layer.device), start:].float().cpu().numpy() for layer in layers
         ]

@@ -28,7 +28,13 @@ from torch import Tensor, nn
 from vgtools.checkpoint import special_ids
 from vgtools.io import DataError, Progress, read_lines
 from vgtools.parses import Parser, stanford
-from vgtools.systems.attention_probes import JointEncoder, check_finite, in_halves, make_batch
+from vgtools.systems.attention_probes import (
+    JointEncoder,
+    check_finite,
+    in_halves,
+    make_batch,
+    windows,
+)
 from vgtools.systems.attention_scores import Relations, Scores, chosen, percent, select_relations
 from vgtools.systems.text_probes import (
     ALL,
@@ -254,8 +260,7 @@ class ClassifierProbe:
     def _steps(self, side: str) -> Iterator[tuple[Sentences, list[str], list[Link]]]:
         """Yield batches of sentences with what is asked."""
         parser = self.parser()
-        source = self.sentences(side)
-        while window := list(islice(source, _WINDOW)):
+        for window in windows(self.sentences(side), _WINDOW, self.progress):
             parses = list(parser(window))
             tokens = tokenize(self.encoder.tokenizer, window)
             size = np.diff(tokens.starts)
@@ -271,8 +276,6 @@ class ClassifierProbe:
                     names = [[window[r][a:b] for a, b in parses[r].spans] for r in part]
                     batch = self._sentences(attention, words, names, links)
                     yield batch, [window[r] for r in part], links
-            if self.progress is not None:
-                self.progress.advance(len(window))
 
     def _attention(self, tokens: Tokens, rows: Sequence[int], words: Array) -> Tensor:
         """Return the attention of words to words by all heads: (B, K, W, W)."""
@@ -282,10 +285,7 @@ class ClassifierProbe:
             batch = make_batch(tokens, rows[low:high], [], self._ends, self.encoder.region_width)
             inside = torch.from_numpy(words[low:high, :, : batch.ids.shape[1]])
             with torch.inference_mode():
-                layers = self.encoder.attentions(
-                    batch.ids, batch.text_mask, batch.regions, batch.region_mask
-                )
-                for number, layer in enumerate(layers):
+                for number, layer in enumerate(self.encoder.attentions(*batch)):
                     heads = slice(number * self.encoder.heads, (number + 1) * self.encoder.heads)
                     weights = between_words(layer.float(), inside.to(layer.device))
                     attention[low:high, heads] = weights.cpu()

@@ -16,6 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from vgtools.systems.attention_probes import (
     in_halves,
     make_batch,
     span_array,
+    windows,
 )
 from vgtools.systems.attention_scores import (
     Cell,
@@ -249,8 +251,8 @@ def word_links(parses: Sequence[Parse], words: Array) -> list[Link]:
     links = []
     for i, parse in enumerate(parses):
         for word, (head, relation) in enumerate(zip(parse.heads, parse.relations, strict=True)):
-            own, other = words[i, word], words[i, head]
-            if head >= 0 and own.any() and other.any() and not (own & other).any():
+            a, b = words[i, word], words[i, head]
+            if head >= 0 and a.any() and b.any() and not (a & b).any():
                 links.append((i, word, head, relation))
     return links
 
@@ -362,10 +364,8 @@ class TextProbe:
 
     def run(self, texts: Iterator[Text]) -> None:
         """Count all texts; `records` returns the result."""
-        while window := list(islice(texts, _WINDOW)):
+        for window in windows(texts, _WINDOW, self.progress):
             self._window(window)
-            if self.progress is not None:
-                self.progress.advance(len(window))
 
     def _window(self, rows: list[Text]) -> None:
         texts = [row.text for row in rows]
@@ -379,21 +379,20 @@ class TextProbe:
         fits = (size > 0) & (size <= self.encoder.max_tokens)
         sides = np.array([row.side for row in rows])
         for side in ("select", "report"):
-            own = np.flatnonzero(fits & (sides == side))
+            side_rows = np.flatnonzero(fits & (sides == side))
             # Heads are compared over the first texts, whatever their length.
             missing = max(0, self.distances - self._compared) if side == "report" else 0
-            compared = np.isin(np.arange(len(texts)), own[:missing])
-            own = own[np.argsort(size[own], kind="stable")]
+            compared = np.isin(np.arange(len(texts)), side_rows[:missing])
+            order = side_rows[np.argsort(size[side_rows], kind="stable")]
+            ask = partial(self._batch, side, window, order, compared)
+            in_halves(ask, len(order), self.batch_size)
 
-            def ask(
-                low: int, high: int, own: Array = own, compared: Array = compared, side: str = side
-            ) -> None:
-                part = own[low:high]
-                self._batch(side, window, part.tolist(), compared[part])
-
-            in_halves(ask, len(own), self.batch_size)
-
-    def _batch(self, side: str, window: _Window, rows: list[int], compared: Array) -> None:
+    def _batch(
+        self, side: str, window: _Window, order: Array, compared: Array, low: int, high: int
+    ) -> None:
+        """Count the texts `order[low:high]`; heads are compared over those in `compared`."""
+        rows = order[low:high].tolist()
+        compared = compared[rows]
         batch = make_batch(window.tokens, rows, [], self._ends, self.encoder.region_width)
         length = batch.ids.shape[1]
         targets = torch.from_numpy(self._targets(window, rows, length))
@@ -406,9 +405,7 @@ class TextProbe:
         kept: list[Tensor] = []
         divergence = None
         with torch.inference_mode():
-            for layer in self.encoder.attentions(
-                batch.ids, batch.text_mask, batch.regions, batch.region_mask
-            ):
+            for layer in self.encoder.attentions(*batch):
                 weights = layer.float()
                 device = layer.device
                 check_finite(weights)
