@@ -140,9 +140,6 @@ class FileBoxes:
         if not any(len(row.boxes) for row in self._by_image.values()):
             raise DataError(f"holds no box in {amount(len(self._by_image), 'image')}", path)
 
-    def __contains__(self, image: str) -> bool:
-        return image in self._by_image
-
     def __call__(self, image: str, picture: Image) -> Boxes:
         """Return an image's boxes in the pixels of the picture.
 
