@@ -34,15 +34,18 @@ def test_grid_has_every_half_window_of_each_scale() -> None:
     found = grid("a", PICTURE)
     assert len(found) == 1 + 9 + 25
     assert found.boxes[0].tolist() == [0, 0, 40, 20]
-    assert found.boxes[1:10].tolist() == [[x, y, x + 20, y + 10] for y in (0, 5, 10) for x in (0, 10, 20)]
+    assert found.boxes[1:10].tolist() == [
+        [x, y, x + 20, y + 10] for y in (0, 5, 10) for x in (0, 10, 20)
+    ]
     np.testing.assert_allclose(found.boxes[-1], [40 * 2 / 3, 20 * 2 / 3, 40, 20])
     assert found.confidence.tolist() == prior(found.boxes, 40, 20).tolist()
     assert set(found.labels) == {"grid"}
 
 
 def test_detector_rows_keep_confidence_and_label(tmp_path: Path) -> None:
-    path = save(tmp_path / "d.jsonl", {"image": "a", "boxes": [[0, 0, 5, 5], [1, 1, 9, 9]], "confidence": [0.25, 0.75],
-                                       "label": ["dog", "cat"]}, {"image": "b", "boxes": []})  # fmt: skip
+    boxes = [[0, 0, 5, 5], [1, 1, 9, 9]]
+    row = {"image": "a", "boxes": boxes, "confidence": [0.25, 0.75], "label": ["dog", "cat"]}
+    path = save(tmp_path / "d.jsonl", row, {"image": "b", "boxes": []})
     source = FileBoxes(path)
     found = source("a", PICTURE)
     assert (found.boxes.tolist(), found.confidence.tolist(), found.labels) == (
@@ -51,14 +54,19 @@ def test_detector_rows_keep_confidence_and_label(tmp_path: Path) -> None:
         ["dog", "cat"],
     )
     assert len(source("b", PICTURE)) == 0
-    assert "b" in source
     with pytest.raises(ImageError, match=r"d.jsonl names no boxes of it"):
         source("c", PICTURE)
 
 
 def test_phrase_rows_are_joined_and_scaled_to_the_photo(tmp_path: Path) -> None:
     def row(*phrases: tuple[str, list[list[int]]]) -> dict[str, Any]:
-        return {"image": "a", "text": "x", "width": 80, "height": 40, "phrases": [{"type": t, "boxes": b} for t, b in phrases]}
+        return {
+            "image": "a",
+            "text": "x",
+            "width": 80,
+            "height": 40,
+            "phrases": [{"type": t, "boxes": b} for t, b in phrases],
+        }
 
     path = save(
         tmp_path / "p.jsonl",
@@ -69,7 +77,9 @@ def test_phrase_rows_are_joined_and_scaled_to_the_photo(tmp_path: Path) -> None:
     assert found.boxes.tolist() == [[0, 0, 20, 20], [20, 0, 40, 20], [4, 4, 8, 8]]
     assert found.labels == ["people", "people", "animals"]
     assert found.confidence.tolist() == prior(found.boxes, 40, 20).tolist()
-    with pytest.raises(ImageError, match="is 20×40, its boxes are of 80×40: another picture, or cropped"):
+    with pytest.raises(
+        ImageError, match="is 20×40, but its annotation is for 80×40: another picture, or cropped"
+    ):
         FileBoxes(path)("a", Image.new("RGB", (20, 40)))
 
 
@@ -83,16 +93,20 @@ def test_coco_instances(tmp_path: Path) -> None:
     path.write_text(json.dumps(body))
     found = FileBoxes(path)("a.jpg", PICTURE)
     assert (found.boxes.tolist(), found.labels) == ([[4, 2, 12, 6]], ["dog"])
-    path.write_text(json.dumps(body | {"annotations": [{"id": 1, "image_id": 7, "caption": "A dog."}]}))
+    path.write_text(
+        json.dumps(body | {"annotations": [{"id": 1, "image_id": 7, "caption": "A dog."}]})
+    )
     with pytest.raises(DataError, match="holds captions"):
         FileBoxes(path)
 
 
 def test_boxes_that_cannot_be_regions_are_left_out_with_a_reason(tmp_path: Path) -> None:
     boxes = [[0, 0, 5, 5], [30, 0, 50, 5], [3, 3, 3, 9], [-0.5, 0, 40.5, 20]]
-    found = FileBoxes(save(tmp_path / "d.jsonl", {"image": "a", "boxes": boxes, "confidence": [0.1, 0.2, 0.3, 0.4]}))(
-        "a", PICTURE
-    )
+    found = FileBoxes(
+        save(
+            tmp_path / "d.jsonl", {"image": "a", "boxes": boxes, "confidence": [0.1, 0.2, 0.3, 0.4]}
+        )
+    )("a", PICTURE)
     assert found.boxes.tolist() == [[0, 0, 5, 5], [0, 0, 40, 20]]
     assert found.confidence.tolist() == pytest.approx([0.1, 0.4])
     assert [re.sub(".*jsonl: ", "", fault) for fault in found.faults] == [
@@ -104,24 +118,34 @@ def test_boxes_that_cannot_be_regions_are_left_out_with_a_reason(tmp_path: Path)
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        ([{"image": "a", "text": "x"}], ':1: a row with "boxes", or one with "phrases", was wanted'),
-        ([{"image": "a", "boxes": [[0, 0, 1, 1]]}] * 2, ":2: the image 'a' stands on line 1 already"),
+        ([{"image": "a", "text": "x"}], ':1: expected a row with "boxes" or "phrases"'),
+        (
+            [{"image": "a", "boxes": [[0, 0, 1, 1]]}] * 2,
+            ":2: duplicate image 'a' (first on line 1)",
+        ),
         ([{"image": "a", "boxes": []}], "holds no box in 1 image"),
         ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 5}], ':1: the key "height" is missing'),
-        ([{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 0, "height": 5}], ":1: a picture of 0×5 cannot be"),
-        ([{"image": "a", "phrases": ["x"]}], ":1: \"phrases\" holds 'x', wanted objects"),
+        (
+            [{"image": "a", "boxes": [[0, 0, 1, 1]], "width": 0, "height": 5}],
+            ":1: invalid image size 0×5",
+        ),
+        ([{"image": "a", "phrases": ["x"]}], ":1: \"phrases\" holds 'x', expected objects"),
         ([{"image": "a", "phrases": [{"type": "x"}]}], ':1: "boxes" must be a list'),
     ],
 )
-def test_rows_of_no_known_form_are_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
+def test_rows_of_an_unknown_form_are_named(
+    tmp_path: Path, rows: list[dict[str, Any]], why: str
+) -> None:
     with pytest.raises(DataError, match=re.escape(why)):
         FileBoxes(save(tmp_path / "d.jsonl", *rows))
 
 
-def test_sources_stand_behind_one_another_and_the_most_confident_are_kept() -> None:
+def test_sources_are_concatenated_and_the_most_confident_are_kept() -> None:
     def source(*confidence: float) -> Any:
         boxes = np.array([[c, 0, c + 1, 1] for c in confidence])
-        return lambda image, picture: Boxes(boxes, np.array(confidence, np.float32), [str(c) for c in confidence], ("x",))
+        return lambda image, picture: Boxes(
+            boxes, np.array(confidence, np.float32), [str(c) for c in confidence], ("x",)
+        )
 
     both = [source(0.5, 0.25), source(0.75, 0.125)]
     assert together(both)("a", PICTURE).labels == ["0.5", "0.25", "0.75", "0.125"]

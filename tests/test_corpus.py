@@ -65,7 +65,7 @@ def test_short_is_fewer_than_n_words() -> None:
         (" = a = b = ", True),
     ],
 )
-def test_headings_have_as_many_signs_behind_as_before(line: str, heading: bool) -> None:
+def test_headings_have_as_many_signs_after_as_before(line: str, heading: bool) -> None:
     assert is_heading(line) is heading
 
 
@@ -81,7 +81,8 @@ def split(text: str, language: str = "en") -> list[str]:
 
 
 def test_sentences_end_where_a_reader_ends_them() -> None:
-    text = 'Dr. Smith met J. R. Jones in the U.S. Senate on Jan. 5, 2020.  He paid $3.50 for it. "Why?" she asked. He left! So?'
+    text = "Dr. Smith met J. R. Jones in the U.S. Senate on Jan. 5, 2020.  He paid $3.50 for it. "
+    text += '"Why?" she asked. He left! So?'
     assert split(text) == [
         "Dr. Smith met J. R. Jones in the U.S. Senate on Jan. 5, 2020.",
         "He paid $3.50 for it.",
@@ -109,7 +110,12 @@ def test_order_other_keys_and_empty_lines_stay() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(alphabet=st.sampled_from(list('ab C.!?"“”()@,…。é\u0301🏳\ufe0f\u2028\u00a0\u3000\t\x00')), max_size=40))
+@given(
+    st.text(
+        alphabet=st.sampled_from(list('ab C.!?"“”()@,…。é\u0301🏳\ufe0f\u2028\u00a0\u3000\t\x00')),
+        max_size=40,
+    )
+)
 def test_no_character_but_white_space_is_lost(text: str) -> None:
     found = split(text)
     if text.strip():
@@ -128,15 +134,27 @@ def test_a_long_line_takes_linear_time() -> None:
 
 def test_paragraphs_of_squad_come_once_and_articles_end_with_an_empty_line(tmp_path: Path) -> None:
     articles = [["One.\nTwo. ", "Three."], ["Three."], ["Four."]]
-    data = [{"title": "t", "paragraphs": [{"context": c, "qas": []} for c in contexts]} for contexts in articles]
+    data = [
+        {"title": "t", "paragraphs": [{"context": c, "qas": []} for c in contexts]}
+        for contexts in articles
+    ]
     (tmp_path / "train.json").write_text(json.dumps({"version": "1.1", "data": data}))
     tally = Tally()
-    assert [row["text"] for row in squad(tmp_path / "train.json", tally)] == ["One. Two.", "Three.", "", "Four.", ""]
+    assert [row["text"] for row in squad(tmp_path / "train.json", tally)] == [
+        "One. Two.",
+        "Three.",
+        "",
+        "Four.",
+        "",
+    ]
     assert tally.left_out == {"paragraph that was there before": 1}
     for bad, why in (
         ({"data": []}, "has no articles"),
-        ({"data": [{"paragraphs": 1}]}, r'data\[0\]: wanted a list under "paragraphs", found 1'),
-        ({"data": [{"paragraphs": [{}]}]}, r'data\[0\]\.paragraphs\[0\]: wanted a string under "context", found None'),
+        ({"data": [{"paragraphs": 1}]}, r'data\[0\]: expected a list under "paragraphs", got 1'),
+        (
+            {"data": [{"paragraphs": [{}]}]},
+            r'data\[0\]\.paragraphs\[0\]: expected a string under "context", got None',
+        ),
     ):
         (tmp_path / "bad.json").write_text(json.dumps(bad))
         with pytest.raises(DataError, match=why):

@@ -1,4 +1,4 @@
-"""Folded networks give the features of the network as it was, and a network that cannot be folded is left as it was."""
+"""Folded networks give the same features; a network that cannot be folded stays as it is."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from vgtools.folding import fold_norms
 
 
 def drawn(model: nn.Module) -> nn.Module:
-    """Give the norms something to do: those of a new network are the identity."""
+    """Give the norms random weights: those of a new network are the identity."""
     torch.manual_seed(0)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
+        if (
+            isinstance(module, nn.BatchNorm2d)
+            and module.running_mean is not None
+            and module.running_var is not None
+        ):
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2)
             if module.affine:
@@ -51,7 +55,9 @@ def test_a_folded_network_gives_the_same_features(name: str) -> None:
     wanted, count = features(model), sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
     assert fold_norms(model, (3, 64, 64)) == count
     assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
-    torch.testing.assert_close(features(model), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+    torch.testing.assert_close(
+        features(model), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max())
+    )
 
 
 def test_a_convolution_that_is_read_twice_is_left_alone() -> None:
@@ -78,4 +84,6 @@ def test_networks_of_other_shapes_keep_their_features(name: str) -> None:
     x = torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size)
     wanted = model.forward_features(x)  # type: ignore[operator]
     fold_norms(model, (3, size, size))
-    torch.testing.assert_close(model.forward_features(x), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))  # type: ignore[operator]
+    torch.testing.assert_close(
+        model.forward_features(x), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max())
+    )  # type: ignore[operator]

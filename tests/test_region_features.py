@@ -14,11 +14,20 @@ from safetensors.torch import save_file
 from torchvision.models import get_model
 
 from vgtools.io import DataError, Exit
-from vgtools.region_features import SAMPLES, Detector, pool_regions, region_featurizer, whole_picture
+from vgtools.region_features import (
+    SAMPLES,
+    Detector,
+    pool_regions,
+    region_featurizer,
+    whole_picture,
+)
 
 
 def brute_force(table: Any, box: Any) -> Any:
-    """Return the mean of an (h, w, D) map over the points of a box, given in cells; values lie in the cells' middles."""
+    """Return the mean of an (h, w, D) map over the points of a box.
+
+    The box is given in cells; values are at the cells' centres.
+    """
     height, width, _ = table.shape
     x1, y1, x2, y2 = box
     points = []
@@ -50,7 +59,9 @@ def test_pooling_equals_a_loop_over_points() -> None:
 
 def tiny_network() -> tuple[Any, dict[str, Any]]:
     torch.manual_seed(0)
-    network = timm.create_model("test_resnet", num_classes=0, pretrained_cfg_overlay={"input_size": (3, 64, 64)}).eval()
+    network = timm.create_model(
+        "test_resnet", num_classes=0, pretrained_cfg_overlay={"input_size": (3, 64, 64)}
+    ).eval()
     return network, timm.data.resolve_data_config({}, model=network)
 
 
@@ -66,10 +77,15 @@ def test_the_whole_picture_is_seen_and_boxes_map_to_it() -> None:
     assert seen[:, :, 36:].max() < 5
     assert featurizer.grid[0] == featurizer.grid[1] >= 3
     rows = featurizer.features(seen[None])
-    left, right = pool_regions(rows, featurizer.grid, [np.array([[0, 0, 1 / 3, 1], [2 / 3, 0, 1, 1]])])[0]
+    left, right = pool_regions(
+        rows, featurizer.grid, [np.array([[0, 0, 1 / 3, 1], [2 / 3, 0, 1, 1]])]
+    )[0]
     whole = rows[0].reshape(*featurizer.grid, -1)
     side = featurizer.grid[1] // 3
-    assert np.corrcoef(left, whole[:, :side].mean((0, 1)))[0, 1] > np.corrcoef(right, whole[:, :side].mean((0, 1)))[0, 1]
+    assert (
+        np.corrcoef(left, whole[:, :side].mean((0, 1)))[0, 1]
+        > np.corrcoef(right, whole[:, :side].mean((0, 1)))[0, 1]
+    )
 
 
 def test_a_backbone_of_fixed_size_says_so() -> None:
@@ -85,7 +101,9 @@ def test_a_backbone_of_fixed_size_says_so() -> None:
 def detector_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("detector") / "d.safetensors"
-    network = get_model("fasterrcnn_mobilenet_v3_large_fpn", weights=None, weights_backbone=None, num_classes=91)
+    network = get_model(
+        "fasterrcnn_mobilenet_v3_large_fpn", weights=None, weights_backbone=None, num_classes=91
+    )
     save_file(network.state_dict(), path)
     return path
 
@@ -99,7 +117,9 @@ def test_a_detector_finds_what_torchvision_finds(detector_file: Path) -> None:
     assert 1 <= len(found) <= 5
     assert (np.diff(found.confidence) <= 0).all(), "the most confident first"
     with torch.inference_mode():
-        (expected,) = source._network([torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1) / 255])
+        (expected,) = source._network(
+            [torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1) / 255]
+        )
     np.testing.assert_allclose(found.boxes, expected["boxes"].numpy(), rtol=1e-5)
     np.testing.assert_allclose(found.confidence, expected["scores"].numpy(), rtol=1e-5)
     assert len(found.labels) == len(found)
@@ -120,5 +140,7 @@ def test_other_files_are_refused(detector_file: Path, tmp_path: Path) -> None:
         Detector(cut)
     other = tmp_path / "other.safetensors"
     save_file({"roi_heads.box_predictor.cls_score.bias": torch.zeros(3)}, other)
-    with pytest.raises(DataError, match="no detector known here: fasterrcnn_resnet50_fpn_v2"):
+    with pytest.raises(
+        DataError, match="unknown detector; known are torchvision's fasterrcnn_resnet50_fpn_v2"
+    ):
         Detector(other)

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from tests.tiny_vtasks import save_pictures
 from vgtools import io
 from vgtools.io import DataError, Exit
-from vgtools.regions import RegionSet, box_fault, iou, open_regions, parse_boxes, regions_path, write_regions
+from vgtools.regions import (
+    RegionSet,
+    box_fault,
+    iou,
+    open_regions,
+    parse_boxes,
+    regions_path,
+    write_regions,
+)
 
 BACKBONE = {"ref": "tiny", "fingerprint": "b" * 64}
 
@@ -25,7 +33,9 @@ def region_set(count: int, seed: int = 0, width: int = 3, labels: bool = True) -
     corners = np.sort(rng.uniform(0, 100, (count, 2, 2)), axis=1)
     names = [f"thing {i % 2}" for i in range(count)] if labels else None
     features = rng.standard_normal((count, width)).astype(np.float32)
-    return RegionSet(features, corners.reshape(count, 4), rng.random(count, np.float32), names, 100, 100)
+    return RegionSet(
+        features, corners.reshape(count, 4), rng.random(count, np.float32), names, 100, 100
+    )
 
 
 def save(path: Path, items: list[tuple[str, RegionSet]], **changes: Any) -> Path:
@@ -33,7 +43,7 @@ def save(path: Path, items: list[tuple[str, RegionSet]], **changes: Any) -> Path
     return path
 
 
-# ------------------------------------------------------------------------------------------------------------------ boxes
+# -------------------------------------------------------------------------------------------- boxes
 
 
 def test_iou_by_hand() -> None:
@@ -44,7 +54,13 @@ def test_iou_by_hand() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.integers(1, 9)), min_size=2, max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9), st.integers(1, 9)),
+        min_size=2,
+        max_size=6,
+    )
+)
 def test_iou_counts_unit_squares(sized: list[tuple[int, int, int, int]]) -> None:
     boxes = [(x, y, x + width, y + height) for x, y, width, height in sized]
     cells = [{(x, y) for x in range(a, c) for y in range(b, d)} for a, b, c, d in boxes]
@@ -62,7 +78,7 @@ def test_iou_counts_unit_squares(sized: list[tuple[int, int, int, int]]) -> None
         ([3, 1, 3, 4], "has no area"),
         ([4, 1, 3, 4], "has no area"),
         ([-0.9, 1, 0, 4], "has no area"),  # beside the picture
-        ([float("nan"), 1, 3, 4], "holds a number that is none"),
+        ([float("nan"), 1, 3, 4], "contains NaN or infinity"),
     ],
 )
 def test_box_fault(box: list[float], why: str | None) -> None:
@@ -70,15 +86,23 @@ def test_box_fault(box: list[float], why: str | None) -> None:
     assert found is None if why is None else why in str(found)
 
 
-# ------------------------------------------------------------------------------------------------------------- round trip
+# --------------------------------------------------------------------------------------- round trip
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    sets = {"b.jpg": region_set(3, 1), "a.jpg": region_set(0), "ü/c.jpg": region_set(2, 2, labels=False)}
+    sets = {
+        "b.jpg": region_set(3, 1),
+        "a.jpg": region_set(0),
+        "ü/c.jpg": region_set(2, 2, labels=False),
+    }
     found = open_regions(save(tmp_path / "x.npy", list(sets.items())))
     assert found.images == ["b.jpg", "a.jpg", "ü/c.jpg"]
     assert (len(found), found.width, found.counts.tolist()) == (3, 3, [3, 0, 2])
-    assert (found.manifest["backbone"], found.manifest["rows"], found.manifest["images"]) == (BACKBONE, 5, 3)
+    assert (found.manifest["backbone"], found.manifest["rows"], found.manifest["images"]) == (
+        BACKBONE,
+        5,
+        3,
+    )
     assert "a.jpg" in found
     assert "d.jpg" not in found
     for image, wanted in sets.items():
@@ -95,13 +119,15 @@ def test_float16_halves_the_file_and_refuses_what_it_cannot_hold(tmp_path: Path)
     own = region_set(2)
     path = save(tmp_path / "x.npy", [("a", own)], dtype="float16")
     assert np.load(path).dtype == np.float16
-    np.testing.assert_array_equal(open_regions(path).of("a").features, own.features.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(
+        open_regions(path).of("a").features, own.features.astype(np.float16).astype(np.float32)
+    )
     own.features[1, 1] = 1e6
     with pytest.raises(DataError, match="a: a feature is NaN or infinite in float16"):
         save(tmp_path / "y.npy", [("a", own)], dtype="float16")
 
 
-def test_a_cut_run_goes_on_and_other_items_are_refused(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_and_other_items_are_refused(tmp_path: Path) -> None:
     items = [(f"i{n}", region_set(2, n)) for n in range(5)]
     whole = save(tmp_path / "whole.npy", items).read_bytes()
 
@@ -115,16 +141,19 @@ def test_a_cut_run_goes_on_and_other_items_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(broken())
     assert not (tmp_path / "x.npy").exists()
-    with pytest.raises(DataError, match="not what it was") as caught:
+    with pytest.raises(DataError, match="the input changed") as caught:
         run([("i0", region_set(2, 9)), *items[1:]])
     assert caught.value.code == Exit.CONFIG
     assert run(items) == 5
     assert (tmp_path / "x.npy").read_bytes() == whole
-    assert regions_path(tmp_path / "x.npy").read_bytes() == regions_path(tmp_path / "whole.npy").read_bytes()
-    assert run(iter(())) == 5, "finished: nothing is drawn"
+    assert (
+        regions_path(tmp_path / "x.npy").read_bytes()
+        == regions_path(tmp_path / "whole.npy").read_bytes()
+    )
+    assert run(iter(())) == 5, "finished: nothing is read"
 
 
-# ----------------------------------------------------------------------------------------------------------------- damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def reseal(path: Path) -> None:
@@ -149,29 +178,37 @@ def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"start": 1}, "x.regions.jsonl:2: starts at row 1, the images before it end at 2"),
-        ({"image": "a"}, ":2: the image 'a' stands on line 1 already"),
+        ({"start": 1}, 'x.regions.jsonl:2: "start" is 1, expected 2'),
+        ({"image": "a"}, ":2: duplicate image 'a' (first on line 1)"),
         ({"boxes": [[0, 0, 5, 5]]}, ':2: has 1 "boxes" and 2 values of "confidence"'),
         ({"boxes": [[0, 0, 5, 5], [0, 0, 5]]}, ':2: "boxes" holds [0, 0, 5]'),
-        ({"boxes": [[0, 0, 5, 5], [0, 0, 500, 5]]}, ":2: box 2, [0.0, 0.0, 500.0, 5.0], leaves its picture of 100×100"),
-        ({"confidence": [0.5, 1.5]}, ':2: "confidence" is [0.5, 1.5], wanted a list of numbers from 0 to 1'),
+        (
+            {"boxes": [[0, 0, 5, 5], [0, 0, 500, 5]]},
+            ":2: box 2, [0.0, 0.0, 500.0, 5.0], leaves its picture of 100×100",
+        ),
+        (
+            {"confidence": [0.5, 1.5]},
+            ':2: "confidence" is [0.5, 1.5], expected a list of numbers from 0 to 1',
+        ),
         ({"label": ["dog"]}, ':2: has 2 "boxes" and 1 values of "label"'),
-        ({"label": [1, 2]}, ':2: "label" is [1, 2], wanted a list of names'),
+        ({"label": [1, 2]}, ':2: "label" is [1, 2], expected a list of names'),
         ({"width": "wide"}, ':2: "width" must be an integer'),
         (None, "has 2 boxes for 4 feature rows"),
     ],
 )
-def test_rows_that_cannot_be_are_named(tmp_path: Path, change: dict[str, Any] | None, why: str) -> None:
+def test_invalid_rows_are_named(tmp_path: Path, change: dict[str, Any] | None, why: str) -> None:
     path = save(tmp_path / "x.npy", [("a", region_set(2)), ("b", region_set(2, 1))])
     first, second = regions_path(path).read_text().splitlines()
-    text = f"{first}\n" if change is None else f"{first}\n{json.dumps(json.loads(second) | change)}\n"
+    text = (
+        f"{first}\n" if change is None else f"{first}\n{json.dumps(json.loads(second) | change)}\n"
+    )
     regions_path(path).write_text(text)
     reseal(path)
     with pytest.raises(DataError, match=re.escape(why)):
         open_regions(path)
 
 
-def test_a_row_that_is_no_number_is_named_by_its_image(tmp_path: Path) -> None:
+def test_a_row_with_nan_is_named_by_its_image(tmp_path: Path) -> None:
     path = save(tmp_path / "x.npy", [("a", region_set(2)), ("b", region_set(2, 1))])
     array = np.load(path)
     array[3, 0] = np.nan
@@ -181,7 +218,7 @@ def test_a_row_that_is_no_number_is_named_by_its_image(tmp_path: Path) -> None:
         open_regions(path)
 
 
-def test_image_features_are_no_region_features(tmp_path: Path) -> None:
+def test_image_features_are_not_region_features(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     io.write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
     with pytest.raises(DataError, match="'image-features', wanted 'region-features'"):
@@ -189,7 +226,9 @@ def test_image_features_are_no_region_features(tmp_path: Path) -> None:
 
 
 def test_boxes_of_coco_rows_have_labels_and_no_confidence() -> None:
-    boxes, confidence, labels = parse_boxes({"boxes": [[0, 1, 2, 3]], "labels": ["dog"], "crowd": [0]}, "x", 1)
+    boxes, confidence, labels = parse_boxes(
+        {"boxes": [[0, 1, 2, 3]], "labels": ["dog"], "crowd": [0]}, "x", 1
+    )
     assert (boxes.tolist(), confidence, labels) == ([[0, 1, 2, 3]], None, ["dog"])
 
 

@@ -13,11 +13,18 @@ import pytest
 
 from vgtools import sources
 from vgtools.io import DataError, Exit
-from vgtools.sources import ImageError, folder_captions, id_fault, natural_key, open_source, read_image
+from vgtools.sources import (
+    ImageError,
+    folder_captions,
+    id_fault,
+    natural_key,
+    open_source,
+    read_image,
+)
 
 
 def loaded(source: sources.Source) -> dict[str, bytes | str]:
-    """Return id -> bytes, or the reason why there are none."""
+    """Return id -> bytes, or the reason why it has none."""
     found: dict[str, bytes | str] = {}
     for item in source.items:
         try:
@@ -35,13 +42,15 @@ def make_tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str
     return path
 
 
-def member(name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def member(
+    name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
     return info, data if kind == tarfile.REGTYPE else b""
 
 
-# ------------------------------------------------------------------------------------------------------------- directory
+# ---------------------------------------------------------------------------------------- directory
 
 
 def test_a_directory_is_walked_in_natural_order_and_other_files_are_counted(tmp_path: Path) -> None:
@@ -62,9 +71,13 @@ def test_a_directory_is_walked_in_natural_order_and_other_files_are_counted(tmp_
     assert source.total == 6
     assert dict(source.left_out) == {".txt": 2, "": 1}
     assert loaded(source) == {
-        name: name.encode() for name in ("IMG3.JPG", "a b/ü 'x'.webp", "b/01.png", "b/1.png", "img2.jpg", "img10.jpg")
+        name: name.encode()
+        for name in ("IMG3.JPG", "a b/ü 'x'.webp", "b/01.png", "b/1.png", "img2.jpg", "img10.jpg")
     }
-    assert [item.id for item in open_source(str(tmp_path), limit=2).items] == ["IMG3.JPG", "a b/ü 'x'.webp"]
+    assert [item.id for item in open_source(str(tmp_path), limit=2).items] == [
+        "IMG3.JPG",
+        "a b/ü 'x'.webp",
+    ]
     assert sources.counted(source.left_out) == "2 .txt, 1 without suffix"
 
 
@@ -92,13 +105,18 @@ def test_links_to_one_another_end(tmp_path: Path, slash: str) -> None:
         (tmp_path / name / f"{name}.jpg").write_bytes(b"x")
         (tmp_path / name / "other").symlink_to(tmp_path / other)
     source = open_source(f"{tmp_path}{slash}")
-    assert [item.id for item in source.items] == ["a/a.jpg", "a/other/b.jpg", "b/b.jpg", "b/other/a.jpg"]
+    assert [item.id for item in source.items] == [
+        "a/a.jpg",
+        "a/other/b.jpg",
+        "b/b.jpg",
+        "b/other/a.jpg",
+    ]
     assert source.left_out == {"(link to a folder above)": 2}
 
 
 def test_a_directory_without_images_says_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    with pytest.raises(DataError, match=r"holds no image: 1 \.txt; wanted a directory") as caught:
+    with pytest.raises(DataError, match=r"holds no image: 1 \.txt; expected a directory") as caught:
         open_source(str(tmp_path))
     assert caught.value.code == Exit.DATA
     with pytest.raises(DataError, match="cannot be read") as caught:
@@ -121,7 +139,7 @@ def test_the_listing_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
     assert len({first, larger, later, open_source(str(tmp_path)).listing}) == 4
 
 
-def test_captions_stand_beside_their_images(tmp_path: Path) -> None:
+def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/a.jpg").touch()
     (tmp_path / "d/a.txt").write_text("A dog.\n\n A cat. \n")
@@ -131,14 +149,16 @@ def test_captions_stand_beside_their_images(tmp_path: Path) -> None:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------------- lists
+# -------------------------------------------------------------------------------------------- lists
 
 
 def test_paths_are_relative_to_the_list(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/a.dat").write_bytes(b"a")
     (tmp_path / "b.png").write_bytes(b"b")
-    (tmp_path / "list.txt").write_bytes(f"sub/a.dat\r\n{tmp_path}/b.png\nmissing.jpg\nsub\n".encode())
+    (tmp_path / "list.txt").write_bytes(
+        f"sub/a.dat\r\n{tmp_path}/b.png\nmissing.jpg\nsub\n".encode()
+    )
     found = loaded(open_source(str(tmp_path / "list.txt")))
     assert found == {
         "sub/a.dat": b"a",
@@ -148,7 +168,10 @@ def test_paths_are_relative_to_the_list(tmp_path: Path) -> None:
     }
     rows = [{"image": "one", "path": "sub/a.dat", "extra": 1}, {"image": "two", "path": "b\0.png"}]
     (tmp_path / "images.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert loaded(open_source(str(tmp_path / "images.jsonl"))) == {"one": b"a", "two": "cannot be read: embedded null byte"}
+    assert loaded(open_source(str(tmp_path / "images.jsonl"))) == {
+        "one": b"a",
+        "two": "cannot be read: embedded null byte",
+    }
 
 
 def test_standard_input_is_a_list_or_jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +185,14 @@ def test_standard_input_is_a_list_or_jsonl(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("x.txt", b"a.jpg\n\nb.jpg\n", "x.txt:2: an empty line"),
-        ("x.txt", b"a.jpg\nb.jpg\na.jpg\n", "x.txt:3: the id 'a.jpg' stands on line 1 already"),
+        ("x.txt", b"a.jpg\n\nb.jpg\n", "x.txt:2: empty line"),
+        ("x.txt", b"a.jpg\nb.jpg\na.jpg\n", "x.txt:3: duplicate id 'a.jpg' (first on line 1)"),
         ("x.txt", b"", "x.txt: holds no image"),
-        ("x.jsonl", b'{"image": "a", "path": "a"}\n{"image": "a", "path": "b"}\n', "x.jsonl:2: the id 'a' stands on line 1"),
+        (
+            "x.jsonl",
+            b'{"image": "a", "path": "a"}\n{"image": "a", "path": "b"}\n',
+            "x.jsonl:2: duplicate id 'a' (first on line 1)",
+        ),
         ("x.jsonl", b'{"image": "a"}\n', 'x.jsonl:1: the key "path" is missing'),
         ("x.jsonl", b'{"image": 3, "path": "a"}\n', 'x.jsonl:1: "image" must be a string'),
         ("x.jsonl", b'{"image": "a", "pa', "x.jsonl:1: not valid JSON"),
@@ -181,28 +208,44 @@ def test_a_bad_list_names_its_line(tmp_path: Path, name: str, content: bytes, wh
     assert caught.value.code == Exit.DATA
 
 
-def test_what_is_too_large_or_no_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe.jpg")  # opening it would wait for ever
+def test_what_is_too_large_or_no_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")  # opening it would wait forever
     with pytest.raises(ImageError, match="not a regular file"):
         read_image(str(tmp_path / "pipe.jpg"))
     monkeypatch.setattr(sources, "MAX_BYTES", 3)
     (tmp_path / "a.jpg").write_bytes(b"1234")
-    with pytest.raises(ImageError, match="4 bytes; more than 3 are not read"):
+    with pytest.raises(ImageError, match="4 bytes; the limit is 3"):
         read_image(str(tmp_path / "a.jpg"))
 
 
-@pytest.mark.parametrize(("image", "bad"), [("a\nb", 1), ("a\rb", 1), ("", 1), ("\ufeffa", 1), ("\udcff", 1), ("ü \t.jpg", 0)])
+@pytest.mark.parametrize(
+    ("image", "bad"),
+    [("a\nb", 1), ("a\rb", 1), ("", 1), ("\ufeffa", 1), ("\udcff", 1), ("ü \t.jpg", 0)],
+)
 def test_ids_must_fit_on_a_line(image: str, bad: bool) -> None:
     assert (id_fault(image) is not None) == bad
 
 
-# ------------------------------------------------------------------------------------------------------------------- tar
+# ---------------------------------------------------------------------------------------------- tar
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst", ".anything"])
+@pytest.mark.parametrize(
+    "suffix", [".tar", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst", ".anything"]
+)
 def test_a_tar_is_streamed_in_its_own_order(tmp_path: Path, suffix: str) -> None:
-    members = [member("./b.jpg", b"bb"), member("d", kind=tarfile.DIRTYPE), member("d/a.png", b"a"), member("d/a.txt", b"t")]
-    path = make_tar(tmp_path / f"x{suffix}", members, "w:" + (suffix[5:] if suffix[5:] in ("gz", "xz", "bz2") else ""))
+    members = [
+        member("./b.jpg", b"bb"),
+        member("d", kind=tarfile.DIRTYPE),
+        member("d/a.png", b"a"),
+        member("d/a.txt", b"t"),
+    ]
+    path = make_tar(
+        tmp_path / f"x{suffix}",
+        members,
+        "w:" + (suffix[5:] if suffix[5:] in ("gz", "xz", "bz2") else ""),
+    )
     if suffix == ".tar.zst":
         from vgtools.io import compress
 
@@ -214,7 +257,9 @@ def test_a_tar_is_streamed_in_its_own_order(tmp_path: Path, suffix: str) -> None
     assert [item.id for item in open_source(str(path), limit=1).items] == ["b.jpg"]
 
 
-def test_an_evil_tar_writes_nothing_and_reads_nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evil_tar_writes_nothing_and_reads_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
     work.mkdir()
     secret = tmp_path / "secret.jpg"
@@ -236,13 +281,14 @@ def test_an_evil_tar_writes_nothing_and_reads_nothing_outside(tmp_path: Path, mo
     monkeypatch.setattr(sources, "MAX_BYTES", 4)
     found = loaded(open_source(str(path)))
     assert found.pop("good.jpg") == b"good"
-    assert found.pop("large.jpg") == "5 bytes; more than 4 are not read"
+    assert found.pop("large.jpg") == "5 bytes; the limit is 4"
     assert found == {
         "../out.jpg": "its name leads out of the archive",
         f"{tmp_path}/absolute.jpg": "its name leads out of the archive",
         "a/../../out.jpg": "its name leads out of the archive",
         **dict.fromkeys(
-            ["soft.jpg", "hard.jpg", "device.jpg", "pipe.jpg"], "a link or device inside a tar; only regular files are read"
+            ["soft.jpg", "hard.jpg", "device.jpg", "pipe.jpg"],
+            "a link or device inside a tar; only regular files are read",
         ),
     }
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["evil.tar", "secret.jpg", "work"]
@@ -250,11 +296,20 @@ def test_an_evil_tar_writes_nothing_and_reads_nothing_outside(tmp_path: Path, mo
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
 def test_every_cut_of_a_tar_is_a_named_error(tmp_path: Path, suffix: str) -> None:
-    path = make_tar(tmp_path / f"x{suffix}", [member("a.jpg", b"a" * 700), member("b.jpg", bytes(1024))], f"w:{suffix[5:]}")
+    path = make_tar(
+        tmp_path / f"x{suffix}",
+        [member("a.jpg", b"a" * 700), member("b.jpg", bytes(1024))],
+        f"w:{suffix[5:]}",
+    )
     whole = path.read_bytes()
-    # Up to the end mark: header, 700 bytes in two blocks, header, two blocks of zeros that look like an end mark.
+    # Up to the end mark: header, 700 bytes in two blocks, header, two blocks of zeros that look
+    # like an end mark.
     last = 6 * 512 if suffix == ".tar" else len(whole) - 1
-    cuts = {*range(0, last, 97), 511, 512, 513, 1536, 2048, 2560, 3071, last} if suffix == ".tar" else range(0, last, 7)
+    cuts = (
+        {*range(0, last, 97), 511, 512, 513, 1536, 2048, 2560, 3071, last}
+        if suffix == ".tar"
+        else range(0, last, 7)
+    )
     for cut in sorted(cuts):
         path.write_bytes(whole[:cut])
         with pytest.raises(DataError) as caught:
@@ -270,17 +325,17 @@ def test_a_damaged_header_inside_a_tar_does_not_end_it_quietly(tmp_path: Path) -
     data = bytearray(path.read_bytes())
     data[1024 + 10] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"cut off or damaged behind 'a\.jpg'"):
+    with pytest.raises(DataError, match=r"truncated or damaged after 'a\.jpg'"):
         list(open_source(str(path)).items)
 
 
 def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "x.tar", [member("a.jpg", b"a"), member("./a.jpg", b"b")])
-    with pytest.raises(DataError, match=r"'a\.jpg' is in it twice"):
+    with pytest.raises(DataError, match=r"duplicate image 'a\.jpg'"):
         list(open_source(str(path)).items)
     make_tar(path, [member("a.txt", b"a")])
     with pytest.raises(DataError, match=r"holds no image: 1 \.txt"):
         list(open_source(str(path)).items)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="no tar: empty file"):
+    with pytest.raises(DataError, match="not a tar: empty file"):
         list(open_source(str(path)).items)

@@ -48,6 +48,10 @@ class DataError(Exception):
         """Keep file, line and code on the way from another process."""
         return DataError, (self.why, self.file, self.line, self.code)
 
+    def record(self) -> dict[str, Any]:
+        """Return the row of an `X.errors.jsonl`."""
+        return {"file": str(self.file or ""), "line": self.line, "error": self.why}
+
 
 def name_of(path: str | Path) -> str:
     """Return how a path is called in messages (`-` is the standard stream)."""
@@ -64,6 +68,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 def amount(number: int, one: str, many: str = "") -> str:
     """Return a number with what it counts: `1 image`, `2,000 images`; an odd plural is `many`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def input_changed(path: str | Path) -> DataError:
+    """Return the error of an output whose input is not the one that its first run read."""
+    why = "the input changed since this output was begun; --restart starts over"
+    return DataError(why, path, code=Exit.CONFIG)
 
 
 def plain(text: object) -> str:

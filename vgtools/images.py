@@ -1,6 +1,6 @@
-"""From image files to feature rows: the backbone's own preprocessing, pooling, and the stream of it all.
+"""From image files to feature rows: the backbone's own preprocessing, pooling, and the stream.
 
-What an image file means in pixels is said in `vgtools/decoding.py`.
+What an image file means in pixels is defined in `vgtools/decoding.py`.
 
 Axes: B batch, N images, P positions of the last feature map, D channels.
 """
@@ -33,12 +33,17 @@ from vgtools.io import DataError, Exit, dumps, manifest_path, read_json
 from vgtools.output import Output
 from vgtools.sources import ImageError, Item, Source, add_stamp, id_fault
 
-# -------------------------------------------------------------------------------------------------------------- features
+Array = np.ndarray[Any, Any]
+
+# ----------------------------------------------------------------------------------------- features
 
 
 def describe(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preprocessing as a manifest names it: its values, our decoder's version, and a fingerprint of both."""
-    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in sorted(preprocessing.items())}
+    """Return the preprocessing for a manifest: values, decoder version, fingerprint of both."""
+    facts = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in sorted(preprocessing.items())
+    }
     facts["decoder"] = DECODER
     return facts | {"fingerprint": hashlib.sha256(dumps(facts)).hexdigest()}
 
@@ -47,15 +52,21 @@ class Featurizer:
     """A backbone with its own preprocessing and a pooling: pixels in, feature rows out.
 
     Args:
-        model: a timm network without classifier, in eval mode; changed in place: laid out and folded for speed.
+        model: a timm network without classifier, in eval mode; changed in place: laid out and
+            folded for speed.
         preprocessing: timm's `resolve_data_config` of it.
-        pooling: `mean` over the positions of the last feature map (Vokenization, section 3.2: ResNeXt's mean pooling),
-            `max` over them (Grounded LMs, table 1: pre-logit max pool), or `none`: every position, in row order.
-        dtype: numbers of the returned rows, `float32` or `float16`.
-        batch_size: images a forward pass; always filled up to it, so that a row never depends on how many came along.
+        pooling: `mean` over the positions of the last feature map (Vokenization, section 3.2:
+            ResNeXt's mean pooling), `max` over them (Grounded LMs, table 1: pre-logit max pool),
+            or `none`: every position, in row order.
+        dtype: of the returned rows, `float32` or `float16`.
+        batch_size: images per forward pass; always filled up to it, so that a row never depends
+            on how many images are computed with it.
+
+    Attributes:
+        size: images per forward pass now; smaller than `batch_size` after memory ran out.
 
     Raises:
-        DataError: the network has no feature map that can be pooled, or takes no RGB pictures.
+        DataError: the network has no feature map that can be pooled, or does not take RGB.
     """
 
     def __init__(
@@ -69,28 +80,37 @@ class Featurizer:
         from timm.data import create_transform
 
         first = next(model.parameters())
-        self.device, self._compute = first.device, first.dtype
-        # Image networks run up to three times faster with channels last, on a CPU and on a GPU.
+        self.device = first.device
+        self._compute_dtype = first.dtype
+        # Image networks run up to three times faster with channels last, on CPU and GPU alike.
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.pooling, self.dtype = pooling, np.dtype(dtype)
-        self.batch_size = self.size = (
-            batch_size  # size: images that go through the network at once, fewer after a lack of memory
-        )
+        self.pooling = pooling
+        self.dtype = np.dtype(dtype)
+        self.batch_size = batch_size
+        self.size = batch_size
         channels, height, width = preprocessing["input_size"]
         if channels != 3:
-            raise DataError(f"the backbone takes {channels} channels; one that takes RGB was wanted")
+            raise DataError(f"the backbone takes {channels} channels, expected 3 (RGB)")
         self._scale = height * width / preprocessing["crop_pct"] ** 2
-        self._squashes = preprocessing.get("crop_mode") == "squash"  # the resized form has no aspect of its own
-        # Exactly timm's evaluation transform up to the uint8 picture; what follows is done for a whole batch at once.
+        # The resized form of a squashed picture does not keep the aspect.
+        self._squashes = preprocessing.get("crop_mode") == "squash"
+        # timm's evaluation transform up to the uint8 picture; the rest is done per batch.
         self._transform = create_transform(**preprocessing, is_training=False, use_prefetcher=True)
-        self._mean, self._std = (torch.tensor(preprocessing[key], device=self.device).view(3, 1, 1) for key in ("mean", "std"))
+        self._mean, self._std = (
+            torch.tensor(preprocessing[key], device=self.device).view(3, 1, 1)
+            for key in ("mean", "std")
+        )
         self.input_shape = (channels, height, width)
         fold_norms(self.model, self.input_shape)
         with torch.inference_mode():
-            positions, self.grid = self._positions(torch.zeros((1, 3, height, width), dtype=torch.uint8))
-        self.row_shape = tuple(positions.shape[1:]) if pooling == "none" else (int(positions.shape[2]),)
+            black = torch.zeros((1, 3, height, width), dtype=torch.uint8)
+            positions, self.grid = self._positions(black)
+        channels_out = int(positions.shape[2])
+        self.row_shape: tuple[int, ...] = (channels_out,)
+        if pooling == "none":
+            self.row_shape = (int(positions.shape[1]), channels_out)
 
-    def pixels(self, image: Image.Image) -> np.ndarray[Any, Any]:
+    def pixels(self, image: Image.Image) -> Array:
         """Return the (3, H, W) uint8 picture that the backbone sees of an RGB image.
 
         Raises:
@@ -102,9 +122,12 @@ class Featurizer:
         return np.asarray(self._transform(image))
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Return what the network takes of a uint8 (B, 3, H, W) batch: bit for bit timm's ToTensor and Normalize."""
+        """Return the network's input for a uint8 (B, 3, H, W) batch.
+
+        Bit for bit timm's ToTensor and Normalize.
+        """
         batch = pixels.to(self.device).to(torch.float32).div_(255).sub_(self._mean).div_(self._std)
-        return batch.to(self._compute, memory_format=torch.channels_last)
+        return batch.to(self._compute_dtype, memory_format=torch.channels_last)
 
     def _positions(self, pixels: Tensor) -> tuple[Tensor, list[int]]:
         """Return the last feature map as (B, P, D) and its grid [height, width]."""
@@ -115,25 +138,31 @@ class Featurizer:
         if out.ndim == 4 and out.shape[3] == width:
             return out.flatten(1, 2), list(out.shape[1:3])  # (B, h, w, D): Swin and its kin
         if out.ndim == 3 and out.shape[2] == width:
-            out = out[:, int(getattr(self.model, "num_prefix_tokens", 0)) :]  # the class token has no position
+            # Class tokens and the like have no position.
+            out = out[:, int(getattr(self.model, "num_prefix_tokens", 0)) :]
+            count = int(out.shape[1])
             grid = list(getattr(getattr(self.model, "patch_embed", None), "grid_size", ()))
-            return out, grid if len(grid) == 2 and grid[0] * grid[1] == out.shape[1] else [1, int(out.shape[1])]
-        raise DataError(f"the backbone's features have shape {tuple(out.shape)}; a map of {width} channels was wanted")
+            is_grid = len(grid) == 2 and grid[0] * grid[1] == count
+            return out, grid if is_grid else [1, count]
+        raise DataError(
+            f"the backbone's features have shape {tuple(out.shape)}, "
+            f"expected a map of {width} channels"
+        )
 
-    def _rows(self, pixels: Tensor) -> np.ndarray[Any, Any]:
+    def _rows(self, pixels: Tensor) -> Array:
         """Return the (B, *row_shape) rows of a full batch."""
-        positions = self._positions(pixels)[0].float()
-        if self.pooling == "none":
-            rows = positions
-        else:
-            rows = positions.amax(1) if self.pooling == "max" else positions.mean(1)
+        rows = self._positions(pixels)[0].float()
+        if self.pooling == "max":
+            rows = rows.amax(1)
+        elif self.pooling == "mean":
+            rows = rows.mean(1)
         rows = rows.to(torch.float16 if self.dtype == np.float16 else torch.float32)
         return np.ascontiguousarray(rows.cpu().numpy())
 
-    def features(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return one feature row for each picture, in their order.
+    def features(self, pixels: Array) -> Array:
+        """Return one feature row per picture, in their order.
 
-        Where memory does not suffice the batch is halved, for good: `size` tells what it is now.
+        Where memory runs out the batch is halved, for good: `size` is what it is now.
 
         Args:
             pixels: (B, 3, H, W) uint8, any B.
@@ -144,7 +173,7 @@ class Featurizer:
         Raises:
             DataError: not even one picture fits into memory (exit 70).
         """
-        done: list[np.ndarray[Any, Any]] = []
+        parts: list[Array] = []
         start = 0
         while start < len(pixels):
             size = self.size
@@ -153,41 +182,44 @@ class Featurizer:
             chunk[:count] = torch.from_numpy(pixels[start : start + count])
             try:
                 with torch.inference_mode():
-                    done.append(self._rows(chunk)[:count])
+                    parts.append(self._rows(chunk)[:count])
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 self._halve(size)
                 continue
             start += count
-        return np.concatenate(done) if done else np.empty((0, *self.row_shape), self.dtype)
+        return np.concatenate(parts) if parts else np.empty((0, *self.row_shape), self.dtype)
 
     def _halve(self, size: int) -> None:
         if size == 1:
             raise DataError(
-                "out of memory with one image a step; another --device or backbone is needed", code=Exit.CANNOT_GO_ON
+                "out of memory with one image per step; use another --device or backbone",
+                code=Exit.CANNOT_GO_ON,
             )
         self.size = min(self.size, size // 2)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-# -------------------------------------------------------------------------------------------------------------- pipeline
+# ----------------------------------------------------------------------------------------- pipeline
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a run of consecutive images came to, and what is needed to go on behind it."""
+    """The result of a run of consecutive images, and what is needed to resume after it."""
 
     ids: list[str]  # of the rows, in source order
-    features: Any  # (len(ids), D) or (len(ids), P, D); of regions a RegionSet for each id
+    features: Any  # (len(ids), D) or (len(ids), P, D); of regions a RegionSet per id
     errors: list[tuple[str, str]]  # (id, reason), in source order
     items: int  # images of the source up to here
     digest: str  # sha256 over the ids and stamps of all of them
 
 
-# What a thread does with a group of images: (ids, their features, (id, reason) of what could not be used), in their order.
+# What a thread returns for a group of images: (ids, their features, (id, reason) of those that
+# cannot be used), in their order.
 Worked = tuple[list[str], Any, list[tuple[str, str]]]
+# (group, featurizer, semaphore to hold while computing) -> the above
 Work = Callable[[list[Item], Featurizer, threading.Semaphore], Worked]
 
 
@@ -200,59 +232,66 @@ def extract(
     workers: int = 0,
     work: Work | None = None,
 ) -> Iterator[Batch]:
-    """Yield features in source order, batch by batch, going on behind images that are done.
+    """Yield features in source order, batch by batch, resuming after images that are done.
 
-    Each worker thread takes a whole batch: it reads and decodes it and, on a CPU, computes it in that one thread, so that
-    decoding and computing fill every core and a row does not depend on the number of cores. On other devices one thread at a
-    time computes while the others decode. (Decoding releases the interpreter lock. Threads cannot die unnoticed as worker
-    processes can: what they raise is raised here.)
+    Each worker thread takes a whole batch: it reads and decodes it and, on a CPU, computes it in
+    that one thread, so that decoding and computing fill every core and a row does not depend on
+    the number of cores. On other devices one thread at a time computes while the others decode.
+    (Decoding releases the interpreter lock. Threads cannot die unnoticed as worker processes can:
+    what they raise is raised here.)
 
     Args:
         source: from `open_source`.
-        featurizer: what makes rows of them.
-        items: images that a former run finished; they are checked and skipped.
+        featurizer: makes the rows.
+        items: images that an earlier run finished; they are checked and skipped.
         digest: the `digest` of that run's last batch.
-        workers: threads; 0 is one for each core.
-        work: what a thread does with a group of images; by default one feature row for each.
+        workers: threads; 0 is one per core.
+        work: what a thread does with a group of images; by default one feature row per image.
 
     Raises:
-        DataError: the images done are not what they were (78); the source breaks (65); out of memory (70).
+        DataError: the finished images changed (78); the source breaks (65); out of memory (70).
     """
     workers = workers or _cores()
-    turn = threading.Semaphore(workers if featurizer.device.type == "cpu" else 1)
-    threads, seen, count = torch.get_num_threads(), hashlib.sha256(), 0
+    # On a CPU every thread computes; elsewhere one at a time.
+    computing = threading.Semaphore(workers if featurizer.device.type == "cpu" else 1)
+    threads = torch.get_num_threads()
+    stamps = hashlib.sha256()
+    count = 0
     for item in islice(source.items, items):
-        add_stamp(seen, item)
+        add_stamp(stamps, item)
         count += 1
-    if items and (count < items or seen.hexdigest() != digest):
+    if items and (count < items or stamps.hexdigest() != digest):
         raise DataError(
-            f"the images changed since the run that is being resumed (the first {items:,} are not the same names, sizes "
-            "and times); --restart starts over",
+            "the images changed since the run that is being resumed (names, sizes or times of "
+            f"the first {items:,} differ); --restart starts over",
             code=Exit.CONFIG,
         )
     pending = deque[tuple[int, str, Future[Worked]]]()
 
-    def result() -> Batch:
-        upto, mark, future = pending.popleft()
-        return Batch(*future.result(), upto, mark)
+    def next_batch() -> Batch:
+        up_to, digest_so_far, future = pending.popleft()
+        return Batch(*future.result(), up_to, digest_so_far)
 
     with (
         warnings.catch_warnings(),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+        torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        ),
         ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
     ):
-        # Warnings of Pillow are about one file each; what matters of them is an error row.
+        # Pillow warns about single files; what matters of that is an error row.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         try:
             while group := list(islice(source.items, featurizer.batch_size)):
                 for item in group:
-                    add_stamp(seen, item)
+                    add_stamp(stamps, item)
                 count += len(group)
-                pending.append((count, seen.hexdigest(), pool.submit(work or _work, group, featurizer, turn)))
+                future = pool.submit(work or _work, group, featurizer, computing)
+                pending.append((count, stamps.hexdigest(), future))
                 if len(pending) > workers + 1:
-                    yield result()
+                    yield next_batch()
             while pending:
-                yield result()
+                yield next_batch()
         finally:
             for _, _, future in pending:
                 future.cancel()
@@ -260,56 +299,63 @@ def extract(
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
-    """Say whether bfloat16 is slower than float32 there: a CPU without instructions for it (ten times, measured)."""
+    """Return whether bfloat16 is slower than float32 on a device.
+
+    It is on a CPU without instructions for it (ten times, measured).
+    """
     return device.type == "cpu" and not bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def read_group(group: list[Item], see: Callable[[int, str, Image.Image], None]) -> dict[int, str]:
+def read_group(
+    group: list[Item], handle: Callable[[int, str, Image.Image], None]
+) -> dict[int, str]:
     """Read and decode a group of images.
 
     Args:
         group: the images.
-        see: is shown each picture with its place and id; may raise ImageError.
+        handle: is given the index, id and picture of each; may raise ImageError.
 
     Returns:
-        Place -> reason of those that could not be used.
+        Index -> reason of the images that cannot be used.
     """
     faults: dict[int, str] = {}
-    for place, item in enumerate(group):
+    for index, item in enumerate(group):
         try:
             fault = id_fault(item.id)
             if fault:
                 raise ImageError(fault)
-            see(place, item.id, decode(item.load()))
+            handle(index, item.id, decode(item.load()))
         except ImageError as error:
-            faults[place] = str(error)
+            faults[index] = str(error)
     return faults
 
 
-def _work(group: list[Item], featurizer: Featurizer, turn: threading.Semaphore) -> Worked:
-    """Read, decode and compute one batch; an image's place in it is its place in the source."""
-    pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)  # black where an image is broken
+def _work(group: list[Item], featurizer: Featurizer, computing: threading.Semaphore) -> Worked:
+    """Read, decode and compute one batch; an image keeps its index in the group."""
+    pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)  # black where unreadable
 
-    def see(place: int, image: str, picture: Image.Image) -> None:
-        pixels[place] = featurizer.pixels(picture)
+    def handle(index: int, image: str, picture: Image.Image) -> None:
+        pixels[index] = featurizer.pixels(picture)
 
-    faults = read_group(group, see)
-    with turn:
+    faults = read_group(group, handle)
+    with computing:
         rows = featurizer.features(pixels)
     flat = rows.reshape(len(rows), -1)
-    for bad in np.flatnonzero(~np.isfinite(flat).all(1) | ~flat.any(1)).tolist():
-        faults.setdefault(bad, _bad_row(flat[bad]))
-    good = [place for place in range(len(group)) if place not in faults]
-    errors = [(printable(group[place].id), faults[place]) for place in sorted(faults)]
-    return [group[place].id for place in good], rows[good], errors
+    for index in np.flatnonzero(~np.isfinite(flat).all(1) | ~flat.any(1)).tolist():
+        faults.setdefault(index, _row_fault(flat[index]))
+    good = [index for index in range(len(group)) if index not in faults]
+    errors = [(printable(group[index].id), faults[index]) for index in sorted(faults)]
+    return [group[index].id for index in good], rows[good], errors
 
 
-def _bad_row(row: np.ndarray[Any, Any]) -> str:
+def _row_fault(row: Array) -> str:
     if not row.any():
         return "its features are all zero"
     if row.dtype == np.float16 and not np.isnan(row).any():
@@ -318,25 +364,25 @@ def _bad_row(row: np.ndarray[Any, Any]) -> str:
 
 
 def printable(image: str) -> str:
-    """Return an id as it can be printed and stand in JSON."""
+    """Return an id as it can be printed and stored in JSON."""
     return image.encode("utf-8", "backslashreplace").decode()
 
 
 class FeatureOutput:
-    """`X.npy`, `X.ids` and `X.errors.jsonl` while they grow, resumable, with the budget for images that cannot be used.
+    """`X.npy`, `X.ids` and `X.errors.jsonl` while they grow: resumable, with an error budget.
 
-    What else is made of images (regions) goes through a subclass with another table and another `_put`.
+    Other results of images (regions) use a subclass with another table and another `_put`.
 
     Args:
         path: X.npy.
         config: what decides the rows.
-        featurizer: says the shape of a row.
-        source: its listing tells a finished output whether it is still up to date.
+        featurizer: has the shape of a row.
+        source: its listing shows whether a finished output is up to date.
         inputs: files the source was opened from.
         on_error: `fail` or `skip`.
         max_errors: with skip, how many at most.
         commit_seconds: how often rows are made safe.
-        restart: throw an unfinished run away.
+        restart: discard an unfinished run.
     """
 
     _table, things = ".ids", ("image", "images")
@@ -354,11 +400,14 @@ class FeatureOutput:
         commit_seconds: float = 1.0,
         restart: bool = False,
     ) -> None:
-        self.path, self.featurizer, self._source = Path(path), featurizer, source
-        self._skip, self._max, self._every = on_error == "skip", max_errors, commit_seconds
-        files = [self.path, self.path.with_suffix(self._table), self.path.with_suffix(".errors.jsonl")]
+        self.path = Path(path)
+        self.featurizer = featurizer
+        self._source = source
+        self._skip = on_error == "skip"
+        self._max_errors = max_errors
+        self._commit_seconds = commit_seconds
         self._output = Output(
-            files,
+            [self.path, *(self.path.with_suffix(end) for end in (self._table, ".errors.jsonl"))],
             config,
             npy={0: (featurizer.dtype, self.row_shape)},
             inputs=inputs,
@@ -366,7 +415,7 @@ class FeatureOutput:
         )
 
     def _outdated(self) -> bool:
-        """Say whether a finished output was made of other images than the source lists now."""
+        """Return whether a finished output was made of other images than the source now lists."""
         final = Path(os.path.realpath(self.path))
         manifest = manifest_path(final)
         if not manifest.is_file() or final.with_name(final.name + ".journal").exists():
@@ -391,26 +440,33 @@ class FeatureOutput:
         """Append a batch; now and then make everything safe.
 
         Raises:
-            DataError: an image cannot be used and may not be skipped, or too many cannot (65); what came before is kept.
+            DataError: an image cannot be used and may not be skipped, or too many cannot (65);
+                what came before is kept.
         """
         if batch.errors and not self._skip:
             image, reason = batch.errors[0]
             if self.items:
                 self._commit()
-            raise DataError(f"{reason}; mend or remove it, or note and skip such {self.things[1]} with --on-error skip", image)
+            raise DataError(
+                f"{reason}; fix or remove it, or note and skip such {self.things[1]} with "
+                "--on-error skip",
+                image,
+            )
         self._put(batch)
         for image, reason in batch.errors:
             self._output.write(dumps({"image": image, "reason": reason}), 2)
             self._reason = f"{image}: {reason}"
-        self.items, self.digest = batch.items, batch.digest
-        self.images, self.errors = self.images + len(batch.ids), self.errors + len(batch.errors)
-        over = self._max is not None and self.errors > self._max
-        if over or time.monotonic() - self._saved >= self._every:
+        self.items = batch.items
+        self.digest = batch.digest
+        self.images += len(batch.ids)
+        self.errors += len(batch.errors)
+        over = self._max_errors is not None and self.errors > self._max_errors
+        if over or time.monotonic() - self._saved >= self._commit_seconds:
             self._commit()
         if over:
             raise DataError(
-                f"{amount(self.errors, *self.things)} could not be used, more than --max-errors {self._max}; "
-                f"the last: {self._reason}",
+                f"{amount(self.errors, *self.things)} could not be used, more than --max-errors "
+                f"{self._max_errors}; the last: {self._reason}",
                 self.path,
             )
 
@@ -420,7 +476,7 @@ class FeatureOutput:
         return self.featurizer.row_shape
 
     def _put(self, batch: Batch) -> None:
-        """Write a batch's rows and what stands beside them, and count the rows."""
+        """Write a batch's rows and their table, and count the rows."""
         self._output.write(np.ascontiguousarray(batch.features).data)
         self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)
         self.rows += len(batch.ids)
@@ -437,22 +493,37 @@ class FeatureOutput:
             DataError: not one image could be used.
         """
         if not self.rows:
-            raise DataError(f"not one image of {self.items:,} could be used; the last: {self._reason}", self.path)
-        featurizer, source = self.featurizer, self._source
+            raise DataError(
+                f"not one image of {self.items:,} could be used; the last: {self._reason}",
+                self.path,
+            )
+        featurizer = self.featurizer
+        source = self._source
         self._output.finish(
             **self._facts(),
             rows=self.rows,
             dim=featurizer.row_shape[-1],
             backbone=backbone,
-            grid=featurizer.grid,  # of the last feature map, [height, width]; position p = y * width + x
-            source={"listing": source.listing, "images": self.items, "left_out": dict(source.left_out)},
+            # Of the last feature map, [height, width]; position p = y * width + x.
+            grid=featurizer.grid,
+            source={
+                "listing": source.listing,
+                "images": self.items,
+                "left_out": dict(source.left_out),
+            },
             errors=self.errors,
             batch={"asked": featurizer.batch_size, "used": featurizer.size},
         )
 
     def _facts(self) -> dict[str, Any]:
         pooling = self.featurizer.pooling
-        return {"kind": "image-grid" if pooling == "none" else "image-features", "pooling": pooling}
+        kind = "image-grid" if pooling == "none" else "image-features"
+        return {"kind": kind, "pooling": pooling}
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._output.__exit__(kind, error, trace)
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._output.__exit__(exc_type, error, trace)

@@ -142,7 +142,7 @@ def test_broken_images_stop_the_command_or_become_error_rows(
     for name, data in BAD.items():
         (photos / name).write_bytes(data)
     assert extract(photos, backbone) == Exit.DATA
-    assert "vg: 0.jpg: 0 bytes; mend or remove it, or note and skip such images with --on-error skip" in capfd.readouterr().err
+    assert "vg: 0.jpg: 0 bytes; fix or remove it, or note and skip such images with --on-error skip" in capfd.readouterr().err
     assert list(Path().glob("f.*")) == []  # nothing was done yet
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "2") == Exit.DATA
     assert "3 images could not be used, more than --max-errors 2; the last: p7.png: an HTML page" in capfd.readouterr().err
@@ -171,11 +171,11 @@ def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Pat
     empty = tmp_path / "empty"
     empty.mkdir()
     assert extract(empty, backbone) == Exit.DATA
-    assert "empty: holds no image; wanted a directory" in capfd.readouterr().err
+    assert "empty: holds no image; expected a directory" in capfd.readouterr().err
     assert extract("missing", backbone) == Exit.NO_INPUT
     (empty / "a.jpg").write_bytes(b"no")
     assert extract(empty, backbone, "--on-error", "skip") == Exit.DATA
-    assert "not one image of 1 could be used; the last: a.jpg: no image of a known kind" in capfd.readouterr().err
+    assert "not one image of 1 could be used; the last: a.jpg: not an image of a known format" in capfd.readouterr().err
     assert (list(Path().glob("f.*")), left()) == ([], [])
 
 
@@ -212,7 +212,7 @@ def test_a_cut_tar_leaves_no_output(photos: Path, backbone: Path, capfd: pytest.
     data = Path("photos.tar").read_bytes()
     Path("photos.tar").write_bytes(data[: len(data) // 2])
     assert extract("photos.tar", backbone) == Exit.DATA
-    assert re.search(r"photos\.tar: is cut off, damaged or no tar behind 'photos/p\d+\.png'", capfd.readouterr().err)
+    assert re.search(r"photos\.tar: is truncated, damaged or not a tar after 'photos/p\d+\.png'", capfd.readouterr().err)
     assert not Path("f.npy").exists()
 
 

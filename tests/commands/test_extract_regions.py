@@ -148,7 +148,7 @@ def test_bad_boxes_stop_the_command_or_are_left_out(backbone: Path, capfd: pytes
     (Path("photos") / "z.png").write_bytes(Path("photos/p0.png").read_bytes())
     assert extract(backbone, "--regions", "p.jsonl") == Exit.DATA
     err = capfd.readouterr().err
-    assert "p3.png: p.jsonl: box 2, [0.0, 0.0, 100.0, 30.0], leaves its picture of 90×60; mend" in err
+    assert "p3.png: p.jsonl: box 2, [0.0, 0.0, 100.0, 30.0], leaves its picture of 90×60; fix" in err
     assert extract(backbone, "--regions", "p.jsonl", "--on-error", "skip") == Exit.OK
     assert open_regions("f.npy").counts.tolist() == [2, 2, 2, 1, 2, 0, 2, 2, 2]
     rows = [json.loads(line) for line in FILES[2].read_text().splitlines()]

@@ -97,7 +97,7 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
     call = ("prepare", "flickr8k", "tokens.txt", "--images", "photos", "-o", "c.jsonl")
     done = vg(*call, cwd=flickr)
     assert (done.returncode, done.stdout) == (65, b"")
-    assert done.stderr == b"vg: tokens.txt:7: found 'torn', wanted IMAGE#NUMBER, a tab, and the caption\n"
+    assert done.stderr == b"vg: tokens.txt:7: expected IMAGE#NUMBER, a tab, and the caption, got 'torn'\n"
     assert not list(flickr.glob("c.*"))
     done = vg(*call, "--on-error", "skip", cwd=flickr)
     assert done.returncode == 0
@@ -106,14 +106,14 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
     assert vg(*call, "--on-error", "skip", "--max-errors", "1", cwd=flickr).returncode == 66
     assert vg(*call, "--on-error", "perhaps", cwd=flickr).returncode == 2
     done = vg(*call[:-2], "--on-error", "skip", cwd=flickr)
-    assert done.stderr.startswith(b"vg: skipped: tokens.txt:7: found 'torn'")
+    assert done.stderr.startswith(b"vg: skipped: tokens.txt:7: expected IMAGE#NUMBER")
 
 
 @pytest.mark.parametrize(
     ("args", "code", "why"),
     [
         (("flickr8k", "nowhere.txt"), 66, "nowhere.txt: cannot be read: No such file"),
-        (("flickr8k", "tokens.txt", "--split", "test", "--splits", "."), 2, "no such split; there is dev, train"),
+        (("flickr8k", "tokens.txt", "--split", "test", "--splits", "."), 2, "unknown split; known are dev, train"),
         (("flickr8k", "tokens.txt", "--splits", "photos"), 66, "photos: holds no split list"),
         (("flickr8k", "tokens.txt", "--images", "nowhere"), 66, "nowhere: does not exist"),
         (("flickr8k", "tokens.txt", "--images-out", "i.jsonl"), 2, "needs --images DIR"),

@@ -170,7 +170,7 @@ def test_a_classifier_learns_on_one_split_and_heads_are_chosen_on_another(
     (tmp_path / "v.txt").write_text("bam 1 2\ndis 0\n")
     code, _, err = probe(capfdbinary, *given, *more, "--vectors", tmp_path / "v.txt")
     assert code == 65
-    assert "v.txt:2: wanted a word and 2 finite numbers" in err
+    assert "v.txt:2: expected a word and 2 finite numbers" in err
 
 
 def test_a_classifier_that_cannot_go_on_leaves_the_rest(world: World, tmp_path: Path, capfdbinary: Any) -> None:
@@ -376,7 +376,7 @@ def test_attention_that_is_not_a_number_is_named(world: World, tmp_path: Path, c
     for args in (given, [tmp_path / "t.txt", "--encoder", broken]):
         code, records, err = probe(capfdbinary, *args)
         assert (code, records) == (65, [])
-        assert "attention is not a number (NaN)" in err
+        assert "the model's attention is NaN" in err
 
 
 def test_numbers_of_half_the_width_change_little(world: World, tmp_path: Path, capfdbinary: Any) -> None:

@@ -1,4 +1,4 @@
-"""Scores of attention heads: values worked out by hand, intervals against what a simulation says."""
+"""Scores of attention heads: values worked out by hand, intervals against a simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 from vgtools.systems.attention_scores import ENTITY, Cell, Scores, head_name, records, significance
 
 
-def filled(right: np.ndarray[Any, Any], mass: float = 0.5, base: float = 0.0, key: Any = ENTITY, **given: Any) -> Scores:
+def filled(
+    right: np.ndarray[Any, Any],
+    mass: float = 0.5,
+    base: float = 0.0,
+    key: Any = ENTITY,
+    **given: Any,
+) -> Scores:
     """Return scores of N photos with one query each; right: (N, heads)."""
     scores = Scores(right.shape[1], **given)
     count = len(right)
@@ -18,7 +24,9 @@ def filled(right: np.ndarray[Any, Any], mass: float = 0.5, base: float = 0.0, ke
     return scores
 
 
-def add(scores: Scores, right: Any, mass: Any, base: Any, key: Any = ENTITY, start: int = 0) -> None:
+def add(
+    scores: Scores, right: Any, mass: Any, base: Any, key: Any = ENTITY, start: int = 0
+) -> None:
     count = len(right)
     images = [f"photo{start + n}" for n in range(count)]
     one = np.zeros(count, np.int64)
@@ -47,7 +55,16 @@ def test_photos_are_resampled_not_entities() -> None:
     images = [f"photo{n}" for n in range(60)]
     place = np.repeat(np.arange(60), many)
     zero = np.zeros(60 * many, np.int64)
-    repeated.add([ENTITY], images, place, zero, few[place], np.ones((60 * many, 1)), np.zeros(60 * many), few[place].any(1))
+    repeated.add(
+        [ENTITY],
+        images,
+        place,
+        zero,
+        few[place],
+        np.ones((60 * many, 1)),
+        np.zeros(60 * many),
+        few[place].any(1),
+    )
     a, b = (significance(s.cells[ENTITY]) for s in (single, repeated))
     np.testing.assert_allclose([a.low, a.high], [b.low, b.high], rtol=1e-6)
     assert (a.high - a.low)[0] == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 60), rel=0.15)
@@ -64,7 +81,10 @@ def test_draws_depend_on_seed_and_photo_alone() -> None:
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
-    """Of 300 experiments the interval of one head holds the truth in about 95 %, the band of all 30 heads as well."""
+    """In about 95 % of 200 experiments the interval of one head holds the truth.
+
+    So does the band of all 30 heads.
+    """
     rng, one, every = np.random.default_rng(0), 0, 0
     truth = rng.uniform(0.2, 0.8, 30)
     for number in range(200):
@@ -77,7 +97,10 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 
 
 def test_correction_keeps_the_best_of_many_lucky_heads_from_looking_good() -> None:
-    """No head beats the baseline in truth. The best of 100 seems to in most experiments, after correction in about 5 %."""
+    """No head beats the baseline in truth; the best of 100 seems to in most experiments.
+
+    After correction it does in about 5 %.
+    """
     rng, raw, corrected = np.random.default_rng(1), 0, 0
     for number in range(100):
         right = rng.random((120, 100)) < 0.5
@@ -106,18 +129,31 @@ def test_a_head_is_chosen_on_one_side_and_measured_on_the_other() -> None:
     chooser, scores = filled(a, samples=100), filled(b, samples=100, base=0.25)
     summary = list(records(scores, chooser, 2, 2))[-1]
     assert summary["kind"] == "summary"
-    assert (summary["head"], summary["accuracy"], summary["accuracy_where_chosen"]) == ("1-1", 25.0, 100.0)
-    assert (summary["baseline"], summary["difference"], summary["upper_bound"]) == (25.0, 0.0, 100.0)
+    assert (summary["head"], summary["accuracy"], summary["accuracy_where_chosen"]) == (
+        "1-1",
+        25.0,
+        100.0,
+    )
+    assert (summary["baseline"], summary["difference"], summary["upper_bound"]) == (
+        25.0,
+        0.0,
+        100.0,
+    )
     assert summary["low"] < 25 < summary["high"]
     layers = [r for r in records(scores, chooser, 2, 2) if r["kind"] == "layer"]
-    assert [(r["chosen_head"], r["chosen"]) for r in layers] == [("1-1", 25.0), ("2-2", 100.0)], "1-2 is best here, not there"
+    assert [(r["chosen_head"], r["chosen"]) for r in layers] == [("1-1", 25.0), ("2-2", 100.0)], (
+        "1-2 is best here, not there"
+    )
     own = list(records(scores, scores, 2, 2))
     assert own[-1]["head"] == "1-2", "the first of the two that are always right"
     heads = [r for r in own if r["kind"] == "head"]
     assert [r["name"] for r in heads] == ["1-1", "1-2", "2-1", "2-2"]
     assert [r["accuracy"] for r in heads] == [25, 100, 0, 100]
     layers = [r for r in own if r["kind"] == "layer"]
-    assert [(r["best"], r["best_head"], r["mean"]) for r in layers] == [(100, "1-2", 62.5), (100, "2-2", 50)]
+    assert [(r["best"], r["best_head"], r["mean"]) for r in layers] == [
+        (100, "1-2", 62.5),
+        (100, "2-2", 50),
+    ]
     assert "chosen" not in layers[0], "nothing was chosen elsewhere"
 
 
@@ -127,7 +163,10 @@ def test_relations_by_frequency_both_directions_together_and_apart() -> None:
     add(scores, np.array([[True], [False], [False]]), np.ones((3, 1)), np.ones(3), ("obj", "head"))
     add(scores, np.array([[True]] * 5), np.ones((5, 1)), np.zeros(5), ("obj", "dependent"))
     found = list(records(scores, scores, 1, 1, relations=None))
-    assert [(r["relation"], r["stanford"], r["entity"], r["pairs"], r["head"], r["accuracy"]) for r in found] == [
+    assert [
+        (r["relation"], r["stanford"], r["entity"], r["pairs"], r["head"], r["accuracy"])
+        for r in found
+    ] == [
         ("obj", "dobj", "either", 8, "1-1", 75.0),
         ("obj", "dobj", "dependent", 5, "1-1", 100.0),
         ("obj", "dobj", "head", 3, "1-1", 33.3333),
@@ -149,5 +188,7 @@ def test_the_best_head_of_each_layer_is_an_active_one_where_there_is_one() -> No
     scores = Scores(8, samples=20)
     add(scores, right, mass, np.zeros(10))
     best, chosen = scores.cells[ENTITY].by_layer(2, 3)
-    assert best == [1, 1, 0, 0], "1-1 is right most often and not active; no head of the second layer is"
+    assert best == [1, 1, 0, 0], (
+        "1-1 is right most often and not active; no head of the second layer is"
+    )
     assert chosen == [0, 2, 3], "the layers with an active head"

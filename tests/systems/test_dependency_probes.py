@@ -1,4 +1,4 @@
-"""Probing classifiers against loops over words and heads, and on models whose attention is known."""
+"""Probing classifiers against loops over words and heads, and on models of known attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from vgtools.io import DataError
 from vgtools.parses import CoNLLU, Parse
 from vgtools.systems import dependency_probes as probes
 from vgtools.systems.attention_probes import open_encoder
-from vgtools.systems.dependency_probes import ALL, UAS, ClassifierProbe, HeadClassifier, Sentences, open_vectors, own_vectors
+from vgtools.systems.dependency_probes import (
+    ALL,
+    UAS,
+    ClassifierProbe,
+    HeadClassifier,
+    Sentences,
+    open_vectors,
+    own_vectors,
+)
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h", "!"]
 
@@ -49,7 +57,9 @@ def test_likelihood_and_gradient_equal_brute_force(width: int) -> None:
                 total = 0.0
                 for k in range(heads):
                     for way, seen in enumerate((a[b, k, i, j], a[b, k, j, i])):
-                        total += seen * (w[way, k] + u[way, 0, k] @ v[b, i] + u[way, 1, k] @ v[b, j])
+                        total += seen * (
+                            w[way, k] + u[way, 0, k] @ v[b, i] + u[way, 1, k] @ v[b, j]
+                        )
                 scores.append(total)
             p = np.exp(scores) / np.exp(scores).sum()
             loss -= np.log(p[others.index(gold[b, i])]) / asked
@@ -72,10 +82,16 @@ def test_likelihood_and_gradient_equal_brute_force(width: int) -> None:
 
 @lru_cache
 def heads_of(words: tuple[str, ...]) -> list[int]:
-    """Return a random tree's heads, the same ones whenever the sentence is the same; neither order nor words tell them."""
+    """Return a random tree's heads, always the same for a sentence.
+
+    Neither order nor words reveal them.
+    """
     rng = np.random.default_rng([WORDS.index(w) for w in words])
     root = int(rng.integers(len(words)))
-    return [-1 if i == root else int(rng.choice([j for j in range(len(words)) if j != i])) for i in range(len(words))]
+    return [
+        -1 if i == root else int(rng.choice([j for j in range(len(words)) if j != i]))
+        for i in range(len(words))
+    ]
 
 
 def parse(texts: Sequence[str]) -> Iterator[Parse]:
@@ -83,12 +99,19 @@ def parse(texts: Sequence[str]) -> Iterator[Parse]:
         words = text.split()
         starts = np.cumsum([0, *(len(w) + 1 for w in words)]).tolist()
         spans = [(s, s + len(w)) for s, w in zip(starts, words, strict=False)]
-        yield Parse(spans, heads_of(tuple(words)), ["punct" if w == "!" else "det" if w == "a" else "obj" for w in words])
+        yield Parse(
+            spans,
+            heads_of(tuple(words)),
+            ["punct" if w == "!" else "det" if w == "a" else "obj" for w in words],
+        )
 
 
 @dataclass
 class Known:
-    """An encoder whose second head of the first layer attends to the syntactic head, or (not planted) to anything."""
+    """An encoder whose second head of the first layer attends to the syntactic head.
+
+    If not planted, it attends to anything.
+    """
 
     planted: bool
     layers: int = 2
@@ -99,11 +122,15 @@ class Known:
 
     def __post_init__(self) -> None:
         names = ["[PAD]", "[CLS]", "[SEP]", *WORDS]
-        self.tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, unk_token="[PAD]"))
+        self.tokenizer = Tokenizer(
+            models.WordLevel({w: i for i, w in enumerate(names)}, unk_token="[PAD]")
+        )
         self.tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         self.tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
 
-    def attentions(self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor) -> Iterator[Tensor]:
+    def attentions(
+        self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
+    ) -> Iterator[Tensor]:
         if len(ids) > self.room:
             raise MemoryError
         for layer in range(self.layers):
@@ -113,7 +140,9 @@ class Known:
                 noise = np.random.default_rng([*own[:n], layer]).standard_normal((self.heads, n, n))
                 found[row, :, :n, :n] = torch.from_numpy(noise).softmax(-1)
                 if self.planted and layer == 0:
-                    for word, head in enumerate(heads_of(tuple(WORDS[i - 3] for i in own[1 : n - 1]))):
+                    for word, head in enumerate(
+                        heads_of(tuple(WORDS[i - 3] for i in own[1 : n - 1]))
+                    ):
                         if head >= 0:
                             found[row, 1, word + 1] *= 0.5
                             found[row, 1, word + 1, head + 1] += 0.5
@@ -127,24 +156,36 @@ def sentences(count: int, seed: int) -> list[str]:
 
 def learn(encoder: Any, train: list[str], report: list[str], **more: Any) -> list[dict[str, Any]]:
     settings: dict[str, Any] = {"samples": 50, "count": len(train), "epochs": 3} | more
-    probe = ClassifierProbe(encoder, lambda side: iter(train if side == "train" else report), lambda: parse, **settings)
+    probe = ClassifierProbe(
+        encoder, lambda side: iter(train if side == "train" else report), lambda: parse, **settings
+    )
     probe.run()
     return list(probe.records(None))
 
 
 @pytest.mark.parametrize("kind", ["attention", "words"])
 def test_a_planted_head_is_learnt(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(probes._RATES, "words", 0.1)  # some dozen steps have to suffice here
+    monkeypatch.setitem(probes._RATES, "words", 0.1)  # a few dozen steps have to be enough here
     table = np.random.default_rng(3).standard_normal((len(WORDS), 2)).astype(np.float32)
     vectors = (lambda word: table[WORDS.index(word)], 2) if kind == "words" else None
     train, report = sentences(300, 0), sentences(60, 1)
-    found = {r["relation"]: r for r in learn(Known(True), train, report, kind=kind, vectors=vectors, epochs=4)}
+    found = {
+        r["relation"]: r
+        for r in learn(Known(True), train, report, kind=kind, vectors=vectors, epochs=4)
+    }
     assert found[ALL]["accuracy"] > 98
-    assert found[ALL]["baseline"] < 35, "nothing but attention tells heads"
+    assert found[ALL]["baseline"] < 35, "nothing but attention identifies heads"
     assert found[ALL]["low"] <= found[ALL]["accuracy"] <= found[ALL]["high"]
-    assert found[ALL]["difference"] == pytest.approx(found[ALL]["accuracy"] - found[ALL]["baseline"], abs=1e-3)
+    assert found[ALL]["difference"] == pytest.approx(
+        found[ALL]["accuracy"] - found[ALL]["baseline"], abs=1e-3
+    )
     assert found[ALL]["difference_low"] > 50
-    asked = [(relation, h) for p in parse(report) for relation, h in zip(p.relations, p.heads, strict=True) if h >= 0]
+    asked = [
+        (relation, h)
+        for p in parse(report)
+        for relation, h in zip(p.relations, p.heads, strict=True)
+        if h >= 0
+    ]
     for name in ("det", "obj", "punct"):
         assert found[name]["words"] == sum(relation == name for relation, _ in asked)
     assert found[ALL]["words"] == len(asked)
@@ -169,33 +210,51 @@ def test_the_offset_is_the_best_one_of_the_sentences_learned_from() -> None:
             head - word
             for p in parse(texts)
             for word, (head, relation) in enumerate(zip(p.heads, p.relations, strict=True))
-            if head >= 0 and (name == ALL or relation == name or (name == UAS and relation != "punct"))
+            if head >= 0
+            and (name == ALL or relation == name or (name == UAS and relation != "punct"))
         ]
 
     for name in (ALL, UAS, "det", "punct"):
         best = max(seen(train, name).count(o) for o in range(-9, 10))
         assert seen(train, name).count(found[name]["offset"]) == best
         right = seen(report, name).count(found[name]["offset"])
-        assert found[name]["baseline"] == pytest.approx(100 * right / len(seen(report, name)), abs=1e-3)
+        assert found[name]["baseline"] == pytest.approx(
+            100 * right / len(seen(report, name)), abs=1e-3
+        )
 
 
 def test_runs_are_alike_whatever_the_batch_and_the_memory() -> None:
     train, report = sentences(50, 0), sentences(20, 1)
     first = learn(Known(True), train, report)
     assert learn(Known(True), train, report) == first
-    for other in (learn(Known(True), train, report, batch_size=3), learn(Known(True, room=2), train, report)):
+    for other in (
+        learn(Known(True), train, report, batch_size=3),
+        learn(Known(True, room=2), train, report),
+    ):
         assert [r["accuracy"] for r in other] == [r["accuracy"] for r in first]
-        np.testing.assert_allclose([r["losses"] for r in other], [r["losses"] for r in first], rtol=1e-4)
-    assert [r["low"] for r in learn(Known(True), train, report, seed=1)] != [r["low"] for r in first]
+        np.testing.assert_allclose(
+            [r["losses"] for r in other], [r["losses"] for r in first], rtol=1e-4
+        )
+    assert [r["low"] for r in learn(Known(True), train, report, seed=1)] != [
+        r["low"] for r in first
+    ]
 
 
-def test_words_between_sub_words_and_long_sentences_of_a_real_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_between_sub_words_and_long_sentences_of_a_real_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = open_encoder(str(save_encoder(tmp_path / "e", positions=16)))
     texts = ["bamxx bam dis .", "kas lim", "bam " * 20, "gat ! bas dis nut", "fom"]
     (tmp_path / "p.conllu").write_text(t.conllu([x.strip() for x in texts]))
     vectors = own_vectors(encoder, encoder.encoder.model.get_input_embeddings().weight)
     probe = ClassifierProbe(
-        encoder, lambda _: iter(texts), lambda: CoNLLU(str(tmp_path / "p.conllu")), "words", vectors, count=5, samples=20
+        encoder,
+        lambda _: iter(texts),
+        lambda: CoNLLU(str(tmp_path / "p.conllu")),
+        "words",
+        vectors,
+        count=5,
+        samples=20,
     )
     steps = list(probe._steps("train"))
     assert [len(batch.heads) for batch, _, _ in steps] == [4]
@@ -209,7 +268,9 @@ def test_words_between_sub_words_and_long_sentences_of_a_real_encoder(tmp_path: 
     wanted = table[ids].mean(0) / table.square().mean().sqrt()
     torch.testing.assert_close(batch.vectors[0, 0].double(), wanted, rtol=1e-4, atol=1e-5)
     assert batch.attention.shape == (4, 6, 5, 5)
-    monkeypatch.setattr(probes, "_WINDOW", 2)  # windows are not steps: a window's last step is shorter
+    monkeypatch.setattr(
+        probes, "_WINDOW", 2
+    )  # windows are not steps: a window's last step is shorter
     assert [len(batch.heads) for batch, _, _ in probe._steps("train")] == [2, 1]
 
 
@@ -221,9 +282,14 @@ def test_word_vectors_are_read_and_what_is_wrong_is_named(tmp_path: Path) -> Non
     assert [of(w).tolist() for w in ("cat", "Cat", "New York", "Dog", "dog", "cow")] == [
         [1, 2], [1, 2], [-1, 0.5], [3, 4], [0, 0], [0, 0],
     ]  # fmt: skip
-    for body, line in (("cat 1 2\ndog 1\n", 2), ("cat 1 2\ndog 1 x\n", 2), ("cat 1 nan\n", 1), ("cat\n", 1)):
+    for body, line in (
+        ("cat 1 2\ndog 1\n", 2),
+        ("cat 1 2\ndog 1 x\n", 2),
+        ("cat 1 nan\n", 1),
+        ("cat\n", 1),
+    ):
         file.write_text(body)
-        with pytest.raises(DataError, match=f"v.txt:{line}: wanted a word and"):
+        with pytest.raises(DataError, match=f"v.txt:{line}: expected a word and"):
             open_vectors(str(file))
     file.write_text("")
     with pytest.raises(DataError, match="holds no word vector"):

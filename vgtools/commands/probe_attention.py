@@ -28,7 +28,7 @@ from vgtools.commands.options import (
 from vgtools.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.systems.attention_probes import Findings
+    from vgtools.systems.attention_probes_probing import Findings
 
 
 # What the manifest of the results names, in its order.
@@ -339,6 +339,7 @@ def _probe_captions(
     """Probe a joint model; a bad row is reported before an hour's work, not after."""
     from vgtools.regions import open_regions
     from vgtools.systems import attention_probes as probes
+    from vgtools.systems import attention_probes_probing as probing
 
     opened = open_regions(regions)
     probes.check_backbone(work.encoder, opened)
@@ -359,7 +360,7 @@ def _probe_captions(
             work.batch_size,
             bar,
         )
-        found = probes.probe_captions(probe, rows, stop, examples)
+        found = probing.probe_captions(probe, rows, stop, examples)
     for error in tally.errors[:3]:
         note("probe-attention", str(error), runtime.quiet)
     found.skipped = found.skipped + tally.left_out
@@ -377,7 +378,7 @@ def _probe_texts(
 ) -> Findings:
     """Probe a text encoder; what is wrong with a text is reported before the model is loaded."""
     from vgtools.parses import open_parser
-    from vgtools.systems import attention_probes as probes
+    from vgtools.systems import attention_probes_probing as probing
     from vgtools.systems.dependency_probes import open_vectors
     from vgtools.systems.text_probes import TextProbe, Texts
 
@@ -388,7 +389,7 @@ def _probe_texts(
     if classifier.classifier is not None:
         vectors = None if classifier.vectors is None else open_vectors(classifier.vectors)
         kind = classifier.classifier
-        learning = probes.Learning(kind, vectors, counts["train"], classifier.epochs)
+        learning = probing.Learning(kind, vectors, counts["train"], classifier.epochs)
     if drawn:
         rest = f"all that is reported is of the other {counts['report']:,}"
         size = amount(counts["train"], "text")
@@ -404,7 +405,7 @@ def _probe_texts(
             work.batch_size,
             bar,
         )
-        return probes.probe_texts(probe, texts, stop, lambda: open_parser(str(parser)), learning)
+        return probing.probe_texts(probe, texts, stop, lambda: open_parser(str(parser)), learning)
 
 
 def _save(
