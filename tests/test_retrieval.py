@@ -212,7 +212,7 @@ def test_every_cut_manifest_is_refused(tmp_path: Path) -> None:
         ({"count": 7}, "has count 6, its manifest says 7"),
         ({"dim": 5}, "has dim 4, its manifest says 5"),
         ({"metric": "l2"}, "has metric inner_product, its manifest says l2"),
-        ({"kind": "image-features"}, "describes 'image-features', wanted 'index'"),
+        ({"kind": "image-features"}, "expected the manifest of 'index', got 'image-features'"),
     ],
 )
 def test_a_manifest_that_says_something_else_is_refused(tmp_path: Path, facts: dict[str, Any], message: str) -> None:

@@ -123,7 +123,7 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
             "must differ from -o",
         ),
         (("flickr8k", "tokens.txt", "-o", "tokens.txt"), 73, "is an input of this command"),
-        (("flickr8k", "tokens.txt", "-o", "nowhere/c.jsonl"), 73, "does not exist; make it first"),
+        (("flickr8k", "tokens.txt", "-o", "nowhere/c.jsonl"), 73, "does not exist; create it first"),
         (("flickr30k-entities", "."), 66, "Annotations: does not exist"),
         (("coco", "tokens.txt"), 65, "tokens.txt: the file: found '1', wanted ["),
         (("visual-genome", "tokens.txt"), 2, "nothing to write"),

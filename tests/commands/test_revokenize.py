@@ -288,8 +288,8 @@ GOOD = b'{"text": "ab", "spans": [[0, 1], [1, 2]], "vokens": [1, 2], "scores": [
     [
         (b"", "not valid JSON"),
         (GOOD[:40], "not valid JSON"),
-        (b"[1]", "a JSON object was wanted"),
-        (b"null", "a JSON object was wanted"),
+        (b"[1]", "expected a JSON object"),
+        (b"null", "expected a JSON object"),
         (b'{"spans": [], "vokens": []}', '"text" is missing'),
         (b'{"text": "ab", "vokens": []}', '"spans" is missing'),
         (b'{"text": "ab", "spans": []}', '"vokens" is missing'),
@@ -429,7 +429,7 @@ def test_sigterm_stops_at_a_checkpoint(vg: Runner, large: Path, target: tuple[Pa
     stopped.send_signal(signal.SIGTERM)
     message = stopped.communicate()[1]
     assert stopped.returncode == 75, message
-    assert b"run the same command again to go on" in message
+    assert b"run the same command again to resume" in message
     (tmp_path / "other").mkdir()
     source.save(str(tmp_path / "other" / "tokenizer.json"))
     other = vg("revokenize", large, "-t", tmp_path / "other", "-o", out)

@@ -226,7 +226,7 @@ def test_sigterm_stops_at_a_step_with_75(tiny: Path, corpus: Path, tmp_path: Pat
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
-    assert b"run the same command again to go on" in errors
+    assert b"run the same command again to resume" in errors
     assert journal.exists()
 
 
