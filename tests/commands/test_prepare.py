@@ -125,7 +125,7 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
         (("flickr8k", "tokens.txt", "-o", "tokens.txt"), 73, "is an input of this command"),
         (("flickr8k", "tokens.txt", "-o", "nowhere/c.jsonl"), 73, "does not exist; create it first"),
         (("flickr30k-entities", "."), 66, "Annotations: does not exist"),
-        (("coco", "tokens.txt"), 65, "tokens.txt: the file: found '1', wanted ["),
+        (("coco", "tokens.txt"), 65, "tokens.txt: the file: expected [, got '1'"),
         (("visual-genome", "tokens.txt"), 2, "nothing to write"),
         (("sbu", "tokens.txt", "Flickr_8k.devImages.txt"), 65, "6 URLs for 1 caption"),
         (("wikitext", "nowhere.txt"), 66, "nowhere.txt: cannot be read"),

@@ -213,13 +213,13 @@ def test_the_packed_form_takes_one_voken_a_token(vg: Runner, target: tuple[Path,
     row = {"text": "the", "spans": [[0, 3]], "vokens": [[3, 1]]}
     done = vg("revokenize", "-t", target[0], "-o", tmp_path / "x.npy", input=jsonl([row]))
     assert done.returncode == 2
-    assert b"one voken a token; write .jsonl" in done.stderr
+    assert b"one voken per token; write .jsonl" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["vg.faiss", "vg.ids", "vg.json"])
 def test_rows_never_go_where_an_index_lies(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no name for voken rows") as caught:
+    with pytest.raises(DataError, match="cannot name voken rows") as caught:
         VokenWriter(str(tmp_path / name), {})
     assert caught.value.code == 2
 

@@ -362,10 +362,10 @@ def test_the_voken_vocabulary_comes_from_flag_manifest_or_largest_voken() -> Non
     assert system.count_vokens([named], [], encoder, True, "tokens", None) == VOCABULARY
     assert system.count_vokens([packed([(5, -1)])], [], encoder, False, None, None) == 0
     for files, held, number, why in (
-        ([plain], [], 3, "f:1: found the voken 3, there are 3 images"),
+        ([plain], [], 3, "f:1: expected a voken from -1 to 2 (there are 3 images), got 3"),
         ([named], [packed([(5, 1)], vokens=41, name="g")], None, "g: its vokens are of 41 images, those of f of 40"),
         ([packed([(5, -1)])], [], None, "f: holds no voken to learn"),
-        ([packed([(VOCABULARY, 1)])], [], None, "f:1: found the token id"),
+        ([packed([(VOCABULARY, 1)])], [], None, "f:1: expected a token id from"),
     ):
         with pytest.raises(DataError, match=why):
             system.count_vokens(files, held, encoder, True, None, number)
