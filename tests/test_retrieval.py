@@ -49,11 +49,11 @@ def hard_bank(count: int, dim: int) -> tuple[Array, Array]:
 @pytest.mark.parametrize(("count", "dim"), [(100, 8), (3125, 64), (7001, 32)])
 def test_search_is_the_brute_force_of_float64(count: int, dim: int, k: int) -> None:
     queries, bank = hard_bank(count, dim)
-    found = exact_search(queries, bank, k)
-    wanted = brute_force(queries, bank, k)
-    assert (found.rows == wanted).all()
-    exact = (queries.astype(np.float64)[:, None] * bank[wanted].astype(np.float64)).sum(2)
-    assert (found.scores == exact.astype(np.float32)).all()
+    result = exact_search(queries, bank, k)
+    expected = brute_force(queries, bank, k)
+    assert (result.rows == expected).all()
+    exact = (queries.astype(np.float64)[:, None] * bank[expected].astype(np.float64)).sum(2)
+    assert (result.scores == exact.astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("coarse", [torch.float32, torch.bfloat16])
@@ -61,18 +61,18 @@ def test_search_is_the_brute_force_of_float64(count: int, dim: int, k: int) -> N
 @pytest.mark.parametrize("count", [100, 128, 1000])
 def test_search_as_on_a_gpu_is_the_same(count: int, k: int, coarse: torch.dtype) -> None:
     queries, bank = hard_bank(count, 16)
-    found = DeviceBank(bank, torch.device("cpu"), coarse).search(torch.from_numpy(queries), k, budget=1 << 16)
-    wanted = exact_search(queries, bank, k)
-    assert (found.rows == wanted.rows).all()
-    assert (found.scores == wanted.scores).all()
+    result = DeviceBank(bank, torch.device("cpu"), coarse).search(torch.from_numpy(queries), k, budget=1 << 16)
+    expected = exact_search(queries, bank, k)
+    assert (result.rows == expected.rows).all()
+    assert (result.scores == expected.scores).all()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_search_on_a_gpu_is_the_same() -> None:
     queries, bank = hard_bank(5000, 64)
-    found = DeviceBank(bank, torch.device("cuda")).search(torch.from_numpy(queries).cuda(), 1)
-    assert (found.rows == brute_force(queries, bank, 1)).all()
+    result = DeviceBank(bank, torch.device("cuda")).search(torch.from_numpy(queries).cuda(), 1)
+    assert (result.rows == brute_force(queries, bank, 1)).all()
 
 
 def test_blocks_batches_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +103,9 @@ def test_a_bank_of_one_picture_over_and_over_gives_its_first_row() -> None:
 
 
 def test_fewer_images_than_k_stay_minus_one() -> None:
-    found = exact_search(unit(2, 4), unit(3, 4, 1), 5)
-    assert (found.rows[:, 3:] == -1).all()
-    assert (found.scores[:, 3:] == 0).all()
+    result = exact_search(unit(2, 4), unit(3, 4, 1), 5)
+    assert (result.rows[:, 3:] == -1).all()
+    assert (result.scores[:, 3:] == 0).all()
     assert exact_search(unit(0, 4), unit(3, 4), 2).rows.shape == (0, 2)
 
 
