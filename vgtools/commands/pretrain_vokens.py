@@ -85,7 +85,7 @@ class Pretraining:
         learned = bool(config["weights"].keys() - {"mlm"})
         count = system.count_vokens(data[0], data[1], text, learned, config["control"], given)
         recipe = system.Recipe.of(
-            text, vokens=count, block=config["block"], on=config["voken_tokens"], label=config["label"],
+            text.tokenizer, vokens=count, block=config["block"], on=config["voken_tokens"], label=config["label"],
             control=config["control"], seed=config["seed"], rate=config["mask_rate"],
         )  # fmt: skip
         corpus, held = (system.corpus_of(files, text, recipe, config["pack"]) for files in data)
