@@ -54,7 +54,8 @@ BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
 }
 # The preprocessing that lite1 and lite2 were trained with; timm's own configuration agrees.
 _LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-_TOKENIZER_FILES = [
+# What a tokenizer is read from; config.json names its type.
+TOKENIZER_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
@@ -161,7 +162,7 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     """
     from tokenizers import Tokenizer
 
-    folder = _local(ref, _TOKENIZER_FILES, offline)
+    folder = _local(ref, TOKENIZER_FILES, offline)
     file = folder / "tokenizer.json"
     try:
         if file.exists():

@@ -305,10 +305,7 @@ class Counts:
 
 
 def count(
-    sentences: Iterable[str],
-    types: Types,
-    pairs: PairCounts | None = None,
-    progress: io.Progress | None = None,
+    sentences: Iterable[str], types: Types, pairs: PairCounts | None = None, progress: io.Progress | None = None
 ) -> Counts:
     """Count the tokens of a text and, if `pairs` is given, the neighbouring pairs in each sentence.
 

@@ -29,7 +29,8 @@ Array = np.ndarray[Any, Any]
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how
-# many tokens share its pack.
+# many tokens share its pack. MKL on Intel processors needs MKL_CBWR=AUTO,STRICT besides: with AVX2,
+# or with several threads, its rounding depends on the number of tiles, too.
 TILE = 64
 _BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 

@@ -31,14 +31,6 @@ Tensors = Mapping[str, "Tensor"]
 # `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
 _ENCODER_WEIGHT = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
 _KIND = "noise"
-_COPIED = (
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
@@ -68,7 +60,7 @@ class WeightDifference:
 
 
 def difference(a: Tensors, b: Tensors) -> WeightDifference:
-    """Return the mean |difference| of the parameters that two encoders share: the same name and shape.
+    """Return the mean |difference| of the parameters with the same name and shape in both.
 
     Args:
         a: tensors of one checkpoint, as in its files.
@@ -174,7 +166,7 @@ def save_noisy(
     try:
         (folder / "run.json").unlink(missing_ok=True)
         path.mkdir(parents=True, exist_ok=True)
-        for name in _COPIED:
+        for name in TOKENIZER_FILES:
             (path / name).unlink(missing_ok=True)
             if (source / name).exists():
                 shutil.copyfile(source / name, path / name)
