@@ -54,7 +54,7 @@ BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
 }
 # The preprocessing that lite1 and lite2 were trained with; timm's own configuration agrees.
 _LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-# What a tokenizer is read from; config.json names its type.
+# The files of a tokenizer, with the configuration beside them.
 TOKENIZER_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",

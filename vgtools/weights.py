@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vgtools.checkpoint import (
+    TOKENIZER_FILES,
     fingerprint,
     load_tokenizer,
     read_weights,
