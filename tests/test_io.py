@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgtools import __version__, io
+from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.output import Output
 
@@ -216,6 +216,28 @@ def test_an_edited_manifest_is_named_not_an_internal_error(tmp_path: Path) -> No
         assert "feats" in str(caught.value)
 
 
+def test_a_manifest_of_a_newer_format_is_refused_and_one_without_a_format_is_read(
+    tmp_path: Path,
+) -> None:
+    path = write_features(tmp_path, np.ones((2, 2), np.float32))
+    manifest = tmp_path / "feats.json"
+    body = json.loads(manifest.read_text())
+    assert next(iter(body)) == "format"
+    assert body.pop("format") == 1
+    manifest.write_text(json.dumps(body))  # as files written before the key
+    assert io.open_features(path).manifest == io.manifest_beside(path) == body
+    manifest.write_text(json.dumps(body | {"format": 2, "vg": "3.1", "files": []}))
+    why = (
+        f"{manifest}: format 2 was written by vg 3.1; "
+        f"this vg ({io.versions()['vgtools']}) reads format 1; upgrade vgtools"
+    )
+    for read in (io.open_features, io.manifest_beside):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert str(caught.value) == why
+        assert caught.value.code == Exit.DATA
+
+
 @pytest.mark.parametrize("name", [".", "..", "", "-"])
 def test_what_has_no_files_beside_it_is_a_usage_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -266,25 +288,3 @@ def test_the_manifest_beside_a_stream_is_its_own_or_none(tmp_path: Path) -> None
     path.write_text("{}\n{}\n")
     with pytest.raises(DataError, match="has 6 bytes, its manifest says 3"):
         io.manifest_beside(path)
-
-
-def test_a_manifest_of_a_newer_format_is_refused_and_one_without_a_format_is_read(
-    tmp_path: Path,
-) -> None:
-    path = write_features(tmp_path, np.ones((2, 2), np.float32))
-    manifest = tmp_path / "feats.json"
-    body = json.loads(manifest.read_text())
-    assert next(iter(body)) == "format"
-    assert body.pop("format") == 1
-    manifest.write_text(json.dumps(body))  # as files written before the key
-    assert io.open_features(path).manifest == io.manifest_beside(path) == body
-    manifest.write_text(json.dumps(body | {"format": 2, "vg": "3.1", "files": []}))
-    why = (
-        f"{manifest}: format 2 was written by vg 3.1; "
-        f"this vg ({__version__}) reads format 1; upgrade vgtools"
-    )
-    for read in (io.open_features, io.manifest_beside):
-        with pytest.raises(DataError) as caught:
-            read(path)
-        assert str(caught.value) == why
-        assert caught.value.code == Exit.DATA

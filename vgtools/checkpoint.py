@@ -323,7 +323,7 @@ def _require_safetensors(folder: Path) -> None:
             "and are refused; convert them to safetensors",
             folder,
         )
-    raise DataError("has no *.safetensors weights", folder, code=Exit.NO_INPUT)
+    raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
 
 
 def load_encoder(

@@ -283,7 +283,7 @@ def test_other_refusals(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
         (data / "text.txt", tmp_path / "full", usual, 73, "full: is not empty and no run of vg"),
         (data / "text.txt", data / "text.txt", usual, 73, "is a file; a run directory was wanted"),
         (data / "text.txt", tmp_path / "no" / "run", usual, 73, "cannot be made"),
-        (data / "text.txt", run, ["--encoder", tmp_path / "full"], 66, "has no *.safetensors weights"),
+        (data / "text.txt", run, ["--encoder", tmp_path / "full"], 66, "holds no *.safetensors weights"),
     ):
         assert pretrain(data, output, *flags, file=file, start=False) == code, part
         refused(capfd, part)
