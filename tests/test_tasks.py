@@ -287,7 +287,7 @@ def test_bad_jsonl(tmp_path: Path) -> None:
     good = '{"sentence": "A", "label": 1}\n'
     fails("sst-2", tmp_path, good + '{"sentence": "B", "la', "not valid JSON", line=2)
     fails("sst-2", tmp_path, good + '{"sentence": "B"}\n', 'the key "label" is missing', line=2)
-    fails("sst-2", tmp_path, good + '{"sentence": 3, "label": 1}\n', '"sentence" must be a string, got 3', line=2)
+    fails("sst-2", tmp_path, good + '{"sentence": 3, "label": 1}\n', '"sentence" must be a string, found 3', line=2)
     fails("sst-2", tmp_path, good + '{"sentence": "B", "label": true}\n', "True", "a label", line=2)
     fails("sst-2", tmp_path, '{"text": "B", "label": 1}\n', "the keys text, label", "sentence, label", line=1)
 
