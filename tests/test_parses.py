@@ -64,8 +64,8 @@ def test_a_file_is_read_in_its_order_over_several_calls(tmp_path: Path) -> None:
         (FILE, "A dog doesn't run. It sits down", r"p\.conllu: has no sentence for the text"),
         (
             FILE,
-            "A dog doesn't run. It stands",
-            r"p\.conllu:11: the text .* continues with 'Itstands', this sentence does not",
+            "A dog doesn't run. It rests",
+            r"p\.conllu:11: the text .* continues with 'Itrests', this sentence does not",
         ),
         ("1\tA\n", "A", r"p\.conllu:1: is not CoNLL-U"),
         ("1 A a DET _ _ 0 root _ _\n", "A", r"p\.conllu:1: is not CoNLL-U"),

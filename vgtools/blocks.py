@@ -1,6 +1,6 @@
 """Blocks of tokens to pretrain on: packed files, memory-mapped, cut so that no token is lost.
 
-Every input becomes the packed form of `vokens.py` (token id and voken; -1 is none): a `.npy` is
+Every input becomes the packed form of `vokens.py` (token id and voken; -1 means none): a `.npy` is
 opened as it is, a text or voken rows are converted once. A `Corpus` joins the files and cuts them
 into blocks. What a block holds, and what is masked in it, are pure functions of numbers, so that a
 resumed run sees what an uninterrupted one sees.
@@ -97,7 +97,7 @@ def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> i
             and line are named.
     """
     largest = -1
-    images = f"there are {vokens} images" if vokens else "-1 is none"
+    images = f"there are {vokens} images" if vokens else "-1 means none"
     checks = (
         (0, "token id", 0, vocabulary, f"the vocabulary has {vocabulary}"),
         (1, "voken", -1, vokens or np.iinfo(np.int32).max, images),
