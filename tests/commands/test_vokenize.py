@@ -315,7 +315,11 @@ def test_the_packed_form_takes_one_voken_a_token(tiny: Path, corpus: Path, capsy
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(("-k", "1001"), "1000"), (("-o", "x.npy.gz"), "x.npy.gz: cannot name voken rows"), (("-o", "x.json.zst"), "cannot name voken rows")],
+    [
+        (("-k", "1001"), "1000"),
+        (("-o", "x.npy.gz"), "x.npy.gz: cannot name voken rows"),
+        (("-o", "x.json.zst"), "cannot name voken rows"),
+    ],
 )
 def test_sizes_and_names_that_cannot_be_are_usage_errors(
     tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
