@@ -133,14 +133,11 @@ def _hub_errors(ref: str, files: str) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except (
-        Exception
-    ) as error:  # the hub client, its HTTP library and timm each raise their own types
+    except Exception as error:  # the hub client, its HTTP library and timm raise their own types
         reason = str(error).strip().split("\n")[0][:200]
         raise DataError(
             f"the model {ref!r} ({files}) is neither on this machine nor could it be fetched: "
-            f"{reason}. "
-            "Download it once with `hf download`, name a directory, or use builtin:NAME",
+            f"{reason}. Download it once with `hf download`, name a directory, or use builtin:NAME",
             code=Exit.UNAVAILABLE,
         ) from None
 
@@ -415,33 +412,49 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
 
 
 def load_with_head(
-    ref: str, kind: str, seed: int, names: Sequence[str] = (), problem: str | None = None, *, offline: bool = False
+    ref: str,
+    kind: str,
+    seed: int,
+    names: Sequence[str] = (),
+    problem: str | None = None,
+    *,
+    offline: bool = False,
 ) -> Encoder:
     """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
 
-    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that the checkpoint lacks.
+    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that
+    the checkpoint lacks.
 
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`.
-        kind: `classify` or `regress` (sequence classification), `span` (question answering) or `choice` (multiple choice).
+        kind: `classify` or `regress` (sequence classification), `span` (question answering) or
+            `choice` (multiple choice).
         seed: draws the head.
         names: of the classes or of the score; kept in the configuration.
         problem: transformers' name for the loss, kept there, too.
         offline: never connect.
 
     Returns:
-        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of the encoder in it.
+        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
+        the encoder in it.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
     """
     import torch
-    from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+    from transformers import (
+        AutoModelForMultipleChoice,
+        AutoModelForQuestionAnswering,
+        AutoModelForSequenceClassification,
+    )
 
     network = {"span": AutoModelForQuestionAnswering, "choice": AutoModelForMultipleChoice}
     settings: dict[str, Any] = {"problem_type": problem} if problem else {}
     if names:
-        settings |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        settings |= {
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: i for i, name in enumerate(names)},
+        }
     elif kind == "span":
         settings["num_labels"] = 2
     torch.manual_seed(seed)
@@ -618,8 +631,8 @@ def _saved_backbone(ref: str) -> Any:
 
     _require_safetensors(Path(ref))
     if "architecture" not in read_json(Path(ref) / "config.json"):
-        why = "its config.json names no architecture; expected a directory written by timm's"
-        raise DataError(f"{why} save_for_hf", ref)
+        why = "its config.json names no architecture; expected a directory of timm's save_for_hf"
+        raise DataError(why, ref)
     try:
         return timm.create_model(f"local-dir:{ref}", pretrained=True, num_classes=0)
     except Exception as error:

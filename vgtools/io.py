@@ -412,8 +412,8 @@ def read_manifest(
     if not path.exists():
         if not os.path.exists(artifact):
             raise DataError("does not exist", artifact, code=Exit.NO_INPUT)
-        why = f"the manifest of {artifact} is missing; the command that writes it may have been"
-        raise DataError(f"{why} killed: run it again", path, code=Exit.NO_INPUT)
+        why = f"the manifest of {artifact} is missing; run the command that writes it again"
+        raise DataError(why, path, code=Exit.NO_INPUT)
     body = read_json(path, "a vg manifest")
     files = body.get("files")
     if "vg" in body:

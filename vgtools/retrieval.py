@@ -9,10 +9,8 @@ product is compared again in float64.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +59,8 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1 and appendix A.3 (exact search of unit
     vectors).
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     queries = np.ascontiguousarray(queries, np.float32)
     best = _empty(len(queries), k)
     if not len(queries) or not len(bank):
@@ -72,14 +72,9 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
         pairs = _candidates(queries[block], bank, k, margin)
         _choose(queries[block], bank, *pairs, Found(best.rows[block], best.scores[block]))
 
-    with _one_thread_blas() as limited:
-        count = min(threads or cores(), len(blocks)) if limited else 1
-        if count == 1:
-            for block in blocks:
-                work(block)
-        else:
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(work, blocks))
+    count = min(threads or cores(), len(blocks))
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, blocks))
     return best
 
 
@@ -91,18 +86,6 @@ def cores() -> int:
         available = os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(available, int(limit)) if limit.isdigit() and int(limit) else available
-
-
-@contextlib.contextmanager
-def _one_thread_blas() -> Iterator[bool]:
-    """Let numpy's products use one thread each; yield whether that is possible."""
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        yield False
-        return
-    with threadpool_limits(1, user_api="blas"):
-        yield True
 
 
 def _empty(count: int, k: int) -> Found:
