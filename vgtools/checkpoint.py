@@ -412,49 +412,33 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
 
 
 def load_with_head(
-    ref: str,
-    kind: str,
-    seed: int,
-    names: Sequence[str] = (),
-    problem: str | None = None,
-    *,
-    offline: bool = False,
+    ref: str, kind: str, seed: int, names: Sequence[str] = (), problem: str | None = None, *, offline: bool = False
 ) -> Encoder:
     """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
 
-    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that
-    the checkpoint lacks.
+    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that the checkpoint lacks.
 
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`.
-        kind: `classify` or `regress` (sequence classification), `span` (question answering) or
-            `choice` (multiple choice).
+        kind: `classify` or `regress` (sequence classification), `span` (question answering) or `choice` (multiple choice).
         seed: draws the head.
         names: of the classes or of the score; kept in the configuration.
         problem: transformers' name for the loss, kept there, too.
         offline: never connect.
 
     Returns:
-        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
-        the encoder in it.
+        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of the encoder in it.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
     """
     import torch
-    from transformers import (
-        AutoModelForMultipleChoice,
-        AutoModelForQuestionAnswering,
-        AutoModelForSequenceClassification,
-    )
+    from transformers import AutoModelForMultipleChoice, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
     network = {"span": AutoModelForQuestionAnswering, "choice": AutoModelForMultipleChoice}
     settings: dict[str, Any] = {"problem_type": problem} if problem else {}
     if names:
-        settings |= {
-            "id2label": dict(enumerate(names)),
-            "label2id": {name: i for i, name in enumerate(names)},
-        }
+        settings |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     elif kind == "span":
         settings["num_labels"] = 2
     torch.manual_seed(seed)
