@@ -18,7 +18,7 @@ from vgtools.text import tokenize
 
 
 def packed(lengths: list[int], first: int = 0) -> Packed:
-    """Return rows of these lengths; tokens are numbered from `first`, a token's voken is its own number, negated."""
+    """Return rows of these lengths; tokens count up from `first`, vokens are their negatives."""
     ids = np.arange(first, first + sum(lengths))
     return Packed("file", np.column_stack([ids, -ids]), np.cumsum(lengths, dtype=np.int64))
 
@@ -27,7 +27,11 @@ def test_stream_cuts_everything_into_full_blocks() -> None:
     corpus = Corpus([packed([2, 0, 3]), packed([4], first=5)], 4)
     blocks = [corpus.block(i) for i in range(len(corpus))]
     assert [tokens[:, 0].tolist() for tokens, _ in blocks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
-    assert [heads.tolist() for _, heads in blocks] == [[True, False, True, False], [False, True, False, False], [False]]
+    assert [heads.tolist() for _, heads in blocks] == [
+        [True, False, True, False],
+        [False, True, False, False],
+        [False],
+    ]
     assert (blocks[1][0][:, 1].tolist(), corpus.tokens) == ([-4, -5, -6, -7], 9)
 
 
@@ -38,8 +42,14 @@ def test_document_blocks_cross_no_empty_row_and_no_file() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=4), st.integers(1, 12), st.booleans())
-def test_every_token_is_in_exactly_one_block(files: list[list[int]], size: int, by_document: bool) -> None:
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=4),
+    st.integers(1, 12),
+    st.booleans(),
+)
+def test_every_token_is_in_exactly_one_block(
+    files: list[list[int]], size: int, by_document: bool
+) -> None:
     parts, first = [], 0
     for lengths in files:
         parts.append(packed(lengths, first))
@@ -58,7 +68,7 @@ def test_every_token_is_in_exactly_one_block(files: list[list[int]], size: int, 
 
 def test_text_rows_and_packed_give_the_same_tokens(tmp_path: Path) -> None:
     texts, tokenizer = sentences(30), make_tokenizer()
-    wanted = tokenize(tokenizer, texts)
+    expected = tokenize(tokenizer, texts)
     text = tmp_path / "a.txt"
     text.write_text("".join(t + "\n" for t in texts))
     plain = save_rows(tmp_path / "b.jsonl", [{"text": t} for t in texts])
@@ -68,9 +78,11 @@ def test_text_rows_and_packed_give_the_same_tokens(tmp_path: Path) -> None:
     assert [has_vokens(str(p)) for p in (text, plain, rows, zipped)] == [False, False, True, True]
     for path in (text, plain, rows, zipped):
         found = pack(str(path), tmp_path / "cache", tokenizer)
-        assert found.tokens[:, 0].tolist() == wanted.ids.tolist()
-        assert found.ends.tolist() == wanted.starts[1:].tolist()
-        vokens = (wanted.ids.astype(int) * 7 % 50).tolist() if path in (rows, zipped) else [-1] * len(wanted.ids)
+        assert found.tokens[:, 0].tolist() == expected.ids.tolist()
+        assert found.ends.tolist() == expected.starts[1:].tolist()
+        vokens = [-1] * len(expected.ids)
+        if path in (rows, zipped):
+            vokens = (expected.ids.astype(int) * 7 % 50).tolist()
         assert found.tokens[:, 1].tolist() == vokens
         assert found.name == str(path)
     # A second time the conversion is only opened.
@@ -82,9 +94,13 @@ def test_text_rows_and_packed_give_the_same_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "line", "why"),
     [
-        ({"spans": [], "vokens": [], "scores": []}, 2, "has 0 tokens, the encoder's tokenizer makes"),
+        (
+            {"spans": [], "vokens": [], "scores": []},
+            2,
+            "has 0 tokens, the encoder's tokenizer makes",
+        ),
         ({"spans": "first one short"}, 2, "has spans of other tokens"),
-        ({"vokens": "lists"}, 2, "has several vokens a token"),
+        ({"vokens": "lists"}, 2, "expected one voken per token"),
         ({"vokens": None}, 2, '"vokens" must be a list'),
         ({"text": 3}, 2, '"text" must be a string'),
     ],
@@ -115,7 +131,10 @@ def test_packed_of_another_tokenizer_is_refused_with_both_fingerprints(tmp_path:
         pack(str(path), tmp_path, make_tokenizer())
 
 
-@pytest.mark.parametrize(("ends", "why"), [([2, 4], "rows end at token 4, it has 3"), ([2, 1, 3], ":2: ends before it starts")])
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [([2, 4], "rows end at token 4, it has 3"), ([2, 1, 3], ":2: ends before it starts")],
+)
 def test_row_ends_that_do_not_fit_are_refused(tmp_path: Path, ends: list[int], why: str) -> None:
     path = save_packed(tmp_path / "x.npy", [[(5, 1), (6, 1)], [(7, 1)]])
     np.save(tmp_path / "x.rows.npy", np.array(ends))
@@ -127,10 +146,25 @@ def test_row_ends_that_do_not_fit_are_refused(tmp_path: Path, ends: list[int], w
 @pytest.mark.parametrize(
     ("rows", "vokens", "line", "why"),
     [
-        ([[(5, 1)], [], [(6, 2), (7, 10)]], 10, 3, "voken 10, there are 10 images: 0 to 9"),
-        ([[(5, 1), (6, -2)]], 10, 1, "voken -2"),
-        ([[(5, 1)], [(20, 0)]], 10, 2, "token id 20, the vocabulary has 20"),
-        ([[(5, 1)], [(-1, 0)]], None, 2, "token id -1"),
+        (
+            [[(5, 1)], [], [(6, 2), (7, 10)]],
+            10,
+            3,
+            "expected a voken from -1 to 9 (there are 10 images), got 10",
+        ),
+        ([[(5, 1), (6, -2)]], 10, 1, "(there are 10 images), got -2"),
+        (
+            [[(5, 1)], [(20, 0)]],
+            10,
+            2,
+            "expected a token id from 0 to 19 (the vocabulary has 20), got 20",
+        ),
+        (
+            [[(5, 1)], [(-1, 0)]],
+            None,
+            2,
+            "expected a token id from 0 to 19 (the vocabulary has 20), got -1",
+        ),
     ],
 )
 def test_ids_out_of_range_are_refused_by_line(
@@ -144,7 +178,12 @@ def test_ids_out_of_range_are_refused_by_line(
 
 
 def test_largest_voken_is_found_and_none_is_minus_one(tmp_path: Path) -> None:
-    assert check_range(open_packed(save_packed(tmp_path / "x.npy", [[(5, 3), (6, 8)], [(7, -1)]])), 20, 9) == 8
+    assert (
+        check_range(
+            open_packed(save_packed(tmp_path / "x.npy", [[(5, 3), (6, 8)], [(7, -1)]])), 20, 9
+        )
+        == 8
+    )
     assert check_range(open_packed(save_packed(tmp_path / "y.npy", [[(5, -1)]])), 20) == -1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import socket
@@ -14,16 +15,24 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from vgtools import checkpoint
-from vgtools.io import DataError, Exit
+from vgtools import __version__, checkpoint
+from vgtools.io import DataError, Exit, dumps
 
 
 def save_tiny_bert(folder: Path, seed: int = 0) -> Path:
-    """Write a two-layer random BERT with a WordPiece tokenizer that pads and truncates, as some published files do."""
+    """Write a random two-layer BERT; its tokenizer pads and truncates, as some published ones."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(seed)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *("##" + c for c in "abcdefgh")]
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"abcdefgh",
+        *("##" + c for c in "abcdefgh"),
+    ]
     tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -53,21 +62,37 @@ def test_a_tokenizer_never_pads_or_cuts(tmp_path: Path) -> None:
 def test_a_tokenizer_loads_without_torch(tmp_path: Path) -> None:
     save_tiny_bert(tmp_path)
     code = (
-        "import sys; from vgtools.checkpoint import load_tokenizer; load_tokenizer(sys.argv[1]); print('torch' in sys.modules)"
+        "import sys; from vgtools.checkpoint import load_tokenizer; "
+        "load_tokenizer(sys.argv[1]); print('torch' in sys.modules)"
     )
     assert (
-        subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True).stdout == "False\n"
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
     )
 
 
 def test_word_piece_and_byte_level_files_load(tmp_path: Path) -> None:
     (tmp_path / "wp").mkdir()
     (tmp_path / "wp" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n")
-    assert checkpoint.load_tokenizer(str(tmp_path / "wp")).encode("AB").tokens == ["[CLS]", "a", "##b", "[SEP]"]
+    assert checkpoint.load_tokenizer(str(tmp_path / "wp")).encode("AB").tokens == [
+        "[CLS]",
+        "a",
+        "##b",
+        "[SEP]",
+    ]
     (tmp_path / "bpe").mkdir()
-    (tmp_path / "bpe" / "vocab.json").write_text(json.dumps({"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5, "Ġa": 6}))
+    (tmp_path / "bpe" / "vocab.json").write_text(
+        json.dumps({"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5, "Ġa": 6})
+    )
     (tmp_path / "bpe" / "merges.txt").write_text("#version: 0.2\na b\nĠ a\n")
-    assert checkpoint.load_tokenizer(str(tmp_path / "bpe")).encode("ab a").tokens == ["<s>", "ab", "Ġa", "</s>"]
+    assert checkpoint.load_tokenizer(str(tmp_path / "bpe")).encode("ab a").tokens == [
+        "<s>",
+        "ab",
+        "Ġa",
+        "</s>",
+    ]
 
 
 def test_encoder_facts_and_fingerprint(tmp_path: Path) -> None:
@@ -94,7 +119,11 @@ def test_missing_weights_are_an_error_not_random_numbers(tmp_path: Path) -> None
     from safetensors.torch import load_file, save_file
 
     file = save_tiny_bert(tmp_path) / "model.safetensors"
-    save_file({k: v for k, v in load_file(file).items() if "layer.1.attention" not in k}, file, metadata={"format": "pt"})
+    save_file(
+        {k: v for k, v in load_file(file).items() if "layer.1.attention" not in k},
+        file,
+        metadata={"format": "pt"},
+    )
     with pytest.raises(DataError, match="lacks 10 weights"):
         checkpoint.load_encoder(str(tmp_path))
 
@@ -130,7 +159,9 @@ def test_remote_code_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "touched").exists()
 
 
-def test_offline_connects_nowhere_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_connects_nowhere_and_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refused(*_: Any) -> None:
         raise AssertionError("a connection was attempted")
 
@@ -149,11 +180,16 @@ def test_offline_connects_nowhere_and_names_what_is_missing(monkeypatch: pytest.
     [
         (checkpoint.load_encoder, "builtin:nothing", "there are efficientnet-lite0", Exit.USAGE),
         (checkpoint.load_encoder, "./nowhere", "is not a model directory", Exit.NO_INPUT),
-        (checkpoint.load_backbone, "resnext101_32x8e", "near it: ", Exit.USAGE),
-        (checkpoint.load_backbone, "builtin:minilm", "is a text encoder", Exit.USAGE),
+        (checkpoint.load_backbone, "resnext101_32x8e", "similar: ", Exit.USAGE),
+        (
+            checkpoint.load_backbone,
+            "builtin:minilm",
+            "got the text encoder builtin:minilm",
+            Exit.USAGE,
+        ),
     ],
 )
-def test_a_wrong_reference_says_what_would_be_right(load: Any, ref: str, why: str, code: Exit) -> None:
+def test_a_wrong_reference_names_the_right_ones(load: Any, ref: str, why: str, code: Exit) -> None:
     with pytest.raises(DataError) as caught:
         load(ref)
     assert why in str(caught.value)
@@ -161,7 +197,9 @@ def test_a_wrong_reference_says_what_would_be_right(load: Any, ref: str, why: st
 
 
 def test_a_builtin_that_is_not_installed_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(checkpoint.BUILTIN, "ghost", ("ghost-package", "no_such_module", "model", None))
+    monkeypatch.setitem(
+        checkpoint.BUILTIN, "ghost", ("ghost-package", "no_such_module", "model", None)
+    )
     with pytest.raises(DataError, match="pip install ghost-package") as caught:
         checkpoint.load_encoder("builtin:ghost")
     assert caught.value.code == Exit.UNAVAILABLE
@@ -184,7 +222,9 @@ def test_a_run_moves_and_opens_with_plain_transformers(tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     encoder = checkpoint.load_encoder(str(save_tiny_bert(tmp_path / "bert")))
-    checkpoint.save_run(tmp_path / "run", "matcher", {"w": torch.arange(3.0)}, {"config": {"dim": 3}}, encoder)
+    checkpoint.save_run(
+        tmp_path / "run", "matcher", {"w": torch.arange(3.0)}, {"config": {"dim": 3}}, encoder
+    )
     (tmp_path / "run").rename(tmp_path / "moved")
     run = checkpoint.open_run(tmp_path / "moved", "matcher")
     assert run.weights["w"].tolist() == [0, 1, 2]
@@ -192,13 +232,15 @@ def test_a_run_moves_and_opens_with_plain_transformers(tmp_path: Path) -> None:
     assert checkpoint.load_encoder(str(tmp_path / "moved")).fingerprint == encoder.fingerprint
     model = AutoModel.from_pretrained(tmp_path / "moved" / "encoder")
     assert checkpoint.fingerprint(model) == encoder.fingerprint
-    assert AutoTokenizer.from_pretrained(tmp_path / "moved" / "encoder")("a b", padding=False)["input_ids"] == [2, 5, 6, 3]
+    assert AutoTokenizer.from_pretrained(tmp_path / "moved" / "encoder")("a b", padding=False)[
+        "input_ids"
+    ] == [2, 5, 6, 3]
 
 
 def test_an_unfinished_or_damaged_run_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
     checkpoint.save_run(run, "matcher", {"w": torch.ones(2)}, {})
-    with pytest.raises(DataError, match="wanted 'other'"):
+    with pytest.raises(DataError, match="expected a run of kind 'other', got 'matcher'"):
         checkpoint.open_run(run, "other")
     file = run / "matcher.safetensors"
     whole = file.read_bytes()
@@ -215,11 +257,14 @@ def test_an_unfinished_or_damaged_run_is_refused(tmp_path: Path) -> None:
 def test_a_mismatch_prints_both_sides() -> None:
     same = {"ref": "a", "fingerprint": "1"}
     checkpoint.check_same("backbone", same, dict(same), "x")
-    with pytest.raises(DataError, match=r"the backbone a \(1\), but b \(2\) is wanted"):
+    with pytest.raises(DataError, match=r"the backbone a \(1\), expected b \(2\)"):
         checkpoint.check_same("backbone", same, {"ref": "b", "fingerprint": "2"}, "x")
 
 
-@pytest.mark.parametrize("edit", [('"dim":3', '"dim":4'), ('"files":{', '"files":3,"f":{'), ('"config":{', '"config":3,"c":{')])
+@pytest.mark.parametrize(
+    "edit",
+    [('"dim":3', '"dim":4'), ('"files":{', '"files":3,"f":{'), ('"config":{', '"config":3,"c":{')],
+)
 def test_an_edited_run_is_refused(tmp_path: Path, edit: tuple[str, str]) -> None:
     checkpoint.save_run(tmp_path, "matcher", {"w": torch.ones(2)}, {"config": {"dim": 3}})
     checkpoint.open_run(tmp_path, "matcher")
@@ -232,8 +277,43 @@ def test_an_edited_run_is_refused(tmp_path: Path, edit: tuple[str, str]) -> None
     assert caught.value.code == Exit.DATA
 
 
-def test_the_wrong_kind_of_model_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is an image backbone; a text encoder was wanted") as caught:
+def test_a_run_of_a_newer_format_is_refused_and_one_without_a_format_opens(tmp_path: Path) -> None:
+    checkpoint.save_run(tmp_path, "matcher", {"w": torch.ones(2)}, {"config": {"dim": 3}})
+    file = tmp_path / "run.json"
+    body = json.loads(file.read_text())
+    del body["sha256"]
+    assert next(iter(body)) == "format"
+    assert body.pop("format") == 1
+
+    def write(body: dict[str, Any]) -> None:
+        seal = hashlib.sha256(dumps(body)).hexdigest()
+        file.write_bytes(dumps(body | {"sha256": seal}))
+
+    write(body)  # as runs written before the key
+    assert checkpoint.open_run(tmp_path, "matcher").info == body
+    write({"format": 2, "kind": "unheard of", "versions": {"vgtools": "3.1"}})
+    with pytest.raises(DataError) as caught:
+        checkpoint.read_run(tmp_path, "matcher")
+    assert str(caught.value) == (
+        f"{file}: format 2 was written by vg 3.1; "
+        f"this vg ({__version__}) reads format 1; upgrade vgtools"
+    )
+    assert caught.value.code == Exit.DATA
+
+
+def test_the_format_of_a_run_is_sealed(tmp_path: Path) -> None:
+    checkpoint.save_run(tmp_path, "matcher", {}, {})
+    file = tmp_path / "run.json"
+    file.write_text(file.read_text().replace('"format":1,', ""))
+    with pytest.raises(DataError, match="was edited or damaged"):
+        checkpoint.read_run(tmp_path, "matcher")
+
+
+def test_the_wrong_type_of_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError,
+        match=r"expected a text encoder, .* got the image backbone builtin:efficientnet-lite0",
+    ) as caught:
         checkpoint.load_encoder("builtin:efficientnet-lite0")
     assert caught.value.code == Exit.USAGE
     with pytest.raises(DataError, match="names no architecture"):

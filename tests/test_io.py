@@ -1,4 +1,4 @@
-"""Streams, arrays and manifests: what is cut off, damaged or from elsewhere is refused."""
+"""Streams, arrays and manifests: what is cut off, damaged or from another run is refused."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from vgtools import io
 from vgtools.io import DataError, Exit, TextStats, Window, read_text_rows, read_texts
 from vgtools.output import Output
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 @given(st.lists(st.binary(max_size=12).filter(lambda b: b"\n" not in b), max_size=8), st.booleans())
-def test_n_lines_in_are_n_strings_out(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], last: bool) -> None:
+def test_n_lines_in_are_n_strings_out(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], last: bool
+) -> None:
     path = tmp_path_factory.mktemp("lines") / "x.txt"
     path.write_bytes(b"\n".join(lines) + (b"\n" if last and lines else b""))
     expected = len(lines) if last or not lines or lines[-1] else len(lines) - 1
@@ -55,7 +57,7 @@ def test_a_flipped_bit_in_an_archive_is_refused(tmp_path: Path, suffix: str) -> 
     path = tmp_path / f"x.txt{suffix}"
     text = b"".join(b"line %d\n" % i for i in range(50))
     whole = io.compress(text, path)
-    start = 10 if suffix == ".gz" else 6  # the gzip header holds a name and a time that nobody reads
+    start = 10 if suffix == ".gz" else 6  # a gzip header has a name and a time that nobody reads
     for position in range(start, len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         try:
@@ -69,11 +71,11 @@ def test_a_flipped_bit_in_an_archive_is_refused(tmp_path: Path, suffix: str) -> 
     ("line", "why"),
     [
         (b'{"a": 1', "not valid JSON"),
-        (b"[1]", "found list"),
+        (b"[1]", "expected a JSON object, got list"),
         (b'{"a": NaN}', "not valid JSON"),
         (b'{"b": 1}', '"a" is missing'),
-        (b'{"a": "x"}', "must be an integer, found 'x'"),
-        (b'{"a": true}', "must be an integer, found True"),
+        (b'{"a": "x"}', "must be an integer, got 'x'"),
+        (b'{"a": true}', "must be an integer, got True"),
         (b"", "input data is empty"),
         (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
@@ -95,7 +97,7 @@ def test_missing_and_unreadable_inputs_are_exit_66(tmp_path: Path) -> None:
         assert caught.value.code == Exit.NO_INPUT
 
 
-def test_windows_go_on_behind_a_committed_one(tmp_path: Path) -> None:
+def test_windows_resume_after_a_committed_one(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("".join(f"{i}\n" for i in range(10)))
     whole = list(io.read_windows(path, 3))
@@ -120,7 +122,7 @@ def test_a_changed_beginning_refuses_to_resume(tmp_path: Path) -> None:
         assert caught.value.code == Exit.CONFIG
 
 
-# ---------------------------------------------------------------------------------------------------------------- arrays
+# ------------------------------------------------------------------------------------------- arrays
 
 
 def test_npy_cut_grown_or_pickled_is_refused(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_npy_cut_grown_or_pickled_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="could run code"):
         io.open_npy(path)
     np.save(path, np.zeros(3))
-    with pytest.raises(DataError, match="2 dimensions"):
+    with pytest.raises(DataError, match="expected 2 dimensions"):
         io.open_npy(path, 2)
 
 
@@ -148,7 +150,7 @@ def test_ids_must_match_and_be_unique(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="2 ids for 3 rows"):
         io.read_ids(path, 3)
     path.write_text("a\nb\na\n")
-    with pytest.raises(DataError, match=":3: the id 'a' stands on line 1"):
+    with pytest.raises(DataError, match=":3: duplicate image id 'a' \\(first on line 1\\)"):
         io.read_ids(path)
     path.write_text("a\n\n")
     with pytest.raises(DataError, match=":2: an empty image id"):
@@ -169,7 +171,9 @@ def test_features_round_trip_and_refuse_bad_rows(tmp_path: Path) -> None:
     found = io.open_features(write_features(tmp_path, array))
     assert found.array.tolist() == array.tolist()
     assert found.ids == ["img0", "img1", "img2"]
-    assert np.load(tmp_path / "feats.npy").tolist() == array.tolist(), "numpy itself must read the file"
+    assert np.load(tmp_path / "feats.npy").tolist() == array.tolist(), (
+        "numpy itself must read the file"
+    )
     for value in (np.nan, np.inf, 0):
         bad = array.copy()
         bad[1] = value
@@ -186,7 +190,9 @@ def test_any_flip_in_an_artifact_or_its_manifest_is_refused(tmp_path: Path) -> N
         file = tmp_path / name
         whole = file.read_bytes()
         for position in range(len(whole)):
-            file.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
+            file.write_bytes(
+                whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :]
+            )
             with pytest.raises(DataError, match="sha256"):
                 io.open_features(path)
         file.write_bytes(whole)
@@ -211,8 +217,32 @@ def test_an_edited_manifest_is_named_not_an_internal_error(tmp_path: Path) -> No
         assert "feats" in str(caught.value)
 
 
+def test_a_manifest_of_a_newer_format_is_refused_and_one_without_a_format_is_read(
+    tmp_path: Path,
+) -> None:
+    path = write_features(tmp_path, np.ones((2, 2), np.float32))
+    manifest = tmp_path / "feats.json"
+    body = json.loads(manifest.read_text())
+    assert next(iter(body)) == "format"
+    assert body.pop("format") == 1
+    manifest.write_text(json.dumps(body))  # as files written before the key
+    assert io.open_features(path).manifest == io.manifest_beside(path) == body
+    manifest.write_text(json.dumps(body | {"format": 2, "vg": "3.1", "files": []}))
+    why = (
+        f"{manifest}: format 2 was written by vg 3.1; "
+        f"this vg ({io.versions()['vgtools']}) reads format 1; upgrade vgtools"
+    )
+    for read in (io.open_features, io.manifest_beside):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert str(caught.value) == why
+        assert caught.value.code == Exit.DATA
+
+
 @pytest.mark.parametrize("name", [".", "..", "", "-"])
-def test_what_has_no_files_beside_it_is_a_usage_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_files_beside_it_is_a_usage_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
         io.read_manifest(name)
@@ -223,16 +253,21 @@ def test_what_has_no_files_beside_it_is_a_usage_error(name: str, tmp_path: Path,
 def test_a_manifest_that_names_files_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
     path = write_features(tmp_path, np.ones((2, 2), np.float32))
     body = json.loads((tmp_path / "feats.json").read_text())
-    (tmp_path / "feats.json").write_text(json.dumps(body | {"files": {name: {"bytes": 1, "sha256": "0"}}}))
-    with pytest.raises(DataError, match=r"feats\.json: says"):
+    (tmp_path / "feats.json").write_text(
+        json.dumps(body | {"files": {name: {"bytes": 1, "sha256": "0"}}})
+    )
+    with pytest.raises(DataError, match=r"feats\.json: has"):
         io.open_features(path)
-    with pytest.raises(DataError), Output([path], {}):  # nor is it an internal error to write there again
+    with (
+        pytest.raises(DataError),
+        Output([path], {}),
+    ):  # nor is it an internal error to write there again
         raise DataError("enough")
 
 
-def test_a_gzip_file_of_no_bytes_is_no_empty_text(tmp_path: Path) -> None:
+def test_a_gzip_file_of_no_bytes_is_not_an_empty_text(tmp_path: Path) -> None:
     (tmp_path / "x.gz").touch()
-    with pytest.raises(DataError, match="not even a gzip header") as caught:
+    with pytest.raises(DataError, match="without even a gzip header") as caught:
         list(io.read_lines(tmp_path / "x.gz"))
     assert caught.value.code == Exit.DATA
 
@@ -240,7 +275,12 @@ def test_a_gzip_file_of_no_bytes_is_no_empty_text(tmp_path: Path) -> None:
 def test_the_manifest_beside_a_stream_is_its_own_or_none(tmp_path: Path) -> None:
     path = tmp_path / "v.jsonl"
     path.write_text("{}\n")
-    for strange in ("[1]", '{"mine": 1}', '{"vg": "0"}', '{"vg": "0", "files": {"other": {"bytes": 1}}}'):
+    for strange in (
+        "[1]",
+        '{"mine": 1}',
+        '{"vg": "0"}',
+        '{"vg": "0", "files": {"other": {"bytes": 1}}}',
+    ):
         (tmp_path / "v.json").write_text(strange)
         assert io.manifest_beside(path) == {}
     io.write_manifest(path, [path], kind="vokens")

@@ -15,7 +15,11 @@ from vgtools.io import DataError
 from vgtools.jsonstream import json_items
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -23,16 +27,25 @@ VALUES = st.recursive(
 
 def expected(document: Any) -> list[tuple[str, int, Any]]:
     arrays = document if isinstance(document, dict) else {"": document}
-    return [(k, i, x) for k, items in arrays.items() if isinstance(items, list) for i, x in enumerate(items)]
+    return [
+        (k, i, x)
+        for k, items in arrays.items()
+        if isinstance(items, list)
+        for i, x in enumerate(items)
+    ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(VALUES, max_size=5) | st.dictionaries(st.text(), VALUES, max_size=4),
     st.integers(1, 40),
     st.sampled_from([None, 1]),
 )
-def test_items_are_those_of_json_at_any_chunk_size(tmp_path: Path, document: Any, chunk: int, indent: int | None) -> None:
+def test_items_are_those_of_json_at_any_chunk_size(
+    tmp_path: Path, document: Any, chunk: int, indent: int | None
+) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps(document, indent=indent), encoding="utf-8")
     assert list(json_items(file, chunk)) == expected(document)
@@ -41,25 +54,32 @@ def test_items_are_those_of_json_at_any_chunk_size(tmp_path: Path, document: Any
 def test_a_number_cut_by_the_chunk_stays_whole(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[1234567, 1e-5, 2.5, -3E+7]")
     for chunk in range(1, 12):
-        assert [item for _, _, item in json_items(tmp_path / "x.json", chunk)] == [1234567, 1e-5, 2.5, -3e7]
+        assert [item for _, _, item in json_items(tmp_path / "x.json", chunk)] == [
+            1234567,
+            1e-5,
+            2.5,
+            -3e7,
+        ]
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "the file: found the end of the file, wanted ["),
-        ('{"a": [1, 2', "after a[1]: found the end of the file, wanted , or ]"),
+        ("", "the file: expected [, got the end of the file"),
+        ('{"a": [1, 2', "after a[1]: expected , or ], got the end of the file"),
         ('{"a": [{"b": 1}, {"b": ', "a[1]: not valid JSON"),
-        ('{"a": [1 2]}', "after a[0]: found '2', wanted , or ]"),
-        ('{"a" [1]}', "after the key 'a': found '[', wanted :"),
-        ("[1] [2]", "goes on after its end"),
-        ('"text"', "wanted ["),
+        ('{"a": [1 2]}', "after a[0]: expected , or ], got '2'"),
+        ('{"a": [1] 2}', "after 'a': expected , or }, got '2'"),
+        ('{"a": 1 2}', "after 'a': expected , or }, got '2'"),
+        ('{"a" [1]}', "after the key 'a': expected :, got '['"),
+        ("[1] [2]", "has data after the end of its JSON"),
+        ('"text"', "expected ["),
         ("[tru]", "[0]: not valid JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ("[" + "9" * 5000 + "]", "number of more digits"),
+        ("[" + "9" * 5000 + "]", "number with too many digits"),
     ],
 )
-def test_what_is_not_json_is_said(tmp_path: Path, text: str, why: str) -> None:
+def test_what_is_not_json_is_named(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
     with pytest.raises(DataError) as caught:

@@ -1,4 +1,4 @@
-"""Types, counts and divergences: against values worked out by hand, and the streaming way against Counter."""
+"""Types, counts and divergences against values worked out by hand; streaming against Counter."""
 
 from __future__ import annotations
 
@@ -56,30 +56,51 @@ def test_control_characters_and_replaced_bytes_are_no_tokens() -> None:
 def word_piece() -> Tokenizer:
     vocabulary = {"[UNK]": 0, "[CLS]": 1, "the": 2, "blue": 3, "##berry": 4, "dog": 5}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.Lowercase(),
+        pre_tokenizers.Whitespace(),
+    )
     return tokenizer
 
 
 def test_pieces_are_a_tokenizers_vocabulary() -> None:
     types = Pieces(word_piece(), "tiny")
-    found = count(["The blueberry dog", "", "dog cat"], types)
+    counts = count(["The blueberry dog", "", "dog cat"], types)
     names = types.names()
-    assert {names[i]: n for i, n in enumerate(found.unigrams.tolist()) if n} == {
+    assert {names[i]: n for i, n in enumerate(counts.unigrams.tolist()) if n} == {
         "[UNK]": 1, "the": 1, "blue": 1, "##berry": 1, "dog": 2,
     }  # fmt: skip
-    assert (found.tokens, found.sentences, found.empty) == (6, 2, 1)
+    assert (counts.tokens, counts.sentences, counts.empty) == (6, 2, 1)
 
 
 def named(pairs: PairCounts, names: list[str]) -> dict[tuple[str, str], int]:
-    rows = [row for block in pairs.blocks() for row in np.stack(block, axis=1).astype(np.int64).tolist()]
+    rows = [
+        row for block in pairs.blocks() for row in np.stack(block, axis=1).astype(np.int64).tolist()
+    ]
     return {(names[first], names[second]): n for first, second, n in rows}
 
 
 def bert() -> Tokenizer:
     letters = "abcdé日" + "ßσ"
-    vocabulary = ["[UNK]", "[MASK]", ".", ",", "'", "-", *letters, *(f"##{c}" for c in letters), "ab", "##cd"]
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    vocabulary = [
+        "[UNK]",
+        "[MASK]",
+        ".",
+        ",",
+        "'",
+        "-",
+        *letters,
+        *(f"##{c}" for c in letters),
+        "ab",
+        "##cd",
+    ]
+    tokenizer = Tokenizer(
+        models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     tokenizer.add_special_tokens(["[MASK]"])
     return tokenizer
 
@@ -87,8 +108,13 @@ def bert() -> Tokenizer:
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(
-        st.lists(st.sampled_from(["ab", "cd", "É", "e\u0301", "\u0301", " ", "  ", "\t", "\u00a0", "\u2028", ".", "'", "日",
-                                  "Σ", "ß", "[MASK]", "\x00", "\ufffd", "\x1c", "🇨🇭", "ab" * 60]), max_size=8).map("".join),
+        st.lists(
+            st.sampled_from(
+                ["ab", "cd", "É", "e\u0301", "\u0301", " ", "  ", "\t", "\u00a0", "\u2028", ".",
+                 "'", "日", "Σ", "ß", "[MASK]", "\x00", "\ufffd", "\x1c", "🇨🇭", "ab" * 60]
+            ),
+            max_size=8,
+        ).map("".join),
         max_size=6,
     )
 )  # fmt: skip
@@ -96,18 +122,22 @@ def test_pieces_cut_chunk_by_chunk_are_the_tokenizers(sentences: list[str]) -> N
     tokenizer = bert()
     types = Pieces(tokenizer, "bert")
     assert types._local
-    wanted = [i for e in tokenizer.encode_batch(sentences, add_special_tokens=False) for i in (*(n + 1 for n in e.ids), 0)]
-    assert types.encode(sentences).tolist() == wanted
-    assert types.encode(sentences).tolist() == wanted, "remembered"
+    expected = [
+        i
+        for e in tokenizer.encode_batch(sentences, add_special_tokens=False)
+        for i in (*(n + 1 for n in e.ids), 0)
+    ]
+    assert types.encode(sentences).tolist() == expected
+    assert types.encode(sentences).tolist() == expected, "cached"
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngrams, "_CACHE", 3)
     types = Pieces(bert(), "bert")
     for text in ("ab cd", "ab d c b a", "a", "ab cd"):
-        found = types.encode([text])
-        assert len(types._cut) <= 3 + 6
-    assert [types.names()[i] for i in found] == ["ab", "c", "##d", "\n"]
+        counts = types.encode([text])
+        assert len(types._cache) <= 3 + 6
+    assert [types.names()[i] for i in counts] == ["ab", "c", "##d", "\n"]
 
 
 def test_a_tokenizer_that_looks_across_spaces_gets_whole_sentences() -> None:
@@ -119,8 +149,14 @@ def test_a_tokenizer_that_looks_across_spaces_gets_whole_sentences() -> None:
 
 def test_counts_by_hand() -> None:
     types, pairs = Words(), PairCounts()
-    found = count(["a b a", "", "b", "a a a a"], types, pairs)
-    assert (found.tokens, found.sentences, found.empty, found.types, found.vocabulary) == (8, 3, 1, 2, 1)
+    counts = count(["a b a", "", "b", "a a a a"], types, pairs)
+    assert (counts.tokens, counts.sentences, counts.empty, counts.types, counts.vocabulary) == (
+        8,
+        3,
+        1,
+        2,
+        1,
+    )
     names = types.names()
     got = named(pairs, names)
     assert got == {("a", "b"): 1, ("b", "a"): 1, ("a", "a"): 3}, "no pair goes over a line end"
@@ -132,14 +168,14 @@ def test_vocabulary_is_more_than_five() -> None:
 
 
 def test_line_ends_within_a_sentence_are_spaces() -> None:
-    found = count(["a\nb", "c\r"], Words())
-    assert (found.tokens, found.sentences) == (3, 2)
+    counts = count(["a\nb", "c\r"], Words())
+    assert (counts.tokens, counts.sentences) == (3, 2)
 
 
 def test_nothing_counts_as_nothing() -> None:
     for text in ([], ["", " "]):
-        found = count(text, Words(), PairCounts())
-        assert (found.tokens, found.sentences, found.empty, found.types) == (0, 0, len(text), 0)
+        counts = count(text, Words(), PairCounts())
+        assert (counts.tokens, counts.sentences, counts.empty, counts.types) == (0, 0, len(text), 0)
 
 
 def test_divergence_by_hand() -> None:
@@ -174,18 +210,23 @@ TEXTS = st.lists(st.text("ab c.\u00e9é", max_size=12), max_size=8)
 @settings(max_examples=40, deadline=None)
 @given(TEXTS, TEXTS, st.sampled_from([1, 64, 1 << 30]), st.sampled_from([1, 3, 1 << 22]))
 def test_streaming_equals_counter(one: list[str], two: list[str], memory: int, chunk: int) -> None:
-    types, brute, found = Words(), [], []
+    types, brute, counts = Words(), [], []
     for text in (one, two):
         rows = words(*text)
-        brute.append((Counter(w for row in rows for w in row), Counter(p for row in rows for p in pairwise(row))))
-        found.append(count(text, types, PairCounts(memory, chunk)))
+        brute.append(
+            (
+                Counter(w for row in rows for w in row),
+                Counter(p for row in rows for p in pairwise(row)),
+            )
+        )
+        counts.append(count(text, types, PairCounts(memory, chunk)))
     names = types.names()
-    for (unigrams, bigrams), f in zip(brute, found, strict=True):
+    for (unigrams, bigrams), f in zip(brute, counts, strict=True):
         assert {names[i]: n for i, n in enumerate(f.unigrams.tolist()) if n} == unigrams
         assert f.pairs is not None
         assert named(f.pairs, names) == bigrams
-    for which, measure in ((0, lambda: jsd(found[0].unigrams, found[1].unigrams)),
-                           (1, lambda: jsd_pairs(found[0].pairs, found[1].pairs))):  # fmt: skip
+    for which, measure in ((0, lambda: jsd(counts[0].unigrams, counts[1].unigrams)),
+                           (1, lambda: jsd_pairs(counts[0].pairs, counts[1].pairs))):  # fmt: skip
         p, q = brute[0][which], brute[1][which]
         if p and q:
             assert measure() == pytest.approx(slow_jsd(p, q), abs=1e-12)
@@ -210,7 +251,9 @@ def test_divergence_is_symmetric_and_between_0_and_1(p: list[int], q: list[int])
     assert jsd(np.array(p), np.array(p)) == 0
 
 
-def test_pairs_beyond_the_memory_are_exact_and_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_beyond_the_memory_are_exact_and_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ngrams.tempfile, "tempdir", str(tmp_path))
     rng = np.random.default_rng(0)
     small, large = PairCounts(memory=32 * 500, chunk=1000), PairCounts()
@@ -218,10 +261,12 @@ def test_pairs_beyond_the_memory_are_exact_and_leave_no_file(tmp_path: Path, mon
         first, second = rng.integers(0, 60, (2, 700))
         small.add(first, second)
         large.add(first, second)
-    assert len(small._spilt) >= 5, "the limit was never met"
+    assert len(small._spilled) >= 5, "the limit was never met"
     assert sum(len(run.keys) for run in small._held) <= 500
     assert list(tmp_path.iterdir()) == []
-    one, two = (np.concatenate([np.stack(b) for b in pairs.blocks()], axis=1) for pairs in (small, large))
+    one, two = (
+        np.concatenate([np.stack(b) for b in pairs.blocks()], axis=1) for pairs in (small, large)
+    )
     assert np.array_equal(one, two)
     assert one[2].sum() == 20 * 700
     other = PairCounts()

@@ -110,7 +110,7 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pyte
 
 
 def test_more_layers_than_there_are_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has 3 layers, the last 4 were wanted"):
+    with pytest.raises(DataError, match="expected at least 4 layers, got 3"):
         PackedEncoder(load(tmp_path, "bert"), 4)
 
 

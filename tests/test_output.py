@@ -1,4 +1,4 @@
-"""What a kill, a full disk, a signal or a second writer leave of an output: all of it or nothing."""
+"""What a kill, a full disk, a signal or a second writer leaves of an output: all or nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from vgtools.io import DataError, Exit
 from vgtools.output import Output
 
 
-def numbered(path: Path, rows: int, config: dict[str, Any] | None = None, stop_after: int | None = None) -> None:
-    """Write rows 0 … rows-1, ten a commit, as a resumable output; or give up after some commits."""
+def numbered(
+    path: Path, rows: int, config: dict[str, Any] | None = None, stop_after: int | None = None
+) -> None:
+    """Write rows 0 … rows-1, ten per commit, as a resumable output; or stop after some commits."""
     with Output([path], config or {}) as out:
         done = out.state.get("rows", 0)
         while not out.complete and done < rows:
@@ -49,7 +51,9 @@ def test_resumed_output_is_byte_identical(tmp_path: Path, suffix: str) -> None:
     numbered(cut, 45)
     assert cut.read_bytes() == whole.read_bytes()
     assert list(io.read_lines(cut)) == [str(i) for i in range(45)]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([whole.name, cut.name, "whole.json", "cut.json"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [whole.name, cut.name, "whole.json", "cut.json"]
+    )
 
 
 def test_other_settings_refuse_to_resume_and_print_both(tmp_path: Path) -> None:
@@ -67,7 +71,7 @@ def test_other_settings_refuse_to_resume_and_print_both(tmp_path: Path) -> None:
 
 
 def test_kill_at_every_step_of_publishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the process at each rename in turn: whatever is left, the same command ends with the same bytes."""
+    """Stop at each rename in turn: whatever is left, the same command ends with the same bytes."""
     numbered(tmp_path / "whole.jsonl", 30)
     expected = (tmp_path / "whole.jsonl").read_bytes()
     replace, steps = os.replace, 0
@@ -172,21 +176,25 @@ def test_kill_nine_at_random_times(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.json", "x.jsonl"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, Exit.STOPPED), (signal.SIGINT, Exit.INTERRUPTED)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, Exit.STOPPED), (signal.SIGINT, Exit.INTERRUPTED)]
+)
 def test_a_signal_stops_at_the_next_commit(tmp_path: Path, number: int, code: Exit) -> None:
     path = tmp_path / "x.jsonl"
     process = start_writer(path)
     wait_for(tmp_path / "x.jsonl.journal")
     process.send_signal(number)
-    talk = process.communicate()[1].decode()
-    assert process.returncode == code, talk
-    assert "run the same command again" in talk
+    message = process.communicate()[1].decode()
+    assert process.returncode == code, message
+    assert "run the same command again to resume" in message
     assert not path.exists()
     journal = json.loads((tmp_path / "x.jsonl.journal").read_text())
-    assert (tmp_path / "x.jsonl.part").read_bytes() == b"".join(b"%d\n" % i for i in range(journal["state"]["rows"]))
+    assert (tmp_path / "x.jsonl.part").read_bytes() == b"".join(
+        b"%d\n" % i for i in range(journal["state"]["rows"])
+    )
 
 
-def test_the_second_writer_is_turned_away_and_a_dead_one_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     process = start_writer(path)
     wait_for(tmp_path / "x.jsonl.journal")
@@ -209,7 +217,12 @@ def test_disk_full_leaves_the_old_file_and_resumes(tmp_path: Path) -> None:
     def few_bytes() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, preexec_fn=few_bytes, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        preexec_fn=few_bytes,
+        timeout=60,
+    )
     assert done.returncode == Exit.IO, done.stderr
     assert b"free some space" in done.stderr
     assert path.read_text() == "the old file\n"
@@ -225,10 +238,10 @@ def test_a_full_device_is_exit_74(size: int, commits: bool) -> None:
             out.commit({})
     assert caught.value.code == Exit.IO
     assert os.strerror(errno.ENOSPC) in str(caught.value)
-    assert "goes on" not in str(caught.value), "nothing resumes on a device"
+    assert "resume" not in str(caught.value), "nothing resumes on a device"
 
 
-def test_places_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text("x\n")
     link = tmp_path / "link.jsonl"
@@ -237,7 +250,14 @@ def test_places_that_cannot_be_written_are_refused_before_any_work(tmp_path: Pat
     same.symlink_to(source)
     foreign = tmp_path / "theirs.json"
     foreign.write_text('{"mine": 1}')
-    for target in (source, same, link, tmp_path, tmp_path / "none" / "x.jsonl", tmp_path / "theirs.npy"):
+    for target in (
+        source,
+        same,
+        link,
+        tmp_path,
+        tmp_path / "none" / "x.jsonl",
+        tmp_path / "theirs.npy",
+    ):
         with pytest.raises(DataError) as caught, Output([target], {}, inputs=[source]):
             pass
         assert caught.value.code == Exit.CANNOT_CREATE, target
@@ -252,12 +272,15 @@ def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) ->
         out.write(b"x")
         out.finish(kind="index")
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    for name, why in (("vg.jsonl", "is the manifest of vg.faiss"), ("new.json", "is where the manifest goes")):
+    for name, why in (
+        ("vg.jsonl", "already holds the manifest of vg.faiss"),
+        ("new.json", "is where the manifest goes"),
+    ):
         with pytest.raises(DataError, match=why) as caught, Output([tmp_path / name], {}):
             pass
         assert caught.value.code == Exit.CANNOT_CREATE
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-    bank.unlink()  # nobody needs it any more
+    bank.unlink()  # its manifest may go now
     with Output([tmp_path / "vg.jsonl"], {}) as out:
         out.finish(kind="vokens")
     assert io.read_manifest(tmp_path / "vg.jsonl", "vokens")
@@ -282,7 +305,9 @@ def test_an_empty_compressed_output_is_a_valid_archive(tmp_path: Path) -> None:
     assert gzip.decompress((tmp_path / "x.jsonl.gz").read_bytes()) == b""
 
 
-def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_outputs(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_outputs(
+    tmp_path: Path,
+) -> None:
     source = tmp_path / os.fsdecode(b"\xffin.txt")
     source.write_text("x\n")
     for again in (False, True):
@@ -291,7 +316,12 @@ def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_out
             if not again:
                 out.write(b"{}\n")
                 out.finish(kind="rows")
-    assert io.read_manifest(tmp_path / "out.jsonl")["inputs"][0]["path"] == f"{tmp_path}/\\udcffin.txt"
-    with pytest.raises(DataError, match="not UTF-8") as caught, Output([str(source) + ".jsonl"], {}):
+    assert (
+        io.read_manifest(tmp_path / "out.jsonl")["inputs"][0]["path"] == f"{tmp_path}/\\udcffin.txt"
+    )
+    with (
+        pytest.raises(DataError, match="not UTF-8") as caught,
+        Output([str(source) + ".jsonl"], {}),
+    ):
         pass
     assert caught.value.code == Exit.CANNOT_CREATE

@@ -1,4 +1,4 @@
-"""Locks, and progress in a log; what stops a command is tested with `Output` and the commands."""
+"""Locks, and progress in a log; stopping is tested with `Output` and the commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Lock(tmp_path / "x").release()
 
 
-def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     now = [0.0]
     with Progress("vokenize", "tokens", total=400, clock=lambda: now[0]) as progress:
         for _ in range(4):

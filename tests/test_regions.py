@@ -221,7 +221,7 @@ def test_a_row_with_nan_is_named_by_its_image(tmp_path: Path) -> None:
 def test_image_features_are_not_region_features(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     io.write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
-    with pytest.raises(DataError, match="'image-features', wanted 'region-features'"):
+    with pytest.raises(DataError, match="expected the manifest of 'region-features', got 'image-features'"):
         open_regions(tmp_path / "x.npy")
 
 

@@ -36,12 +36,14 @@ def brute_force(queries: Array, bank: Array, k: int) -> Array:
 
 
 def hard_bank(count: int, dim: int) -> tuple[Array, Array]:
-    """Return queries and a bank with equal rows, rows a last bit apart, and queries equal to rows."""
+    """Return queries and a bank with equal rows, rows one bit apart, and queries equal to rows."""
     bank = unit(count, dim)
     bank[count // 2] = bank[1]
     bank[-1] = bank[1]
     near = slice(count // 4, count // 4 + 20)
-    bank[near] = bank[3] + 1e-7 * np.random.default_rng(1).standard_normal(bank[near].shape).astype(np.float32)
+    bank[near] = bank[3] + 1e-7 * np.random.default_rng(1).standard_normal(bank[near].shape).astype(
+        np.float32
+    )
     return np.concatenate([unit(90, dim, 2), bank[[1, 3, count // 4]]]), bank
 
 
@@ -49,11 +51,11 @@ def hard_bank(count: int, dim: int) -> tuple[Array, Array]:
 @pytest.mark.parametrize(("count", "dim"), [(100, 8), (3125, 64), (7001, 32)])
 def test_search_is_the_brute_force_of_float64(count: int, dim: int, k: int) -> None:
     queries, bank = hard_bank(count, dim)
-    found = exact_search(queries, bank, k)
-    wanted = brute_force(queries, bank, k)
-    assert (found.rows == wanted).all()
-    exact = (queries.astype(np.float64)[:, None] * bank[wanted].astype(np.float64)).sum(2)
-    assert (found.scores == exact.astype(np.float32)).all()
+    result = exact_search(queries, bank, k)
+    expected = brute_force(queries, bank, k)
+    assert (result.rows == expected).all()
+    exact = (queries.astype(np.float64)[:, None] * bank[expected].astype(np.float64)).sum(2)
+    assert (result.scores == exact.astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("coarse", [torch.float32, torch.bfloat16])
@@ -61,18 +63,20 @@ def test_search_is_the_brute_force_of_float64(count: int, dim: int, k: int) -> N
 @pytest.mark.parametrize("count", [100, 128, 1000])
 def test_search_as_on_a_gpu_is_the_same(count: int, k: int, coarse: torch.dtype) -> None:
     queries, bank = hard_bank(count, 16)
-    found = DeviceBank(bank, torch.device("cpu"), coarse).search(torch.from_numpy(queries), k, budget=1 << 16)
-    wanted = exact_search(queries, bank, k)
-    assert (found.rows == wanted.rows).all()
-    assert (found.scores == wanted.scores).all()
+    result = DeviceBank(bank, torch.device("cpu"), coarse).search(
+        torch.from_numpy(queries), k, budget=1 << 16
+    )
+    expected = exact_search(queries, bank, k)
+    assert (result.rows == expected.rows).all()
+    assert (result.scores == expected.scores).all()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_search_on_a_gpu_is_the_same() -> None:
     queries, bank = hard_bank(5000, 64)
-    found = DeviceBank(bank, torch.device("cuda")).search(torch.from_numpy(queries).cuda(), 1)
-    assert (found.rows == brute_force(queries, bank, 1)).all()
+    result = DeviceBank(bank, torch.device("cuda")).search(torch.from_numpy(queries).cuda(), 1)
+    assert (result.rows == brute_force(queries, bank, 1)).all()
 
 
 def test_blocks_batches_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +93,10 @@ def test_blocks_batches_and_threads_change_nothing(monkeypatch: pytest.MonkeyPat
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=1, max_size=12), st.integers(1, 5))
+@given(
+    st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=1, max_size=12),
+    st.integers(1, 5),
+)
 def test_equal_scores_go_to_the_lower_row(bank: list[list[int]], k: int) -> None:
     queries = np.array([[1, 0, 0], [1, 1, 1], [-1, 2, 0]], np.float32)
     rows = exact_search(queries, np.array(bank, np.float32), k).rows
@@ -103,9 +110,9 @@ def test_a_bank_of_one_picture_over_and_over_gives_its_first_row() -> None:
 
 
 def test_fewer_images_than_k_stay_minus_one() -> None:
-    found = exact_search(unit(2, 4), unit(3, 4, 1), 5)
-    assert (found.rows[:, 3:] == -1).all()
-    assert (found.scores[:, 3:] == 0).all()
+    result = exact_search(unit(2, 4), unit(3, 4, 1), 5)
+    assert (result.rows[:, 3:] == -1).all()
+    assert (result.scores[:, 3:] == 0).all()
     assert exact_search(unit(0, 4), unit(3, 4), 2).rows.shape == (0, 2)
 
 
@@ -171,7 +178,10 @@ def test_the_same_picture_twice_is_no_miss() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_factory_that_faiss_does_not_know_is_refused() -> None:
-    with pytest.raises(DataError, match=r"--factory 'Nope' for 5 images of 4 dimensions: could not parse .*Flat always works"):
+    with pytest.raises(
+        DataError,
+        match=r"--factory 'Nope' for 5 images of 4 dimensions: could not parse .*Flat always works",
+    ):
         make_index(unit(5, 4), "Nope")
 
 
@@ -184,7 +194,9 @@ def test_every_cut_and_every_kind_of_flip_is_refused(tmp_path: Path) -> None:
             open_index(path)
         assert error.value.code == Exit.DATA
     for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :]
+        )
         with pytest.raises(DataError, match="sha256"):
             open_index(path)
     path.write_bytes(whole)
@@ -212,10 +224,12 @@ def test_every_cut_manifest_is_refused(tmp_path: Path) -> None:
         ({"count": 7}, "has count 6, its manifest says 7"),
         ({"dim": 5}, "has dim 4, its manifest says 5"),
         ({"metric": "l2"}, "has metric inner_product, its manifest says l2"),
-        ({"kind": "image-features"}, "describes 'image-features', wanted 'index'"),
+        ({"kind": "image-features"}, "expected the manifest of 'index', got 'image-features'"),
     ],
 )
-def test_a_manifest_that_says_something_else_is_refused(tmp_path: Path, facts: dict[str, Any], message: str) -> None:
+def test_a_manifest_that_says_something_else_is_refused(
+    tmp_path: Path, facts: dict[str, Any], message: str
+) -> None:
     path = save(tmp_path, unit(6, 4), **facts)
     with pytest.raises(DataError, match=message) as error:
         open_index(path)
@@ -228,8 +242,12 @@ def test_another_metric_is_refused(tmp_path: Path) -> None:
     index.add(unit(6, 4))
     path.write_bytes(bytes(retrieval.serialize(index)))
     known = json.loads(path.with_suffix(".json").read_text())
-    io.write_manifest(path, [path, path.with_suffix(".ids")], kind="index", count=6, dim=4, metric=known["metric"])
-    with pytest.raises(DataError, match="has metric faiss metric 1, its manifest says inner_product"):
+    io.write_manifest(
+        path, [path, path.with_suffix(".ids")], kind="index", count=6, dim=4, metric=known["metric"]
+    )
+    with pytest.raises(
+        DataError, match="has metric faiss metric 1, its manifest says inner_product"
+    ):
         open_index(path)
 
 

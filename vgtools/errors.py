@@ -30,19 +30,30 @@ class Exit(IntEnum):
 
 
 class DataError(Exception):
-    """Something a user can cause and mend; printed as `vg: FILE:LINE: why`.
+    """Something a user can cause and fix; printed as `vg: FILE:LINE: why`.
 
     Args:
-        why: what was found, what was wanted, and the way out.
+        why: what was expected, what is there instead, and the way out.
         file: the file it is about.
         line: its line, counted from 1.
         code: the exit code of the command.
     """
 
-    def __init__(self, why: str, file: str | Path | None = None, line: int | None = None, code: Exit = Exit.DATA) -> None:
-        self.why, self.file, self.line, self.code = why, file, line, code
-        where = "" if file is None else f"{name_of(file)}:" if line is None else f"{name_of(file)}:{line}:"
-        super().__init__(f"{where} {why}".strip())
+    def __init__(
+        self,
+        why: str,
+        file: str | Path | None = None,
+        line: int | None = None,
+        code: Exit = Exit.DATA,
+    ) -> None:
+        self.why = why
+        self.file = file
+        self.line = line
+        self.code = code
+        location = "" if file is None else f"{name_of(file)}:"
+        if file is not None and line is not None:
+            location += f"{line}:"
+        super().__init__(f"{location} {why}".strip())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep file, line and code on the way from another process."""
@@ -54,19 +65,25 @@ class DataError(Exception):
 
 
 def name_of(path: str | Path) -> str:
-    """Return how a path is called in messages (`-` is the standard stream)."""
+    """Return what a path is called in messages (`-` is the standard stream)."""
     return "standard input" if str(path) == "-" else str(path)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an exception means that memory, of the host or of the device, ran out; torch need not be loaded."""
-    if isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+    """Return whether an exception means that host or device memory ran out.
+
+    The test is by name, because torch need not be loaded.
+    """
+    if isinstance(error, MemoryError):
         return True
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+    if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
+        return True
+    phrases = ("can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
 
 
 def amount(number: int, one: str, many: str = "") -> str:
-    """Return a number with what it counts: `1 image`, `2,000 images`; an odd plural is `many`."""
+    """Return a number with what it counts: `1 image`, `2,000 images`; `many` is an odd plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
@@ -77,30 +94,46 @@ def input_changed(path: str | Path) -> DataError:
 
 
 def plain(text: object) -> str:
-    """Return text for a terminal, control characters (escape sequences among them) written out."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+    """Return text for a terminal: control characters and escape sequences are written out."""
+
+    def visible(character: str) -> str:
+        if character.isprintable() or character in "\n\t":
+            return character
+        return character.encode("unicode_escape").decode()
+
+    return "".join(map(visible, str(text)))
 
 
 def storable(value: Any) -> Any:
-    """Return a JSON value whose strings JSON can hold: bytes of file names that are not UTF-8 are written out as `\\udcff`."""
+    """Return a JSON value with strings that JSON can hold.
+
+    Bytes of file names that are not UTF-8 are written out as `\\udcff`.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
         return {storable(key): storable(entry) for key, entry in value.items()}
-    return [storable(entry) for entry in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [storable(entry) for entry in value]
+    return value
 
 
 def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
-    """Turn an operating-system error into the message and exit code a user can act on."""
+    """Return an operating-system error as a message and exit code that a user can act on."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if reading:
-        code = Exit.NO_INPUT if error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR) else Exit.IO
+        missing = error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR)
+        code = Exit.NO_INPUT if missing else Exit.IO
         return DataError(f"cannot be read: {reason}", path, code=code)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-    stream = str(path) == "-" or str(path).startswith("/dev/")  # what went there is gone: nothing goes on
-    again = "start again" if stream else "run the same command again, it goes on where it stopped"
-    hint = f"; free some space and {again}" if full else ""
-    name = "standard output" if str(path) == "-" else path
+    stream = str(path) == "-" or str(path).startswith("/dev/")
+    hint = ""
+    if full:
+        # What went to a stream is gone, so nothing resumes there.
+        again = "start again" if stream else "run the same command again to resume"
+        hint = f"; free some space and {again}"
     if stream and error.errno == errno.EBADF:
         reason = "it is closed; give -o a file name"
-    return DataError(f"cannot be written: {reason}{hint}", name, code=Exit.IO if full or stream else Exit.CANNOT_CREATE)
+    name = "standard output" if str(path) == "-" else path
+    code = Exit.IO if full or stream else Exit.CANNOT_CREATE
+    return DataError(f"cannot be written: {reason}{hint}", name, code=code)

@@ -1,8 +1,8 @@
-"""Streams, files and errors: the one layer through which every byte enters or leaves.
+"""Streams, files and manifests: the one layer through which every byte enters or leaves.
 
-A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with `vgtools.output.Output`, which
-survives a kill, or `atomic_write`. What a user can cause is raised as `DataError`; `vgtools.cli` prints it and chooses the exit
-code.
+A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with
+`vgtools.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is raised
+as `DataError`; `vgtools.cli` prints it and chooses the exit code.
 """
 
 from __future__ import annotations
@@ -36,23 +36,27 @@ from vgtools.process import Progress as Progress
 from vgtools.process import Stop as Stop
 
 if TYPE_CHECKING:
-    import numpy as np  # at run time inside the functions that need it: it costs a third of what `vg --help` may take
+    # At run time numpy is imported by the functions that need it: it takes a third of the time
+    # that `vg --help` may take.
+    import numpy as np
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def open_read(path: str | Path) -> BinaryIO:
     """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
 
     Raises:
-        DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes (65).
+        DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes
+            (65).
     """
     name = str(path)
     if name == "-":
@@ -64,8 +68,9 @@ def open_read(path: str | Path) -> BinaryIO:
             raise IsADirectoryError(errno.EISDIR, "is a directory")
         if name.endswith(".gz"):
             facts = os.stat(name)
-            if stat.S_ISREG(facts.st_mode) and not facts.st_size:  # Python reads it as no data at all
-                raise DataError("is empty, not even a gzip header is there; make the file anew", path)
+            # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
+            if stat.S_ISREG(facts.st_mode) and not facts.st_size:
+                raise DataError("is empty, without even a gzip header; create it again", path)
             return cast(BinaryIO, gzip.open(name, "rb"))
         if name.endswith(".zst"):
             return cast(BinaryIO, zstd.open(name, "rb"))
@@ -75,14 +80,19 @@ def open_read(path: str | Path) -> BinaryIO:
 
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of a stream as bytes, split on `\\n` only, line end kept; a broken archive is a DataError."""
-    stream, number = open_read(path), 0
+    """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
+
+    A damaged archive is a DataError.
+    """
+    stream = open_read(path)
+    number = 0
     try:
         for line in stream:
             number += 1
             yield line
     except BROKEN_STREAM as error:
-        raise DataError(f"compressed data is cut off or damaged: {error}; make the file anew", path, number + 1) from None
+        why = f"compressed data is cut off or damaged: {error}; create the file again"
+        raise DataError(why, path, number + 1) from None
     except OSError as error:
         raise file_error(error, path, reading=True) from None
     finally:
@@ -92,16 +102,16 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
 
 @dataclass
 class TextStats:
-    """What reading a text met: lines, and lines whose bytes were not UTF-8 and were replaced."""
+    """What reading a text counts."""
 
     lines: int = 0
-    replaced: int = 0
+    replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
 
 
 def decode(raw: bytes, first: bool = False, stats: TextStats | None = None) -> str:
-    """Decode one raw line: no line end (`\\n` or `\\r\\n`), no byte-order mark, bad bytes as U+FFFD."""
-    if first and raw.startswith(b"\xef\xbb\xbf"):
-        raw = raw[3:]
+    """Decode a raw line: line end and byte-order mark go, bad bytes become U+FFFD."""
+    if first:
+        raw = raw.removeprefix(_BYTE_ORDER_MARK)
     raw = raw.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return raw.decode("utf-8")
@@ -116,10 +126,10 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
 
     Args:
         path: a file, `.gz`, `.zst`, or `-`.
-        stats: counts lines and replaced bad bytes as they pass.
+        stats: counts lines, and lines with bad bytes, as they pass.
 
     Raises:
-        DataError: missing (66), or a damaged archive (65, with the line it broke at).
+        DataError: missing (66), or a damaged archive (65, with the line of the damage).
     """
     for number, raw in enumerate(_raw_lines(path)):
         if stats is not None:
@@ -128,17 +138,29 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
 
 
 def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:
-    """Parse one jsonl line into an object, or name the file and line where it is not one."""
+    """Parse one jsonl line into an object.
+
+    Raises:
+        DataError: it is not a JSON object; file and line are named.
+    """
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise DataError(f"not valid JSON: {error}; wanted one JSON object a line", path, line) from None
+        why = f"not valid JSON: {error}; expected one JSON object per line"
+        raise DataError(why, path, line) from None
     if not isinstance(row, dict):
-        raise DataError(f"a JSON object was wanted, found {type(row).__name__}", path, line)
+        raise DataError(f"expected a JSON object, got {type(row).__name__}", path, line)
     return row
 
 
-_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object", bool: "a boolean"}
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    bool: "a boolean",
+}
 
 
 def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, line: int) -> None:
@@ -147,16 +169,21 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
     Raises:
         DataError: a key is missing or of another type; file, line and key are named.
     """
-    for key, kind in keys.items():
+    for key, expected in keys.items():
         if key not in row:
-            raise DataError(f'the key "{key}" is missing; the row has {", ".join(map(repr, row)) or "no keys"}', path, line)
+            present = ", ".join(map(repr, row)) or "no keys"
+            raise DataError(f'the key "{key}" is missing; the row has {present}', path, line)
         value = row[key]
-        fits = isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
-        if not fits or (isinstance(value, bool) and kind is not bool):
-            raise DataError(f'"{key}" must be {_TYPE_NAMES.get(kind, kind.__name__)}, found {value!r:.60}', path, line)
+        types = (int, float) if expected is float else expected
+        # In Python a boolean is an integer; in a file it is not.
+        if not isinstance(value, types) or (isinstance(value, bool) and expected is not bool):
+            name = _TYPE_NAMES.get(expected, expected.__name__)
+            raise DataError(f'"{key}" must be {name}, got {value!r:.60}', path, line)
 
 
-def read_jsonl(path: str | Path, keys: Mapping[str, type] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(
+    path: str | Path, keys: Mapping[str, type] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line number, object)` of a jsonl stream; blank lines are errors, not skipped.
 
     Args:
@@ -167,15 +194,15 @@ def read_jsonl(path: str | Path, keys: Mapping[str, type] | None = None) -> Iter
         DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
     """
     for number, raw in enumerate(_raw_lines(path), 1):
-        if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
-            raw = raw[3:]
+        if number == 1:
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
         row = parse_json(raw, path, number)
         if keys:
             require(row, keys, path, number)
         yield number, row
 
 
-def _is_jsonl(path: str | Path) -> bool:
+def is_jsonl(path: str | Path) -> bool:
     return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
 
 
@@ -188,7 +215,7 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
     name = str(path).removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".npy", ".npz", ".faiss", ".safetensors")):
         raise DataError("is not text; expected a text or a .jsonl", path)
-    if _is_jsonl(path):
+    if is_jsonl(path):
         return (row for _, row in read_jsonl(path, {"text": str}))
     return ({"text": line} for line in read_lines(path, stats))
 
@@ -200,7 +227,7 @@ def read_texts(path: str | Path, stats: TextStats | None = None) -> Iterator[str
 
 @dataclass
 class Window:
-    """A run of consecutive input lines, and what is needed to go on behind it."""
+    """Consecutive input lines, and what is needed to resume after them."""
 
     path: str
     first: int  # line number of lines[0], counted from 1
@@ -214,7 +241,7 @@ class Window:
         Raises:
             DataError: a row has no "text"; with file and line.
         """
-        if not _is_jsonl(self.path):
+        if not is_jsonl(self.path):
             return self.lines
         rows = [parse_json(line, self.path, n) for n, line in enumerate(self.lines, self.first)]
         for number, row in enumerate(rows, self.first):
@@ -228,19 +255,25 @@ def read_windows(
     state: Mapping[str, Any] | None = None,
     limit: int | None = None,
 ) -> Iterator[Window]:
-    """Yield windows of up to `size` decoded lines, going on behind a committed state.
+    """Yield windows of up to `size` decoded lines, resuming after a committed state.
 
     Args:
         path: a file, `.gz`, `.zst`, or `-`.
-        size: lines a window; windows start at multiples of it, so a resumed run has the same windows.
-        state: `{"rows": …, "digest": …}` of the last committed window; those lines are read again, checked and skipped.
+        size: lines per window; windows start at multiples of it, so a resumed run has the same
+            windows.
+        state: `{"rows": …, "digest": …}` of the last committed window; those lines are read again,
+            checked and skipped.
         limit: stop after this many lines of the input.
 
     Raises:
-        DataError: the lines already done are not what they were (78), or the input cannot be read.
+        DataError: the lines already done have changed (78), or the input cannot be read.
     """
     done = int((state or {}).get("rows", 0))
-    digest, lines, first, number, stats = hashlib.sha256(), list[str](), done + 1, 0, TextStats()
+    digest = hashlib.sha256()
+    lines = list[str]()
+    first = done + 1
+    number = 0
+    stats = TextStats()
     for number, raw in enumerate(_raw_lines(path), 1):
         if limit is not None and number > limit:
             number -= 1
@@ -253,25 +286,31 @@ def read_windows(
         lines.append(decode(raw, number == 1, stats))
         if len(lines) == size:
             yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
-            lines, first, stats = [], number + 1, TextStats()
+            lines = []
+            first = number + 1
+            stats = TextStats()
     if number < done:
         _check_prefix(path, done, f"only {number} lines", state)
     if lines:
         yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
 
 
-def _check_prefix(path: str | Path, rows: int, found: str, state: Mapping[str, Any] | None) -> None:
-    wanted = (state or {}).get("digest")
-    if wanted and wanted != found:
+def _check_prefix(
+    path: str | Path, rows: int, digest: str, state: Mapping[str, Any] | None
+) -> None:
+    expected = (state or {}).get("digest")
+    if expected and expected != digest:
         raise DataError(
-            f"changed since the run that is being resumed: its first {rows} lines had sha256 {wanted}, "
-            f"now {found}; --restart starts over",
+            "changed since the run that is being resumed: "
+            f"its first {rows} lines had sha256 {expected}, now {digest}; --restart starts over",
             path,
             code=Exit.CONFIG,
         )
 
 
-# ---------------------------------------------------------------------------------------------------- hashes, manifests
+# -------------------------------------------------------------------------------- hashes, manifests
+
+FORMAT = 1  # of manifests and run.json
 
 
 def sha256_file(path: str | Path) -> str:
@@ -284,34 +323,63 @@ def sha256_file(path: str | Path) -> str:
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
-    """Return what a manifest says of an input: its name and size, and its hash where asked."""
+    """Return what a manifest says about an input: its name, its size, and its hash on request."""
     name = storable(str(path))
     if name == "-" or not os.path.isfile(path):
         return {"path": name}
-    found: dict[str, Any] = {"path": name, "bytes": os.path.getsize(path)}
-    return found | {"sha256": sha256_file(path)} if sha256 else found
+    entry: dict[str, Any] = {"path": name, "bytes": os.path.getsize(path)}
+    if sha256:
+        entry["sha256"] = sha256_file(path)
+    return entry
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of vgtools, Python and the numeric packages that are loaded now."""
-    found = {"vgtools": __version__, "python": platform.python_version()}
+    """Return the versions of vgtools, Python and the numeric packages that are loaded."""
+    known = {"vgtools": __version__, "python": platform.python_version()}
     for name in ("numpy", "torch", "transformers", "tokenizers", "timm", "faiss", "PIL"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version:
-            found[name] = str(version)
-    return found
+            known[name] = str(version)
+    return known
 
 
 def manifest_path(artifact: str | Path) -> Path:
-    """Return where the manifest of an artifact stands: `X.json` beside `X.npy`, `X.faiss`, `X.jsonl.gz` …"""
+    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.faiss`, `X.jsonl.gz` …"""
     path = Path(artifact)
     if path.suffix in (".gz", ".zst"):
         path = path.with_suffix("")
     return path.parent / f"{path.stem}.json"
 
 
-def write_manifest(artifact: str | Path, files: Iterable[str | Path], inputs: Iterable[str | Path] = (), **facts: Any) -> None:
-    """Write the manifest of an artifact, last: an artifact without a true manifest is not whole.
+def check_format(body: Mapping[str, Any], path: str | Path) -> None:
+    """Refuse a manifest or run.json of a newer format than this version reads.
+
+    Args:
+        body: what the file says; without "format" it was written before the key existed.
+        path: the file.
+
+    Raises:
+        DataError: the format is newer (65); it and the version that wrote it are named.
+    """
+    number = body.get("format", 1)
+    if number == FORMAT:
+        return
+    loaded = body.get("versions")
+    writer = body.get("vg") or (loaded.get("vgtools") if isinstance(loaded, dict) else None)
+    raise DataError(
+        f"format {number!r:.20} was written by vg {writer or 'of another version'}; "
+        f"this vg ({__version__}) reads format {FORMAT}; upgrade vgtools",
+        path,
+    )
+
+
+def write_manifest(
+    artifact: str | Path,
+    files: Iterable[str | Path],
+    inputs: Iterable[str | Path] = (),
+    **facts: Any,
+) -> None:
+    """Write the manifest of an artifact, last: without its manifest an artifact is incomplete.
 
     Args:
         artifact: the main file; the manifest is `X.json` beside it.
@@ -320,149 +388,188 @@ def write_manifest(artifact: str | Path, files: Iterable[str | Path], inputs: It
         **facts: JSON values: kind, rows, fingerprints, configuration.
     """
     body = {
+        "format": FORMAT,
         "vg": __version__,
         **facts,
         "argv": sys.argv,
         "versions": versions(),
-        "files": {Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files},
+        "files": {
+            Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files
+        },
         "inputs": [identity(i, sha256=True) for i in inputs],
     }
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     atomic_write(manifest_path(artifact), orjson.dumps(storable(body), option=option) + b"\n")
 
 
-def _read_value(path: str | Path, wanted: str) -> Any:
+def _read_value(path: str | Path, expected: str) -> Any:
     with open_read(path) as stream:
         try:
             return orjson.loads(stream.read())
         except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
-            raise DataError(f"not valid JSON ({error}); {wanted} was wanted", path) from None
+            raise DataError(f"not valid JSON ({error}); expected {expected}", path) from None
 
 
-def read_json(path: str | Path, wanted: str = "a JSON object") -> dict[str, Any]:
-    """Read one small JSON file that must hold an object."""
-    body = _read_value(path, wanted)
+def read_json(path: str | Path, expected: str = "a JSON object") -> dict[str, Any]:
+    """Read one small JSON file that must hold an object.
+
+    Args:
+        path: the file.
+        expected: what it is, for messages.
+
+    Raises:
+        DataError: missing (66), or not a JSON object (65).
+    """
+    body = _read_value(path, expected)
     if not isinstance(body, dict):
-        raise DataError(f"{wanted} was wanted, found {type(body).__name__}", path)
+        raise DataError(f"expected {expected}, got {type(body).__name__}", path)
     return body
 
 
-def read_manifest(artifact: str | Path, kind: str | None = None, verify: bool = True) -> dict[str, Any]:
+def read_manifest(
+    artifact: str | Path, kind: str | None = None, verify: bool = True
+) -> dict[str, Any]:
     """Read an artifact's manifest and check the artifact against it.
 
     Args:
         artifact: the main file.
-        kind: what it has to be, for example `image-features`.
+        kind: what it must be, for example `image-features`.
         verify: compare size and sha256 of every file of the artifact.
 
     Raises:
-        DataError: a pipe or directory (usage); no manifest (66), of another kind, or the files are not the ones it names (65);
-            both sides are printed.
+        DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
+            or the files are not the ones it names (65). Both sides are printed.
     """
     if str(artifact) == "-" or os.path.isdir(artifact):
-        what = "a pipe" if str(artifact) == "-" else "a directory"
-        raise DataError(f"is {what}; the name of a .npy or .faiss file was wanted", artifact, code=Exit.USAGE)
+        got = "a pipe" if str(artifact) == "-" else "a directory"
+        why = f"expected the name of a .npy or .faiss file, got {got}"
+        raise DataError(why, artifact, code=Exit.USAGE)
     path = manifest_path(artifact)
     if not path.exists():
-        missing = artifact if not os.path.exists(artifact) else path
-        raise DataError(
-            "does not exist"
-            if missing == artifact
-            else f"the manifest of {artifact} is missing; the command that writes it was perhaps killed: run it again",
-            missing,
-            code=Exit.NO_INPUT,
-        )
+        if not os.path.exists(artifact):
+            raise DataError("does not exist", artifact, code=Exit.NO_INPUT)
+        why = f"the manifest of {artifact} is missing; run the command that writes it again"
+        raise DataError(why, path, code=Exit.NO_INPUT)
     body = read_json(path, "a vg manifest")
     files = body.get("files")
+    if "vg" in body:
+        check_format(body, path)
     if not isinstance(files, dict) or "vg" not in body:
         raise DataError("is not a manifest that vg wrote", path)
     if kind is not None and body.get("kind") != kind:
-        raise DataError(f"describes {body.get('kind')!r}, wanted {kind!r}", path)
-    for name, facts in files.items() if verify else ():
-        if not isinstance(facts, dict) or name in ("", ".", "..") or "/" in name:
-            raise DataError(
-                f"says {facts!r:.60} of {name!r:.80}, wanted size and sha256 of a file beside it; make it anew", path
-            )
-        file = path.with_name(name)
-        if not file.exists():
-            raise DataError(f"is missing; {path} names it", file, code=Exit.NO_INPUT)
-        if os.path.getsize(file) != facts.get("bytes"):
-            raise DataError(f"has {os.path.getsize(file)} bytes, its manifest says {facts.get('bytes')}; make it anew", file)
-        found = sha256_file(file)
-        if found != facts.get("sha256"):
-            raise DataError(f"is damaged or from another run: sha256 {found}, its manifest says {facts.get('sha256')}", file)
+        raise DataError(f"expected the manifest of {kind!r}, got {body.get('kind')!r}", path)
+    if verify:
+        for name, facts in files.items():
+            _check_file(path, name, facts)
     return body
 
 
+def _check_file(manifest: Path, name: str, facts: Any) -> None:
+    """Compare one file of an artifact with what the manifest says about it."""
+    if not isinstance(facts, dict) or name in ("", ".", "..") or "/" in name:
+        why = f"has {facts!r:.60} for {name!r:.80}, expected size and sha256 of a file beside it"
+        raise DataError(f"{why}; create the artifact again", manifest)
+    file = manifest.with_name(name)
+    if not file.exists():
+        raise DataError(f"is missing; {manifest} names it", file, code=Exit.NO_INPUT)
+    size = os.path.getsize(file)
+    if size != facts.get("bytes"):
+        why = f"has {size} bytes, its manifest says {facts.get('bytes')}; create it again"
+        raise DataError(why, file)
+    sha256 = sha256_file(file)
+    if sha256 != facts.get("sha256"):
+        why = f"sha256 {sha256}, its manifest says {facts.get('sha256')}"
+        raise DataError(f"is damaged or from another run: {why}", file)
+
+
 def manifest_beside(stream: str | Path) -> dict[str, Any]:
-    """Return the manifest beside a stream's file, or an empty one: a stream needs none, and the place may be a stranger's.
+    """Return the manifest beside a stream's file, or an empty one.
+
+    A stream needs no manifest, and the file with its name may have nothing to do with vg.
 
     Raises:
-        DataError: the manifest is damaged, or the file has another size than it says (65).
+        DataError: the manifest is damaged or of a newer format, or the file has another size than
+            it says (65).
     """
-    path, size = manifest_path(stream), os.path.getsize(stream) if os.path.isfile(stream) else None
-    body = _read_value(path, "a vg manifest") if str(stream) != "-" and path.is_file() else None
-    files = body.get("files") if isinstance(body, dict) and "vg" in body else None
+    path = manifest_path(stream)
+    if str(stream) == "-" or not path.is_file():
+        return {}
+    body = _read_value(path, "a vg manifest")
+    if not isinstance(body, dict) or "vg" not in body:
+        return {}
+    check_format(body, path)
+    files = body.get("files")
     facts = files.get(Path(stream).name) if isinstance(files, dict) else None
     if not isinstance(facts, dict):
         return {}
-    if size not in (None, facts.get("bytes")):
-        why = f"has {size} bytes, its manifest says {facts.get('bytes')}: it is cut off, or was written without -o"
-        raise DataError(f"{why}; make it anew, or remove {path}", stream)
-    return cast(dict[str, Any], body)
+    if os.path.isfile(stream) and os.path.getsize(stream) != facts.get("bytes"):
+        why = f"has {os.path.getsize(stream)} bytes, its manifest says {facts.get('bytes')}"
+        cause = "it is cut off, or was written without -o"
+        raise DataError(f"{why}: {cause}; create it again, or remove {path}", stream)
+    return body
 
 
-# ------------------------------------------------------------------------------------------------------------ arrays, ids
+# -------------------------------------------------------------------------------------- arrays, ids
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     """Open a `.npy` file as a read-only memory map, its size checked against its header.
 
     Raises:
-        DataError: missing (66); cut off, trailing bytes, an object array (which would unpickle), or wrong dimensions (65).
+        DataError: missing (66); cut off, trailing bytes, an object array (which would unpickle), or
+            wrong dimensions (65).
     """
     import numpy as np
 
     if str(path) == "-":
-        raise DataError("a .npy file cannot come from a pipe; write it to a file and name that", path, code=Exit.USAGE)
+        why = "a .npy file cannot come from a pipe; write it to a file and name that"
+        raise DataError(why, path, code=Exit.USAGE)
     try:
         with open(path, "rb") as stream:
             version = np.lib.format.read_magic(stream)
-            reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = reader(stream)
+            if version == (1, 0):
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            else:
+                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
             start = stream.tell()
     except OSError as error:
         raise file_error(error, path, reading=True) from None
-    except Exception as error:  # numpy's header parser raises many kinds on damaged bytes
+    except Exception as error:  # numpy's header parser raises many types on damaged bytes
         raise DataError(f"is not a readable .npy file: {error}", path) from None
     if dtype.hasobject:
-        raise DataError("holds Python objects, which could run code when read; numbers were wanted", path)
-    wanted = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if os.path.getsize(path) != wanted:
-        raise DataError(f"has {os.path.getsize(path)} bytes, its header says {wanted}; it is cut off or was appended to", path)
+        why = "expected numbers, got Python objects, which could run code when read"
+        raise DataError(why, path)
+    expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = os.path.getsize(path)
+    if size != expected:
+        why = f"has {size} bytes, its header says {expected}; it is cut off or was appended to"
+        raise DataError(why, path)
     if ndim is not None and len(shape) != ndim:
-        raise DataError(f"has shape {shape}, {ndim} dimensions were wanted", path)
+        raise DataError(f"expected {ndim} dimensions, got shape {shape}", path)
     if 0 in shape:
         return np.empty(shape, dtype)  # an empty file region cannot be mapped
     return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
 
 
 def read_ids(path: str | Path, count: int | None = None) -> list[str]:
-    """Read a list of image ids, one a line, in the row order of the array beside it.
+    """Read a list of image ids, one per line, in the row order of the array beside it.
 
     Raises:
-        DataError: another count than the array's rows, an empty or a repeated id.
+        DataError: another count than the array's rows, an empty or a duplicate id.
     """
-    ids, seen = [], dict[str, int]()
+    ids = list[str]()
+    seen = dict[str, int]()
     for number, line in enumerate(read_lines(path), 1):
         if not line:
             raise DataError("an empty image id", path, number)
         if line in seen:
-            raise DataError(f"the id {line!r:.80} stands on line {seen[line]} already", path, number)
+            why = f"duplicate image id {line!r:.80} (first on line {seen[line]})"
+            raise DataError(why, path, number)
         seen[line] = number
         ids.append(line)
     if count is not None and len(ids) != count:
-        raise DataError(f"holds {len(ids)} ids for {count} rows; both must come from the same run", path)
+        why = f"has {len(ids)} ids for {count} rows; both must come from the same run"
+        raise DataError(why, path)
     return ids
 
 
@@ -479,7 +586,8 @@ def open_features(path: str | Path) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
     Raises:
-        DataError: any of the three is missing, damaged or from another run; or a row is NaN, infinite or all zero.
+        DataError: any of the three is missing, damaged or from another run; or a row is NaN,
+            infinite or all zero.
     """
     import numpy as np
 
@@ -491,11 +599,12 @@ def open_features(path: str | Path) -> Features:
         bad = ~np.isfinite(block).all(1) | ~block.any(1)
         if bad.any():
             row = start + int(bad.argmax())
-            raise DataError(f"row {row} ({ids[row]}) is NaN, infinite or all zero; extract it again or leave it out", path)
+            why = f"row {row} ({ids[row]}) is NaN, infinite or all zero"
+            raise DataError(f"{why}; extract it again or leave it out", path)
     return Features(array, ids, manifest)
 
 
-# --------------------------------------------------------------------------------------------------------------- writing
+# ------------------------------------------------------------------------------------------ writing
 
 
 def dumps(row: object) -> bytes:
@@ -504,7 +613,7 @@ def dumps(row: object) -> bytes:
 
 
 def sync_dir(path: Path) -> None:
-    """Make a rename last through a power cut; file systems that cannot sync a directory are left alone."""
+    """Make a rename survive a power cut, on file systems that can sync a directory."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -514,7 +623,7 @@ def sync_dir(path: Path) -> None:
 
 
 def atomic_write(path: str | Path, data: bytes) -> None:
-    """Write a small file so that it is either the old one or the new one, whole, whatever happens."""
+    """Write a small file so that, whatever happens, it is the old or the new one, whole."""
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -531,9 +640,8 @@ def atomic_write(path: str | Path, data: bytes) -> None:
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return the settings in which two runs differ, both sides printed, or an empty string."""
-    sides = (orjson.loads(orjson.dumps(side, option=orjson.OPT_SERIALIZE_NUMPY)) for side in (old, new))
-    before, after = cast(tuple[dict[str, Any], dict[str, Any]], tuple(sides))
+    """Return the settings in which two runs differ, with both values, or an empty string."""
+    before, after = (orjson.loads(dumps(side)) for side in (old, new))
     return "; ".join(
         f"{key} was {json.dumps(before.get(key))}, is now {json.dumps(after.get(key))}"
         for key in sorted({*before, *after})
@@ -542,14 +650,17 @@ def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def compress(data: bytes, path: str | Path) -> bytes:
-    """Return data as one gzip member or zstd frame, by the path's suffix, with a checksum and no time stamp."""
+    """Return data as one gzip member or zstd frame, by the path's suffix.
+
+    It has a checksum and no time stamp, so that the same data are the same bytes.
+    """
     if str(path).endswith(".gz"):
         return gzip.compress(data, 6, mtime=0)
     return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
 def is_stream(path: str) -> bool:
-    """Say whether bytes sent there are gone: `-`, a pipe, a terminal, a device."""
+    """Return whether bytes written there cannot be read back: `-`, a pipe, a terminal, a device."""
     if path == "-":
         return True
     try:
@@ -569,19 +680,27 @@ def open_stream(path: str) -> IO[bytes]:
 
 
 def final_path(path: str, inputs: Sequence[str]) -> Path:
-    """Return where an output really goes, links followed, refusing what cannot be written before any work is done."""
+    """Return where an output really goes, links followed.
+
+    Args:
+        path: the output as the user named it.
+        inputs: files read, which must not be overwritten.
+
+    Raises:
+        DataError: it cannot be written (73); known before any work is done.
+    """
     real = Path(os.path.realpath(path))
+    taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):
-        raise DataError("has bytes in its name that are not UTF-8, which no manifest can hold", path, code=Exit.CANNOT_CREATE)
-    if os.path.islink(path) and not real.exists():
-        raise DataError(f"is a link to {real}, which does not exist", path, code=Exit.CANNOT_CREATE)
-    if real.is_dir():
-        raise DataError("is a directory; a file name was wanted", path, code=Exit.CANNOT_CREATE)
-    if not real.parent.is_dir():
-        raise DataError(f"the folder {real.parent} does not exist; make it first", path, code=Exit.CANNOT_CREATE)
-    for name in inputs:
-        if os.path.exists(name) and os.path.realpath(name) == str(real):
-            raise DataError(
-                "is an input of this command and would be overwritten; choose another -o", path, code=Exit.CANNOT_CREATE
-            )
-    return real
+        why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
+    elif os.path.islink(path) and not real.exists():
+        why = f"is a link to {real}, which does not exist"
+    elif real.is_dir():
+        why = "expected a file name, got a directory"
+    elif not real.parent.is_dir():
+        why = f"the folder {real.parent} does not exist; create it first"
+    elif taken:
+        why = "is an input of this command and would be overwritten; choose another -o"
+    else:
+        return real
+    raise DataError(why, path, code=Exit.CANNOT_CREATE)

@@ -1,4 +1,4 @@
-"""Files that grow by committed steps, survive a kill at any moment, and appear whole or not at all."""
+"""Outputs that resume: files that grow by committed steps and appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import orjson
 
@@ -30,7 +30,7 @@ from vgtools.io import (
 from vgtools.process import Lock, Stop
 
 if TYPE_CHECKING:
-    import numpy as np  # at run time inside the functions that need it, see `vgtools/io.py`
+    import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
 
 
 @dataclass
@@ -40,15 +40,22 @@ class _Part:
     final: Path
     stream: IO[bytes]
     committed: int = 0
-    buffer: list[bytes] = field(default_factory=list)  # compressed files: the bytes since the last commit
+    buffer: list[bytes] = field(
+        default_factory=list
+    )  # compressed files: the bytes since the last commit
     packed: bool = False  # .gz or .zst
 
     def fault(self, error: OSError) -> Exception:
-        """Return what the system says of the file with its name; a pipe whose reader has left is no error of it."""
-        return error if isinstance(error, BrokenPipeError) else file_error(error, self.final, reading=False)
+        """Return the system's error with the file's name.
+
+        A pipe whose reader has left is not an error of the file.
+        """
+        if isinstance(error, BrokenPipeError):
+            return error
+        return file_error(error, self.final, reading=False)
 
     def close(self, failed: bool) -> None:
-        """Close the file, which writes what is buffered: where writing has failed before, it fails here once more."""
+        """Close the file, which writes its buffer: after a failed write, that fails once more."""
         try:
             self.stream.close()
         except OSError as error:
@@ -56,28 +63,35 @@ class _Part:
                 raise self.fault(error) from None
 
 
-_NPY_HEADER = 128  # room for the header of any array of up to four dimensions, written when the row count is known
+# Bytes for the header of any array of up to four dimensions, written when the row count is known.
+_NPY_HEADER = 128
 
 
 def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     import numpy as np
 
-    body = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    return b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little") + body.ljust(_NPY_HEADER - 11).encode() + b"\n"
+    descr = np.lib.format.dtype_to_descr(dtype)
+    body = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    magic = b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little")
+    return magic + body.ljust(_NPY_HEADER - 11).encode() + b"\n"
 
 
 class Output:
-    """Files that grow by committed steps, survive a kill at any moment, and appear whole or not at all.
+    """Files that grow by committed steps, survive a kill, and appear whole or not at all.
 
-    Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` how long every part is and where the work
-    stands; the same command started again cuts what came after the last commit and goes on. `finish` renames the parts and
-    writes the manifest. `-` (and a pipe or device) streams instead: nothing is kept, nothing resumes.
+    Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` the length of every
+    part and the state of the work; the same command, run again, cuts off what came after the last
+    commit and resumes. `finish` renames the parts and writes the manifest. `-` (and a pipe or
+    device) streams instead: nothing is kept, nothing resumes.
 
     Args:
         paths: the files; the first is the one the user named, and names journal, lock and manifest.
-        config: what decides the bytes; a journal with another one is refused (exit 78), `restart` throws it away.
-        npy: for each `.npy` among the files, its index -> (dtype, row width or shape, None for a 1-D array).
-        inputs: files read; writing over one of them is refused, and the manifest names and hashes them.
+        config: what decides the bytes; a journal with another one is refused (exit 78), `restart`
+            discards it.
+        npy: for each `.npy` among the files, its index -> (dtype, row width or shape; None for a
+            1-D array).
+        inputs: files read; writing over one of them is refused, and the manifest names and hashes
+            them.
         restart: start over.
 
     Example:
@@ -97,20 +111,24 @@ class Output:
         inputs: Sequence[str | Path] = (),
         restart: bool = False,
     ) -> None:
-        self.config, self.inputs = storable(config), [str(i) for i in inputs]
+        self.config = storable(config)
+        self.inputs = [str(i) for i in inputs]
         self.state: dict[str, Any] = {}
-        self.complete = False  # a former run finished this very output: nothing to do
+        self.complete = False  # an earlier run finished this output: nothing to do
         self._npy: dict[int, tuple[np.dtype[Any], Any]] = {}
         if npy:
             import numpy
 
             self._npy = {i: (numpy.dtype(d), w) for i, (d, w) in npy.items()}
-        self._stop, self._parts = Stop(), list[_Part]()
+        self._stop = Stop()
+        self._parts = list[_Part]()
         self._lock: Lock | None = None
-        self._paths, self._restart = [str(p) for p in paths], restart
+        self._paths = [str(p) for p in paths]
+        self._restart = restart
         self.resumable = not is_stream(self._paths[0])
         if not self.resumable and (len(paths) > 1 or self._npy):
-            raise DataError("several files or a .npy cannot go into a pipe; give -o a file name", paths[0], code=Exit.USAGE)
+            why = "several files or a .npy cannot go into a pipe; give -o a file name"
+            raise DataError(why, paths[0], code=Exit.USAGE)
 
     def __enter__(self) -> Output:
         if not self.resumable:
@@ -134,12 +152,14 @@ class Output:
         if self._restart:
             self._journal.unlink(missing_ok=True)
         elif self._journal.exists():
-            journal = read_json(self._journal, "the journal of an unfinished run (--restart throws it away)")
+            journal = read_json(
+                self._journal, "the journal of an unfinished run (--restart discards it)"
+            )
             difference = config_difference(journal.get("config", {}), self.config)
             if difference:
                 raise DataError(
-                    f"an unfinished run with other settings is in the way: {difference}. Give the same settings "
-                    "to go on, or --restart to start over",
+                    f"an unfinished run used different settings: {difference}. "
+                    "Use the same settings to resume, or --restart to start over",
                     finals[0],
                     code=Exit.CONFIG,
                 )
@@ -157,7 +177,8 @@ class Output:
             try:
                 stream = open(part, "r+b" if size and part.exists() else "w+b")  # noqa: SIM115 - closed by __exit__
                 if os.fstat(stream.fileno()).st_size < size:
-                    raise DataError(f"is shorter than its journal says ({size} bytes); --restart starts over", part)
+                    why = f"is shorter than its journal says ({size} bytes); --restart starts over"
+                    raise DataError(why, part)
                 stream.truncate(size)
                 stream.seek(size)
                 if size == 0 and index in self._npy:
@@ -167,7 +188,7 @@ class Output:
             self._parts.append(_Part(final, stream, size, packed=final.suffix in (".gz", ".zst")))
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
-        """Say whether a former run with this configuration, on these very inputs, finished these very files."""
+        """Return whether an earlier run finished these files from these inputs and settings."""
         if "-" in self.inputs or not manifest.exists() or not all(f.exists() for f in finals):
             return False
         body = read_json(manifest)
@@ -191,11 +212,15 @@ class Output:
             raise part.fault(error) from None
 
     def commit(self, state: Mapping[str, Any]) -> None:
-        """Make everything written so far safe, record the state to go on from, and stop here if asked to."""
+        """Make all writes so far safe, record the state to resume from, and stop if asked to."""
         self._flush()
         if self.resumable:
             self.state = dict(state)
-            body = {"config": self.config, "sizes": [p.committed for p in self._parts], "state": self.state}
+            body = {
+                "config": self.config,
+                "sizes": [p.committed for p in self._parts],
+                "state": self.state,
+            }
             atomic_write(self._journal, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
             self._stop.check()
 
@@ -203,7 +228,8 @@ class Output:
         for part in self._parts:
             try:
                 if part.buffer:
-                    # One gzip member or zstd frame a commit: what a kill cuts off never spoils what came before it.
+                    # One gzip member or zstd frame per commit: what a kill cuts off never spoils
+                    # what came before it.
                     part.stream.write(compress(b"".join(part.buffer), part.final))
                     part.buffer.clear()
                 part.stream.flush()
@@ -214,18 +240,18 @@ class Output:
                 raise part.fault(error) from None
 
     def finish(self, **facts: Any) -> None:
-        """Publish the files and their manifest; facts (kind, rows, fingerprints …) go into the manifest."""
+        """Publish the files with a manifest that holds the facts: kind, rows, fingerprints …"""
         self._flush()
         if not self.resumable:
             return
         for index, (dtype, width) in self._npy.items():
             part = self._parts[index]
-            rows, rest = divmod(
-                part.committed - _NPY_HEADER, dtype.itemsize * math.prod(width if isinstance(width, tuple) else (width or 1,))
-            )
+            row_shape = (width,) if isinstance(width, int) else width or ()
+            row_bytes = max(1, dtype.itemsize * math.prod(row_shape))
+            rows, rest = divmod(part.committed - _NPY_HEADER, row_bytes)
             assert rest == 0, f"{part.final}: {rest} bytes beyond whole rows"
             part.stream.seek(0)
-            part.stream.write(_npy_header(dtype, (rows, *((width,) if isinstance(width, int) else width or ()))))
+            part.stream.write(_npy_header(dtype, (rows, *row_shape)))
         for part in self._parts:
             try:
                 if part.packed and not part.committed:
@@ -241,7 +267,7 @@ class Output:
         self._publish([p.final for p in self._parts], manifest)
 
     def _publish(self, finals: list[Path], manifest: dict[str, Any]) -> None:
-        """Rename the parts, main file last, and write the manifest; safe to repeat after a kill at any step."""
+        """Rename the parts, main file last, and write the manifest; repeatable after a kill."""
         try:
             for final in reversed(finals):
                 part = final.with_name(final.name + ".part")
@@ -253,7 +279,12 @@ class Output:
         write_manifest(finals[0], finals, [i for i in self.inputs if i != "-"], **manifest)
         self._journal.unlink(missing_ok=True)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop.__exit__()
         if not self.resumable:
             if str(self._parts[0].final) != "-":
@@ -262,30 +293,36 @@ class Output:
         for part in self._parts:
             part.close(failed=True)
             if kind is not None and not self._journal.exists():
-                part.final.with_name(part.final.name + ".part").unlink(missing_ok=True)  # nothing was committed
+                part.final.with_name(part.final.name + ".part").unlink(
+                    missing_ok=True
+                )  # nothing was committed
         if self._lock is not None:
             self._lock.release()
 
 
 def _check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
-    """Refuse a place for a manifest that is taken: by the output itself, by a stranger, or by another artifact of vg."""
+    """Refuse to overwrite what is not the manifest of these files.
+
+    The name may belong to the output itself, to a file that vg did not write, or to the manifest of
+    another artifact.
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise DataError(why, manifest, code=Exit.CANNOT_CREATE)
+
     if manifest in finals:
-        raise DataError(
-            "is where the manifest goes; choose another suffix, for example .jsonl", manifest, code=Exit.CANNOT_CREATE
-        )
+        refuse("is where the manifest goes; choose another suffix, for example .jsonl")
     if not manifest.exists():
         return
     body = read_json(manifest)
     files = body.get("files")
     if "vg" not in body or not isinstance(files, dict):
-        raise DataError(
-            "is not a manifest of vg and would be overwritten; choose another -o", manifest, code=Exit.CANNOT_CREATE
-        )
-    owner = next((name for name in files if name != manifest.name and (manifest.parent / name).exists()), None)
-    if owner is not None and finals[0].name not in files:
-        raise DataError(
-            f"is the manifest of {owner}, which would be of no use without it; choose another -o than {finals[0].name}, "
-            "one that differs before the suffix",
-            manifest,
-            code=Exit.CANNOT_CREATE,
-        )
+        refuse("is not a manifest of vg and would be overwritten; choose another -o")
+    if finals[0].name in files:
+        return
+    for name in files:
+        if name != manifest.name and (manifest.parent / name).exists():
+            refuse(
+                f"already holds the manifest of {name}; "
+                f"choose a different name before the suffix of {finals[0].name}"
+            )

@@ -1,4 +1,4 @@
-"""What a command is while it runs: the only writer of its output, stoppable, and able to say how far it is."""
+"""What a running command needs: to be the only writer of its output, to stop, to show progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgtools.errors import DataError, Exit, file_error
 
 
 class Lock:
-    """Keep a second writer away from an output; the kernel lets go of it when its owner dies, however it dies."""
+    """Keep a second writer away from an output; the kernel releases it when its owner dies."""
 
     def __init__(self, target: str | Path) -> None:
         self.path = Path(f"{target}.lock")
@@ -30,19 +30,23 @@ class Lock:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                owner = os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
+                owner = (
+                    os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
+                )
                 os.close(self._fd)
-                raise DataError(f"is being written by {owner}; wait for it or stop it", target, code=Exit.STOPPED) from None
+                why = f"is being written by {owner}; wait for it or stop it"
+                raise DataError(why, target, code=Exit.STOPPED) from None
             with contextlib.suppress(OSError):
                 if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
                     break
             os.close(self._fd)  # the former owner removed the file between our open and our lock
-        with contextlib.suppress(OSError):  # whose it is is for messages: on a full disk the lock holds without
+        # The owner's name is only for messages: on a full disk the lock holds without it.
+        with contextlib.suppress(OSError):
             os.truncate(self._fd, 0)
             os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
     def release(self) -> None:
-        """Remove the lock file and let go."""
+        """Remove the lock file and release the lock."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -59,7 +63,7 @@ class Stop:
 
     def __enter__(self) -> Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError):  # not the main thread: leave signals alone
+            with contextlib.suppress(ValueError):  # only the main thread may set handlers
                 self._old[number] = signal.signal(number, self._note)
         return self
 
@@ -69,13 +73,13 @@ class Stop:
             os.kill(os.getpid(), number)
             return
         self.signal = number
-        print("vg: stopping at the next checkpoint; once more stops at once", file=sys.stderr)
+        print("vg: stopping at the next checkpoint; a second signal stops at once", file=sys.stderr)
 
     def check(self) -> None:
-        """Raise if a stop was asked for; call it where everything done so far is safe on disk."""
+        """Raise if a stop was requested; call it where all work so far is safe on disk."""
         if self.signal is not None:
             code = Exit.INTERRUPTED if self.signal == signal.SIGINT else Exit.STOPPED
-            raise DataError("stopped; run the same command again to go on", code=code)
+            raise DataError("stopped; run the same command again to resume", code=code)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._old.items():
@@ -84,24 +88,36 @@ class Stop:
 
 
 class Progress:
-    """Show how far a command is, on stderr: a bar on a terminal, a line every 30 seconds elsewhere.
+    """Show progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds.
 
     Args:
         what: the command or step.
         unit: what is counted, for example `tokens`.
         total: how many there will be, if known.
         quiet: show nothing.
+        clock: seconds; replaced in tests.
     """
 
     def __init__(
-        self, what: str, unit: str, total: int | None = None, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        what: str,
+        unit: str,
+        total: int | None = None,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.what, self.unit, self.total, self.done = what, unit, total, 0
-        self._clock, self._start, self._last = clock, clock(), clock()
+        self.what = what
+        self.unit = unit
+        self.total = total
+        self.done = 0
+        self._clock = clock
+        self._start = self._last = clock()
         self._bar: Any = None
         self._task: Any = None
         self._quiet = quiet or sys.stderr is None
-        self._terminal = not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._terminal = (
+            not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        )
 
     def __enter__(self) -> Progress:
         if self._terminal:
@@ -123,7 +139,7 @@ class Progress:
         return self
 
     def advance(self, count: int) -> None:
-        """Count some more done."""
+        """Count more as done."""
         self.done += count
         now = self._clock()
         if self._bar is not None and self._task is not None:
@@ -131,7 +147,9 @@ class Progress:
         elif not self._quiet and now - self._last >= 30:
             self._last = now
             of = f" of {self.total:,}" if self.total else ""
-            print(f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr)
+            print(
+                f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr
+            )
 
     def _rate(self, now: float) -> str:
         rate = self.done / max(now - self._start, 1e-9)

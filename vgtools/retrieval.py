@@ -1,17 +1,16 @@
 """Retrieval: the index file with its ids, and the exact search for the most relevant images.
 
-The exact search is exact: its answer is the arg-max of the inner products of the float32 vectors computed in float64, the
-lowest row where two are equal, whatever the batch, the blocks, the threads or the device. Fast low-precision products only
-choose candidates: the rounding error of a product of length E has a bound (gamma_E * |q| * |x|), so whatever lies within
-twice that bound of the best one is compared again in float64.
+The exact search is exact: its result is the arg-max of the inner products of the float32 vectors
+computed in float64, the lowest row where two are equal, whatever the batch, the blocks, the threads
+or the device. Fast low-precision products only choose candidates: the rounding error of a product
+of length E has a bound (gamma_E * |q| * |x|), so everything within twice that bound of the best
+product is compared again in float64.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,19 +27,21 @@ Array = np.ndarray[Any, Any]
 
 METRIC = "inner_product"
 FLAT = "Flat"
-# Measured best of several shapes on two machines: a block of scores stays in the cache between product and arg-max.
-_QUERIES, _IMAGES = 512, 3125
+# The fastest of several shapes on two machines: a block of scores stays in the cache between
+# product and arg-max.
+_QUERIES = 512
+_IMAGES = 3125
 _REFINE = 1 << 15  # candidates compared at a time in float64: bounds the memory
 
 
 class Found(NamedTuple):
     """The k most relevant images of each query, best first."""
 
-    rows: Array  # (Q, k) int32 rows of the image bank, -1 where there are fewer than k
+    rows: Array  # (Q, k) int32 rows of the image bank, -1 where fewer than k exist
     scores: Array  # (Q, k) float32 relevance, 0 where the row is -1
 
 
-# ------------------------------------------------------------------------------------------------------------------ exact
+# -------------------------------------------------------------------------------------------- exact
 
 
 def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = None) -> Found:
@@ -48,54 +49,43 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
 
     Args:
         queries: (Q, E) float32.
-        bank: (N, E) float32, finite; a memory map will do.
-        k: how many; ties go to the lower row.
-        threads: Python threads, each with a one-thread BLAS; None is one a core.
+        bank: (N, E) float32, finite; it may be a memory map.
+        k: images per query; ties go to the lower row.
+        threads: Python threads, each with a one-thread BLAS; None is one per core.
 
     Raises:
         DataError: a query is NaN or infinite (exit 70).
 
-    Source: Tan & Bansal 2020 (Vokenization), section 3.1 and appendix A.3 (exact search of unit vectors).
+    Source: Tan & Bansal 2020 (Vokenization), section 3.1 and appendix A.3 (exact search of unit
+    vectors).
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     queries = np.ascontiguousarray(queries, np.float32)
-    found = _empty(len(queries), k)
+    best = _empty(len(queries), k)
     if not len(queries) or not len(bank):
-        return found
+        return best
     margin = 2 * _product_error(queries, bank)
     blocks = [slice(i, i + _QUERIES) for i in range(0, len(queries), _QUERIES)]
 
     def work(block: slice) -> None:
         pairs = _candidates(queries[block], bank, k, margin)
-        _choose(queries[block], bank, *pairs, Found(found.rows[block], found.scores[block]))
+        _choose(queries[block], bank, *pairs, Found(best.rows[block], best.scores[block]))
 
-    with _one_thread_blas() as limited:
-        count = min(threads or cores(), len(blocks)) if limited else 1
-        if count == 1:
-            for block in blocks:
-                work(block)
-        else:
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(work, blocks))
-    return found
+    count = min(threads or cores(), len(blocks))
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, blocks))
+    return best
 
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(own, int(asked)) if asked.isdigit() and int(asked) else own
-
-
-@contextlib.contextmanager
-def _one_thread_blas() -> Iterator[bool]:
-    """Let numpy's products use one thread each; yields whether that could be had."""
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        yield False
-        return
-    with threadpool_limits(1, user_api="blas"):
-        yield True
+    if hasattr(os, "sched_getaffinity"):
+        available = len(os.sched_getaffinity(0))
+    else:
+        available = os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(available, int(limit)) if limit.isdigit() and int(limit) else available
 
 
 def _empty(count: int, k: int) -> Found:
@@ -108,7 +98,7 @@ def _largest_norm(vectors: Array) -> float:
 
 
 def _product_error(queries: Array, bank: Array) -> float:
-    """Return a bound on the rounding error of any of the float32 inner products, in whatever order they are summed."""
+    """Return a bound on the rounding error of the float32 inner products, for any order of sums."""
     n = queries.shape[1] + 4
     unit = 2.0**-24
     bound: float = n * unit / (1 - n * unit)
@@ -116,26 +106,32 @@ def _product_error(queries: Array, bank: Array) -> float:
 
 
 def _finite(norm: float) -> float:
-    """Return the largest norm of queries; one that is no number would spoil the search of all that are beside it."""
+    """Return the largest norm of queries, refusing NaN and infinity.
+
+    One such query would spoil the search of all others in its block.
+    """
     if not np.isfinite(norm):
         raise DataError(
-            "the text encoder or the matcher gives a vector that is NaN or infinite; --dtype float32 may help, otherwise their "
-            "weights are spoilt",
+            "the text encoder or the matcher gives a vector that is NaN or infinite; "
+            "--dtype float32 may help, otherwise their weights are damaged",
             code=Exit.CANNOT_GO_ON,
         )
     return norm
 
 
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
-    """Return (query, row) pairs among which the k best rows of each query are for certain."""
+    """Return (query, row) pairs that are certain to include the k best rows of each query."""
     size = len(queries)
     every = np.arange(size)
     buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
-    floor = np.full(size, -np.inf, np.float32)  # the k-th best so far: what is further below than the margin is out
+    # The k-th best so far: what is below it by more than the margin is out.
+    floor = np.full(size, -np.inf, np.float32)
     query, row, score = list[Array](), list[Array](), list[Array]()
     for start in range(0, len(bank), _IMAGES):
         block = bank[start : start + _IMAGES]
-        scores = buffer if block.shape[0] == buffer.shape[1] else np.empty((size, len(block)), np.float32)
+        scores = buffer
+        if len(block) < buffer.shape[1]:
+            scores = np.empty((size, len(block)), np.float32)
         np.matmul(queries, block.T, out=scores)
         if k == 1:
             best = scores.argmax(1)
@@ -146,19 +142,20 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
             row.append(best[near] + start)
             score.append(value[near])
             scores[every, best] = -np.inf
-            more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always nobody
+            more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
         else:
             if len(block) >= k:
-                np.maximum(floor, np.partition(scores, len(block) - k, axis=1)[:, len(block) - k], out=floor)
+                kth = np.partition(scores, len(block) - k, axis=1)[:, len(block) - k]
+                np.maximum(floor, kth, out=floor)
             more = every
         if len(more):
             at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
             query.append(more[at])
             row.append(column + start)
             score.append(scores[more[at], column])
-    queries_of, rows, values = np.concatenate(query), np.concatenate(row), np.concatenate(score)
-    keep = values >= floor[queries_of] - margin
-    return queries_of[keep], rows[keep]
+    queries_of = np.concatenate(query)
+    keep = np.concatenate(score) >= floor[queries_of] - margin
+    return queries_of[keep], np.concatenate(row)[keep]
 
 
 def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -> None:
@@ -166,55 +163,78 @@ def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -
     score = np.empty(len(query))
     for i in range(0, len(query), _REFINE):
         part = slice(i, i + _REFINE)
-        score[part] = (queries[query[part]].astype(np.float64) * bank[row[part]].astype(np.float64)).sum(1)
+        left = queries[query[part]].astype(np.float64)
+        score[part] = (left * bank[row[part]].astype(np.float64)).sum(1)
+    _rank(query, row, score, out)
+
+
+def _rank(query: Array, row: Array, score: Array, out: Found) -> None:
+    """Write the k best (query, row) pairs of each query, ties to the lower row."""
     order = np.lexsort((row, -score, query))
     query, row, score = query[order], row[order], score[order]
-    place = np.arange(len(query)) - np.searchsorted(query, query)
-    keep = place < out.rows.shape[1]
-    out.rows[query[keep], place[keep]] = row[keep]
-    out.scores[query[keep], place[keep]] = score[keep]
+    rank = np.arange(len(query)) - np.searchsorted(query, query)
+    keep = rank < out.rows.shape[1]
+    out.rows[query[keep], rank[keep]] = row[keep]
+    out.scores[query[keep], rank[keep]] = score[keep]
 
 
-# ----------------------------------------------------------------------------------------------------------------- device
+# ------------------------------------------------------------------------------------------- device
 
 
 class DeviceBank:
-    """The image bank on a GPU, searched exactly with low-precision products and float64 comparison of what is near.
+    """The image bank on a GPU, searched exactly.
+
+    Low-precision products choose candidates, which are compared in float64.
 
     Args:
         bank: (N, E) float32.
-        device: where it goes.
-        coarse: numbers of the products that choose candidates.
+        device: the GPU.
+        coarse: dtype of the products that choose candidates.
     """
 
     _GROUP = 64
 
-    def __init__(self, bank: Array, device: torch.device, coarse: torch.dtype | None = None) -> None:
+    def __init__(
+        self, bank: Array, device: torch.device, coarse: torch.dtype | None = None
+    ) -> None:
         import torch
 
-        self.coarse = coarse or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+        default = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.coarse = coarse or default
         self.bank = torch.from_numpy(np.array(bank, np.float32)).to(device)
-        fill = -len(bank) % self._GROUP
-        # The last row again fills the last group; its copies are dropped before anything is compared.
-        self._padded = torch.cat([self.bank, self.bank[-1:].expand(fill, -1)]).to(self.coarse) if len(bank) else self.bank
-        self._norm = _largest_norm(bank) if len(bank) else 0.0
+        self._padded = self.bank
+        self._norm = 0.0
+        if len(bank):
+            # Copies of the last row fill the last group; they are dropped before anything is
+            # compared.
+            fill = self.bank[-1:].expand(-len(bank) % self._GROUP, -1)
+            self._padded = torch.cat([self.bank, fill]).to(self.coarse)
+            self._norm = _largest_norm(bank)
 
     def search(self, queries: torch.Tensor, k: int = 1, budget: int = 1 << 29) -> Found:
-        """Return the k best rows of (Q, E) float32 queries on the device; `budget` bytes bound the scores held at a time."""
+        """Return the k best rows of each query.
+
+        Args:
+            queries: (Q, E) float32, on the device.
+            k: images per query; ties go to the lower row.
+            budget: bytes of scores held at a time.
+        """
         import torch
 
-        found = _empty(len(queries), k)
+        best = _empty(len(queries), k)
         if not len(queries) or not len(self.bank):
-            return found
-        unit = torch.finfo(self.coarse).eps / 2
-        # Rounding of both inputs, of the sum (in float32), and of the result.
-        bound = (3 * unit + 3 * unit**2 if self.coarse != torch.float32 else 0) + (queries.shape[1] + 4) * 2.0**-24
+            return best
+        bound = (queries.shape[1] + 4) * 2.0**-24  # rounding of the sum, in float32
+        if self.coarse != torch.float32:
+            unit = torch.finfo(self.coarse).eps / 2
+            bound += 3 * unit + 3 * unit**2  # rounding of both inputs and of the result
         norm = _finite(float(torch.linalg.vector_norm(queries, dim=1).max()))
         margin = 2 * 1.01 * bound * norm * self._norm + 1e-37
         step = max(1, budget // (len(self._padded) * self.coarse.itemsize))
         for i in range(0, len(queries), step):
-            self._search(queries[i : i + step], k, margin, Found(found.rows[i : i + step], found.scores[i : i + step]))
-        return found
+            part = slice(i, i + step)
+            self._search(queries[part], k, margin, Found(best.rows[part], best.scores[part]))
+        return best
 
     def _search(self, queries: torch.Tensor, k: int, margin: float, out: Found) -> None:
         import torch
@@ -225,37 +245,32 @@ class DeviceBank:
             tops = groups.amax(2)  # (q, groups): the only pass over all scores
             floor = tops.amax(1).float() - margin
             query, group = torch.nonzero(tops.float() >= floor[:, None], as_tuple=True)
-            near, column = torch.nonzero(groups[query, group].float() >= floor[query, None], as_tuple=True)
+            near_scores = groups[query, group].float()
+            near, column = torch.nonzero(near_scores >= floor[query, None], as_tuple=True)
             query, row = query[near], group[near] * self._GROUP + column
         else:
-            # Copies of the last row may stand among the k best: look as much deeper.
-            deep = min(k + len(self._padded) - len(self.bank), scores.shape[1])
-            floor = scores.topk(deep, dim=1).values[:, -1].float() - margin
+            # Copies of the last row may be among the k best: look deeper by their number.
+            depth = min(k + len(self._padded) - len(self.bank), scores.shape[1])
+            floor = scores.topk(depth, dim=1).values[:, -1].float() - margin
             query, row = torch.nonzero(scores.float() >= floor[:, None], as_tuple=True)
         real = row < len(self.bank)
         query, row = query[real], row[real]
-        score = torch.cat(
-            [
-                (queries[query[i : i + _REFINE]].double() * self.bank[row[i : i + _REFINE]].double()).sum(1)
-                for i in range(0, len(query), _REFINE)
-            ]
-        )
-        if k == 1:  # the same choice without leaving the device
-            best = torch.full((len(queries),), -torch.inf, dtype=score.dtype, device=score.device)
-            best.scatter_reduce_(0, query, score, "amax")
-            top = score == best[query]
-            lowest = torch.full_like(best, len(self.bank), dtype=torch.int64).scatter_reduce_(0, query[top], row[top], "amin")
-            out.rows[:, 0], out.scores[:, 0] = lowest.cpu().numpy(), best.cpu().numpy()
+        parts = zip(query.split(_REFINE), row.split(_REFINE), strict=True)
+        score = torch.cat([(queries[q].double() * self.bank[r].double()).sum(1) for q, r in parts])
+        if k > 1:
+            _rank(query.cpu().numpy(), row.cpu().numpy(), score.cpu().numpy(), out)
             return
-        order = np.lexsort((row.cpu().numpy(), -score.cpu().numpy(), query.cpu().numpy()))
-        query_of, row_of, score_of = (t.cpu().numpy()[order] for t in (query, row, score))
-        place = np.arange(len(query_of)) - np.searchsorted(query_of, query_of)
-        keep = place < k
-        out.rows[query_of[keep], place[keep]] = row_of[keep]
-        out.scores[query_of[keep], place[keep]] = score_of[keep]
+        # For k = 1 the same choice is made without leaving the device.
+        best = torch.full((len(queries),), -torch.inf, dtype=score.dtype, device=score.device)
+        best.scatter_reduce_(0, query, score, "amax")
+        top = score == best[query]
+        lowest = torch.full_like(best, len(self.bank), dtype=torch.int64)
+        lowest.scatter_reduce_(0, query[top], row[top], "amin")
+        out.rows[:, 0] = lowest.cpu().numpy()
+        out.scores[:, 0] = best.cpu().numpy()
 
 
-# ------------------------------------------------------------------------------------------------------------------ files
+# -------------------------------------------------------------------------------------------- files
 
 
 @dataclass
@@ -266,34 +281,41 @@ class Index:
     ids: list[str]
     manifest: dict[str, Any]
     faiss: Any
-    bank: Array | None  # (N, E) float32 of an exact index, memory-mapped; None for any other factory
+    bank: Array | None  # (N, E) float32, memory-mapped; None where the index is not exact
     _on_device: DeviceBank | None = None
 
     def to(self, device: torch.device) -> Index:
-        """Keep the bank of an exact index on a GPU, too; on a CPU nothing changes."""
+        """Copy the bank of an exact index to a GPU; on a CPU nothing changes."""
         if self.bank is not None and device.type == "cuda":
             self._on_device = DeviceBank(self.bank, device)
         return self
 
     def search(self, queries: torch.Tensor | Array, k: int = 1) -> Found:
-        """Return the k most relevant images of (Q, E) unit vectors, wherever they are.
+        """Return the k most relevant images of (Q, E) unit vectors, on whatever device they are.
 
-        An exact index gives exactly the k largest inner products, ties to the lower row. Any other faiss index gives what
-        faiss finds; where it finds fewer than k, the rest is -1 with score 0.
+        An exact index gives exactly the k largest inner products, ties to the lower row. Any other
+        faiss index gives what faiss finds; where it finds fewer than k, the rest is -1 with score
+        0.
         """
-        if self._on_device is not None and not isinstance(queries, np.ndarray):
-            return self._on_device.search(queries, k)
-        host = queries if isinstance(queries, np.ndarray) else queries.detach().float().cpu().numpy()
+        if not isinstance(queries, np.ndarray):
+            if self._on_device is not None:
+                return self._on_device.search(queries, k)
+            queries = cast(Array, queries.detach().float().cpu().numpy())
         if self.bank is not None:
-            return exact_search(host, self.bank, k)
-        if not len(host):
+            return exact_search(queries, self.bank, k)
+        if not len(queries):
             return _empty(0, k)
-        scores, rows = self.faiss.search(np.ascontiguousarray(host, np.float32), k)
+        scores, rows = self.faiss.search(np.ascontiguousarray(queries, np.float32), k)
         return Found(rows.astype(np.int32), np.where(rows < 0, 0, scores).astype(np.float32))
 
 
 def check_embeddings(emb: Array, ids: list[str], first: int = 0) -> None:
-    """Refuse embeddings that no search can rank.
+    """Refuse embeddings that cannot be ranked.
+
+    Args:
+        emb: (N, E) embeddings.
+        ids: of all images.
+        first: row of emb[0] in the bank.
 
     Raises:
         DataError: a row is NaN, infinite or all zero; its number and id are named.
@@ -301,18 +323,19 @@ def check_embeddings(emb: Array, ids: list[str], first: int = 0) -> None:
     bad = ~np.isfinite(emb).all(1) | ~emb.any(1)
     if bad.any():
         row = first + int(bad.argmax())
-        raise DataError(f"the embedding of row {row} ({ids[row]}) is NaN, infinite or all zero; extract the image again")
+        why = f"the embedding of row {row} ({ids[row]}) is NaN, infinite or all zero"
+        raise DataError(f"{why}; extract the image again")
 
 
 def make_index(emb: Array, factory: str = FLAT) -> Any:
     """Return a faiss index over (N, E) unit vectors, for inner products.
 
     Args:
-        emb: float32 embeddings, row i of the bank.
-        factory: what `faiss.index_factory` takes; `Flat` is exact.
+        emb: float32 embeddings in the row order of the bank.
+        factory: a string for `faiss.index_factory`; `Flat` is exact.
 
     Raises:
-        DataError: faiss does not know the factory, or needs more images to train it.
+        DataError: faiss does not know the factory, or needs more images for its training.
     """
     import faiss
 
@@ -322,23 +345,25 @@ def make_index(emb: Array, factory: str = FLAT) -> Any:
             index.train(np.ascontiguousarray(emb))
         index.add(np.ascontiguousarray(emb))
     except RuntimeError as error:
-        raise DataError(
-            f"faiss refuses --factory {factory!r} for {len(emb)} images of {emb.shape[1]} dimensions: {_reason(error)}. "
-            f"{FLAT} always works, and is exact"
-        ) from None
+        size = f"{len(emb)} images of {emb.shape[1]} dimensions"
+        why = f"faiss refuses --factory {factory!r} for {size}: {_reason(error)}"
+        raise DataError(f"{why}. {FLAT} always works, and is exact") from None
     return index
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return what faiss complains about, without the place in its own source."""
-    return re.sub(r"^Error in .*?\.(cpp|h):\d+: |^.*Error: ", "", str(error).strip().splitlines()[0])
+    """Return the reason in a faiss error, without the line of its source."""
+    return re.sub(
+        r"^Error in .*?\.(cpp|h):\d+: |^.*Error: ", "", str(error).strip().splitlines()[0]
+    )
 
 
 def recall_at_1(index: Any, emb: Array, queries: Array) -> float:
-    """Return for how many of the queries an index finds the image that exact search finds, from 0 to 1."""
+    """Return the share of queries whose image, by the index, is that of exact search."""
     exact = exact_search(queries, emb).rows[:, 0]
-    found = index.search(np.ascontiguousarray(queries, np.float32), 1)[1][:, 0]
-    return float(np.mean((found >= 0) & (emb[found] == emb[exact]).all(1)))  # the same picture twice is one
+    rows = index.search(np.ascontiguousarray(queries, np.float32), 1)[1][:, 0]
+    # Vectors are compared, not rows: a picture may be in the bank twice.
+    return float(np.mean((rows >= 0) & (emb[rows] == emb[exact]).all(1)))
 
 
 def serialize(index: Any) -> memoryview:
@@ -350,11 +375,11 @@ def serialize(index: Any) -> memoryview:
 
 
 def open_index(path: str | Path) -> Index:
-    """Open `X.faiss` with `X.ids` and `X.json`; nothing of the file is read before its sha256 is found right.
+    """Open `X.faiss` with `X.ids` and `X.json`; its sha256 is checked before faiss reads it.
 
     Raises:
-        DataError: one of the three is missing (66), damaged or from another run, or they disagree about the number of images,
-            the dimension or the metric (65).
+        DataError: one of the three is missing (66), damaged or from another run, or they disagree
+            on the number of images, the dimension or the metric (65).
     """
     manifest = read_manifest(path, "index")
     import faiss
@@ -364,20 +389,23 @@ def open_index(path: str | Path) -> Index:
     except RuntimeError as error:
         raise DataError(f"is not a readable faiss index: {_reason(error)}", path) from None
     ids = read_ids(Path(path).with_suffix(".ids"))
-    metric = METRIC if index.metric_type == faiss.METRIC_INNER_PRODUCT else f"faiss metric {index.metric_type}"
-    found = {"count": int(index.ntotal), "dim": int(index.d), "metric": metric}
-    for what, value in found.items():
-        if manifest.get(what) != value:
-            raise DataError(f"has {what} {value}, its manifest says {manifest.get(what)}; build it anew", path)
+    metric = f"faiss metric {index.metric_type}"
+    if index.metric_type == faiss.METRIC_INNER_PRODUCT:
+        metric = METRIC
+    facts = {"count": int(index.ntotal), "dim": int(index.d), "metric": metric}
+    for name, value in facts.items():
+        if manifest.get(name) != value:
+            why = f"has {name} {value}, its manifest says {manifest.get(name)}"
+            raise DataError(f"{why}; build it again", path)
     if metric != METRIC or len(ids) != index.ntotal:
-        raise DataError(f"has {index.ntotal} images by {metric} and {len(ids)} ids; wanted one id an image, by {METRIC}", path)
+        why = f"got {index.ntotal} images by {metric} and {len(ids)} ids"
+        raise DataError(f"expected one id per image and {METRIC}, {why}; build it again", path)
     bank = None
     if isinstance(index, faiss.IndexFlat):
-        flat = (
-            faiss.rev_swig_ptr(cast(Any, faiss.downcast_index(index)).get_xb(), index.ntotal * index.d)
-            if index.ntotal
-            else np.empty(0)
-        )
+        flat = np.empty(0, np.float32)
+        if index.ntotal:
+            vectors = cast(Any, faiss.downcast_index(index)).get_xb()
+            flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
         bank = flat.reshape(index.ntotal, index.d)
         check_embeddings(bank, ids)
     return Index(str(path), ids, manifest, index, bank)

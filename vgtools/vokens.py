@@ -1,12 +1,12 @@
-"""Voken rows on disk: the one writer behind `vokenize` and `revokenize`, and the reader that checks them.
+"""Voken rows on disk: the writer of `vokenize` and `revokenize`, and the reader that checks them.
 
-Rows, one a line: `{"text": …, "spans": [[s, e], …], "vokens": [row, …], "scores": [relevance, …]}`, further keys kept.
-Spans are code points of the raw sentence. A voken of -1 means none, its score is 0. With k > 1 the entries of `vokens`
-and `scores` are lists of k.
+Rows, one per line: `{"text": …, "spans": [[s, e], …], "vokens": [row, …], "scores": [relevance,
+…]}`, further keys kept. Spans are code points of the raw sentence. A voken of -1 means none, its
+score is 0. With k > 1 the entries of `vokens` and `scores` are lists of k.
 
-Packed, `-o X.npy`: `X.npy` holds an int32 (tokens, 2) array of [token id, voken], all rows after one another;
-`X.rows.npy` holds an int64 (rows,) array of where each row ends in it: row i is `X[ends[i - 1] : ends[i]]`, row 0
-starts at 0. One voken a token.
+Packed, `-o X.npy`: `X.npy` holds an int32 (tokens, 2) array of [token id, voken], one row after the
+other; `X.rows.npy` holds an int64 (rows,) array of where each row ends in it: row i is `X[ends[i -
+1] : ends[i]]`, row 0 starts at 0. One voken per token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -32,9 +32,10 @@ _flat = chain.from_iterable
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Switch Python's search for reference cycles off for a while.
+    """Switch off Python's search for reference cycles within a block.
 
-    Voken rows are millions of small lists without cycles; walking them again and again takes more time than parsing them.
+    Voken rows are millions of small lists without cycles; walking them again and again takes more
+    time than parsing them.
     """
     was = gc.isenabled()
     gc.disable()
@@ -46,11 +47,16 @@ def no_collection() -> Iterator[None]:
 
 
 def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the files of the index that vokens were made with, name -> sha256, as their manifest says it."""
+    """Return the files of the index of vokens, name -> sha256, as their manifest has them."""
     config = manifest.get("config")
     files = config.get("index_sha256") if isinstance(config, dict) else None
-    named = files.items() if isinstance(files, dict) else ()
-    return {name: str(facts["sha256"]) for name, facts in named if isinstance(facts, dict) and "sha256" in facts}
+    if not isinstance(files, dict):
+        return {}
+    return {
+        name: str(facts["sha256"])
+        for name, facts in files.items()
+        if isinstance(facts, dict) and "sha256" in facts
+    }
 
 
 class VokenRows(NamedTuple):
@@ -70,7 +76,7 @@ def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
         first: number of the first line.
 
     Raises:
-        DataError: a line that is no voken row; file, line and key are named.
+        DataError: a line is not a voken row; file, line and key are named.
     """
     rows = [io.parse_json(line, path, number) for number, line in enumerate(lines, first)]
     return check_rows(rows, path, first)
@@ -80,101 +86,118 @@ def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -
     """Check voken rows: keys, types, equal lengths, spans inside the text.
 
     Args:
-        rows: R rows with `text`, `spans`, `vokens`, and `scores` or none.
+        rows: R rows with `text`, `spans`, `vokens`, and optionally `scores`.
         path: where they come from, for messages.
         first: number of the first row.
 
     Raises:
-        DataError: what is wrong in which row, by number and key.
+        DataError: a row is wrong; its number and the key are named.
     """
     try:
         spans = [row["spans"] for row in rows]
         counts = np.fromiter(map(len, spans), np.int64, len(rows))
-        every = list(_flat(spans))
+        pairs = list(_flat(spans))
         ends = np.fromiter((len(row["text"]) for row in rows), np.int64, len(rows))
         vokens = list(_flat(row["vokens"] for row in rows))
-        # All at once, by the sets of types met: the slow way, which can name the place, runs only where this fails.
-        plain = (
+        # All rows at once, by the sets of types present. The slow way, which can name the row and
+        # key, runs only where this fails.
+        valid = (
             {type(row[key]) for row in rows for key in ("spans", "vokens")} <= {list}
             and {type(row["text"]) for row in rows} <= {str}
-            and set(map(type, every)) <= {list}
-            and set(map(len, every)) <= {2}
-            and set(map(type, _flat(every))) <= {int}
+            and set(map(type, pairs)) <= {list}
+            and set(map(len, pairs)) <= {2}
+            and set(map(type, _flat(pairs))) <= {int}
             and set(map(type, vokens)) <= {int}
             and (not vokens or -1 <= min(vokens) <= max(vokens) <= _MAX)
             and all(len(row["vokens"]) == n for row, n in zip(rows, counts.tolist(), strict=True))
-            and all(_plain_scores(row) for row in rows)
+            and all(_valid_scores(row) for row in rows)
         )
-        flat = np.fromiter(_flat(every), np.int64, 2 * len(every)).reshape(-1, 2)
-        inside = (flat[:, 0] >= 0) & (flat[:, 0] <= flat[:, 1]) & (flat[:, 1] <= np.repeat(ends, counts))
-        plain = plain and bool(inside.all())
+        flat = np.fromiter(_flat(pairs), np.int64, 2 * len(pairs)).reshape(-1, 2)
+        first_ok = (flat[:, 0] >= 0) & (flat[:, 0] <= flat[:, 1])
+        last_ok = flat[:, 1] <= np.repeat(ends, counts)
+        valid = valid and bool((first_ok & last_ok).all())
     except (KeyError, TypeError, ValueError, OverflowError):
-        plain = False
-    if not plain:
+        valid = False
+    if not valid:
         for number, row in enumerate(rows, first):
             _check_row(row, path, number)
     return VokenRows(rows, flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
 
 
-def _plain_scores(row: Mapping[str, Any]) -> bool:
+def _valid_scores(row: Mapping[str, Any]) -> bool:
     if "scores" not in row:
         return True
     scores = row["scores"]
-    return type(scores) is list and len(scores) == len(row["vokens"]) and set(map(type, scores)) <= {float, int}
+    return (
+        type(scores) is list
+        and len(scores) == len(row["vokens"])
+        and set(map(type, scores)) <= {float, int}
+    )
 
 
 def _check_row(row: dict[str, Any], path: str, line: int) -> None:
-    """Find what is wrong with one row and say it; a row with k vokens a token is right, too."""
-    keys = {"text": str, "spans": list, "vokens": list} | ({"scores": list} if "scores" in row else {})
+    """Name what is wrong with one row, if anything; k vokens per token are allowed."""
+    keys = {"text": str, "spans": list, "vokens": list}
+    if "scores" in row:
+        keys["scores"] = list
     io.require(row, keys, path, line)
-    length, count = len(row["text"]), len(row["spans"])
-    for key in keys:
-        if key not in ("text", "spans") and len(row[key]) != count:
-            raise DataError(f'"{key}" has {len(row[key])} entries, "spans" has {count}; one a token was wanted', path, line)
+
+    def refuse(why: str) -> NoReturn:
+        raise DataError(why, path, line)
+
+    length = len(row["text"])
+    count = len(row["spans"])
+    for key in ("vokens", "scores"):
+        if key in row and len(row[key]) != count:
+            refuse(
+                f'"{key}" has {len(row[key])} entries, "spans" has {count}; expected one per token'
+            )
     for i, span in enumerate(row["spans"]):
         if type(span) is not list or len(span) != 2 or {*map(type, span)} != {int}:
-            raise DataError(f'"spans" entry {i} must be [start, end], two integers, found {span!r:.60}', path, line)
+            refuse(f'"spans" entry {i} must be [start, end], two integers, got {span!r:.60}')
         if not 0 <= span[0] <= span[1] <= length:
-            raise DataError(
-                f'"spans" entry {i} is {span}, not inside the text of {length} code points; the text was '
-                "changed after vokenizing, or spans count bytes",
-                path,
-                line,
+            refuse(
+                f'"spans" entry {i} is {span}, not inside the text of {length} code points; '
+                "the text was changed after vokenizing, or spans count bytes"
             )
-    k = {len(v) if type(v) is list else 0 for v in row["vokens"]}
-    if len(k) > 1:
-        raise DataError('"vokens" has entries of several lengths; all integers or all lists of k were wanted', path, line)
-    checks = (("vokens", {int}, f"a row of the image bank, -1 to {_MAX}"), ("scores", {int, float}, "a number"))
-    for key, kinds, wanted in checks:
+    sizes = {len(v) if type(v) is list else 0 for v in row["vokens"]}
+    if len(sizes) > 1:
+        refuse('"vokens" has entries of several lengths; expected all integers or all lists of k')
+    k = max(sizes, default=0)  # 0: integers, not lists
+    of_k = f"a list of {k}: " if k else ""
+    for key, types, expected in (
+        ("vokens", {int}, f"a row of the image bank, -1 to {_MAX}"),
+        ("scores", {int, float}, "a number"),
+    ):
         for i, entry in enumerate(row.get(key, ())):
-            listed = k != {0}
-            values = entry if listed and type(entry) is list else [entry]
-            shaped = not listed or (type(entry) is list and {len(entry)} == k)
-            if (
-                not shaped
-                or not {*map(type, values)} <= kinds
-                or (key == "vokens" and not all(-1 <= v <= _MAX for v in values))
-            ):
-                lists = f"a list of {max(k)}: " if listed else ""
-                raise DataError(f'"{key}" entry {i} must be {lists}{wanted}, found {entry!r:.60}', path, line)
+            values = entry if k and type(entry) is list else [entry]
+            shaped = not k or (values is entry and len(entry) == k)
+            valid = shaped and {*map(type, values)} <= types
+            if key == "vokens":
+                valid = valid and all(-1 <= v <= _MAX for v in values)
+            if not valid:
+                refuse(f'"{key}" entry {i} must be {of_k}{expected}, got {entry!r:.60}')
 
 
 class VokenWriter:
-    """Write voken rows as jsonl (`-`, `.gz`, `.zst` too) or packed (`.npy`), by the suffix; resumes like `Output`.
+    """Write voken rows, resuming like `Output`; the suffix chooses the form.
+
+    The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
 
     Args:
-        path: what `-o` says.
-        config: what decides the bytes; a half-done run with another one is refused.
+        path: the value of `-o`.
+        config: what decides the bytes; an unfinished run with another one is refused.
         inputs: files read.
-        restart: throw a half-done run away.
+        restart: discard an unfinished run.
 
     Raises:
-        DataError: the path's suffix is that of another kind of artifact (usage): it would write over an index.
+        DataError: the path's suffix is that of another kind of artifact (usage): an index would be
+            overwritten.
 
     Attributes:
-        state: what `io.read_windows` needs to go on: rows done and their digest.
-        complete: a former run finished this very output; there is nothing to do.
-        counts: rows, tokens and whatever else `write` was told to count, over all runs of this output.
+        state: what `io.read_windows` needs to resume: rows done and their digest.
+        complete: an earlier run finished this output; there is nothing to do.
+        counts: rows, tokens and whatever else `write` counts, over all runs of this output.
 
     Example:
         with VokenWriter(path, config, inputs=[text]) as out:
@@ -185,10 +208,16 @@ class VokenWriter:
     """
 
     def __init__(
-        self, path: str, config: Mapping[str, Any], *, inputs: Sequence[str | Path] = (), restart: bool = False
+        self,
+        path: str,
+        config: Mapping[str, Any],
+        *,
+        inputs: Sequence[str | Path] = (),
+        restart: bool = False,
     ) -> None:
         if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
-            raise DataError("is no name for voken rows; wanted .jsonl, .jsonl.gz, .jsonl.zst or .npy", path, code=Exit.USAGE)
+            why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst or .npy"
+            raise DataError(why, path, code=Exit.USAGE)
         self.packed = path.endswith(".npy")
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
@@ -203,24 +232,27 @@ class VokenWriter:
 
     @property
     def complete(self) -> bool:
-        """Whether this output was finished before."""
+        """Whether an earlier run finished this output."""
         return self._out.complete
 
     @property
     def state(self) -> dict[str, Any]:
-        """What was last committed; empty at the start of a run."""
+        """The last commit; empty at the start of a run."""
         return self._out.state
 
-    def write(self, rows: Sequence[Mapping[str, Any]], ids: np.ndarray[Any, Any], **counts: int) -> None:
+    def write(
+        self, rows: Sequence[Mapping[str, Any]], ids: np.ndarray[Any, Any], **counts: int
+    ) -> None:
         """Append rows.
 
         Args:
             rows: with `text`, `spans`, `vokens`, `scores`; each a list or a contiguous array.
-            ids: (tokens,) token ids of all rows after one another; only the packed form keeps them.
+            ids: (tokens,) token ids of all rows, one row after the other; only the packed form
+                keeps them.
             **counts: whatever else to add up for the manifest.
 
         Raises:
-            DataError: more than one voken a token for the packed form (usage, exit 2).
+            DataError: more than one voken per token in the packed form (usage, exit 2).
         """
         if self.packed:
             lengths = [len(row["vokens"]) for row in rows]
@@ -230,9 +262,8 @@ class VokenWriter:
             try:
                 block[:, 1] = np.fromiter(_flat(row["vokens"] for row in rows), "<i4", len(ids))
             except (TypeError, ValueError):
-                raise DataError(
-                    "the packed form holds one voken a token; write .jsonl for more (-k)", self.path, code=Exit.USAGE
-                ) from None
+                why = "the packed form holds one voken per token; write .jsonl for more (-k)"
+                raise DataError(why, self.path, code=Exit.USAGE) from None
             self._out.write(block.data)
             self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
         else:
@@ -241,14 +272,21 @@ class VokenWriter:
             self.counts[name] = self.counts.get(name, 0) + int(count)
 
     def commit(self, digest: str) -> None:
-        """Make safe what was written of the input up to this `Window.digest`; a stop that was asked for happens here."""
+        """Make safe what was written of the input up to this `Window.digest`; stop if asked to."""
         self._out.commit({"rows": self.counts["rows"], "digest": digest, "counts": self.counts})
 
     def finish(self, **facts: Any) -> None:
         """Publish the files and a manifest of kind `vokens` with the counts and these facts."""
         if self.complete:
             return
-        self._out.finish(kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts)
+        self._out.finish(
+            kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts
+        )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._out.__exit__(kind, error, trace)

@@ -1,4 +1,7 @@
-"""How far the weights of one encoder are from another's, and an encoder with noise of that size (Vokenization, Table 3)."""
+"""The distance between the weights of two encoders, and noise of that size.
+
+Source: Tan & Bansal 2020 (Vokenization), Table 3.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from vgtools.checkpoint import fingerprint, load_tokenizer, read_weights, save_run, tokenizer_fingerprint
+from vgtools.checkpoint import (
+    TOKENIZER_FILES,
+    fingerprint,
+    load_tokenizer,
+    read_weights,
+    save_run,
+    tokenizer_fingerprint,
+)
 from vgtools.errors import file_error
 from vgtools.io import DataError, Exit, atomic_write, read_json
 
@@ -19,133 +29,153 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "Tensor"]
 
-# `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…`, a head, is no encoder's.
-_OWN = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
+# `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
+_ENCODER_WEIGHT = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
 _KIND = "noise"
-_BESIDE = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 
 
 def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
-    """Return the weights of the encoder in a checkpoint under names that do not depend on what the checkpoint is for.
+    """Return the weights of the encoder in a checkpoint, under the names of a bare encoder.
 
-    The name of the network in front is taken off, heads are left out, and so is what is no floating-point number. Old
+    The prefix of the network is removed; heads and tensors of integers are left out. Old
     checkpoints call the weight and bias of a LayerNorm gamma and beta.
     """
-    found = {}
+    weights = {}
     for name, tensor in tensors.items():
-        match = _OWN.fullmatch(name)
+        match = _ENCODER_WEIGHT.fullmatch(name)
         if match and tensor.is_floating_point():
-            plain = re.sub(r"(LayerNorm\.)(gamma|beta)$", lambda m: m[1] + {"gamma": "weight", "beta": "bias"}[m[2]], match[1])
-            found[plain] = tensor
-    return found
+            plain = re.sub(r"(?<=LayerNorm\.)gamma$", "weight", match[1])
+            plain = re.sub(r"(?<=LayerNorm\.)beta$", "bias", plain)
+            weights[plain] = tensor
+    return weights
 
 
 @dataclass(frozen=True)
 class WeightDifference:
-    """How far apart two encoders are."""
+    """The distance between two encoders."""
 
     total: float  # mean |difference| over all shared parameters, each number counted once
     by_name: dict[str, float]  # the same for each tensor
     numbers: int  # shared parameters
-    alone: list[str]  # names that one side only has, or in another shape: not compared
+    alone: list[str]  # names in one of them only, or of different shapes: not compared
 
 
 def difference(a: Tensors, b: Tensors) -> WeightDifference:
-    """Return the mean |difference| of the parameters that two encoders share: the same name and shape.
+    """Return the mean |difference| of the parameters with the same name and shape in both.
 
     Args:
-        a: tensors of one checkpoint, as its files have them.
+        a: tensors of one checkpoint, as in its files.
         b: those of the other.
 
     Raises:
-        DataError: they share nothing.
+        DataError: they share no parameter (65).
 
     Source: Tan & Bansal 2020 (Vokenization), Table 3, "Diff. to BERT Weight".
-    Deviation: the paper does not define it; the mean of the absolute difference is the natural reading.
+    Deviation: the paper does not define it; the mean of the absolute difference is the natural
+    reading.
     """
-    left, right = encoder_weights(a), encoder_weights(b)
-    by_name, total, numbers = dict[str, float](), 0.0, 0
+    left = encoder_weights(a)
+    right = encoder_weights(b)
+    by_name = dict[str, float]()
+    total = 0.0
+    numbers = 0
     for name in sorted(left.keys() & right.keys()):
-        if left[name].shape == right[name].shape and left[name].numel():
-            apart = float((left[name].double() - right[name].double()).abs().sum())
-            by_name[name] = apart / left[name].numel()
-            total, numbers = total + apart, numbers + left[name].numel()
+        size = left[name].numel()
+        if left[name].shape == right[name].shape and size:
+            distance = float((left[name].double() - right[name].double()).abs().sum())
+            by_name[name] = distance / size
+            total += distance
+            numbers += size
     if not numbers:
-        raise DataError("the two encoders share no parameter: no tensor has the same name and shape in both")
-    return WeightDifference(total / numbers, by_name, numbers, sorted((left.keys() | right.keys()) - by_name.keys()))
+        why = "the two encoders share no parameter: no tensor has the same name and shape in both"
+        raise DataError(why)
+    alone = sorted((left.keys() | right.keys()) - by_name.keys())
+    return WeightDifference(total / numbers, by_name, numbers, alone)
 
 
 def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor]:
     """Return a checkpoint's tensors, those of the encoder with Gaussian noise added.
 
     Args:
-        tensors: as the files have them; what is not the encoder's stays as it is.
-        magnitude: mean |noise|, the measure of `difference`, so that the noise is as far away as a network with that
-            difference. The standard deviation is sqrt(pi / 2) = 1.2533 times as large.
+        tensors: as in the files; those outside the encoder do not change.
+        magnitude: mean |noise|, which is what `difference` measures. The standard deviation is
+            sqrt(pi / 2) = 1.2533 times as large.
         seed: of the noise; the same seed gives the same weights.
 
-    Source: Tan & Bansal 2020 (Vokenization), Table 3, "Weight Noise 6.5e-3", and section 5.1: "of the same magnitude".
-    Deviation: the paper does not say whether its 6.5e-3 is a mean or a standard deviation. For the latter multiply by 0.798.
+    Source: Tan & Bansal 2020 (Vokenization), Table 3, "Weight Noise 6.5e-3", and section 5.1: "of
+    the same magnitude".
+    Deviation: the paper does not say whether its 6.5e-3 is a mean or a standard deviation. For the
+    latter multiply by 0.798.
     """
     import torch
 
-    generator, ours = torch.Generator().manual_seed(seed), {id(tensor) for tensor in encoder_weights(tensors).values()}
-    found = {}
+    generator = torch.Generator().manual_seed(seed)
+    changed = {id(tensor) for tensor in encoder_weights(tensors).values()}
+    noisy = {}
     for name in sorted(tensors):
         tensor = tensors[name]
-        if id(tensor) in ours:
-            noise = torch.randn(tensor.shape, generator=generator) * (magnitude * math.sqrt(math.pi / 2))
+        if id(tensor) in changed:
+            noise = torch.randn(tensor.shape, generator=generator) * (
+                magnitude * math.sqrt(math.pi / 2)
+            )
             tensor = (tensor.float() + noise).to(tensor.dtype)
-        found[name] = tensor
-    return found
+        noisy[name] = tensor
+    return noisy
 
 
-def save_noisy(ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False) -> dict[str, Any]:
-    """Write an encoder with noise as a run: `encoder/` is what it was, heads and tokenizer included, but for the weights.
+def save_noisy(
+    ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False
+) -> dict[str, Any]:
+    """Write an encoder with noise as a run; heads, configuration and tokenizer do not change.
 
     Args:
         ref: the encoder; any reference.
-        output: run directory, not there yet or a run of this kind.
+        output: run directory: new, empty, or a run of this kind.
         magnitude: mean |noise|; see `add_noise`.
         seed: of the noise.
         offline: never connect.
 
     Returns:
-        What was written: ref, output, magnitude, std, seed, fingerprint.
+        The facts: ref, output, magnitude, std, seed, fingerprint.
 
     Raises:
-        DataError: the encoder cannot be read, the output is in the way (73) or cannot be written.
+        DataError: the encoder cannot be read, or the output would overwrite something else (73) or
+            cannot be written.
     """
     from safetensors.torch import save
 
-    folder, path = Path(output), Path(output) / "encoder"
-    if folder.exists() and not (folder / "run.json").exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError("is there and no run of vg; choose another folder", folder, code=Exit.CANNOT_CREATE)
-    if (folder / "run.json").exists() and read_json(folder / "run.json").get("kind") != _KIND:
-        raise DataError(
-            "holds a run of another kind, which would be lost; choose another folder", folder, code=Exit.CANNOT_CREATE
-        )
+    folder = Path(output)
+    path = folder / "encoder"
+
+    def refuse(why: str) -> NoReturn:
+        raise DataError(f"{why}; choose another folder", folder, code=Exit.CANNOT_CREATE)
+
+    if (folder / "run.json").exists():
+        if read_json(folder / "run.json").get("kind") != _KIND:
+            refuse("has a run of another kind, which would be lost")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        refuse("exists and is not a run of vg")
     source, tensors = read_weights(ref, offline=offline)
     if not encoder_weights(tensors):
-        raise DataError("holds no weight of an encoder (embeddings, encoder, transformer)", source)
+        raise DataError("has no weights of an encoder (embeddings, encoder, transformer)", source)
     if path.exists() and path.samefile(source):
-        raise DataError(
-            "is the encoder itself and would be overwritten; choose another folder", folder, code=Exit.CANNOT_CREATE
-        )
+        refuse("is the encoder itself and would be overwritten")
     noisy = add_noise(tensors, magnitude, seed)
-    facts = {"ref": ref, "magnitude": magnitude, "std": magnitude * math.sqrt(math.pi / 2), "seed": seed}
-    mark = tokenizer_fingerprint(load_tokenizer(str(source), offline=True))
+    std = magnitude * math.sqrt(math.pi / 2)
+    facts = {"ref": ref, "magnitude": magnitude, "std": std, "seed": seed}
+    tokenizer = tokenizer_fingerprint(load_tokenizer(str(source), offline=True))
     try:
         (folder / "run.json").unlink(missing_ok=True)
         path.mkdir(parents=True, exist_ok=True)
-        for name in _BESIDE:
+        for name in TOKENIZER_FILES:
             (path / name).unlink(missing_ok=True)
             if (source / name).exists():
                 shutil.copyfile(source / name, path / name)
     except OSError as error:
         raise file_error(error, folder, reading=False) from None
     atomic_write(path / "model.safetensors", save(noisy, metadata={"format": "pt"}))
-    own = {"ref": ref, "fingerprint": fingerprint(encoder_weights(noisy)), "tokenizer": mark}
+    digest = fingerprint(encoder_weights(noisy))
+    own = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
     save_run(folder, _KIND, {}, {"noise": facts, "encoder": own})
     return {"output": str(output), **facts, "fingerprint": own["fingerprint"]}
 

@@ -271,7 +271,7 @@ def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refuse
 
         patch.setattr(images.FeatureOutput, "write", stopping)
         assert extract(photos, backbone) == Exit.STOPPED
-    assert "stopped; run the same command again to go on" in capfd.readouterr().err
+    assert "stopped; run the same command again to resume" in capfd.readouterr().err
     assert json.loads(Path("f.npy.journal").read_bytes())["state"]["rows"] == 8
     assert extract(photos, backbone, "--pooling", "max") == Exit.CONFIG
     assert 'pooling was "mean", is now "max"' in capfd.readouterr().err

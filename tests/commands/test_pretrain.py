@@ -239,7 +239,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
 @pytest.mark.parametrize(
     ("change", "code", "parts"),
     [
-        ({"vokens": [11, 0]}, 65, ["rows.jsonl:61:", "found the voken 11, there are 11 images: 0 to 10"]),
+        ({"vokens": [11, 0]}, 65, ["rows.jsonl:61:", "expected a voken from -1 to 10 (there are 11 images), got 11"]),
         ({"vokens": [1]}, 65, ["rows.jsonl:61:", '"vokens" has 1 entries, "spans" has 2']),
         ({"spans": [[0, 3], [4, 6]]}, 65, ["rows.jsonl:61:", "spans of other tokens", "vg revokenize"]),
         ({"text": "bam den fis"}, 65, ["rows.jsonl:61:", "has 2 tokens, the encoder's tokenizer makes 3"]),

@@ -213,13 +213,13 @@ def test_the_packed_form_takes_one_voken_a_token(vg: Runner, target: tuple[Path,
     row = {"text": "the", "spans": [[0, 3]], "vokens": [[3, 1]]}
     done = vg("revokenize", "-t", target[0], "-o", tmp_path / "x.npy", input=jsonl([row]))
     assert done.returncode == 2
-    assert b"one voken a token; write .jsonl" in done.stderr
+    assert b"one voken per token; write .jsonl" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["vg.faiss", "vg.ids", "vg.json"])
 def test_rows_never_go_where_an_index_lies(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no name for voken rows") as caught:
+    with pytest.raises(DataError, match="cannot name voken rows") as caught:
         VokenWriter(str(tmp_path / name), {})
     assert caught.value.code == 2
 
@@ -288,8 +288,8 @@ GOOD = b'{"text": "ab", "spans": [[0, 1], [1, 2]], "vokens": [1, 2], "scores": [
     [
         (b"", "not valid JSON"),
         (GOOD[:40], "not valid JSON"),
-        (b"[1]", "a JSON object was wanted"),
-        (b"null", "a JSON object was wanted"),
+        (b"[1]", "expected a JSON object"),
+        (b"null", "expected a JSON object"),
         (b'{"spans": [], "vokens": []}', '"text" is missing'),
         (b'{"text": "ab", "vokens": []}', '"spans" is missing'),
         (b'{"text": "ab", "spans": []}', '"vokens" is missing'),
@@ -429,7 +429,7 @@ def test_sigterm_stops_at_a_checkpoint(vg: Runner, large: Path, target: tuple[Pa
     stopped.send_signal(signal.SIGTERM)
     message = stopped.communicate()[1]
     assert stopped.returncode == 75, message
-    assert b"run the same command again to go on" in message
+    assert b"run the same command again to resume" in message
     (tmp_path / "other").mkdir()
     source.save(str(tmp_path / "other" / "tokenizer.json"))
     other = vg("revokenize", large, "-t", tmp_path / "other", "-o", out)

@@ -172,9 +172,8 @@ def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> No
     failed(call("show", rows, *ids, *photos, "-o", "-", "--png", "-"), io.Exit.USAGE, "cannot share stdout")
     failed(call("show", bank / "none.jsonl"), io.Exit.NO_INPUT, "none.jsonl: cannot be read")
     failed(call("show", rows, "--index", bank / "no.faiss"), io.Exit.NO_INPUT, "no.faiss: does not exist")
-    failed(
-        call("show", rows, *ids, *photos, "-o", bank / "no" / "p.html"), io.Exit.CANNOT_CREATE, "does not exist; make it first"
-    )
+    target = bank / "no" / "p.html"
+    failed(call("show", rows, *ids, *photos, "-o", target), io.Exit.CANNOT_CREATE, "does not exist; create it first")
     failed(call("show", rows, *ids, *photos, "-o", rows), io.Exit.CANNOT_CREATE, "is an input of this command")
     (bank / "vg.ids").write_text("0.png\n1.png\n")
     done = call("show", rows, *ids, *photos, *page)

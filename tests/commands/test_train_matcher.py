@@ -238,7 +238,7 @@ def test_two_writers_on_one_run(main: Any, tmp_path: Path) -> None:
     [
         ('{"image": "image001", "te', "captions.jsonl:2: not valid JSON"),
         ("", "captions.jsonl:2: not valid JSON"),
-        ("[1]", "captions.jsonl:2: a JSON object was wanted"),
+        ("[1]", "captions.jsonl:2: expected a JSON object"),
         ('{"image": "image001"}', 'captions.jsonl:2: the key "text" is missing'),
         ('{"image": 7, "text": "dog"}', 'captions.jsonl:2: "image" must be a string'),
         ('{"image": "image001", "text": null}', 'captions.jsonl:2: "text" must be a string'),

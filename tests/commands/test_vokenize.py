@@ -226,7 +226,7 @@ def test_sigterm_stops_at_a_step_with_75(tiny: Path, corpus: Path, tmp_path: Pat
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
-    assert b"run the same command again to go on" in errors
+    assert b"run the same command again to resume" in errors
     assert journal.exists()
 
 
@@ -315,7 +315,11 @@ def test_the_packed_form_takes_one_voken_a_token(tiny: Path, corpus: Path, capsy
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(("-k", "1001"), "1000"), (("-o", "x.npy.gz"), "x.npy.gz: is no name"), (("-o", "x.json.zst"), "is no name")],
+    [
+        (("-k", "1001"), "1000"),
+        (("-o", "x.npy.gz"), "x.npy.gz: cannot name voken rows"),
+        (("-o", "x.json.zst"), "cannot name voken rows"),
+    ],
 )
 def test_sizes_and_names_that_cannot_be_are_usage_errors(
     tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str

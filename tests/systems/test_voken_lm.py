@@ -58,7 +58,7 @@ def corpus_of(tokens: int, size: int = 6, vokens: int | None = None, row: int = 
 
 def recipe_of(**changes: Any) -> Recipe:
     encoder = as_encoder(lm_of(), make_tokenizer(), "tiny")
-    return system.Recipe.of(encoder, **{"vokens": 9, "block": 8} | changes)
+    return system.Recipe.of(encoder.tokenizer, **{"vokens": 9, "block": 8} | changes)
 
 
 def batch_of(ids: list[list[int]], masked: list[int], tokens: list[int], places: list[int], vokens: list[int]) -> Batch:
@@ -139,7 +139,7 @@ def test_other_heads_are_refused() -> None:
 
     lm = DistilBertForMaskedLM(DistilBertConfig(vocab_size=20, dim=8, n_layers=1, n_heads=1, hidden_dim=8))
     lm.config.layer_norm_eps = 1e-12
-    with pytest.raises(DataError, match="head of a distilbert model is not known"):
+    with pytest.raises(DataError, match="a head like that of BERT or RoBERTa, got distilbert"):
         VisuallySupervisedLM(lm, VokenLMConfig(("mlm",)))
 
 
@@ -362,10 +362,10 @@ def test_the_voken_vocabulary_comes_from_flag_manifest_or_largest_voken() -> Non
     assert system.count_vokens([named], [], encoder, True, "tokens", None) == VOCABULARY
     assert system.count_vokens([packed([(5, -1)])], [], encoder, False, None, None) == 0
     for files, held, number, why in (
-        ([plain], [], 3, "f:1: found the voken 3, there are 3 images"),
+        ([plain], [], 3, "f:1: expected a voken from -1 to 2 .there are 3 images., got 3"),
         ([named], [packed([(5, 1)], vokens=41, name="g")], None, "g: its vokens are of 41 images, those of f of 40"),
         ([packed([(5, -1)])], [], None, "f: holds no voken to learn"),
-        ([packed([(VOCABULARY, 1)])], [], None, "f:1: found the token id"),
+        ([packed([(VOCABULARY, 1)])], [], None, "f:1: expected a token id from"),
     ):
         with pytest.raises(DataError, match=why):
             system.count_vokens(files, held, encoder, True, None, number)

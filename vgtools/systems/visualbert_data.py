@@ -163,7 +163,7 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
         raise DataError(f"--block {settings['longest']}: the encoder takes {most} tokens", code=Exit.CONFIG)
     if config.type_vocab_size < 2:
         raise DataError("the encoder knows one segment, VisualBERT needs two; take another encoder", text.ref, code=Exit.CONFIG)
-    return Recipe.of(text, **settings)
+    return Recipe.of(text.tokenizer, **settings)
 
 
 def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[int, bool]:

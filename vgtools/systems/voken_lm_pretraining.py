@@ -116,7 +116,7 @@ class Pretraining:
             len(bank.ids) if bank is not None else config["vokens"],
         )
         recipe = Recipe.of(
-            encoder,
+            encoder.tokenizer,
             vokens=count,
             block=config["block"],
             on=config["voken_tokens"],
