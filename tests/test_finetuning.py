@@ -117,6 +117,9 @@ def test_eight_examples_are_learnt(encoder: Path, kind: str) -> None:
     tuner, inputs = setup(encoder, kind)
     config = TrainConfig(epochs=100, steps=100, lr=1e-2, schedule="linear", clip=1.0, log_every=100)
     batch = batch_of(tuner, inputs)
+    for module in tuner.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # with it, one seed in three does not learn all eight
     tuner.eval()
     before = tuner(batch)[f.LOSS].item()
     list(train(tuner, lambda epoch, first: [batch][first:], config, weights={f.LOSS: 1.0}))
