@@ -34,12 +34,20 @@ def rounding(dtype: torch.dtype, terms: int) -> float:
     return error / (1 - error)
 
 
-def assert_as_exact_as(found: Any, reference: Any, oracle: Any, dtype: torch.dtype = torch.float32) -> None:
-    """Assert that `found` is as close to a float64 oracle as a reference of the same precision is.
+def allowed_error(reference: Any, oracle: Any, dtype: torch.dtype = torch.float32) -> float:
+    """Return how far any number may be from a float64 oracle, given how far a reference is.
 
     The largest errors of two right implementations are of the same size, not equal: four times
     that of the reference is allowed. The floor, eight roundings of the largest number, is for a
     reference that happens to be exact.
+    """
+    exact = _float64(oracle)
+    error = float(np.abs(_float64(reference) - exact).max(initial=0))
+    return 4 * max(error, rounding(dtype, 8) * float(np.abs(exact).max(initial=0)))
+
+
+def assert_as_exact_as(found: Any, reference: Any, oracle: Any, dtype: torch.dtype = torch.float32) -> None:
+    """Assert that `found` is as close to a float64 oracle as a reference of the same precision is.
 
     Args:
         found: what is tested.
@@ -47,10 +55,7 @@ def assert_as_exact_as(found: Any, reference: Any, oracle: Any, dtype: torch.dty
         oracle: the same in float64.
         dtype: of the arithmetic of `found` and `reference`.
     """
-    exact = _float64(oracle)
-    floor = rounding(dtype, 8) * np.abs(exact).max(initial=0)
-    allowed = 4 * max(np.abs(_float64(reference) - exact).max(initial=0), floor)
-    np.testing.assert_allclose(_float64(found), exact, rtol=0, atol=allowed)
+    np.testing.assert_allclose(_float64(found), _float64(oracle), rtol=0, atol=allowed_error(reference, oracle, dtype))
 
 
 def _float64(values: Any) -> Array:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 # Matrix products get a multiple of so many rows. BLAS libraries take other kernels, and other roundings, for a few rows
-# (MKL: below 8); with whole tiles a token's numbers do not depend on how many tokens share its pack.
+# (MKL: below 8); with whole tiles a token's numbers do not depend on how many tokens share its pack. MKL on Intel processors
+# needs MKL_CBWR=AUTO,STRICT besides: with AVX2, or with several threads, its rounding depends on the number of tiles, too.
 TILE = 64
 _BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 

@@ -44,9 +44,10 @@ def vokenize(
     ] = None,
     gamma: Annotated[float, typer.Option("--gamma", min=1e-3, help="For it: temperature.")] = 0.01,
     seed: Seed = 0,
-    window: Annotated[int, typer.Option("--window", min=1, help="Lines a step; results do not depend on it.")] = 4096,
+    window: Annotated[int, typer.Option("--window", min=1, help="Lines per step; does not affect results beyond rounding.")] = 4096,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, help="Tokens an encoder step; results do not depend on it.")
+        int | None,
+        typer.Option("--batch-size", min=1, help="Tokens per encoder step; does not affect results beyond rounding."),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
@@ -60,7 +61,8 @@ def vokenize(
     One row a line of the text, in order, empty lines included: {"text", "spans": [[start, end], ...], "vokens": [row, ...],
     "scores": [relevance, ...]}. Spans are code points of the line, rows are lines of the index's .ids file, -1 is none.
     Sentences longer than the encoder takes are windowed with context on both sides. The search is exact; a sentence's
-    vokens depend on nothing but the sentence.
+    vokens depend only on the sentence, up to rounding: some CPU libraries sum in another order when other sentences
+    share the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 
     With -o FILE the same command goes on after a kill and ends byte-identical. -o X.npy writes the packed form.
 
