@@ -9,7 +9,7 @@ import typer
 
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps; auto takes a GPU where there is one.")]
 Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16: numbers the network computes with.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per batch; does not affect results beyond rounding.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per batch; changes results by rounding only.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of every random choice; recorded.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many rows (images, lines) of the input.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr; errors stay.")]

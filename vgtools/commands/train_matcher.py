@@ -72,7 +72,7 @@ def train_matcher(
     stop_words: Annotated[str | None, Flag(help="File of words that are no content words, one a line.")] = None,
     cache_gb: Annotated[
         float,
-        Flag(min=0, help=("Memory for hidden states: computed once if they fit, else in every epoch; the result is the same.")),
+        Flag(min=0, help="GiB for hidden states: computed once if they fit, else in every epoch; same result up to rounding."),
     ] = 4.0,
     seed: Seed = 0,
     device: Device = "auto",

@@ -44,10 +44,10 @@ def vokenize(
     ] = None,
     gamma: Annotated[float, typer.Option("--gamma", min=1e-3, help="For it: temperature.")] = 0.01,
     seed: Seed = 0,
-    window: Annotated[int, typer.Option("--window", min=1, help="Lines per step; does not affect results beyond rounding.")] = 4096,
+    window: Annotated[int, typer.Option("--window", min=1, help="Lines per step; changes results by rounding only.")] = 4096,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Tokens per encoder step; does not affect results beyond rounding."),
+        typer.Option("--batch-size", min=1, help="Tokens per encoder step; changes results by rounding only."),
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
