@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test quick lint bench man dist sdist-check clean
+.PHONY: help install demo test test-cpus quick lint bench man dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
+	@echo "make test-cpus  the tests seven times: kernels of older x86 processors, 1, 2 and 4 threads"
 	@echo "make quick   the tests without those marked slow"
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"
@@ -27,6 +28,19 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# Each run sets the kernels of torch, oneDNN, MKL, OpenBLAS and numpy. MKL_ENABLE_INSTRUCTIONS acts on Intel processors only;
+# on AMD, MKL_CBWR=COMPATIBLE does.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell \
+	NPY_DISABLE_CPU_FEATURES=X86_V4,AVX512_ICL
+SSE4 := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_CBWR=COMPATIBLE \
+	OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES=X86_V3,X86_V4,AVX512_ICL
+test-cpus: $(READY)
+	for settings in 'OMP_NUM_THREADS=1' 'OMP_NUM_THREADS=2' 'OMP_NUM_THREADS=4 MKL_DYNAMIC=FALSE' \
+		'OMP_NUM_THREADS=1 $(AVX2)' 'OMP_NUM_THREADS=2 $(AVX2)' 'OMP_NUM_THREADS=1 $(SSE4)' 'OMP_NUM_THREADS=4 $(SSE4)'; do \
+		echo "$$settings"; \
+		env $$settings $(BIN)/python -m pytest -n auto --dist worksteal || exit 1; \
+	done
 
 quick: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-# One thread a process: tests are many and tiny, and run beside one another.
-os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# One thread per process, unless asked for more: tests are many and tiny, and run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", os.environ["OMP_NUM_THREADS"])
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,23 @@ def test_blocks_batches_and_threads_change_nothing(monkeypatch: pytest.MonkeyPat
     assert (whole.rows == one_by_one).all()
     assert (whole.rows == blocks.rows).all()
     assert (whole.scores == blocks.scores).all()
+
+
+@pytest.mark.parametrize("kernel", ["Prescott", "Nehalem"])  # of x86; OpenBLAS for others ignores it
+@pytest.mark.parametrize("threads", [1, 2])
+def test_kernels_of_other_processors_change_nothing(tmp_path: Path, kernel: str, threads: int) -> None:
+    queries, bank = hard_bank(2000, 32)
+    np.savez(tmp_path / "in.npz", queries=queries, bank=bank)
+    code = (
+        "import sys, numpy as np; from vgtools.retrieval import exact_search; "
+        "data = np.load('in.npz'); found = exact_search(data['queries'], data['bank'], 3, threads=int(sys.argv[1])); "
+        "np.savez('out.npz', rows=found.rows, scores=found.scores)"
+    )
+    env = os.environ | {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", code, str(threads)], cwd=tmp_path, env=env, check=True)
+    found, wanted = np.load(tmp_path / "out.npz"), exact_search(queries, bank, 3)
+    assert (found["rows"] == wanted.rows).all()
+    assert (found["scores"] == wanted.scores).all()
 
 
 @settings(max_examples=60, deadline=None)

@@ -124,15 +124,11 @@ def has_vokens(path: str) -> bool:
     """
     if path.endswith(".npy"):
         return True
-    if path == "-" or not is_jsonl(path):
+    if path == "-" or not io.is_jsonl(path):
         return False
     for _, row in io.read_jsonl(path):
         return "vokens" in row
     return False
-
-
-def is_jsonl(path: str) -> bool:
-    return path.removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
 
 
 def pack(
@@ -188,7 +184,7 @@ def _bank_size(path: str) -> int | None:
 
 def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Return the sentences of a window, and its voken rows if it has any."""
-    if not is_jsonl(path) and not (path == "-" and window.lines[0].startswith("{")):
+    if not io.is_jsonl(path) and not (path == "-" and window.lines[0].startswith("{")):
         return window.lines, None
     rows = [
         io.parse_json(line, path, number) for number, line in enumerate(window.lines, window.first)

@@ -203,6 +203,7 @@ def read_jsonl(
 
 
 def is_jsonl(path: str | Path) -> bool:
+    """Return whether a file's name, compressed or not, says that it holds JSON lines."""
     return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.precision import assert_as_exact_as
 from tests.tiny_lm import make_tokenizer
 from tests.tiny_vtasks import (
     OBJECTS,
@@ -82,6 +84,12 @@ def batch_of(tuner: v.VisualTuner, part: v.Split, sight: v.Sight, units: list[in
     return v.collate(part.inputs, sight, np.arange(len(part.inputs)) if units is None else np.array(units), tuner.pad)
 
 
+def in_float64(tuner: v.VisualTuner) -> v.VisualTuner:
+    exact = copy.deepcopy(tuner).double()
+    exact.model.project.register_forward_pre_hook(lambda _, regions: regions[0].double())
+    return exact
+
+
 TASKS = ["nlvr2", "vqa", "vcr-qar", "flickr30k-grounding"]
 
 
@@ -97,10 +105,16 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
         for size in (1, 5)
     )
     assert sorted(one) == list(range(len(part.inputs)))
-    assert max(np.abs(one[u] - many[u]).max() for u in one) < 1e-5
     batch = batch_of(tuner, part, sight)
-    tuner(batch)[LOSS].backward()
-    wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
+    exact = in_float64(tuner)
+    outputs = v.predict(exact, part.inputs, sight, 5)
+    same = {int(u): row for units, found in outputs for u, row in zip(units, found, strict=True)}
+    for u in one:
+        assert_as_exact_as(one[u], many[u], same[u])
+    sides = []
+    for model in (tuner, exact):
+        model(batch)[LOSS].backward()
+        sides.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     tuner.zero_grad()
     parts = [q for h in halves(batch) for q in halves(h)]
     total = torch.stack([tuner(q)[LOSS] for q in parts]).sum()
@@ -108,7 +122,8 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     assert len(parts) == 4
     assert total.item() == pytest.approx(tuner(batch)[LOSS].item(), rel=1e-5)
     found = [p.grad for p in tuner.parameters() if p.grad is not None]
-    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(found, wanted, strict=True))
+    for gradients in zip(found, *sides, strict=True):
+        assert_as_exact_as(*gradients)
     alone = batch_of(tuner, part, sight, [0])
     assert halves(alone) == (alone,)
 
@@ -238,7 +253,8 @@ def test_choices_are_scored_as_transformers_does_it(data: Path, tmp_path: Path) 
         )
 
     found = wanted(batch.alignment)  # no region has two words: their mean is our sum
-    assert torch.allclose(tuner.outputs(batch), found.logits, atol=1e-5)
+    exact = in_float64(tuner).outputs(batch)
+    assert_as_exact_as(tuner.outputs(batch), found.logits, exact)
     assert tuner(batch)[LOSS].item() == pytest.approx(found.loss.item(), rel=1e-5)
     other = wanted(batch.alignment.flip(2))
     assert (other.logits - found.logits).abs().max() > 1e-3

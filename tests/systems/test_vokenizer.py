@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from tests.precision import allowed_error
 from tests.tiny import DIM, IMAGE, save_feats, save_run_of, text
 from vgtools import io
 from vgtools.io import DataError, Window
 from vgtools.retrieval import METRIC, Index
 from vgtools.systems import vokenizer as system
-from vgtools.systems.vokenizer import Matcher, Vokenizer, open_matcher
+from vgtools.systems.vokenizer import Matcher, Vokenizer, Vokens, open_matcher
 
 Array = np.ndarray[Any, Any]
+
+DECIMALS = 1e-4  # of the scores
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +50,20 @@ def plain_scores(matcher: Matcher, bank: Array, ids: list[int]) -> Array:
     whole = torch.tensor([[*encoder.prefix, *ids, *encoder.suffix]])
     states = encoder.model(input_ids=whole, output_hidden_states=True).hidden_states
     hidden = torch.cat(states[-layers:], -1)[0]
-    if matcher.matcher.config.level == "sentence":
-        emb = matcher.matcher.embed_sentences(hidden[:1]).expand(len(ids), -1)
+    own = matcher.matcher
+    if own.config.level == "sentence":
+        emb = own.text(hidden[:1]).expand(len(ids), -1)
     else:
-        emb = matcher.matcher.embed_tokens(hidden[1:-1], torch.tensor([len(ids)]))
+        emb = own.text(hidden[1:-1])
+        if own.context is not None:
+            emb = emb + own.context(hidden[1:-1].mean(0, keepdim=True))
+    emb = torch.nn.functional.normalize(emb, dim=1)
     return emb.double().numpy() @ bank.astype(np.float64).T
+
+
+def in_float64(matcher: Matcher) -> Matcher:
+    encoder = replace(matcher.encoder, model=copy.deepcopy(matcher.encoder.model).double())
+    return replace(matcher, encoder=encoder, matcher=copy.deepcopy(matcher.matcher).double())
 
 
 @pytest.mark.parametrize("level", ["token", "sentence"])
@@ -60,16 +74,14 @@ def test_vokens_are_the_arg_max_of_the_plain_computation(matcher: Matcher, sente
     texts = text(60)
     found = Vokenizer(used, index, pack=200)(texts)
     assert list(found.texts) == texts
-    for i in range(len(texts)):
-        ids, _ = found.tokens.row(i)
-        part = slice(found.tokens.starts[i], found.tokens.starts[i + 1])
-        if not len(ids):
-            continue
-        scores = plain_scores(used, index.bank, ids.tolist())
-        best = np.sort(scores, 1)[:, ::-1]
-        clear = best[:, 0] - best[:, 1] > 2e-6
-        assert (found.vokens[part, 0] == scores.argmax(1))[clear].all()
-        np.testing.assert_allclose(found.scores[part, 0], best[:, 0], atol=6e-5)
+    rows = [ids.tolist() for ids, _ in map(found.tokens.row, range(len(texts))) if len(ids)]
+    plain, exact = (np.concatenate([plain_scores(m, index.bank, ids) for ids in rows]) for m in (used, in_float64(used)))
+    error = allowed_error(plain, exact)
+    best = np.sort(exact, 1)[:, ::-1]
+    clear = best[:, 0] - best[:, 1] > 2 * error
+    assert clear.mean() > 0.99
+    assert (found.vokens[:, 0] == exact.argmax(1))[clear].all()
+    np.testing.assert_allclose(found.scores[:, 0], best[:, 0], rtol=0, atol=DECIMALS / 2 + error)
     assert len(np.unique(found.vokens)) > (5 if level == "token" else 2), "the tiny matcher tells tokens apart"
 
 
@@ -84,18 +96,31 @@ def test_a_sentence_gets_the_same_vokens_whatever_its_neighbours(tiny: Path, tmp
     used = open_matcher(save_run_of(tmp_path / "run", tiny / "encoder", seed=2, sentence=sentence))
     index = bank_of(used)
     texts = text(120, longest=60)
-    wanted = [row["vokens"].tolist() for row in Vokenizer(used, index)(texts).rows()]
+    wanted = Vokenizer(used, index, k=2)(texts)
+    # Some libraries sum in another order for another number of rows. That moves a score by a unit of
+    # its last decimal at most, and the first and second image may change places only if that near.
+    clear = wanted.scores[:, 0] - wanted.scores[:, 1] > 2.5 * DECIMALS
+    assert clear.mean() > 0.95
+
+    def check(parts: list[Vokens]) -> None:
+        vokens, scores = (np.concatenate([getattr(part, name)[:, 0] for part in parts]) for name in ("vokens", "scores"))
+        assert (vokens == wanted.vokens[:, 0])[clear].all()
+        np.testing.assert_allclose(scores, wanted.scores[:, 0], rtol=0, atol=1.5 * DECIMALS)
+
     for pack, size in ((64, 120), (2048, 7), (300, 1), (100, 50)):
         worker = Vokenizer(used, index, pack=pack)
-        parts = [worker(texts[i : i + size]).rows() for i in range(0, 120, size)]
-        assert [row["vokens"].tolist() for part in parts for row in part] == wanted
-    backwards = Vokenizer(used, index)(texts[::-1]).rows()
-    assert [row["vokens"].tolist() for row in backwards][::-1] == wanted
+        check([worker(texts[i : i + size]) for i in range(0, 120, size)])
+    worker = Vokenizer(used, index)
+    backwards = worker(texts[::-1])
+    edges = backwards.tokens.starts.tolist()
+    check([backwards._replace(vokens=backwards.vokens[a:b], scores=backwards.scores[a:b]) for a, b in pairwise(edges)][::-1])
 
 
 def test_of_equal_pictures_the_first_is_taken(matcher: Matcher) -> None:
     feats = np.random.default_rng(0).standard_normal((20, IMAGE)).astype(np.float32)
-    once, twice = bank_of(matcher, feats), bank_of(matcher, np.concatenate([feats] * 300))
+    once = bank_of(matcher, feats)
+    assert once.bank is not None
+    twice = replace(once, bank=np.concatenate([once.bank] * 300))
     texts = text(40)
     assert (Vokenizer(matcher, twice)(texts).vokens == Vokenizer(matcher, once)(texts).vokens).all()
 
@@ -119,7 +144,10 @@ def test_a_windowed_token_sees_the_context_that_its_window_has(matcher: Matcher)
     ids = found.tokens.ids.tolist()
     # 11 tokens in windows of 8: the first keeps 6 (two of context behind), the second, tokens 3 to 10, keeps the last 5.
     scores = np.concatenate([plain_scores(small, index.bank, ids[:8])[:6], plain_scores(small, index.bank, ids[3:])[3:]])
-    np.testing.assert_allclose(found.scores[:, 0], scores.max(1), atol=6e-5)
+    exact = in_float64(small)
+    oracle = np.concatenate([plain_scores(exact, index.bank, ids[:8])[:6], plain_scores(exact, index.bank, ids[3:])[3:]])
+    error = allowed_error(scores, oracle)
+    np.testing.assert_allclose(found.scores[:, 0], oracle.max(1), rtol=0, atol=DECIMALS / 2 + error)
     whole = plain_scores(matcher, index.bank, ids)
     assert abs(whole.max(1) - scores.max(1)).max() > 1e-3, "the windows matter in this test"
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.precision import rounding
 from vgtools.checkpoint import fingerprint
 from vgtools.io import DataError, Exit
 from vgtools.training.loop import TrainConfig, TrainState, halves, learning_rate, train
@@ -196,8 +197,9 @@ def test_a_lack_of_memory_halves_the_batches_and_changes_no_step() -> None:
         found.append((model, state, [r for r in records if not r["end"]]))
     (whole, plain, wanted), (cut, state, records) = found
     assert torch.allclose(cut.w, whole.w, atol=1e-6)
-    assert [r["squares"] for r in records] == pytest.approx([r["squares"] for r in wanted])
-    assert [r["gradient"] for r in records] == pytest.approx([r["gradient"] for r in wanted])
+    order = rounding(torch.float32, 64)  # sums of at most so many numbers, in another order
+    assert [r["squares"] for r in records] == pytest.approx([r["squares"] for r in wanted], rel=order)
+    assert [r["gradient"] for r in records] == pytest.approx([r["gradient"] for r in wanted], rel=order)
     assert "pieces" not in plain.notes
     assert state.notes["pieces"] == 4  # and the second step begins so
     assert cut.seen == [8, 4, *[2] * 16]

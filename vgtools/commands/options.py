@@ -41,7 +41,7 @@ Dtype = Annotated[
 ]
 BatchSize = Annotated[
     int,
-    Flag("--batch-size", metavar="N", min=1, help="Items per batch; does not affect results."),
+    Flag("--batch-size", metavar="N", min=1, help="Items per batch; affects rounding only."),
 ]
 Seed = Annotated[
     int,

@@ -58,7 +58,7 @@ class Search:
     ] = None
     batch_size: Annotated[
         int | None,
-        Flag(metavar="N", min=1, help="Tokens per encoder step; does not affect results."),
+        Flag(metavar="N", min=1, help="Tokens per encoder step; affects rounding only."),
     ] = None
     dtype: Dtype = "float32"
 
@@ -96,7 +96,7 @@ def vokenize(
         typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
     ] = "-",
     window: Annotated[
-        int, Flag("--window", metavar="N", min=1, help="Lines per step; does not affect results.")
+        int, Flag("--window", metavar="N", min=1, help="Lines per step; affects rounding only.")
     ] = 4096,
     limit: Limit = None,
 ) -> None:
@@ -105,8 +105,9 @@ def vokenize(
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
     are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder takes are
-    windowed with context on both sides. The search is exact; a sentence's vokens depend on nothing
-    but the sentence.
+    windowed with context on both sides. The search is exact. A sentence's vokens depend only on
+    the sentence, up to rounding: some CPU libraries sum in another order when other sentences share
+    the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
     packed form.

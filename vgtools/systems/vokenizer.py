@@ -3,8 +3,9 @@
     v(w_i; s) = argmax_x r(w_i, x; s)
 
 The paper's matcher stands in `vokenization.py`, section 3.3 in `revokenization.py`; here is the stream from text to vokens.
-What a sentence gets does not depend on its neighbours, the window or the batch: the encoder runs each segment at its own
-length and products over whole tiles of rows (`nn.TILE`), and the search is exact (`retrieval`).
+What a sentence gets does not depend on its neighbours, the window or the batch, up to rounding: the encoder runs each segment
+at its own length and products over whole tiles of rows (`nn.TILE` says where even the rounding is the same), and the search
+is exact (`retrieval`).
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ def vokenization(
         Flag(
             metavar="GB",
             min=0,
-            help="Memory for hidden states: computed once if they fit, else in every epoch; the "
-            "result is the same.",
+            help="Memory for hidden states: computed once if they fit, else in every epoch; "
+            "affects rounding only.",
         ),
     ] = 4.0,
     seed: Seed = 0,
