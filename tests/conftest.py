@@ -26,7 +26,11 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: Any) -> None:
-        if self.family != socket.AF_UNIX and str(address[0]) not in ("127.0.0.1", "::1", "localhost"):
+        if self.family != socket.AF_UNIX and str(address[0]) not in (
+            "127.0.0.1",
+            "::1",
+            "localhost",
+        ):
             raise AssertionError(f"a test tried to connect to {address}")
         connect(self, address)
 
@@ -43,7 +47,12 @@ def vg() -> Runner:
     """Run `vg ARGS…` as a process and return what it did; keywords go to subprocess.run."""
 
     def run(*args: str | Path, **keywords: Any) -> subprocess.CompletedProcess[bytes]:
-        keywords = {"capture_output": True, "timeout": 120, **({} if "stdin" in keywords else {"input": b""}), **keywords}
+        keywords = {
+            "capture_output": True,
+            "timeout": 120,
+            **({} if "stdin" in keywords else {"input": b""}),
+            **keywords,
+        }
         return subprocess.run(vg_command(*args), **keywords)
 
     return run
@@ -58,6 +67,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     save_run_of(folder / "run", save_encoder(folder / "encoder"))
     feats = save_feats(folder / "feats.npy")
-    args = ["build-index", feats, "--matcher", folder / "run", "-o", folder / "vg.faiss", "--device", "cpu", "-q"]
+    args = [
+        "build-index",
+        feats,
+        "--matcher",
+        folder / "run",
+        "-o",
+        folder / "vg.faiss",
+        "--device",
+        "cpu",
+        "-q",
+    ]
     assert run([*map(str, args)]) == 0
     return folder

@@ -47,7 +47,11 @@ def imports(name: str, is_package: bool, tree: ast.Module) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             parts = name.split(".") if is_package else name.split(".")[:-1]
-            base = [*parts[: len(parts) - node.level + 1], node.module] if node.level else [node.module]
+            base = (
+                [*parts[: len(parts) - node.level + 1], node.module]
+                if node.level
+                else [node.module]
+            )
             origin = ".".join(x for x in base if x)
             found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
     return found
@@ -55,7 +59,9 @@ def imports(name: str, is_package: bool, tree: ast.Module) -> set[str]:
 
 def edges(root: Path) -> tuple[set[str], set[tuple[str, str]]]:
     """Return the units of a checkout and the imports between them."""
-    modules = {module_of(path): (path.endswith("/__init__.py"), tree) for path, tree in trees(root).items()}
+    modules = {
+        module_of(path): (path.endswith("/__init__.py"), tree) for path, tree in trees(root).items()
+    }
     units = {name: (name.split(".")[1:2] or ["__init__"])[0] for name in modules}
     found: set[tuple[str, str]] = set()
     for name, (is_package, tree) in modules.items():
@@ -78,7 +84,10 @@ def circles(units: set[str], found: set[tuple[str, str]]) -> list[set[str]]:
 
 def floors(units: set[str], found: set[tuple[str, str]]) -> int:
     """Return on how many floors the units lie."""
-    group = {u: next((frozenset(c) for c in circles(units, found) if u in c), frozenset({u})) for u in units}
+    group = {
+        u: next((frozenset(c) for c in circles(units, found) if u in c), frozenset({u}))
+        for u in units
+    }
     below = {g: {group[b] for a, b in found if group[a] == g} - {g} for g in group.values()}
     height: dict[frozenset[str], int] = {}
 
@@ -123,9 +132,14 @@ def kinds_of_line(source: str, tree: ast.Module) -> Counter[str]:
             for number in range(token.start[0], token.end[0] + 1):
                 kinds[number - 1] = "code"
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | Function) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | Function)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             text = node.body[0]
-            kinds[text.lineno - 1 : text.end_lineno] = ["doc"] * ((text.end_lineno or 0) - text.lineno + 1)
+            kinds[text.lineno - 1 : text.end_lineno] = ["doc"] * (
+                (text.end_lineno or 0) - text.lineno + 1
+            )
     return Counter(kinds[: source.count("\n")])
 
 
@@ -134,7 +148,12 @@ def table(root: Path) -> list[tuple[str, str]]:
     parsed = trees(root)
     units, found = edges(root)
     rings = circles(units, found)
-    functions = [(path, node) for path, tree in parsed.items() for node in ast.walk(tree) if isinstance(node, Function)]
+    functions = [
+        (path, node)
+        for path, tree in parsed.items()
+        for node in ast.walk(tree)
+        if isinstance(node, Function)
+    ]
     long_path, longest = max(functions, key=lambda f: body_lines(f[1]))
     most_path, most = max(functions, key=lambda f: parameters(f[1]))
     lines: Counter[str] = Counter()
@@ -143,7 +162,9 @@ def table(root: Path) -> list[tuple[str, str]]:
     total = lines.total()
     wide = len(long_lines(root))
     paired, assigned = assignments(root)
-    conditional = sum(isinstance(node, ast.IfExp) for tree in parsed.values() for node in ast.walk(tree))
+    conditional = sum(
+        isinstance(node, ast.IfExp) for tree in parsed.values() for node in ast.walk(tree)
+    )
     over = sum(body_lines(node) > 60 for _, node in functions)
     hits = Counter(hit.pattern for hit in find(files(root), root))
     rows = [
@@ -155,13 +176,22 @@ def table(root: Path) -> list[tuple[str, str]]:
         ("upward edges", upward(found)),
         ("circles", f"{len(rings)}{''.join(f' ({chr(44).join(sorted(r))})' for r in rings)}"),
         ("functions", f"{len(functions)}"),
-        ("longest function, lines of body", f"{body_lines(longest)} (`{longest.name}`, {long_path})"),
+        (
+            "longest function, lines of body",
+            f"{body_lines(longest)} (`{longest.name}`, {long_path})",
+        ),
         ("functions over 60 lines of body", f"{over}"),
         ("most parameters", f"{parameters(most)} (`{most.name}`, {most_path})"),
         ("lines", f"{total:,}"),
-        *((f"… {kind}", f"{lines[kind]:,} ({lines[kind] / total:.1%})") for kind in ("code", "doc", "comment", "blank")),
+        *(
+            (f"… {kind}", f"{lines[kind]:,} ({lines[kind] / total:.1%})")
+            for kind in ("code", "doc", "comment", "blank")
+        ),
         ("lines over 100 columns", f"{wide:,} ({wide / total:.1%})"),
-        ("`a, b = x, y` of all assignments", f"{len(paired)} of {assigned:,} ({len(paired) / assigned:.1%})"),
+        (
+            "`a, b = x, y` of all assignments",
+            f"{len(paired)} of {assigned:,} ({len(paired) / assigned:.1%})",
+        ),
         ("conditional expressions per 1,000 lines", f"{conditional / total * 1000:.1f}"),
         ("public names without docstring", f"{len(undocumented(root))}"),
         ("patterns of wording, in all files", f"{hits.total()}"),

@@ -46,7 +46,9 @@ def allowed_error(reference: Any, oracle: Any, dtype: torch.dtype = torch.float3
     return 4 * max(error, rounding(dtype, 8) * float(np.abs(exact).max(initial=0)))
 
 
-def assert_as_exact_as(found: Any, reference: Any, oracle: Any, dtype: torch.dtype = torch.float32) -> None:
+def assert_as_exact_as(
+    found: Any, reference: Any, oracle: Any, dtype: torch.dtype = torch.float32
+) -> None:
     """Assert that `found` is as close to a float64 oracle as a reference of the same precision is.
 
     Args:
@@ -55,7 +57,9 @@ def assert_as_exact_as(found: Any, reference: Any, oracle: Any, dtype: torch.dty
         oracle: the same in float64.
         dtype: of the arithmetic of `found` and `reference`.
     """
-    np.testing.assert_allclose(_float64(found), _float64(oracle), rtol=0, atol=allowed_error(reference, oracle, dtype))
+    np.testing.assert_allclose(
+        _float64(found), _float64(oracle), rtol=0, atol=allowed_error(reference, oracle, dtype)
+    )
 
 
 def _float64(values: Any) -> Array:

@@ -44,7 +44,9 @@ def test_env_is_text_or_json(vg: Runner) -> None:
 
 
 def test_the_commands_are_listed_in_the_order_of_the_pipeline(vg: Runner) -> None:
-    listed = re.findall(r"^  ([a-z][a-z-]+)  ", vg("--help").stdout.decode().partition("Commands:")[2], re.MULTILINE)
+    listed = re.findall(
+        r"^  ([a-z][a-z-]+)  ", vg("--help").stdout.decode().partition("Commands:")[2], re.MULTILINE
+    )
     assert listed == list(cli.COMMANDS)
 
 
@@ -53,7 +55,9 @@ def test_a_closed_pipe_is_141_and_silent() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout in ("141\n", "0\n"), "0 where the pipe's reader outlived the few lines"
-    with subprocess.Popen(vg_command("env"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as unread:
+    with subprocess.Popen(
+        vg_command("env"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as unread:
         assert unread.stdout is not None
         unread.stdout.close()
         assert unread.stderr is not None
@@ -68,14 +72,22 @@ def test_a_closed_pipe_is_141_and_silent() -> None:
         (DataError("no \x1b[31mred\x1b[0m", "x"), 65, "vg: x: no \\x1b[31mred\\x1b[0m\n"),
         (MemoryError(), 70, "vg: out of memory"),
         (KeyboardInterrupt(), 130, ""),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 70, "vg: out of memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            70,
+            "vg: out of memory",
+        ),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 70, "vg: out of memory"),
         (RuntimeError("boom"), 1, "vg: internal error: RuntimeError: boom"),
         (OSError(5, "Input/output error", "f"), 74, "vg: f: Input/output error\n"),
     ],
 )
 def test_what_goes_wrong_is_one_line_and_a_code(
-    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def failing(*_: object, **__: object) -> None:
         raise error
@@ -93,14 +105,22 @@ def test_bare_environments(tmp_path: Path) -> None:
     bare = {"PATH": os.environ["PATH"], "LC_ALL": "C", "LANG": "C"}
     done = subprocess.run(vg_command("--version"), env=bare, capture_output=True, cwd=tmp_path)
     assert done.stdout == f"vg {__version__}\n".encode()
-    closed = subprocess.run(["bash", "-c", " ".join(vg_command("env", "--json")) + " <&-"], env=bare, capture_output=True)
+    closed = subprocess.run(
+        ["bash", "-c", " ".join(vg_command("env", "--json")) + " <&-"],
+        env=bare,
+        capture_output=True,
+    )
     assert closed.returncode == 0, closed.stderr
 
 
 @pytest.mark.parametrize("args", [["env"], ["--help"], ["--version"], ["env", "--help"]])
 def test_data_for_a_closed_or_full_stream_is_not_lost_without_a_word(args: list[str]) -> None:
     for stdout, why in ((">&-", "it is closed"), (">/dev/full", "No space left on device")):
-        done = subprocess.run(["bash", "-c", " ".join(vg_command(*args)) + " " + stdout], capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-c", " ".join(vg_command(*args)) + " " + stdout],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == Exit.IO
         assert done.stderr.startswith(f"vg: standard output: cannot be written: {why}")
         assert done.stderr.count("\n") == 1

@@ -1,11 +1,15 @@
-"""Imports point one way, start-up stays light, and every command is documented."""
+"""The house: which package may import which, where files go, light start-up, documented commands."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,65 +17,162 @@ import pytest
 from vgtools.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-# Lower layers first; a module may import from its own layer or a lower one, systems not from each other's papers.
-LAYERS = [
-    {"io", "output", "errors", "process"},
-    {
-        "checkpoint",
-        "images",
-        "decoding",
-        "folding",
-        "nn",
-        "retrieval",
-        "text",
-        "training",
-        "vokens",
-        "prepare",
-        "jsonstream",
-        "openmoji",
-        "corpus",
-        "blocks",
-        "sources",
-        "ngrams",
-        "tasks",
-        "comparison",
-        "weights",
-        "finetuning",
-        "regions",
-        "precomputed",
-        "boxes",
-        "region_features",
-        "parses",
-        "analysis",
+PACKAGE = ROOT / "vgtools"
+FILES = sorted(PACKAGE.rglob("*.py"))
+# What each package may import, beside itself. A file outside the table fails.
+MAY_IMPORT = {
+    "io": set(),
+    "text": {"io"},
+    "images": {"io"},
+    "retrieval": {"io"},
+    "batch": {"io"},
+    "datasets": {"io", "images"},
+    "models": {"io", "text"},
+    "analysis": {"io", "text"},
+    "training": {"io", "models"},
+    "tasks": {"io", "text", "images", "models", "training", "analysis"},
+    "systems": {"io", "text", "images", "models", "training", "analysis", "retrieval", "tasks"},
+    "reports": {"io", "text", "images", "analysis", "tasks", "systems"},
+    "commands": {
+        "io", "text", "images", "retrieval", "batch", "datasets", "models", "analysis", "training", "tasks", "systems",
+        "reports",
     },
-    {"systems"},
-    {"reports"},
-    {"commands"},
-    {"cli"},
-    {"__main__"},
-]
-HEAVY = {"numpy", "torch", "transformers", "timm", "faiss", "nltk", "PIL", "jinja2", "spacy", "tokenizers"}
+    "cli": {"io"},
+    "__main__": {"cli"},
+}  # fmt: skip
+HEAVY = {
+    "numpy", "torch", "transformers", "timm", "faiss", "nltk", "PIL", "jinja2", "spacy", "tokenizers",
+}  # fmt: skip
 
 
-def layer_of(module: str) -> int:
-    part = module.split(".")[1] if "." in module else "__init__"
-    return next((i for i, names in enumerate(LAYERS) if part in names), -1)
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "vgtools").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_one_way(file: Path) -> None:
-    own = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-    if own == "vgtools.__init__":
+MODULES = {module_name(file): file for file in FILES}
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """Return our modules that a module imports: at its top, inside functions and under TYPE_CHECKING."""
+    return frozenset(imports_in(MODULES[module].read_text()))
+
+
+def imports_in(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                names.append(full if full in MODULES else str(node.module))
+        yield from (name for name in names if name.split(".")[0] == "vgtools")
+
+
+def fault(own: str, other: str) -> str | None:
+    """Return why a module may not import another, or None if it may."""
+    _, floor, *inside = [*own.split("."), ""]
+    if other == "vgtools":  # the version
+        return None
+    _, target, *below = [*other.split("."), ""]
+    if floor not in MAY_IMPORT:
+        return f"{own} is outside the table: add its package to MAY_IMPORT"
+    if floor != target:
+        return (
+            None
+            if target in MAY_IMPORT[floor]
+            else f"{own} imports {other}: {floor} may not import {target}"
+        )
+    if floor == "systems" and inside[0] != below[0]:
+        return f"{own} imports {other}: a paper may not import another"
+    if floor == "commands" and inside[0] != below[0] and below[0] != "options":
+        return f"{own} imports {other}: commands share only `options`"
+    return None
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_keep_to_the_table(module: str) -> None:
+    if module == "vgtools":
+        assert imports_of(module) == frozenset()
         return
-    assert layer_of(own) >= 0, f"{own} belongs to no layer: add it to LAYERS"
-    for node in ast.walk(ast.parse(file.read_text())):
-        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module in ("vgtools", "vgtools.systems"):
-            names += [f"{node.module}.{a.name}" for a in node.names]
-        for name in names:
-            if name.startswith("vgtools.") and layer_of(name) > layer_of(own):
-                pytest.fail(f"{own} (layer {layer_of(own)}) imports {name} (layer {layer_of(name)})")
+    assert module.split(".")[1] in MAY_IMPORT, (
+        f"{module} is outside the table: add its package to MAY_IMPORT"
+    )
+    assert [why for other in sorted(imports_of(module)) if (why := fault(module, other))] == []
+
+
+def test_the_table_is_broken_by_imports_upward_or_across() -> None:
+    assert fault("vgtools.io.streams", "vgtools.text.tokens")
+    assert fault("vgtools.tasks.table", "vgtools.systems.visualbert.model")
+    assert fault("vgtools.systems.visualbert.model", "vgtools.systems.vokenization.matcher")
+    assert fault("vgtools.commands.show", "vgtools.commands.stats")
+    assert fault("vgtools.misplaced", "vgtools.io")
+    assert fault("vgtools.tasks.table", "vgtools.io") is None
+    source = "def f():\n    from vgtools.systems.visualbert import model\n"
+    assert list(imports_in(source)) == ["vgtools.systems.visualbert.model"], (
+        "imports inside functions count"
+    )
+
+
+def test_no_packages_and_no_modules_import_each_other_in_a_circle() -> None:
+    TopologicalSorter(MAY_IMPORT).prepare()
+    # A package's __init__ is its face: what it re-exports may import the package.
+    inner = {m: {o for o in imports_of(m) if MODULES[o].name != "__init__.py"} for m in MODULES}
+    try:
+        TopologicalSorter({m: others - {m} for m, others in inner.items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_the_root_holds_packages_and_nothing_of_weight() -> None:
+    files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
+    assert files == {"__init__.py", "__main__.py", "cli.py", "retrieval.py", "py.typed"}
+
+
+@pytest.mark.parametrize("test", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: p.stem)
+def test_tests_mirror_the_tree(test: Path) -> None:
+    folder = test.relative_to(ROOT / "tests").parent
+    if folder == Path():  # about the whole, or about a module of the root
+        return
+    name = test.stem.removeprefix("test_")
+    assert (PACKAGE / folder / f"{name}.py").exists() or (PACKAGE / folder / name).is_dir(), (
+        f"{test} tests no module"
+    )
+
+
+PAPERS = sorted(
+    path.name for path in (PACKAGE / "systems").iterdir() if (path / "__init__.py").exists()
+)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_maps_its_sections_to_the_definitions_that_implement_them(paper: str) -> None:
+    package = importlib.import_module(f"vgtools.systems.{paper}")
+    named = set()
+    for section, places in package.SECTIONS.items():
+        cited = re.search(r"\b(section|appendix|table|figure) ([A-Z]|[A-Z]?[\d.]+)$", section)
+        assert cited, section
+        for place in places:
+            module, _, definition = place.partition(".")
+            named.add(module)
+            tree = ast.parse((PACKAGE / "systems" / paper / f"{module}.py").read_text())
+            tops = {
+                node.name: node
+                for node in tree.body
+                if isinstance(node, ast.ClassDef | ast.FunctionDef)
+            }
+            assert definition in tops, (
+                f"{paper}/{module}.py does not define {definition} ({section})"
+            )
+            # The number is cited by the definition itself (its methods included) or on top of its module.
+            said = f"{ast.get_docstring(tree)} {ast.unparse(tops[definition])}"
+            assert re.search(rf"(?<![\w.]){re.escape(cited[2])}(?!\w|\.\d)", said), (
+                f"{place} does not cite {section}"
+            )
+    modules = {path.stem for path in (PACKAGE / "systems" / paper).glob("*.py")} - {"__init__"}
+    assert named == modules, "each module of a paper is found from a section"
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -92,7 +193,9 @@ def test_every_command_has_a_man_page_and_a_readme_row() -> None:
     for name in COMMANDS:
         assert (ROOT / "man" / f"vg-{name}.1").exists(), name
         assert f"`vg {name}`" in readme, f"README.md has no row for vg {name}"
-    done = subprocess.run([sys.executable, ROOT / "man" / "build.py", "--check"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "man" / "build.py", "--check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -102,14 +205,20 @@ def shell_blocks() -> list[str]:
 
 def test_readme_shell_blocks_name_existing_flags() -> None:
     lines = [x for block in shell_blocks() for x in block.replace("\\\n", " ").splitlines()]
-    parts = (part.strip().removeprefix("do ") for x in lines for part in re.split(r"[|;&]", x.split("#")[0]))
+    parts = (
+        part.strip().removeprefix("do ")
+        for x in lines
+        for part in re.split(r"[|;&]", x.split("#")[0])
+    )
     calls = [part for part in parts if re.match(r"vg \w", part)]
     assert len(calls) >= 6
     for call in calls:
         words = call.split()[1:]
-        depth = 2 if words[0] == "prepare" or words[1] == "visualbert" else 1
+        depth = 2 if words[0] == "prepare" else 1
         help_text = subprocess.run(
-            [sys.executable, "-m", "vgtools", *words[:depth], "--help"], capture_output=True, text=True
+            [sys.executable, "-m", "vgtools", *words[:depth], "--help"],
+            capture_output=True,
+            text=True,
         ).stdout
         assert help_text.startswith("Usage:"), call
         for flag in re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", " ".join(words[depth:])):

@@ -95,9 +95,13 @@ def test_blocks_batches_and_threads_change_nothing(monkeypatch: pytest.MonkeyPat
     assert (whole.scores == blocks.scores).all()
 
 
-@pytest.mark.parametrize("kernel", ["Prescott", "Nehalem"])  # of x86; OpenBLAS for others ignores it
+@pytest.mark.parametrize(
+    "kernel", ["Prescott", "Nehalem"]
+)  # of x86; OpenBLAS for others ignores it
 @pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_of_other_processors_change_nothing(tmp_path: Path, kernel: str, threads: int) -> None:
+def test_kernels_of_other_processors_change_nothing(
+    tmp_path: Path, kernel: str, threads: int
+) -> None:
     queries, bank = hard_bank(2000, 32)
     np.savez(tmp_path / "in.npz", queries=queries, bank=bank)
     code = (
@@ -176,7 +180,7 @@ def test_a_query_that_is_no_number_spoils_no_other_in_silence(value: float) -> N
     queries[3, 2] = value
     with pytest.raises(DataError, match="NaN or infinite") as caught:
         exact_search(queries, bank)
-    assert caught.value.code == Exit.CANNOT_GO_ON
+    assert caught.value.code == Exit.CANNOT_CONTINUE
     with pytest.raises(DataError, match="NaN or infinite"):
         DeviceBank(bank, torch.device("cpu")).search(torch.from_numpy(queries))
 

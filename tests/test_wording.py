@@ -77,14 +77,21 @@ def test_prose_of_python_is_its_docstrings_messages_and_comments(tmp_path: Path)
     assert prose.lines[prose.text.index("file")] == 3
     assert prose.lines[prose.text.index("anew")] == 4
     (tmp_path / "x.py").write_text(source)
-    assert [(hit.line, hit.pattern) for hit in find([tmp_path / "x.py"])] == [(2, "is no"), (4, "anew")]
+    assert [(hit.line, hit.pattern) for hit in find([tmp_path / "x.py"])] == [
+        (2, "is no"),
+        (4, "anew"),
+    ]
 
 
 def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
     (tmp_path / "x.html").write_text("<p>{% if a is none %}{{ b }} pictures a page{% endif %}</p>")
     (tmp_path / "x.js").write_text('const wanted = 1;\nsay("laid anew"); // it goes on\n')
     hits = find([tmp_path / "x.html", tmp_path / "x.js"])
-    assert [(hit.line, hit.pattern) for hit in hits] == [(1, "a (per)"), (2, "goes on"), (2, "anew")]
+    assert [(hit.line, hit.pattern) for hit in hits] == [
+        (1, "a (per)"),
+        (2, "goes on"),
+        (2, "anew"),
+    ]
 
 
 def test_man_pages_are_read_without_their_marks(tmp_path: Path) -> None:

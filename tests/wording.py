@@ -171,13 +171,17 @@ def prose_of(path: Path) -> Prose:
     if path.suffix == ".py":
         return python_prose(text)
     if path.suffix == ".1":
-        text = text.replace("\\-", "-").replace("\\(aq", "'").replace("\\(ga", "`").replace("\\&", "")
+        text = (
+            text.replace("\\-", "-").replace("\\(aq", "'").replace("\\(ga", "`").replace("\\&", "")
+        )
         text = re.sub(r"(?m)^\.(?:PP|nf|fi|RS|RE|TP|SH.*|TH.*)$", "|", text)
     elif path.suffix == ".html":
         text = re.sub(r"\{%.*?%\}", " ", re.sub(r"\{\{.*?\}\}", "X", text))
     elif path.suffix == ".js":  # comments and strings, in their lines
         words = re.compile(r"//.*|\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`")
-        kept = ([x.strip("`") for x in words.findall(line) if " " in x] for line in text.splitlines())
+        kept = (
+            [x.strip("`") for x in words.findall(line) if " " in x] for line in text.splitlines()
+        )
         text = "\n".join(" | ".join(line) for line in kept)
     elif path.suffix == ".md":
         text = re.sub(r"(?m)^```.*$", "|", text)
@@ -272,11 +276,17 @@ def counts(root: Path = ROOT) -> dict[str, int]:
 def main(arguments: list[str]) -> int:
     """Print the hits in the given files and folders, and their counts."""
     if arguments == ["--ceilings"]:
-        print("CEILINGS = {\n" + "".join(f'    "{name}": {count},\n' for name, count in counts().items()) + "}")
+        print(
+            "CEILINGS = {\n"
+            + "".join(f'    "{name}": {count},\n' for name, count in counts().items())
+            + "}"
+        )
         return 0
     paths: list[Path] = []
     for argument in map(Path, arguments):
-        inside = [p for p in sorted(argument.rglob("*")) if p.suffix in SUFFIXES or p.name == "Makefile"]
+        inside = [
+            p for p in sorted(argument.rglob("*")) if p.suffix in SUFFIXES or p.name == "Makefile"
+        ]
         paths += [p.resolve() for p in (inside if argument.is_dir() else [argument])]
     hits = sorted(find(paths or files()))
     for hit in hits:

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from vgtools import __version__
-from vgtools.errors import DataError, Exit, file_error, is_out_of_memory, plain
+from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
 
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer
 # application, of the same name, dashes as underscores.
@@ -147,7 +147,7 @@ def run(argv: list[str]) -> int:
             raise
         if is_out_of_memory(error):
             why = "out of memory; a smaller --batch-size or a larger machine is needed"
-            return _say(why, Exit.CANNOT_GO_ON)
+            return _say(why, Exit.CANNOT_CONTINUE)
         why = f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)"
         return _say(why, Exit.INTERNAL)
 

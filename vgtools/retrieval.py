@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from vgtools.io import DataError, Exit, read_ids, read_manifest
+from vgtools.io.arrays import Array
 
 if TYPE_CHECKING:
     import torch
 
-Array = np.ndarray[Any, Any]
 
 METRIC = "inner_product"
 FLAT = "Flat"
@@ -114,7 +114,7 @@ def _finite(norm: float) -> float:
         raise DataError(
             "the text encoder or the matcher gives a vector that is NaN or infinite; "
             "--dtype float32 may help, otherwise their weights are damaged",
-            code=Exit.CANNOT_GO_ON,
+            code=Exit.CANNOT_CONTINUE,
         )
     return norm
 

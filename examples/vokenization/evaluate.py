@@ -29,10 +29,16 @@ import numpy as np
 import torch
 
 from vgtools.io import open_features, read_jsonl, read_lines
-from vgtools.nn import PackedEncoder
-from vgtools.systems.vokenization import Captions, HiddenStates, rank_captions, read_captions, recall
-from vgtools.systems.vokenizer import open_matcher
-from vgtools.text import stem_key
+from vgtools.models.packed import PackedEncoder
+from vgtools.systems.vokenization.matcher_training import (
+    Captions,
+    HiddenStates,
+    rank_captions,
+    read_captions,
+    recall,
+)
+from vgtools.systems.vokenization.vokenize import open_matcher
+from vgtools.text.tokens import stem_key
 
 POS = ("NOUN", "PROPN", "VERB", "ADJ", "NUM", "ADV", "ADP", "DET", "PRON", "AUX", "CCONJ", "PUNCT")
 
@@ -49,7 +55,9 @@ def load_parser() -> Any:
 class Parsed:
     """Captions tokenised by the encoder, with spaCy's part of speech and lemma of each token's word."""
 
-    def __init__(self, nlp: Any, texts: list[str], images: list[int], tokenizer: Any, longest: int) -> None:
+    def __init__(
+        self, nlp: Any, texts: list[str], images: list[int], tokenizer: Any, longest: int
+    ) -> None:
         self.captions, left_out = read_captions(texts, images, tokenizer, longest)
         assert left_out["empty"] == 0, "captions without a token"
         self.lemmas: list[set[str]] = []
@@ -78,7 +86,9 @@ def photo_number(image: str) -> str:
     return Path(image).stem.split("_")[0]
 
 
-def entity_nouns(nlp: Any, path: str, wanted: dict[str, int]) -> tuple[list[str], list[int], list[list[tuple[int, int]]]]:
+def entity_nouns(
+    nlp: Any, path: str, wanted: dict[str, int]
+) -> tuple[list[str], list[int], list[list[tuple[int, int]]]]:
     """Return the first annotated caption of each wanted image, its row, and the spans of its phrases that show something."""
     texts, images, spans, seen = list[str](), list[int](), list[list[tuple[int, int]]](), set[str]()
     for _, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
@@ -87,21 +97,33 @@ def entity_nouns(nlp: Any, path: str, wanted: dict[str, int]) -> tuple[list[str]
             seen.add(photo)
             texts.append(row["text"])
             images.append(wanted[photo])
-            spans.append([(p["start"], p["end"]) for p in row["phrases"] if "notvisual" not in str(p["type"])])
+            spans.append(
+                [
+                    (p["start"], p["end"])
+                    for p in row["phrases"]
+                    if "notvisual" not in str(p["type"])
+                ]
+            )
     return texts, images, spans
 
 
-def top_images(matcher: Any, captions: Captions, states: HiddenStates, feats: Any, bank: Any, own: bool = True) -> Any:
+def top_images(
+    matcher: Any, captions: Captions, states: HiddenStates, feats: Any, bank: Any, own: bool = True
+) -> Any:
     """Return each token's best image of the bank; without its own if asked."""
     if own:
-        return np.concatenate([b.top for b in rank_captions(matcher, captions, states, feats, bank)])
+        return np.concatenate(
+            [b.top for b in rank_captions(matcher, captions, states, feats, bank)]
+        )
     found = []
     with torch.inference_mode():
         images = matcher.embed_images(torch.from_numpy(np.asarray(feats[bank], np.float32)))
         lengths = np.diff(captions.tokens.starts)
         for i in range(len(lengths)):
             part = states.take(np.array([i]))
-            tokens = matcher.project_tokens(part.hidden, part.means, torch.zeros(int(lengths[i]), dtype=torch.int64))
+            tokens = matcher.project_tokens(
+                part.hidden, part.means, torch.zeros(int(lengths[i]), dtype=torch.int64)
+            )
             scores = tokens @ images.T
             scores[:, int(np.searchsorted(bank, captions.images[i]))] = -2
             found.append(bank[scores.argmax(1).numpy()])
@@ -128,7 +150,9 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
         if encoder.fingerprint not in prepared:  # the runs share an encoder: its part is done once
             packed = PackedEncoder(encoder, matcher.config.layers)
             parsed = Parsed(nlp, texts, images, encoder.tokenizer, encoder.max_tokens)
-            e_texts, e_images, e_spans = entity_nouns(nlp, args.phrases, {photo_number(bank.ids[i]): int(i) for i in dev})
+            e_texts, e_images, e_spans = entity_nouns(
+                nlp, args.phrases, {photo_number(bank.ids[i]): int(i) for i in dev}
+            )
             entity = Parsed(nlp, e_texts, e_images, encoder.tokenizer, encoder.max_tokens)
             holders: dict[str, set[int]] = defaultdict(set)
             for image, lemmas in zip(images, parsed.lemmas, strict=True):
@@ -145,7 +169,9 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
                 nouns,
                 packed,
             )
-        parsed, states, entity, entity_states, holders, nouns, packed = prepared[encoder.fingerprint]
+        parsed, states, entity, entity_states, holders, nouns, packed = prepared[
+            encoder.fingerprint
+        ]
         blocks = list(rank_captions(matcher, parsed.captions, states, bank.array))
         ranks = np.concatenate([b.ranks for b in blocks])
         result: dict[str, Any] = {
@@ -159,35 +185,56 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
         }
         for name, own in (("concept", True), ("concept_others", False)):
             top = top_images(matcher, entity.captions, entity_states, bank.array, dev, own)
-            result[name] = round(100 * float(np.mean([int(top[t]) in holders[entity.lemma[t]] for t in nouns])), 2)
+            result[name] = round(
+                100 * float(np.mean([int(top[t]) in holders[entity.lemma[t]] for t in nouns])), 2
+            )
         result["chance"] = {
             "r10": round(1000 / len(dev), 2),
-            "concept": round(100 * float(np.mean([len(holders[entity.lemma[t]]) for t in nouns])) / len(dev), 2),
+            "concept": round(
+                100 * float(np.mean([len(holders[entity.lemma[t]]) for t in nouns])) / len(dev), 2
+            ),
         }
         result["nouns"] = len(nouns)
         if args.text:
             train = np.unique(dev_captions(args.captions, args.bank_split, ids)[1])
             lines = [line for line in read_lines(args.text) if line.strip()][: args.lines]
-            captions, _ = read_captions(lines, [int(train[0])] * len(lines), encoder.tokenizer, encoder.max_tokens)
+            captions, _ = read_captions(
+                lines, [int(train[0])] * len(lines), encoder.tokenizer, encoder.max_tokens
+            )
             if "text" not in prepared:
                 prepared["text"] = HiddenStates(packed, captions.tokens, 1 << 33)
-                for text, image in zip(*dev_captions(args.captions, args.bank_split, ids), strict=True):
+                for text, image in zip(
+                    *dev_captions(args.captions, args.bank_split, ids), strict=True
+                ):
                     for word in re.findall(r"[^\W_]+", text):
                         train_holders[stem_key(word)].add(image)
             top = top_images(matcher, captions, prepared["text"], bank.array, train)
             distinct, number = effective(top)
-            result["text"] = {"tokens": len(top), "images": len(train), "distinct": distinct, "effective": number}
+            result["text"] = {
+                "tokens": len(top),
+                "images": len(train),
+                "distinct": distinct,
+                "effective": number,
+            }
             result["text"] |= text_nouns(nlp, lines, captions, top, train_holders, len(train))
         yield result
 
 
 def text_nouns(
-    nlp: Any, lines: list[str], captions: Captions, top: Any, holders: dict[str, set[int]], images: int
+    nlp: Any,
+    lines: list[str],
+    captions: Captions,
+    top: Any,
+    holders: dict[str, set[int]],
+    images: int,
 ) -> dict[str, float]:
     """Return how many of the text's nouns have a best photo with a caption that holds the noun's stem, and chance."""
     hits, chances = list[bool](), list[float]()
     for i, doc in enumerate(nlp.pipe(lines, batch_size=64)):
-        first = {int(s): int(captions.tokens.starts[i]) + j for j, s in enumerate(captions.tokens.row(i)[1][:, 0].tolist())}
+        first = {
+            int(s): int(captions.tokens.starts[i]) + j
+            for j, s in enumerate(captions.tokens.row(i)[1][:, 0].tolist())
+        }
         for token in doc:
             if token.pos_ == "NOUN" and token.idx in first:
                 found = holders.get(stem_key(token.text), set())
@@ -208,7 +255,11 @@ def _nouns(parsed: Parsed, spans: Iterable[list[tuple[int, int]]]) -> Iterator[i
         for t in range(int(tokens.starts[i]), int(tokens.starts[i + 1])):
             start, end = tokens.spans[t].tolist()
             first, before = parsed.word[t] != before, parsed.word[t]
-            if first and parsed.pos[t] in ("NOUN", "PROPN") and any(a <= start and end <= b for a, b in phrases):
+            if (
+                first
+                and parsed.pos[t] in ("NOUN", "PROPN")
+                and any(a <= start and end <= b for a, b in phrases)
+            ):
                 yield t
 
 
@@ -224,10 +275,18 @@ def table(records: list[dict[str, Any]]) -> str:
             for key in path:
                 row = row[key]
             values.append(float(row))  # type: ignore[arg-type]
-        return f"{np.mean(values):.1f} ± {(max(values) - min(values)) / 2:.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+        return (
+            f"{np.mean(values):.1f} ± {(max(values) - min(values)) / 2:.1f}"
+            if len(values) > 1
+            else f"{values[0]:.1f}"
+        )
 
     def triple(rows: list[dict[str, Any]], name: str) -> str:
-        return " / ".join(f"{np.mean([r[name][k] for r in rows]):.1f}" for k in ("r1", "r5")) + " / " + cell(rows, name, "r10")
+        return (
+            " / ".join(f"{np.mean([r[name][k] for r in rows]):.1f}" for k in ("r1", "r5"))
+            + " / "
+            + cell(rows, name, "r10")
+        )
 
     first = records[0]
     lines = [
@@ -242,9 +301,15 @@ def table(records: list[dict[str, Any]]) -> str:
             f"| {name} ({len(rows)}) | {triple(rows, 'word')} | {triple(rows, 'content')} | {triple(rows, 'caption')} | "
             f"{cell(rows, 'concept')} | {cell(rows, 'concept_others')} |"
         )
-    lines += ["", "| word R@10 by part of speech | " + " | ".join(POS) + " |", "|---|" + "---|" * len(POS)]
     lines += [
-        f"| {name} | " + " | ".join(f"{np.mean([r['pos'][p] for r in rows]):.1f}" for p in POS) + " |"
+        "",
+        "| word R@10 by part of speech | " + " | ".join(POS) + " |",
+        "|---|" + "---|" * len(POS),
+    ]
+    lines += [
+        f"| {name} | "
+        + " | ".join(f"{np.mean([r['pos'][p] for r in rows]):.1f}" for p in POS)
+        + " |"
         for name, rows in groups.items()
     ]
     if "text" in first:
@@ -256,19 +321,26 @@ def table(records: list[dict[str, Any]]) -> str:
             "|---|---|---|---|",
         ]
         columns = ("distinct", "effective", "noun_hit")
-        lines += [f"| {name} | " + " | ".join(cell(rows, "text", c) for c in columns) + " |" for name, rows in groups.items()]
+        lines += [
+            f"| {name} | " + " | ".join(cell(rows, "text", c) for c in columns) + " |"
+            for name, rows in groups.items()
+        ]
     return "\n".join(lines)
 
 
 def main() -> None:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="+")
     for flag in ("captions", "feats", "phrases"):
         parser.add_argument(f"--{flag}", required=True)
     parser.add_argument("--split", default="dev")
     parser.add_argument("--text", help="text whose words' photos are counted")
-    parser.add_argument("--lines", type=int, default=2000, help="of the text, empty ones not counted")
+    parser.add_argument(
+        "--lines", type=int, default=2000, help="of the text, empty ones not counted"
+    )
     parser.add_argument("--bank-split", default="train", help="split of the photos for the text")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

@@ -11,15 +11,17 @@ import pytest
 
 from vgtools.analysis.corpora import CorpusStats, Grounding, content_types, diversity
 from vgtools.io import DataError
-from vgtools.ngrams import Words, count
-from vgtools.vokens import VokenWriter
+from vgtools.text.ngrams import Words, count
+from vgtools.text.vokens import VokenWriter
 
 
 @pytest.fixture
 def captions(tmp_path: Path) -> str:
     path = tmp_path / "captions.jsonl"
     texts = ["The dog runs.", "A dog and the cat.", "the dog, the cat: wow"]
-    path.write_text("".join(json.dumps({"image": str(i), "text": t}) + "\n" for i, t in enumerate(texts)))
+    path.write_text(
+        "".join(json.dumps({"image": str(i), "text": t}) + "\n" for i, t in enumerate(texts))
+    )
     return str(path)
 
 
@@ -62,9 +64,19 @@ def test_a_record_by_hand(captions: str, wiki: str) -> None:
 
 def test_stop_words_and_punctuation_by_flag(captions: str, wiki: str) -> None:
     # Content tokens of wiki: dog mammal cats dogs cat dog.
-    assert CorpusStats(Words(), None, None, captions, above=1, content_only=True).record(wiki)["grounding_ratio"] == 3 / 6
+    assert (
+        CorpusStats(Words(), None, None, captions, above=1, content_only=True).record(wiki)[
+            "grounding_ratio"
+        ]
+        == 3 / 6
+    )
     # With punctuation "." is grounded, too: twice in either.
-    assert CorpusStats(Words(), None, None, captions, above=1, punctuation=True).record(wiki)["grounding_ratio"] == 5 / 14
+    assert (
+        CorpusStats(Words(), None, None, captions, above=1, punctuation=True).record(wiki)[
+            "grounding_ratio"
+        ]
+        == 5 / 14
+    )
     assert CorpusStats(Words(), frozenset({"dog"}), None, captions, above=1).grounded_types() == [
         {"type": "the", "count": 4},
         {"type": "cat", "count": 2},
@@ -72,7 +84,9 @@ def test_stop_words_and_punctuation_by_flag(captions: str, wiki: str) -> None:
 
 
 def test_more_often_than_means_more(captions: str) -> None:
-    types = [r["type"] for r in CorpusStats(Words(), None, None, captions, above=2).grounded_types()]
+    types = [
+        r["type"] for r in CorpusStats(Words(), None, None, captions, above=2).grounded_types()
+    ]
     assert types == ["dog"]
 
 
@@ -87,7 +101,14 @@ def test_the_order_of_corpora_changes_nothing(captions: str, wiki: str, tmp_path
     third = tmp_path / "third.txt"
     third.write_text("unheard words of cat and dog\n")
     names = [captions, wiki, str(third)]
-    records = [{n: CorpusStats(Words(), None, wiki, captions, above=1, keep=names, content_only=True).record(n) for n in names}]
+    records = [
+        {
+            n: CorpusStats(
+                Words(), None, wiki, captions, above=1, keep=names, content_only=True
+            ).record(n)
+            for n in names
+        }
+    ]
     for order in (names, names[::-1]):
         survey = CorpusStats(Words(), None, wiki, captions, above=1, keep=order, content_only=True)
         records.append({name: survey.record(name) for name in order})
@@ -103,7 +124,9 @@ def test_an_empty_corpus_has_no_ratios(captions: str, wiki: str, tmp_path: Path)
     empty.write_text("\n \n")
     record = CorpusStats(Words(), None, wiki, captions, above=1).record(str(empty))
     assert (record["tokens"], record["sentences"], record["empty_lines"]) == (0, 0, 2)
-    assert [record[k] for k in ("tokens_per_sentence", "jsd_1", "jsd_2", "grounding_ratio")] == [None] * 4
+    assert [record[k] for k in ("tokens_per_sentence", "jsd_1", "jsd_2", "grounding_ratio")] == [
+        None
+    ] * 4
     with pytest.raises(DataError, match="holds no token"):
         CorpusStats(Words(), reference=str(empty))
     with pytest.raises(DataError, match="holds no token"):
@@ -125,7 +148,18 @@ def test_captions_that_ground_nothing_are_refused(captions: str) -> None:
 
 def test_content_of_word_pieces() -> None:
     names = ["[SEP]", "the", "Ġthe", "▁The", "##the", "##k", "Ġdog", "…", "", "2"]
-    assert content_types(names).tolist() == [True, False, False, False, True, True, True, False, False, True]
+    assert content_types(names).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert content_types(names, punctuation=True).tolist()[7] is True
 
 
@@ -146,7 +180,12 @@ def voken_rows(vokens: list[list[int]]) -> list[dict[str, object]]:
     return [
         {"text": "A dog", "spans": [[0, 1], [2, 5]], "vokens": vokens[0], "scores": [0.5, 0.5]},
         {"text": "", "spans": [], "vokens": [], "scores": []},
-        {"text": "a Dog dog", "spans": [[0, 1], [2, 5], [6, 9]], "vokens": vokens[1], "scores": [0.5, 0.5, 0.0]},
+        {
+            "text": "a Dog dog",
+            "spans": [[0, 1], [2, 5], [6, 9]],
+            "vokens": vokens[1],
+            "scores": [0.5, 0.5, 0.0],
+        },
     ]
 
 
@@ -191,4 +230,9 @@ def test_diversity_of_packed_vokens(tmp_path: Path) -> None:
 def test_diversity_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "v.jsonl").write_text("")
     found = diversity(str(tmp_path / "v.jsonl"))
-    assert (found["tokens"], found["images_covered"], found["images_effective"], found["types"]) == (0, 0, 0.0, 0)
+    assert (
+        found["tokens"],
+        found["images_covered"],
+        found["images_effective"],
+        found["types"],
+    ) == (0, 0, 0.0, 0)

@@ -24,7 +24,13 @@ def sentences(path: str | None, count: int) -> list[str]:
     path = path or os.environ.get("VG_BENCH_TEXT")
     if path:
         blocks = Path(path).read_text(encoding="utf-8").split("\n")
-        lines = [s for b in blocks if not b.strip().startswith("=") for x in b.split(" . ") if len(s := x.strip()) > 10]
+        lines = [
+            s
+            for b in blocks
+            if not b.strip().startswith("=")
+            for x in b.split(" . ")
+            if len(s := x.strip()) > 10
+        ]
         return [lines[i % len(lines)] for i in range(count)]
     rng = np.random.default_rng(0)
     words = np.array(COMMON)
@@ -47,20 +53,41 @@ western ancient modern famous small large early late first second third several 
 
 def machine() -> dict[str, Any]:
     """Return commit, processor, cores and how busy the machine is."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
     model = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
-        names = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+        names = [
+            x.split(":")[1].strip()
+            for x in Path("/proc/cpuinfo").read_text().splitlines()
+            if x.startswith("model name")
+        ]
         model = names[0] if names else model
-    return {"commit": commit, "machine": model, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "clock": CLOCK}
+    return {
+        "commit": commit,
+        "machine": model,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "clock": CLOCK,
+    }
 
 
-def report(benchmark: str, what: str, value: float, target: str | None = None, **facts: Any) -> None:
+def report(
+    benchmark: str, what: str, value: float, target: str | None = None, **facts: Any
+) -> None:
     """Print one result as a jsonl row; a target is for example ">= 2.7"."""
-    row: dict[str, Any] = {"benchmark": benchmark, "what": what, "value": round(value, 4) if value < 100 else round(value)}
+    row: dict[str, Any] = {
+        "benchmark": benchmark,
+        "what": what,
+        "value": round(value, 4) if value < 100 else round(value),
+    }
     if target is not None:
         sign, wanted = target.split()
-        row |= {"target": target, "met": bool(value >= float(wanted) if sign == ">=" else value <= float(wanted))}
+        row |= {
+            "target": target,
+            "met": bool(value >= float(wanted) if sign == ">=" else value <= float(wanted)),
+        }
     print(json.dumps(row | facts), flush=True)
 
 

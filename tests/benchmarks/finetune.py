@@ -23,9 +23,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from vgtools.checkpoint import load_tokenizer
-from vgtools.finetuning import LOSS, FineTuner, collate
+from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import encode, read_examples
+from vgtools.tasks.finetune import LOSS, FineTuner, collate
 from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.table import Task, find_task
 from vgtools.training.loop import TrainConfig, train
@@ -39,7 +39,9 @@ def invented(task: Task) -> Inputs:
     """Return token ids with lengths as those of a task's training set."""
     rng, count = np.random.default_rng(0), COUNTS[task.name]
     median, spread = (9, 0.75) if task.name == "sst-2" else (55, 0.6)
-    lengths = np.clip((median * np.exp(spread * rng.standard_normal(count))).astype(int), 3, task.hyper.max_length)
+    lengths = np.clip(
+        (median * np.exp(spread * rng.standard_normal(count))).astype(int), 3, task.hyper.max_length
+    )
     starts = np.concatenate([[0], np.cumsum(lengths)])
     ids = rng.integers(1000, 30_000, int(starts[-1])).astype(np.int32)
     return Inputs(ids, starts, lengths, 1, np.arange(count), rng.integers(0, 2, count))
@@ -54,13 +56,21 @@ def network() -> FineTuner:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
-    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    shape = {
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    }
     return FineTuner(BertForSequenceClassification(BertConfig(**shape)), "classify")
 
 
 def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str, Any]) -> None:
     longest, lengths = task.hyper.max_length, inputs.lengths
-    plans = {"fixed": steps_by_length(lengths, SIZE, 0, 0, 1), "longest": steps_by_length(lengths, SIZE, 0, 0, 1)}
+    plans = {
+        "fixed": steps_by_length(lengths, SIZE, 0, 0, 1),
+        "longest": steps_by_length(lengths, SIZE, 0, 0, 1),
+    }
     plans["by length"] = steps_by_length(lengths, SIZE, 0, 0, WINDOW)
 
     def padded(way: str, units: Any) -> int:
@@ -75,7 +85,10 @@ def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str
         chosen = [plan[int((i + 0.5) / count * len(plan))] for i in range(count)]
         batches = [collate(inputs, units, 0, True) for units in chosen]
         if way == "fixed":
-            batches = [b._replace(ids=fill(b.ids), mask=fill(b.mask), segments=fill(b.segments)) for b in batches]
+            batches = [
+                b._replace(ids=fill(b.ids), mask=fill(b.mask), segments=fill(b.segments))
+                for b in batches
+            ]
         source = train(
             network(), lambda *_: (b for _ in range(10**6) for b in batches), TrainConfig(1, 10**6, clip=1.0, log_every=count),
             weights={LOSS: 1.0},
@@ -85,15 +98,25 @@ def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str
     tokens = {way: sum(len(u) * padded(way, u) for u in plan) for way, plan in plans.items()}
     seconds = bench.in_turns({way: steps(way) for way in plans}, rounds)
     inside = int(lengths.sum()) / tokens["by length"]
-    bench.report("finetune", f"{task.title}: tokens of a batch that are no padding", inside, ">= 0.9", **facts)
+    bench.report(
+        "finetune",
+        f"{task.title}: tokens of a batch that are no padding",
+        inside,
+        ">= 0.9",
+        **facts,
+    )
     for way in ("fixed", "longest"):
         what, time = f"{way} padding to batches by length", seconds[way] / seconds["by length"]
-        bench.report("finetune", f"{task.title}: tokens, {what}", tokens[way] / tokens["by length"], **facts)
+        bench.report(
+            "finetune", f"{task.title}: tokens, {what}", tokens[way] / tokens["by length"], **facts
+        )
         bench.report("finetune", f"{task.title}: time, {what}", time, ">= 1", **facts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--glue", help="a folder with SST-2/train.tsv and RTE/train.tsv")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=1)

@@ -31,10 +31,10 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from vgtools.blocks import Corpus, Packed
-from vgtools.checkpoint import builtin_path
-from vgtools.nn import SHAPES, linear_cross_entropy
-from vgtools.systems import voken_lm as system
+from vgtools.models.masked_lm import SHAPES, linear_cross_entropy
+from vgtools.models.references import builtin_path
+from vgtools.systems.vokenization import voken_lm as system
+from vgtools.text.blocks import Corpus, Packed
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.steps import plan
 
@@ -60,20 +60,37 @@ def loss(way: str) -> None:
         times.append(bench.clock() - start)
         rows.grad = weight.grad = bias.grad = None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds": min(times), "mib": (peak - base) / 1024, "loss": found.item() / TOKENS}))
+    print(
+        json.dumps(
+            {"seconds": min(times), "mib": (peak - base) / 1024, "loss": found.item() / TOKENS}
+        )
+    )
 
 
 def losses(facts: dict[str, Any]) -> None:
     found = {}
     for way in ("whole", "ours"):
-        done = subprocess.run([sys.executable, __file__, "--loss", way], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, __file__, "--loss", way], capture_output=True, text=True, check=True
+        )
         found[way] = json.loads(done.stdout)
     whole, ours = found["whole"], found["ours"]
     assert abs(whole["loss"] - ours["loss"]) < 1e-3
     bench.report(
-        "pretrain", "voken loss: memory to all logits", ours["mib"] / whole["mib"], "<= 0.45", **facts, mib=ours["mib"]
+        "pretrain",
+        "voken loss: memory to all logits",
+        ours["mib"] / whole["mib"],
+        "<= 0.45",
+        **facts,
+        mib=ours["mib"],
     )
-    bench.report("pretrain", "voken loss: time to all logits", ours["seconds"] / whole["seconds"], "<= 1.1", **facts)
+    bench.report(
+        "pretrain",
+        "voken loss: time to all logits",
+        ours["seconds"] / whole["seconds"],
+        "<= 1.1",
+        **facts,
+    )
 
 
 def model_of(names: tuple[str, ...]) -> system.VisuallySupervisedLM:
@@ -81,13 +98,21 @@ def model_of(names: tuple[str, ...]) -> system.VisuallySupervisedLM:
 
     torch.manual_seed(0)
     values = dict(SHAPES["bert-small"])
-    lm = AutoModelForMaskedLM.from_config(AutoConfig.for_model(values.pop("model_type"), **values, vocab_size=VOCABULARY))
+    lm = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model(values.pop("model_type"), **values, vocab_size=VOCABULARY)
+    )
     return system.VisuallySupervisedLM(lm, system.VokenLMConfig(names, VOKENS))
 
 
 def trainer_steps(corpus: Corpus, count: int, number: int) -> list[float]:
     """Return the seconds of some steps of transformers' Trainer, from the end of one to the end of the next."""
-    from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
+    from transformers import (
+        AutoTokenizer,
+        DataCollatorForLanguageModeling,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
 
     ends = list[float]()
 
@@ -112,7 +137,10 @@ def trainer_steps(corpus: Corpus, count: int, number: int) -> list[float]:
 def own_steps(names: tuple[str, ...], batches: Any, number: int) -> list[float]:
     """Return the seconds of some steps of `train`."""
     config = TrainConfig(epochs=1, steps=number + 1, lr=1e-4, clip=1.0, log_every=1)
-    ends = [bench.clock() for _ in train(model_of(names), batches, config, weights=dict.fromkeys(names, 1.0))]
+    ends = [
+        bench.clock()
+        for _ in train(model_of(names), batches, config, weights=dict.fromkeys(names, 1.0))
+    ]
     return [b - a for a, b in pairwise(ends[:-1])]  # the last record is of the epoch
 
 
@@ -126,14 +154,21 @@ def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
     (ready,) = system.collate(corpus, np.arange(count), recipe, 0)
     ways: dict[str, Callable[[], list[float]]] = {
         "mlm": lambda: own_steps(("mlm",), data, number),
-        "mlm, batch there before": lambda: own_steps(("mlm",), lambda epoch, first: [ready] * (number + 1), number),
+        "mlm, batch there before": lambda: own_steps(
+            ("mlm",), lambda epoch, first: [ready] * (number + 1), number
+        ),
         "joint": lambda: own_steps(("mlm", "voken_cls"), data, number),
     }
     if importlib.util.find_spec("accelerate"):
         ways["Trainer"] = lambda: trainer_steps(corpus, count, number)
     else:
         note = "not measured: the Trainer of transformers needs accelerate (pip install accelerate)"
-        print(json.dumps({"benchmark": "pretrain", "what": "mlm step: tokens/s to the Trainer", "note": note}), flush=True)
+        print(
+            json.dumps(
+                {"benchmark": "pretrain", "what": "mlm step: tokens/s to the Trainer", "note": note}
+            ),
+            flush=True,
+        )
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -142,19 +177,41 @@ def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
     rate = 128 * count / seconds["mlm"]
     if "Trainer" in seconds:
         ratio = seconds["Trainer"] / seconds["mlm"]
-        bench.report("pretrain", "mlm step: tokens/s to the Trainer", ratio, ">= 1.3", **facts, tokens_s=round(rate))
+        bench.report(
+            "pretrain",
+            "mlm step: tokens/s to the Trainer",
+            ratio,
+            ">= 1.3",
+            **facts,
+            tokens_s=round(rate),
+        )
     # Multiplications a token, forward: encoder 12 H^2 L, the two decoders; the products' share of a step cannot fall below.
     width, layers = 512, 6
     mlm = 12 * width**2 * layers + 0.15 * width * VOCABULARY
     floor = (mlm + width**2 + width * VOKENS) / mlm
     joint = seconds["joint"] / seconds["mlm"]
-    bench.report("pretrain", "joint step: time to the mlm step", joint, "<= 1.6", **facts, products=round(floor, 2))
+    bench.report(
+        "pretrain",
+        "joint step: time to the mlm step",
+        joint,
+        "<= 1.6",
+        **facts,
+        products=round(floor, 2),
+    )
     share = seconds["mlm, batch there before"] / seconds["mlm"]
-    bench.report("pretrain", "steps/s with real data to those with batches that are there", share, ">= 0.95", **facts)
+    bench.report(
+        "pretrain",
+        "steps/s with real data to those with batches that are there",
+        share,
+        ">= 0.95",
+        **facts,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--loss")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=8)

@@ -28,16 +28,17 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from vgtools.checkpoint import as_encoder
-from vgtools.parses import Parse
-from vgtools.regions import RegionSet, open_regions, write_regions
-from vgtools.systems import attention_probes as probes
+from vgtools.images.regions import RegionSet, open_regions, write_regions
+from vgtools.models import attention
+from vgtools.models.encoder import as_encoder
+from vgtools.systems.attention_probes import grounding
+from vgtools.text.parses import Parse
 
 WIDTH, REGIONS, SIDE = 256, 36, 200
 RELATIONS = "det pobj amod nsubj prep dobj punct partmod nn num".split()  # noqa: SIM905
 
 
-def encoder(width: int = 384) -> probes.TransformersEncoder:
+def encoder(width: int = 384) -> attention.TransformersEncoder:
     from transformers import VisualBertConfig, VisualBertModel
 
     torch.manual_seed(0)
@@ -50,7 +51,7 @@ def encoder(width: int = 384) -> probes.TransformersEncoder:
         visual_embedding_dim=WIDTH, attn_implementation="eager",
     )  # fmt: skip
     model = VisualBertModel(config).eval().requires_grad_(False)
-    return probes.TransformersEncoder(as_encoder(model, tokenizer, "random"))
+    return attention.TransformersEncoder(as_encoder(model, tokenizer, "random"))
 
 
 def world(folder: Path, photos: int) -> Any:
@@ -59,15 +60,22 @@ def world(folder: Path, photos: int) -> Any:
     def items() -> Iterator[tuple[str, RegionSet]]:
         for number in range(photos):
             corner = rng.integers(0, SIDE - 80, (REGIONS, 2))
-            boxes = np.concatenate([corner, corner + rng.integers(20, 80, (REGIONS, 2))], 1).astype(np.float64)
+            boxes = np.concatenate([corner, corner + rng.integers(20, 80, (REGIONS, 2))], 1).astype(
+                np.float64
+            )
             features = rng.standard_normal((REGIONS, WIDTH)).astype(np.float32)
-            yield f"{number}.jpg", RegionSet(features, boxes, rng.random(REGIONS).astype(np.float32), None, SIDE, SIDE)
+            yield (
+                f"{number}.jpg",
+                RegionSet(
+                    features, boxes, rng.random(REGIONS).astype(np.float32), None, SIDE, SIDE
+                ),
+            )
 
     write_regions(folder / "r.npy", items(), {}, WIDTH)
     return open_regions(folder / "r.npy")
 
 
-def captions(regions: Any, count: int) -> Iterator[probes.Caption]:
+def captions(regions: Any, count: int) -> Iterator[grounding.Caption]:
     rng, words = np.random.default_rng(1), bench.COMMON
     for number in range(count):
         chosen = rng.choice(words, int(rng.integers(10, 21))).tolist()
@@ -75,7 +83,14 @@ def captions(regions: Any, count: int) -> Iterator[probes.Caption]:
         image = regions.images[number % len(regions)]
         at = (0, 4, 7)
         spans = [(starts[i], starts[i + 2] - 1) for i in at]
-        yield probes.Caption(number, image, " ".join(chosen), "report", spans, [regions.of(image).boxes[i : i + 1] for i in at])
+        yield grounding.Caption(
+            number,
+            image,
+            " ".join(chosen),
+            "report",
+            spans,
+            [regions.of(image).boxes[i : i + 1] for i in at],
+        )
 
 
 def parse(texts: Sequence[str]) -> Iterator[Parse]:
@@ -83,17 +98,23 @@ def parse(texts: Sequence[str]) -> Iterator[Parse]:
         words = text.split()
         starts = np.cumsum([0, *(len(w) + 1 for w in words)]).tolist()
         spans = [(s, s + len(w)) for s, w in zip(starts, words, strict=False)]
-        yield Parse(spans, [-1, *range(len(words) - 1)], [RELATIONS[i % len(RELATIONS)] for i in range(len(words))])
+        yield Parse(
+            spans,
+            [-1, *range(len(words) - 1)],
+            [RELATIONS[i % len(RELATIONS)] for i in range(len(words))],
+        )
 
 
-class Recorder(probes.GroundingProbe):
+class Recorder(grounding.GroundingProbe):
     """Keeps the batches that a probe asks its model about."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.batches: list[probes.Batch] = []
+        self.batches: list[grounding.Batch] = []
 
-    def _step(self, batch: probes.Batch, row: Any, first: Any, last: Any, hits: Any) -> tuple[Any, Any]:
+    def _step(
+        self, batch: grounding.Batch, row: Any, first: Any, last: Any, hits: Any
+    ) -> tuple[Any, Any]:
         self.batches.append(batch)
         shape = (len(row), self.encoder.layers * self.encoder.heads)
         return np.zeros(shape, bool), np.zeros(shape, np.float32)
@@ -115,13 +136,19 @@ def speed(count: int, rounds: int) -> None:
 
         ways = {
             "bare": bare,
-            "entities": lambda: probes.GroundingProbe(model, regions).run(iter(given)),
-            "relations": lambda: probes.GroundingProbe(model, regions, parse).run(iter(given)),
+            "entities": lambda: grounding.GroundingProbe(model, regions).run(iter(given)),
+            "relations": lambda: grounding.GroundingProbe(model, regions, parse).run(iter(given)),
         }
         seconds = bench.in_turns(ways, rounds)
     facts = bench.machine() | {"captions_per_second": round(count / seconds["relations"], 1)}
     for way in ("entities", "relations"):
-        bench.report("probe", f"{way}: time to the bare forward pass", seconds[way] / seconds["bare"], "<= 1.5", **facts)
+        bench.report(
+            "probe",
+            f"{way}: time to the bare forward pass",
+            seconds[way] / seconds["bare"],
+            "<= 1.5",
+            **facts,
+        )
 
 
 def memory(photos: int) -> None:
@@ -131,13 +158,15 @@ def memory(photos: int) -> None:
     def watch() -> None:
         while not stop.wait(0.05):
             lines = Path("/proc/self/status").read_text().splitlines()
-            peak[0] = max(peak[0], int(next(x for x in lines if x.startswith("RssAnon")).split()[1]))
+            peak[0] = max(
+                peak[0], int(next(x for x in lines if x.startswith("RssAnon")).split()[1])
+            )
 
     with tempfile.TemporaryDirectory() as folder:
         regions, model = world(Path(folder), photos), encoder(96)
         thread = threading.Thread(target=watch)
         thread.start()
-        probes.GroundingProbe(model, regions, parse).run(captions(regions, 2 * photos))
+        grounding.GroundingProbe(model, regions, parse).run(captions(regions, 2 * photos))
         stop.set()
         thread.join()
     print(json.dumps(peak[0] / 1024))
@@ -146,7 +175,12 @@ def memory(photos: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--captions", type=int, default=512)
-    parser.add_argument("--photos", type=int, default=256, help="of the small run; the large one has ten times as many")
+    parser.add_argument(
+        "--photos",
+        type=int,
+        default=256,
+        help="of the small run; the large one has ten times as many",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=["speed", "memory"])
@@ -162,12 +196,25 @@ def main() -> None:
         sizes = (given.photos, 10 * given.photos)
         small, large = (
             json.loads(
-                subprocess.run([sys.executable, __file__, "--memory", str(n)], stdout=subprocess.PIPE, check=True).stdout
+                subprocess.run(
+                    [sys.executable, __file__, "--memory", str(n)],
+                    stdout=subprocess.PIPE,
+                    check=True,
+                ).stdout
             )
             for n in sizes
         )
-        sums = {f"mib_at_{n}_photos": round(mib) for n, mib in zip(sizes, (small, large), strict=True)}
-        bench.report("probe", "memory of ten times the photos", large / small, "<= 1.1", **sums, **bench.machine())
+        sums = {
+            f"mib_at_{n}_photos": round(mib) for n, mib in zip(sizes, (small, large), strict=True)
+        }
+        bench.report(
+            "probe",
+            "memory of ten times the photos",
+            large / small,
+            "<= 1.1",
+            **sums,
+            **bench.machine(),
+        )
 
 
 if __name__ == "__main__":

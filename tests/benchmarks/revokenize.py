@@ -29,19 +29,23 @@ import numpy as np
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from vgtools import io
-from vgtools.checkpoint import load_tokenizer
-from vgtools.systems.revokenization import revokenize_batch
-from vgtools.text import span_iou_align, tokenize
-from vgtools.vokens import no_collection, parse_rows
+from vgtools.models.references import load_tokenizer
+from vgtools.systems.vokenization.revokenize import revokenize_batch
+from vgtools.text.tokens import span_iou_align, tokenize
+from vgtools.text.vokens import no_collection, parse_rows
 
 WINDOW = 2048
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", help="sentences, one a line")
     parser.add_argument("--tokenizer", help="target tokenizer")
-    parser.add_argument("--source", default="builtin:minilm", help="tokenizer that the vokens were made with")
+    parser.add_argument(
+        "--source", default="builtin:minilm", help="tokenizer that the vokens were made with"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
@@ -57,7 +61,9 @@ def main() -> None:
     tokens = len(spans[1].ids)
     ways: dict[str, Callable[[], object]] = {
         "target tokenizer with offsets": lambda: tokenizer_only(target, sentences),
-        "alignment": lambda: span_iou_align(spans[0].spans, spans[0].starts, spans[1].spans, spans[1].starts),
+        "alignment": lambda: span_iou_align(
+            spans[0].spans, spans[0].starts, spans[1].spans, spans[1].starts
+        ),
         "rows to rows": lambda: ours(lines, target),
         "per-token Python, both tokenizers": lambda: plain(lines, source, target),
     }
@@ -73,9 +79,23 @@ def main() -> None:
     for name, seconds in median.items():
         report({"what": f"{name}, tokens/s", "value": round(tokens / seconds), **facts})
     ratio = median["rows to rows"] / median["target tokenizer with offsets"]
-    report({"what": "time, rows to rows to target tokenizer with offsets", "value": round(ratio, 2), "target": "<= 2", **facts})
+    report(
+        {
+            "what": "time, rows to rows to target tokenizer with offsets",
+            "value": round(ratio, 2),
+            "target": "<= 2",
+            **facts,
+        }
+    )
     ratio = median["per-token Python, both tokenizers"] / median["rows to rows"]
-    report({"what": "speed, rows to rows to per-token Python", "value": round(ratio, 2), "target": ">= 4", **facts})
+    report(
+        {
+            "what": "speed, rows to rows to per-token Python",
+            "value": round(ratio, 2),
+            "target": ">= 4",
+            **facts,
+        }
+    )
     report({"what": "vokens equal to per-token Python's", "value": round(same, 5), **facts})
 
 
@@ -111,7 +131,10 @@ def voken_rows(source: Tokenizer, sentences: list[str]) -> Iterator[bytes]:
     random, tokens = np.random.default_rng(0), tokenize(source, sentences)
     for i, sentence in enumerate(sentences):
         spans = tokens.row(i)[1]
-        vokens, scores = random.integers(0, 50_000, len(spans)), random.random(len(spans), np.float32)
+        vokens, scores = (
+            random.integers(0, 50_000, len(spans)),
+            random.random(len(spans), np.float32),
+        )
         yield io.dumps({"text": sentence, "spans": spans, "vokens": vokens, "scores": scores})
 
 
@@ -128,7 +151,12 @@ def ours(lines: list[str], target: Tokenizer) -> list[bytes]:
     """What the command does between reading and writing."""
     with no_collection():
         return [
-            b"".join(map(io.dumps, revokenize_batch(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows))
+            b"".join(
+                map(
+                    io.dumps,
+                    revokenize_batch(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows,
+                )
+            )
             for i in range(0, len(lines), WINDOW)
         ]
 
@@ -158,7 +186,11 @@ def plain(lines: list[str], source: Tokenizer, target: Tokenizer) -> list[str]:
     return out
 
 
-LETTERS = {b: chr(b) for b in range(256) if chr(b).isprintable() and chr(b) != " " and not 127 <= b < 161 and b != 173}
+LETTERS = {
+    b: chr(b)
+    for b in range(256)
+    if chr(b).isprintable() and chr(b) != " " and not 127 <= b < 161 and b != 173
+}
 LETTERS |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in LETTERS)}
 
 
@@ -171,7 +203,11 @@ def walk(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
         if octets:
             letters += [(LETTERS[byte], i) for byte in character.encode()]
         elif not character.isspace():
-            letters += [(c, i) for c in unicodedata.normalize("NFD", character.lower()) if unicodedata.category(c) != "Mn"]
+            letters += [
+                (c, i)
+                for c in unicodedata.normalize("NFD", character.lower())
+                if unicodedata.category(c) != "Mn"
+            ]
     spans, at = [], 0
     for token in tokens:
         start = letters[at][1] if at < len(letters) else len(text)
@@ -197,8 +233,16 @@ def overlap_of_union(a: tuple[int, int], b: tuple[int, int]) -> float:
 
 
 def agreement(lines: list[str], source: Tokenizer, target: Tokenizer) -> float:
-    pairs = zip(plain(lines, source, target), b"".join(ours(lines, target)).decode().split("\n"), strict=False)
-    equal = [v == w for a, b in pairs for v, w in zip(json.loads(a)["vokens"], json.loads(b)["vokens"], strict=True)]
+    pairs = zip(
+        plain(lines, source, target),
+        b"".join(ours(lines, target)).decode().split("\n"),
+        strict=False,
+    )
+    equal = [
+        v == w
+        for a, b in pairs
+        for v, w in zip(json.loads(a)["vokens"], json.loads(b)["vokens"], strict=True)
+    ]
     return sum(equal) / max(len(equal), 1)
 
 
@@ -224,7 +268,14 @@ def memory(lines: list[str], target: Tokenizer) -> None:
             report({"what": "whole command, seconds", "value": round(found[-1][0], 2), **facts})
             report({"what": "whole command, peak RSS in MiB", "value": round(peak), **facts})
         for name, i, wanted in (("time", 0, "<= 11"), ("peak RSS", 1, "<= 1.1")):
-            report({"what": f"10x the rows: {name}", "value": round(found[1][i] / found[0][i], 2), "target": wanted, **facts})
+            report(
+                {
+                    "what": f"10x the rows: {name}",
+                    "value": round(found[1][i] / found[0][i], 2),
+                    "target": wanted,
+                    **facts,
+                }
+            )
 
 
 if __name__ == "__main__":

@@ -24,10 +24,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"some of {', '.join(names)}; none is all")
     parser.add_argument("--text", help="a text to measure on; an invented one otherwise")
     given = parser.parse_args()
-    environment = os.environ | ({"VG_BENCH_TEXT": os.path.abspath(given.text)} if given.text else {})
+    environment = os.environ | (
+        {"VG_BENCH_TEXT": os.path.abspath(given.text)} if given.text else {}
+    )
     rows, failed = list[dict[str, Any]](), list[str]()
     for name in given.names or names:
-        process = subprocess.Popen([sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True, env=environment)
+        process = subprocess.Popen(
+            [sys.executable, HERE / f"{name}.py"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -50,10 +57,15 @@ def table(rows: list[dict[str, Any]]) -> None:
         target = row["target"] if isinstance(row["target"], str) else f">= {row['target']}"
         sign, wanted = target.split()
         met = value >= float(wanted) if sign == ">=" else value <= float(wanted)
-        lines.append((row["benchmark"], row["what"], target, str(value), "met" if met else "MISSED"))
+        lines.append(
+            (row["benchmark"], row["what"], target, str(value), "met" if met else "MISSED")
+        )
     widths = [max(len(line[i]) for line in lines) for i in range(5)]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(), file=sys.stderr)
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip(),
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

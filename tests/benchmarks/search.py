@@ -33,7 +33,9 @@ def main() -> None:
     found = exact_search(queries, bank).rows[:, 0]
     # Blocks of queries, so that the float64 scores fit.
     parts = range(0, min(given.queries, 2048), 256)
-    exact = np.concatenate([(queries[i : i + 256].astype(float) @ bank.astype(float).T).argmax(1) for i in parts])
+    exact = np.concatenate(
+        [(queries[i : i + 256].astype(float) @ bank.astype(float).T).argmax(1) for i in parts]
+    )
     seconds = bench.in_turns(
         {
             "ours": lambda: exact_search(queries, bank),
@@ -48,9 +50,22 @@ def main() -> None:
     for name, time in seconds.items():
         bench.report("search", f"{name}, queries/s", given.queries / time, **facts)
     ratio = seconds["faiss, batches of 32 sentences"] / seconds["ours"]
-    bench.report("search", "speed, to faiss flat in batches of 32 sentences", ratio, ">= 2.5", **facts)
-    bench.report("search", "speed, to faiss flat in one call", seconds["faiss, one call"] / seconds["ours"], **facts)
-    bench.report("search", "vokens equal to float64 brute force", float((found[: len(exact)] == exact).mean()), ">= 1", **facts)
+    bench.report(
+        "search", "speed, to faiss flat in batches of 32 sentences", ratio, ">= 2.5", **facts
+    )
+    bench.report(
+        "search",
+        "speed, to faiss flat in one call",
+        seconds["faiss, one call"] / seconds["ours"],
+        **facts,
+    )
+    bench.report(
+        "search",
+        "vokens equal to float64 brute force",
+        float((found[: len(exact)] == exact).mean()),
+        ">= 1",
+        **facts,
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,14 @@ def main() -> None:
             subprocess.run(args, stdout=subprocess.DEVNULL, check=True)
             seconds.append(time.perf_counter() - start)
         what = f"vg {name} --help, seconds".replace("  ", " ")
-        bench.report("startup", what, statistics.median(seconds), "<= 0.3", fastest=round(min(seconds), 3), **bench.machine())
+        bench.report(
+            "startup",
+            what,
+            statistics.median(seconds),
+            "<= 0.3",
+            fastest=round(min(seconds), 3),
+            **bench.machine(),
+        )
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ import numpy as np
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from vgtools.checkpoint import load_tokenizer
 from vgtools.io import read_texts
-from vgtools.ngrams import PairCounts, Pieces, Words, count
+from vgtools.models.references import load_tokenizer
+from vgtools.text.ngrams import PairCounts, Pieces, Words, count
 
 
 def write_text(path: Path, sentences: int) -> None:
@@ -75,7 +75,9 @@ def peak(text: Path, memory: int) -> int:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)"
     )
     args = ["stats", str(text), "-r", str(text), "-q", "--memory", str(memory)]
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
+    )
     return int(done.stderr.split()[-1])
 
 
@@ -86,8 +88,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokenizer", default="builtin:minilm")
     options = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    machine = {"commit": commit, "cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    machine = {
+        "commit": commit,
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+    }
     with tempfile.TemporaryDirectory() as folder:
         text = options.text or Path(folder, "text.txt")
         if options.text is None:

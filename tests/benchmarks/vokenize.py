@@ -32,12 +32,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the tiny networks of the tests
 
-from vgtools.checkpoint import Encoder, load_encoder
 from vgtools.io import Window, dumps
+from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.retrieval import Index
-from vgtools.systems import vokenizer as system
-from vgtools.systems.vokenization import MatcherConfig, TokenImageMatcher
-from vgtools.text import tokenize
+from vgtools.systems.vokenization import vokenize as system
+from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
+from vgtools.text.tokens import tokenize
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,9 @@ Array = np.ndarray[Any, Any]
 def matcher_of(encoder: Encoder, device: torch.device) -> system.Matcher:
     """Return a random matcher of the paper's shape: last 4 layers, 256, 64."""
     torch.manual_seed(0)
-    config = MatcherConfig(text_width=4 * encoder.width, image_width=64, hidden=256, dim=64, sentence=False, root=False)
+    config = MatcherConfig(
+        text_width=4 * encoder.width, image_width=64, hidden=256, dim=64, sentence=False, root=False
+    )
     matcher = TokenImageMatcher(config).eval().requires_grad_(False).to(device)
     return system.Matcher(matcher, encoder, {}, "random", "random")
 
@@ -56,7 +58,9 @@ def bank_of(matcher: system.Matcher, count: int) -> Array:
 
 
 @torch.inference_mode()
-def padded(matcher: system.Matcher, flat: Any, texts: Sequence[str], width: int | None) -> list[list[int]]:
+def padded(
+    matcher: system.Matcher, flat: Any, texts: Sequence[str], width: int | None
+) -> list[list[int]]:
     """Vokenize in padded batches of 32 in corpus order: what a plain program does."""
     encoder, found, out = matcher.encoder, list[list[int]](), list[str]()
     device = encoder.model.get_input_embeddings().weight.device
@@ -65,8 +69,12 @@ def padded(matcher: system.Matcher, flat: Any, texts: Sequence[str], width: int 
         ids = [e.ids for e in batch]  # none is longer than 128
         longest = width or max(map(len, ids))
         block = torch.tensor([row + [0] * (longest - len(row)) for row in ids], device=device)
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=device)
-        states = encoder.model(input_ids=block, attention_mask=mask, output_hidden_states=True).hidden_states
+        mask = torch.tensor(
+            [[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=device
+        )
+        states = encoder.model(
+            input_ids=block, attention_mask=mask, output_hidden_states=True
+        ).hidden_states
         inner = mask.bool()
         for i, row in enumerate(ids):
             inner[i, 0] = inner[i, len(row) - 1] = False
@@ -78,15 +86,26 @@ def padded(matcher: system.Matcher, flat: Any, texts: Sequence[str], width: int 
             part = slice(at, at + len(row) - 2)
             found.append(rows[part, 0].tolist())
             spans = [list(s) for s in batch[i].offsets[1 : len(row) - 1]]
-            line = {"text": texts[start + i], "spans": spans, "vokens": found[-1], "scores": scores[part, 0].tolist()}
+            line = {
+                "text": texts[start + i],
+                "spans": spans,
+                "vokens": found[-1],
+                "scores": scores[part, 0].tolist(),
+            }
             out.append(json.dumps(line))
             at = part.stop
     return found
 
 
 def ours(worker: system.Vokenizer, texts: Sequence[str], packed: bool = False) -> list[list[int]]:
-    windows = [Window("t", i + 1, list(texts[i : i + 4096]), "") for i in range(0, len(texts), 4096)]
-    fresh = system.Vokenizer(worker.matcher, worker.index, pack=worker.encoder.pack) if not packed else worker
+    windows = [
+        Window("t", i + 1, list(texts[i : i + 4096]), "") for i in range(0, len(texts), 4096)
+    ]
+    fresh = (
+        system.Vokenizer(worker.matcher, worker.index, pack=worker.encoder.pack)
+        if not packed
+        else worker
+    )
     found = list[list[int]]()
     for _, vokens in system.vokenize(windows, fresh):
         if packed:
@@ -102,7 +121,10 @@ def peak_gemm(device: torch.device, dtype: torch.dtype) -> float:
     """Return the best FLOP/s of a large matrix product here and now."""
     best = 0.0
     for m, k, n in ((2048, 1536, 1536), (2048, 384, 1536), (4096, 1024, 1024)):
-        a, b = torch.randn(m, k, device=device, dtype=dtype), torch.randn(k, n, device=device, dtype=dtype)
+        a, b = (
+            torch.randn(m, k, device=device, dtype=dtype),
+            torch.randn(k, n, device=device, dtype=dtype),
+        )
         for _ in range(6):
             start = bench.clock()
             a @ b
@@ -115,7 +137,11 @@ def peak_gemm(device: torch.device, dtype: torch.dtype) -> float:
 def flops_a_token(encoder: Encoder, images: int, length: float) -> float:
     h, f = encoder.width, encoder.model.config.intermediate_size
     layer = 2 * (4 * h * h + 2 * h * f) + 4 * (length + 2) * h
-    return encoder.layers * layer * (length + 2) / length + 2 * (4 * h * 256 + 256 * 64) + 2 * 64 * images
+    return (
+        encoder.layers * layer * (length + 2) / length
+        + 2 * (4 * h * 256 + 256 * 64)
+        + 2 * 64 * images
+    )
 
 
 def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
@@ -138,7 +164,9 @@ def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
     }
     if torch.ops.mkldnn._is_mkldnn_bf16_supported() and torch.cpu._is_avx512_bf16_supported():
         low = load_encoder("builtin:minilm", dtype="bfloat16")
-        ways["ours, bfloat16"] = lambda: ours(system.Vokenizer(replace(matcher, encoder=low), index), texts)
+        ways["ours, bfloat16"] = lambda: ours(
+            system.Vokenizer(replace(matcher, encoder=low), index), texts
+        )
     peak = peak_gemm(device, torch.float32)
     seconds = bench.in_turns(ways, given.rounds)
     peak = max(peak, peak_gemm(device, torch.float32))
@@ -146,10 +174,25 @@ def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
     for name, time_of in seconds.items():
         bench.report("vokenize", f"{name}, tokens/s", count / time_of, **facts)
     fast = seconds["ours, float32"]
-    bench.report("vokenize", "speed, to padding to 128", seconds["fixed 128"] / fast, ">= 3.5", **facts)
-    bench.report("vokenize", "speed, to padding to the longest", seconds["longest in batch"] / fast, ">= 2.7", **facts)
+    bench.report(
+        "vokenize", "speed, to padding to 128", seconds["fixed 128"] / fast, ">= 3.5", **facts
+    )
+    bench.report(
+        "vokenize",
+        "speed, to padding to the longest",
+        seconds["longest in batch"] / fast,
+        ">= 2.7",
+        **facts,
+    )
     share = count / fast * flops_a_token(encoder, given.images, count / len(texts)) / peak
-    bench.report("vokenize", "share of the GEMM rate", share, ">= 0.7", gemm_gflops=round(peak / 1e9), **facts)
+    bench.report(
+        "vokenize",
+        "share of the GEMM rate",
+        share,
+        ">= 0.7",
+        gemm_gflops=round(peak / 1e9),
+        **facts,
+    )
     if "ours, bfloat16" in seconds:
         ratio = seconds["fixed 128"] / seconds["ours, bfloat16"]
         bench.report("vokenize", "bfloat16: speed, to padding to 128", ratio, ">= 5.5", **facts)
@@ -157,29 +200,51 @@ def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
         print(json.dumps({"benchmark": "vokenize", "what": "bfloat16: speed, to padding to 128",
                           "note": "not measured: this CPU has no bfloat16 instructions"}), flush=True)  # fmt: skip
     one, other = ways["ours, float32"](), ways["longest in batch"]()
-    same = np.mean([a == b for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)])
-    bench.report("vokenize", "vokens equal to those of padded batches", float(same), ">= 0.9999", **facts)
+    same = np.mean(
+        [a == b for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)]
+    )
+    bench.report(
+        "vokenize", "vokens equal to those of padded batches", float(same), ">= 0.9999", **facts
+    )
 
 
 def on_gpu(given: argparse.Namespace, device: torch.device) -> None:
     from transformers import BertConfig, BertModel
 
     small = load_encoder("builtin:minilm")
-    model = BertModel(BertConfig(vocab_size=30522)).to(device, torch.bfloat16).eval().requires_grad_(False)
+    model = (
+        BertModel(BertConfig(vocab_size=30522))
+        .to(device, torch.bfloat16)
+        .eval()
+        .requires_grad_(False)
+    )
     encoder = replace(small, model=model, width=768, layers=12)
     matcher = matcher_of(encoder, device)
     texts = bench.sentences(given.text, max(given.sentences, 32_768))
     count = len(tokenize(encoder.tokenizer, texts).ids)
     index = Index("vg.faiss", [], {"dim": 64}, None, bank_of(matcher, given.images))
-    seconds = bench.in_turns({"ours": lambda: ours(system.Vokenizer(matcher, index), texts, packed=True)}, given.rounds)["ours"]
-    facts = {"device": torch.cuda.get_device_name(device), "tokens": count, "images": given.images, **bench.machine()}
-    bench.report("vokenize", "BERT-base shape, bfloat16, tokens/s", count / seconds, ">= 1000000", **facts)
+    seconds = bench.in_turns(
+        {"ours": lambda: ours(system.Vokenizer(matcher, index), texts, packed=True)}, given.rounds
+    )["ours"]
+    facts = {
+        "device": torch.cuda.get_device_name(device),
+        "tokens": count,
+        "images": given.images,
+        **bench.machine(),
+    }
+    bench.report(
+        "vokenize", "BERT-base shape, bfloat16, tokens/s", count / seconds, ">= 1000000", **facts
+    )
     start = time.perf_counter()
     tokenize(encoder.tokenizer, texts)
-    bench.report("vokenize", "tokenising alone, tokens/s", count / (time.perf_counter() - start), **facts)
+    bench.report(
+        "vokenize", "tokenising alone, tokens/s", count / (time.perf_counter() - start), **facts
+    )
     peak = peak_gemm(device, torch.bfloat16)
     share = count / seconds * flops_a_token(encoder, given.images, count / len(texts)) / peak
-    bench.report("vokenize", "share of the bfloat16 GEMM rate", share, gemm_gflops=round(peak / 1e9), **facts)
+    bench.report(
+        "vokenize", "share of the bfloat16 GEMM rate", share, gemm_gflops=round(peak / 1e9), **facts
+    )
 
 
 def growth(given: argparse.Namespace) -> None:
@@ -195,13 +260,37 @@ def growth(given: argparse.Namespace) -> None:
         home = Path(folder)
         save_run_of(home / "run", save_encoder(home / "encoder"))
         index = str(home / "vg.faiss")
-        run(["build-index", str(save_feats(home / "feats.npy")), "-m", str(home / "run"), "-o", index, "-q"])
+        run(
+            [
+                "build-index",
+                str(save_feats(home / "feats.npy")),
+                "-m",
+                str(home / "run"),
+                "-o",
+                index,
+                "-q",
+            ]
+        )
         found = []
         for lines in (given.lines, 10 * given.lines):
             text = home / f"{lines}.txt"
-            text.write_text("".join(x + "\n" for x in bench.sentences(given.text, lines)), encoding="utf-8")
-            args = ["vokenize", str(text), "--index", index, "-o", str(home / f"{lines}.npy"), "-q", "--device", "cpu"]
-            done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+            text.write_text(
+                "".join(x + "\n" for x in bench.sentences(given.text, lines)), encoding="utf-8"
+            )
+            args = [
+                "vokenize",
+                str(text),
+                "--index",
+                index,
+                "-o",
+                str(home / f"{lines}.npy"),
+                "-q",
+                "--device",
+                "cpu",
+            ]
+            done = subprocess.run(
+                [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
+            )
             found.append([float(x) for x in done.stdout.split()])
         (small, rss), (large, rss10) = found
     facts = {"lines": [given.lines, 10 * given.lines], "seconds": [round(small, 1), round(large, 1)],
@@ -217,7 +306,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--lines", type=int, default=20_000, help="of the smaller text whose memory is measured; 0 leaves it out"
+        "--lines",
+        type=int,
+        default=20_000,
+        help="of the smaller text whose memory is measured; 0 leaves it out",
     )
     given = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

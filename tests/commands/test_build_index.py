@@ -12,7 +12,7 @@ import torch
 
 from tests.tiny import BACKBONE, IMAGE, save_feats, save_run_of
 from vgtools.cli import run
-from vgtools.systems.vokenizer import open_matcher
+from vgtools.systems.vokenization.vokenize import open_matcher
 
 
 def build(*args: str | Path) -> int:
@@ -33,7 +33,9 @@ def test_the_index_holds_the_embeddings_and_names_its_matcher(tiny: Path) -> Non
     assert (tiny / "vg.ids").read_text() == (tiny / "feats.ids").read_text()
 
 
-def test_limit_takes_the_first_images(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_takes_the_first_images(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "vg.faiss"
     assert build(tiny / "feats.npy", "-m", tiny / "run", "-o", out, "--limit", "7") == 0
     assert faiss.read_index(str(out)).ntotal == 7
@@ -43,7 +45,9 @@ def test_limit_takes_the_first_images(tiny: Path, tmp_path: Path, capsys: pytest
     assert sorted(p.name for p in tmp_path.iterdir()) == ["vg.faiss", "vg.ids", "vg.json"]
 
 
-def test_another_factory_says_its_recall(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_factory_says_its_recall(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "vg.faiss"
     assert build(tiny / "feats.npy", "-m", tiny / "run", "-o", out, "--factory", "HNSW8", "-q") == 0
     recall = json.loads(out.with_suffix(".json").read_text())["recall_at_1"]
@@ -51,7 +55,9 @@ def test_another_factory_says_its_recall(tiny: Path, tmp_path: Path, capsys: pyt
     assert f"HNSW8 finds the right image for {recall:.1%}" in capsys.readouterr().err
 
 
-def test_features_of_another_backbone_are_refused(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_of_another_backbone_are_refused(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     feats = save_feats(tmp_path / "feats.npy", backbone={"ref": "other", "fingerprint": "c" * 64})
     assert build(feats, "-m", tiny / "run", "-o", tmp_path / "vg.faiss") == 65
     message = capsys.readouterr().err
@@ -60,14 +66,18 @@ def test_features_of_another_backbone_are_refused(tiny: Path, tmp_path: Path, ca
     assert not (tmp_path / "vg.faiss").exists()
 
 
-def test_features_of_another_width_are_refused(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_of_another_width_are_refused(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     feats = save_feats(tmp_path / "feats.npy", np.ones((3, IMAGE + 1)))
     assert build(feats, "-m", tiny / "run", "-o", tmp_path / "vg.faiss") == 65
     assert "(3, 13)" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["feats.ids", "feats.json", "feats.npy"]
 
 
-def test_a_run_with_another_encoder_is_refused(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_another_encoder_is_refused(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.tiny import save_encoder
 
     broken = save_run_of(tmp_path / "run", tiny / "encoder")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.tiny import save_encoder
-from tests.tiny_finetune import save_finetuned
+from tests.tiny.finetune import save_finetuned
 from vgtools.cli import run
 from vgtools.io import Exit
 
@@ -22,7 +22,11 @@ from ..conftest import vg_command
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 GOLD = [0, 1, 1, 0, 1, 0, 1, 1, 0, 0]
-TEXTS = {"sst-2": "sentence\tlabel\na dog ran\t1\nno\t0\n", "cola": "x\t1\t*\tthe dog\n", "rte": None}
+TEXTS = {
+    "sst-2": "sentence\tlabel\na dog ran\t1\nno\t0\n",
+    "cola": "x\t1\t*\tthe dog\n",
+    "rte": None,
+}
 
 
 @pytest.fixture
@@ -33,7 +37,10 @@ def here(tmp_path: Path) -> Path:
         (tmp_path / f"{task}.tsv").write_text(str(text))
     for i, (name, wrong) in enumerate((("mlm", 5), ("vokens", 1))):
         for j, task in enumerate(TEXTS):
-            said = {s: [1 - x if k < wrong - j * i else x for k, x in enumerate(GOLD)] for s in ("1", "2")}
+            said = {
+                s: [1 - x if k < wrong - j * i else x for k, x in enumerate(GOLD)]
+                for s in ("1", "2")
+            }
             data = {"train": {"file": str(tmp_path / f"{task}.tsv")}}
             save_finetuned(tmp_path / name / task, task, GOLD, said, data=data)
     (tmp_path / "captions.jsonl").write_text(json.dumps({"image": "i", "text": "dog dog"}) + "\n")
@@ -51,14 +58,20 @@ def test_one_record_a_run_and_no_torch(here: Path) -> None:
     done = subprocess.run(command, capture_output=True, cwd=here, timeout=60)
     assert done.stderr == b"0 False\n"
     first, second = (json.loads(line) for line in done.stdout.splitlines())
-    assert (first["run"], first["average_of"], second["tasks"]["sst-2"]["mean"]) == ("mlm", ["sst-2", "cola", "rte"], 90)
+    assert (first["run"], first["average_of"], second["tasks"]["sst-2"]["mean"]) == (
+        "mlm",
+        ["sst-2", "cola", "rte"],
+        90,
+    )
     change = second["tasks"]["sst-2"]["difference"]
     assert change["value"] == pytest.approx(40)
     assert 0 < change["p"] < 0.2
 
 
 def test_markdown_beside_the_paper_s_table(vg: Runner, here: Path) -> None:
-    done = vg("compare", "mlm", "vokens", "--table", "--reported", "4", "--samples", "200", cwd=here)
+    done = vg(
+        "compare", "mlm", "vokens", "--table", "--reported", "4", "--samples", "200", cwd=here
+    )
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "| Run | SST-2 | QNLI | QQP | MNLI | CoLA | RTE | Avg. |"
     assert any(line.startswith("| less mlm | +40.0 (p ") for line in lines)
@@ -85,7 +98,17 @@ def test_a_terminal_gets_the_table(here: Path) -> None:
 
 
 def test_gain_against_grounding_ratio(vg: Runner, here: Path) -> None:
-    args = ["compare", "mlm", "vokens", "--grounding", "captions.jsonl", "--grounded-above", "1", "--samples", "200"]
+    args = [
+        "compare",
+        "mlm",
+        "vokens",
+        "--grounding",
+        "captions.jsonl",
+        "--grounded-above",
+        "1",
+        "--samples",
+        "200",
+    ]
     *_, gain = records(vg(*args, "--plot", "gain.svg", cwd=here))
     ratios = {p["task"]: p["grounding_ratio"] for p in gain["points"]}
     assert ratios == {"sst-2": 1 / 4, "cola": 1 / 2, "rte": 0}
@@ -97,7 +120,16 @@ def test_gain_against_grounding_ratio(vg: Runner, here: Path) -> None:
 
 
 def test_png(vg: Runner, here: Path) -> None:
-    args = ["--grounding", "captions.jsonl", "--grounded-above", "1", "--samples", "100", "--plot", "gain.png"]
+    args = [
+        "--grounding",
+        "captions.jsonl",
+        "--grounded-above",
+        "1",
+        "--samples",
+        "100",
+        "--plot",
+        "gain.png",
+    ]
     done = vg("compare", "mlm", "vokens", *args, cwd=here)
     assert done.returncode == 0, done.stderr
     from PIL import Image
@@ -107,16 +139,33 @@ def test_png(vg: Runner, here: Path) -> None:
         assert len(image.convert("RGB").getcolors(1 << 20)) > 20
 
 
-def test_weights_and_noise(vg: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any) -> None:
+def test_weights_and_noise(
+    vg: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
+) -> None:
     save_encoder(tmp_path / "a")
     save_encoder(tmp_path / "b", seed=1)
-    far, noise = records(vg("compare", "--weights", "a", "b", "--noise", "noisy", "--seed", "4", "--offline", cwd=tmp_path))
+    far, noise = records(
+        vg(
+            "compare",
+            "--weights",
+            "a",
+            "b",
+            "--noise",
+            "noisy",
+            "--seed",
+            "4",
+            "--offline",
+            cwd=tmp_path,
+        )
+    )
     assert far["difference"] > 0.1
     assert far["not_shared"] == []
     assert noise["magnitude"] == far["difference"]
     monkeypatch.chdir(tmp_path)  # in this process, which has torch already
     assert run(["compare", "--weights", "a", "./noisy"]) == 0
-    assert json.loads(capfdbinary.readouterr().out)["difference"] == pytest.approx(far["difference"], rel=0.05)
+    assert json.loads(capfdbinary.readouterr().out)["difference"] == pytest.approx(
+        far["difference"], rel=0.05
+    )
     assert run(["compare", "--weights", "a", "--noise", "small", "--magnitude", "6.5e-3"]) == 0
     only = json.loads(capfdbinary.readouterr().out)
     assert (only["magnitude"], only["std"]) == (6.5e-3, pytest.approx(8.146e-3, rel=1e-3))
@@ -126,13 +175,29 @@ def test_weights_and_noise(vg: Runner, tmp_path: Path, monkeypatch: pytest.Monke
     ("args", "code", "why"),
     [
         (["mlm", "nothing"], Exit.NO_INPUT, "nothing: does not exist"),
-        (["mlm", "vokens", "--baseline", "x"], Exit.USAGE, "--baseline must be one of mlm, vokens, got x"),
+        (
+            ["mlm", "vokens", "--baseline", "x"],
+            Exit.USAGE,
+            "--baseline must be one of mlm, vokens, got x",
+        ),
         (["mlm", "--plot", "x.svg"], Exit.USAGE, "belongs to --grounding"),
-        (["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"], Exit.USAGE, "must end in .svg or .png"),
-        (["mlm", "vokens", "--grounding", "captions.jsonl"], Exit.DATA, "no word but stop words occurs more than 100"),
+        (
+            ["mlm", "vokens", "--grounding", "captions.jsonl", "--plot", "x.gif"],
+            Exit.USAGE,
+            "must end in .svg or .png",
+        ),
+        (
+            ["mlm", "vokens", "--grounding", "captions.jsonl"],
+            Exit.DATA,
+            "no word but stop words occurs more than 100",
+        ),
         (["mlm", "--noise", "x"], Exit.USAGE, "belongs to --weights"),
         (["--weights", "mlm"], Exit.USAGE, "needs two encoders"),
-        (["mlm", "--reported", "7"], Exit.USAGE, "no table .7. of scores; known are vokenization:2, 3, 4, 5, 6"),
+        (
+            ["mlm", "--reported", "7"],
+            Exit.USAGE,
+            "no table .7. of scores; known are vokenization:2, 3, 4, 5, 6",
+        ),
     ],
 )
 def test_mistakes_are_named(

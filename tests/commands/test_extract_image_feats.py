@@ -22,10 +22,11 @@ import timm
 import torch
 from PIL import Image
 
-from tests.tiny_images import save_backbone, save_photo
-from vgtools import images
+from tests.tiny.images import save_backbone, save_photo
 from vgtools.cli import run
 from vgtools.commands import extract_image_feats
+from vgtools.images import featurizer
+from vgtools.images.extract import Batch, FeatureOutput
 from vgtools.io import Exit, open_features, open_npy, read_manifest
 
 FILES = ("f.npy", "f.ids", "f.errors.jsonl")
@@ -43,7 +44,9 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def extract(source: Path | str, backbone: Path, *more: str | Path, output: str | Path = "f.npy") -> int:
+def extract(
+    source: Path | str, backbone: Path, *more: str | Path, output: str | Path = "f.npy"
+) -> int:
     given = [source, "-b", backbone, "-o", output, "--device", "cpu", "--batch-size", 4, *more]
     return run(["extract-image-feats", *map(str, given)])
 
@@ -79,10 +82,17 @@ def test_a_directory_becomes_features_ids_and_a_manifest(
     preprocessing = timm.data.resolve_data_config({}, model=network)
     transform = timm.data.create_transform(**preprocessing)
     with torch.inference_mode():
-        expected = network(torch.stack([transform(Image.open(photos / name)) for name in features.ids]))
+        expected = network(
+            torch.stack([transform(Image.open(photos / name)) for name in features.ids])
+        )
     np.testing.assert_allclose(features.array, expected.numpy(), rtol=1e-3, atol=1e-5)
     manifest = features.manifest
-    assert (manifest["kind"], manifest["rows"], manifest["dim"], manifest["pooling"]) == ("image-features", 21, 96, "mean")
+    assert (manifest["kind"], manifest["rows"], manifest["dim"], manifest["pooling"]) == (
+        "image-features",
+        21,
+        96,
+        "mean",
+    )
     assert manifest["backbone"]["ref"] == str(backbone)
     assert re.fullmatch("[0-9a-f]{64}", manifest["backbone"]["fingerprint"])
     assert manifest["backbone"]["preprocessing"]["input_size"] == [3, 64, 64]
@@ -90,7 +100,9 @@ def test_a_directory_becomes_features_ids_and_a_manifest(
     assert (manifest["errors"], Path("f.errors.jsonl").read_bytes(), left()) == (0, b"", [])
 
 
-def test_every_source_gives_the_same_bytes(photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_source_gives_the_same_bytes(
+    photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert extract(photos, backbone, "-q") == Exit.OK
     expected = hashes()
     names = Path("f.ids").read_text().splitlines()
@@ -110,11 +122,16 @@ def test_float16_grid_and_limit(photos: Path, backbone: Path) -> None:
     assert extract(photos, backbone, "-q", "--limit", "6", "--dtype", "float16") == Exit.OK
     half = open_features("f.npy").array
     assert (half.shape, half.dtype) == ((6, 96), np.float16)
-    assert extract(photos, backbone, "-q", "--limit", "6", "--pooling", "none", output="g.npy") == Exit.OK
+    assert (
+        extract(photos, backbone, "-q", "--limit", "6", "--pooling", "none", output="g.npy")
+        == Exit.OK
+    )
     manifest = read_manifest("g.npy", "image-grid")
     grid = open_npy("g.npy")
     assert grid.shape == (6, manifest["grid"][0] * manifest["grid"][1], 96)
-    np.testing.assert_allclose(np.asarray(grid).mean(1), half.astype(np.float32), rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        np.asarray(grid).mean(1), half.astype(np.float32), rtol=2e-3, atol=1e-3
+    )
 
 
 def test_what_is_done_is_not_done_again_but_changed_images_are(
@@ -142,17 +159,27 @@ def test_broken_images_stop_the_command_or_become_error_rows(
     for name, data in BAD.items():
         (photos / name).write_bytes(data)
     assert extract(photos, backbone) == Exit.DATA
-    assert "vg: 0.jpg: 0 bytes; fix or remove it, or note and skip such images with --on-error skip" in capfd.readouterr().err
+    assert (
+        "vg: 0.jpg: 0 bytes; fix or remove it, or note and skip such images with --on-error skip"
+        in capfd.readouterr().err
+    )
     assert list(Path().glob("f.*")) == []  # nothing was done yet
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "2") == Exit.DATA
-    assert "3 images could not be used, more than --max-errors 2; the last: p7.png: an HTML page" in capfd.readouterr().err
+    assert (
+        "3 images could not be used, more than --max-errors 2; the last: p7.png: an HTML page"
+        in capfd.readouterr().err
+    )
     assert not Path("f.npy").exists()
-    assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK  # goes on where it gave up
+    assert (
+        extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK
+    )  # goes on where it gave up
     assert "3 images could not be used; f.errors.jsonl says why" in capfd.readouterr().err
     assert extract(photos, backbone, "--on-error", "skip", "--max-errors", "3") == Exit.OK
     capfd.readouterr()
     for flags in (["--on-error", "skip", "--max-errors", "2"], ["--on-error", "fail"]):
-        assert extract(photos, backbone, *flags) == Exit.DATA, "what is finished is held to the flags, too"
+        assert extract(photos, backbone, *flags) == Exit.DATA, (
+            "what is finished is held to the flags, too"
+        )
         assert "is finished, but 3 images could not be used" in capfd.readouterr().err
     rows = [json.loads(line) for line in Path("f.errors.jsonl").read_text().splitlines()]
     assert [row["image"] for row in rows] == ["0.jpg", "half.jpg", "p7.png"]
@@ -167,7 +194,9 @@ def test_broken_images_stop_the_command_or_become_error_rows(
     np.testing.assert_array_equal(open_npy("again.npy"), skipped)
 
 
-def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_usable_is_an_error_with_its_cause(
+    tmp_path: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     assert extract(empty, backbone) == Exit.DATA
@@ -175,7 +204,10 @@ def test_nothing_usable_is_an_error_with_its_cause(tmp_path: Path, backbone: Pat
     assert extract("missing", backbone) == Exit.NO_INPUT
     (empty / "a.jpg").write_bytes(b"no")
     assert extract(empty, backbone, "--on-error", "skip") == Exit.DATA
-    assert "not one image of 1 could be used; the last: a.jpg: not an image of a known format" in capfd.readouterr().err
+    assert (
+        "not one image of 1 could be used; the last: a.jpg: not an image of a known format"
+        in capfd.readouterr().err
+    )
     assert (list(Path().glob("f.*")), left()) == ([], [])
 
 
@@ -203,29 +235,50 @@ def test_wrong_flags_leave_with_their_code(
     assert why in capfd.readouterr().err
     if code == Exit.OK:
         rows = [json.loads(line) for line in Path("c.jsonl").read_text().splitlines()]
-        assert rows == [{"image": "p5.png", "text": "A red door."}, {"image": "p5.png", "text": "Doors."}]
+        assert rows == [
+            {"image": "p5.png", "text": "A red door."},
+            {"image": "p5.png", "text": "Doors."},
+        ]
 
 
-def test_a_cut_tar_leaves_no_output(photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_tar_leaves_no_output(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with tarfile.open("photos.tar", "w") as tar:
         tar.add(photos, "photos")
     data = Path("photos.tar").read_bytes()
     Path("photos.tar").write_bytes(data[: len(data) // 2])
     assert extract("photos.tar", backbone) == Exit.DATA
-    assert re.search(r"photos\.tar: is truncated, damaged or not a tar after 'photos/p\d+\.png'", capfd.readouterr().err)
+    assert re.search(
+        r"photos\.tar: is truncated, damaged or not a tar after 'photos/p\d+\.png'",
+        capfd.readouterr().err,
+    )
     assert not Path("f.npy").exists()
 
 
 def start(code: str, *args: str | Path) -> subprocess.Popen[bytes]:
     """Start the command in a process of its own, with some code run before it."""
-    given = ["extract-image-feats", *map(str, args), "-o", "f.npy", "--device", "cpu", "--batch-size", "4"]
+    given = [
+        "extract-image-feats",
+        *map(str, args),
+        "-o",
+        "f.npy",
+        "--device",
+        "cpu",
+        "--batch-size",
+        "4",
+    ]
     body = f"import os, signal, sys, time\nfrom vgtools import cli\n{textwrap.dedent(code)}\ncli.main({given!r})"
     return subprocess.Popen(
-        [sys.executable, "-c", body], stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}
+        [sys.executable, "-c", body],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
     )
 
 
-EAGER = "from vgtools.commands import extract_image_feats\nextract_image_feats._COMMIT_SECONDS = 0\n"
+EAGER = (
+    "from vgtools.commands import extract_image_feats\nextract_image_feats._COMMIT_SECONDS = 0\n"
+)
 KILL = """
 from vgtools import images
 write, count = images.FeatureOutput.write, [0]
@@ -239,7 +292,9 @@ images.FeatureOutput.write = killing
 
 
 @pytest.mark.parametrize("commit", [0, 100])
-def test_kill_9_and_the_same_command_again_ends_byte_identical(photos: Path, backbone: Path, commit: int) -> None:
+def test_kill_9_and_the_same_command_again_ends_byte_identical(
+    photos: Path, backbone: Path, commit: int
+) -> None:
     (photos / "p4.png").write_bytes(b"")
     assert extract(photos, backbone, "-q", "--on-error", "skip") == Exit.OK
     expected = hashes()
@@ -262,14 +317,14 @@ def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refuse
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(extract_image_feats, "_COMMIT_SECONDS", 0)
-        write = images.FeatureOutput.write
+        write = FeatureOutput.write
 
-        def stopping(self: images.FeatureOutput, batch: images.Batch) -> None:
+        def stopping(self: FeatureOutput, batch: Batch) -> None:
             if batch.items == 8:
                 os.kill(os.getpid(), signal.SIGTERM)
             write(self, batch)
 
-        patch.setattr(images.FeatureOutput, "write", stopping)
+        patch.setattr(FeatureOutput, "write", stopping)
         assert extract(photos, backbone) == Exit.STOPPED
     assert "stopped; run the same command again to resume" in capfd.readouterr().err
     assert json.loads(Path("f.npy.journal").read_bytes())["state"]["rows"] == 8
@@ -286,7 +341,9 @@ def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refuse
     assert hashes() == resumed
 
 
-def test_a_second_writer_leaves_at_once(photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_second_writer_leaves_at_once(
+    photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from vgtools.io import Lock
 
     lock = Lock("f.npy")
@@ -297,16 +354,18 @@ def test_a_second_writer_leaves_at_once(photos: Path, backbone: Path, capfd: pyt
     assert f"is being written by process {os.getpid()}" in capfd.readouterr().err
 
 
-def test_out_of_memory_is_recorded_and_resumed_small(photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, calls = images.Featurizer._rows, []
+def test_out_of_memory_is_recorded_and_resumed_small(
+    photos: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, calls = featurizer.Featurizer._rows, []
 
-    def greedy(self: images.Featurizer, pixels: torch.Tensor) -> Any:
+    def greedy(self: featurizer.Featurizer, pixels: torch.Tensor) -> Any:
         calls.append(len(pixels))
         if len(pixels) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return rows(self, pixels)
 
-    monkeypatch.setattr(images.Featurizer, "_rows", greedy)
+    monkeypatch.setattr(featurizer.Featurizer, "_rows", greedy)
     assert extract(photos, backbone, "-q", "--workers", "1") == Exit.OK
     assert set(calls) == {4, 2}
     assert open_features("f.npy").manifest["batch"] == {"asked": 4, "used": 2}
@@ -318,4 +377,7 @@ def test_the_command_does_not_hang_on_a_pipe_in_the_directory(photos: Path, back
     began = time.monotonic()
     assert extract(photos, backbone, "-q", "--on-error", "skip") == Exit.OK
     assert time.monotonic() - began < 60
-    assert json.loads(Path("f.errors.jsonl").read_text()) == {"image": "p99.png", "reason": "not a regular file"}
+    assert json.loads(Path("f.errors.jsonl").read_text()) == {
+        "image": "p99.png",
+        "reason": "not a regular file",
+    }

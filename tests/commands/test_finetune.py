@@ -19,10 +19,11 @@ import torch
 from tests import tiny_tasks
 from tests.conftest import Runner
 from tests.tiny import save_encoder
-from vgtools import cli, finetuning
-from vgtools.checkpoint import open_run, read_run
+from vgtools import cli
 from vgtools.io import Lock
+from vgtools.models.runs import open_run, read_run
 from vgtools.tasks.dispatch import read_examples
+from vgtools.tasks.finetune import FineTuner, FineTuning, fingerprint, save_pretrained
 from vgtools.tasks.table import TASKS, find_task
 from vgtools.training import session
 
@@ -45,7 +46,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def finetune(data: Path, task: str, run: Path, *flags: object) -> int:
     """Run `vg finetune` in this process and return its exit code."""
-    return cli.run([str(a) for a in ["finetune", task, data / task, "-e", data / "encoder", "-o", run, *FAST, *flags]])
+    return cli.run(
+        [
+            str(a)
+            for a in [
+                "finetune",
+                task,
+                data / task,
+                "-e",
+                data / "encoder",
+                "-o",
+                run,
+                *FAST,
+                *flags,
+            ]
+        ]
+    )
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -64,8 +80,20 @@ def test_a_run_of_two_seeds(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
     out = capfd.readouterr()
     printed = [json.loads(line) for line in out.out.splitlines()]
     assert (printed, out.err) == (rows(run / "metrics.jsonl"), "")
-    assert [(r["seed"], r["epoch"], r["step"]) for r in printed] == [(s, e, 3 * e) for s in (9595, 9596) for e in (1, 2)]
-    assert list(printed[0]) == ["seed", "epoch", "step", "lr", "loss", "accuracy", "headline", "total", "best"]
+    assert [(r["seed"], r["epoch"], r["step"]) for r in printed] == [
+        (s, e, 3 * e) for s in (9595, 9596) for e in (1, 2)
+    ]
+    assert list(printed[0]) == [
+        "seed",
+        "epoch",
+        "step",
+        "lr",
+        "loss",
+        "accuracy",
+        "headline",
+        "total",
+        "best",
+    ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]  # no lock stays
     files = ["metrics.jsonl", "run.json", "seed-9595", "seed-9596"]
     assert sorted(p.name for p in run.iterdir()) == files
@@ -77,7 +105,11 @@ def test_a_run_of_two_seeds(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
         own = rows(run / f"seed-{seed}" / "predictions.jsonl")
         right = 100 * float(np.mean([r["prediction"] == r["label"] for r in own]))
         scores = info["seeds"][seed]
-        assert scores == {"accuracy": pytest.approx(right), "headline": pytest.approx(right), "total": 11}
+        assert scores == {
+            "accuracy": pytest.approx(right),
+            "headline": pytest.approx(right),
+            "total": 11,
+        }
         assert scores["accuracy"] == last["accuracy"]  # the last epoch is kept, as in the paper
         assert len(rows(run / f"seed-{seed}" / "predictions.test.jsonl")) == 3
         assert "label" not in rows(run / f"seed-{seed}" / "predictions.test.jsonl")[0]
@@ -85,11 +117,16 @@ def test_a_run_of_two_seeds(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
     assert info["summary"]["accuracy"]["mean"] == pytest.approx(np.mean(both))
     assert info["majority"]["accuracy"] == pytest.approx(100 * 6 / 11)
     assert info["data"]["train"]["balance"] == [["negative", 12, 0.5], ["positive", 12, 0.5]]
-    assert hashes(run)["seed-9595/model/model.safetensors"] != hashes(run)["seed-9596/model/model.safetensors"]
+    assert (
+        hashes(run)["seed-9595/model/model.safetensors"]
+        != hashes(run)["seed-9596/model/model.safetensors"]
+    )
 
 
 @pytest.mark.parametrize("task", ["sst-2", "sts-b", "mnli", "codah", "squad-1.1", "squad-2.0"])
-def test_transformers_opens_the_model_and_says_the_same(data: Path, tmp_path: Path, task: str) -> None:
+def test_transformers_opens_the_model_and_says_the_same(
+    data: Path, tmp_path: Path, task: str
+) -> None:
     from transformers import (
         AutoModelForMultipleChoice,
         AutoModelForQuestionAnswering,
@@ -101,7 +138,11 @@ def test_transformers_opens_the_model_and_says_the_same(data: Path, tmp_path: Pa
     assert finetune(data, task, run) == 0
     own = find_task(task)
     heads = {"span": AutoModelForQuestionAnswering, "choice": AutoModelForMultipleChoice}
-    model = heads.get(own.kind, AutoModelForSequenceClassification).from_pretrained(run / "seed-9595" / "model").eval()
+    model = (
+        heads.get(own.kind, AutoModelForSequenceClassification)
+        .from_pretrained(run / "seed-9595" / "model")
+        .eval()
+    )
     tokenizer = AutoTokenizer.from_pretrained(run / "seed-9595" / "model")
     if own.kind == "classify":
         assert list(model.config.id2label.values()) == list(own.labels)
@@ -137,19 +178,25 @@ def test_mnli_is_scored_on_both_dev_sets(data: Path, tmp_path: Path) -> None:
     assert finetune(data, "mnli", run) == 0
     scores = read_run(run, "finetune")["seeds"]["9595"]
     own = rows(run / "seed-9595" / "predictions.dev_mismatched.jsonl")
-    assert scores["accuracy_mismatched"] == pytest.approx(100 * np.mean([r["prediction"] == r["label"] for r in own]))
+    assert scores["accuracy_mismatched"] == pytest.approx(
+        100 * np.mean([r["prediction"] == r["label"] for r in own])
+    )
     assert len(own) == scores["total_mismatched"] == 9
 
 
 @pytest.mark.parametrize("way", ["signal", "kill", "finish", "between"])
-def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_resumed_equals_unbroken(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     flags = ["--seeds", 2, "--epochs", 2]
     assert finetune(data, "sst-2", tmp_path / "whole", *flags) == 0
-    real, calls, save = finetuning.FineTuner.forward, [0], finetuning.save_pretrained
+    real, calls, save = FineTuner.forward, [0], save_pretrained
 
     def interrupted(self: Any, batch: Any) -> Any:
         calls[0] += 1
-        if calls[0] == 8:  # the second step of the first seed's second epoch is the fifth; of the second seed the eighth
+        if (
+            calls[0] == 8
+        ):  # the second step of the first seed's second epoch is the fifth; of the second seed the eighth
             if way == "kill":
                 raise KeyboardInterrupt
             signal.raise_signal(signal.SIGTERM)
@@ -163,15 +210,19 @@ def test_resumed_equals_unbroken(data: Path, tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         if way in ("signal", "kill"):
-            patch.setattr(finetuning.FineTuner, "forward", interrupted)
+            patch.setattr(FineTuner, "forward", interrupted)
             patch.setattr(session, "SAVE_SECONDS", 600 if way == "signal" else -1)
         else:
-            patch.setattr(finetuning, "save_pretrained", cut)
-        assert finetune(data, "sst-2", tmp_path / "cut", *flags) == (130 if way in ("kill", "finish") else 75)
+            patch.setattr("vgtools.tasks.finetune.save_pretrained", cut)
+        assert finetune(data, "sst-2", tmp_path / "cut", *flags) == (
+            130 if way in ("kill", "finish") else 75
+        )
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
     assert not (tmp_path / "cut" / "run.json").exists()
     calls[0] = 0
-    monkeypatch.setattr(finetuning.FineTuner, "forward", lambda *a: (calls.__setitem__(0, calls[0] + 1), real(*a))[1])
+    monkeypatch.setattr(
+        FineTuner, "forward", lambda *a: (calls.__setitem__(0, calls[0] + 1), real(*a))[1]
+    )
     assert finetune(data, "sst-2", tmp_path / "cut", *flags) == 0
     # what was done is not done again
     assert calls[0] == {"signal": 12 - 8, "kill": 12 - 7, "finish": 6, "between": 6}[way]
@@ -194,15 +245,25 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     assert sorted(p.name for p in run.iterdir()) == ["metrics.jsonl", "run.json", "seed-3"]
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_a_seed(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, given = finetuning.FineTuning._score, iter([1.0, 5.0, 4.0, 3.0, 9.0])
-    monkeypatch.setattr(finetuning.FineTuning, "_score", lambda self, split, rows: {"headline": next(given), "total": 1})
+def test_the_best_epoch_is_kept_and_patience_ends_a_seed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, given = FineTuning._score, iter([1.0, 5.0, 4.0, 3.0, 9.0])
+    monkeypatch.setattr(
+        FineTuning, "_score", lambda self, split, rows: {"headline": next(given), "total": 1}
+    )
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "fingerprint", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-        assert finetune(data, "sst-2", tmp_path / "a", "--epochs", 8, "--patience", 2, "--no-test") == 130  # at the very end
+        patch.setattr(
+            "vgtools.tasks.finetune.fingerprint",
+            lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()),
+        )
+        assert (
+            finetune(data, "sst-2", tmp_path / "a", "--epochs", 8, "--patience", 2, "--no-test")
+            == 130
+        )  # at the very end
     found = [(r["epoch"], r["best"]) for r in rows(tmp_path / "a" / "metrics.jsonl")]
     assert found == [(1, True), (2, True), (3, False), (4, False)]
-    monkeypatch.setattr(finetuning.FineTuning, "_score", real)
+    monkeypatch.setattr(FineTuning, "_score", real)
     # Going on takes no further epoch, and the second is what is kept: that of a training which has its schedule.
     assert finetune(data, "sst-2", tmp_path / "a", "--epochs", 8, "--patience", 2, "--no-test") == 0
     assert [r["epoch"] for r in rows(tmp_path / "a" / "metrics.jsonl")] == [1, 2, 3, 4]
@@ -210,7 +271,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(data: Path, tmp_path: P
     save = session.TrainingRun.end_epoch
 
     def note(self: Any, model: Any, record: Any, score: float) -> Any:
-        kept[record["epoch"]] = finetuning.fingerprint(model.net)
+        kept[record["epoch"]] = fingerprint(model.net)
         return save(self, model, record, score)
 
     monkeypatch.setattr(session.TrainingRun, "end_epoch", note)
@@ -219,17 +280,28 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(data: Path, tmp_path: P
     assert (tmp_path / "b" / "seed-9595" / "model" / "complete").read_text() == kept[8]
 
 
-def test_each_seed_is_judged_by_itself(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_seed_is_judged_by_itself(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = iter([9.0, 8.0, 9.0, 2.0, 1.0, 2.0])  # two epochs and the end of each seed
-    monkeypatch.setattr(finetuning.FineTuning, "_score", lambda self, split, rows: {"headline": next(given), "total": 1})
-    assert finetune(data, "sst-2", tmp_path / "run", "--seeds", 2, "--keep", "best", "--no-test") == 0
-    assert [r["best"] for r in rows(tmp_path / "run" / "metrics.jsonl")] == [True, False, True, False]
+    monkeypatch.setattr(
+        FineTuning, "_score", lambda self, split, rows: {"headline": next(given), "total": 1}
+    )
+    assert (
+        finetune(data, "sst-2", tmp_path / "run", "--seeds", 2, "--keep", "best", "--no-test") == 0
+    )
+    assert [r["best"] for r in rows(tmp_path / "run" / "metrics.jsonl")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_memory_that_runs_out_halves_batches(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    real = finetuning.FineTuner.forward
+    real = FineTuner.forward
 
     def most(count: int) -> Any:
         def forward(self: Any, batch: Any) -> Any:
@@ -239,19 +311,21 @@ def test_memory_that_runs_out_halves_batches(
 
         return forward
 
-    monkeypatch.setattr(finetuning.FineTuner, "forward", most(4))
+    monkeypatch.setattr(FineTuner, "forward", most(4))
     flags = ["finetune", "sst-2", data / "sst-2", "-e", data / "encoder", "--no-test"]
     flags += ["--steps", 4, "--device", "cpu", "--max-length", 40]
     capfd.readouterr()
     assert cli.run([str(a) for a in [*flags, "-o", tmp_path / "run", "--batch-size", 8]]) == 0
     assert read_run(tmp_path / "run", "finetune")["pieces"] == 2
     assert "out of memory: batches are now split into 2" in capfd.readouterr().err
-    monkeypatch.setattr(finetuning.FineTuner, "forward", most(0))
+    monkeypatch.setattr(FineTuner, "forward", most(0))
     assert cli.run([str(a) for a in [*flags, "-o", tmp_path / "none", "-q"]]) == 70
     assert "out of memory in step 1" in capfd.readouterr().err
 
 
-def test_a_loss_that_is_no_number_stops(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_loss_that_is_no_number_stops(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert finetune(data, "sts-b", tmp_path / "run", "--lr", 1e30, "--warmup", 0) == 70
     assert "a lower --lr usually helps" in capfd.readouterr().err
     assert not (tmp_path / "run" / "run.json").exists()
@@ -265,19 +339,36 @@ def test_the_tasks_are_listed(vg: Runner) -> None:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["task"] for row in found] == [task.name for task in TASKS]
     sst = next(row for row in found if row["task"] == "sst-2")
-    assert (sst["epochs"], sst["learning_rate"], sst["batch_size"], sst["seed"]) == (3, 1e-4, 32, 9595)
+    assert (sst["epochs"], sst["learning_rate"], sst["batch_size"], sst["seed"]) == (
+        3,
+        1e-4,
+        32,
+        9595,
+    )
     assert done.stderr == b""
 
 
-def test_saved_predictions_are_scored_without_torch(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_saved_predictions_are_scored_without_torch(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert finetune(data, "squad-2.0", tmp_path / "run", "--null-threshold", -1) == 0
-    file, info = tmp_path / "run" / "seed-9595" / "predictions.jsonl", read_run(tmp_path / "run", "finetune")
+    file, info = (
+        tmp_path / "run" / "seed-9595" / "predictions.jsonl",
+        read_run(tmp_path / "run", "finetune"),
+    )
     capfd.readouterr()
     for more in ([], ["--dev", str(data / "squad-2.0" / "dev-v2.0.json")]):
-        assert cli.run(["finetune", "squad-2.0", "--score", str(file), "--null-threshold", "-1", *more]) == 0
+        assert (
+            cli.run(
+                ["finetune", "squad-2.0", "--score", str(file), "--null-threshold", "-1", *more]
+            )
+            == 0
+        )
         assert json.loads(capfd.readouterr().out) == {"task": "squad-2.0"} | info["seeds"]["9595"]
     # Every threshold can be tried on the same file.
-    assert cli.run(["finetune", "squad-2.0", "--score", str(file), "--null-threshold", "-1000"]) == 0
+    assert (
+        cli.run(["finetune", "squad-2.0", "--score", str(file), "--null-threshold", "-1000"]) == 0
+    )
     assert json.loads(capfd.readouterr().out)["NoAns_exact"] == 100.0
     code = (
         f"import sys; from vgtools.cli import run; run(['finetune', 'squad-2.0', '--score', {str(file)!r}]); "
@@ -289,28 +380,54 @@ def test_saved_predictions_are_scored_without_torch(data: Path, tmp_path: Path, 
 
 def test_a_limit_and_other_files(data: Path, tmp_path: Path) -> None:
     own = data / "sst-2"
-    flags = ["finetune", "sst-2", "--train", own / "dev.tsv", "--dev", own / "train.tsv", "--test", own / "dev.tsv"]
+    flags = [
+        "finetune",
+        "sst-2",
+        "--train",
+        own / "dev.tsv",
+        "--dev",
+        own / "train.tsv",
+        "--test",
+        own / "dev.tsv",
+    ]
     flags += ["-e", data / "encoder", "-o", tmp_path / "run", "--limit", 7, *FAST]
     assert cli.run([str(a) for a in flags]) == 0
     info = read_run(tmp_path / "run", "finetune")
     assert [info["data"][s]["examples"] for s in ("train", "dev", "test")] == [7, 7, 7]
     assert info["config"]["limit"] == 7
-    test = rows(tmp_path / "run" / "seed-9595" / "predictions.test.jsonl")  # with labels, so it is scored
-    assert info["seeds"]["9595"]["accuracy_test"] == pytest.approx(100 * np.mean([r["prediction"] == r["label"] for r in test]))
+    test = rows(
+        tmp_path / "run" / "seed-9595" / "predictions.test.jsonl"
+    )  # with labels, so it is scored
+    assert info["seeds"]["9595"]["accuracy_test"] == pytest.approx(
+        100 * np.mean([r["prediction"] == r["label"] for r in test])
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ("sentence\tlabel\na\t1\nb\t2\n", 65, r"train\.tsv:3: '2' in \"label\"; expected one of negative"),
-        ("sentence\tlabel\na\t1\nb\n", 65, r"train\.tsv:3: expected 2 columns \(sentence, label\), got 1"),
+        (
+            "sentence\tlabel\na\t1\nb\t2\n",
+            65,
+            r"train\.tsv:3: '2' in \"label\"; expected one of negative",
+        ),
+        (
+            "sentence\tlabel\na\t1\nb\n",
+            65,
+            r"train\.tsv:3: expected 2 columns \(sentence, label\), got 1",
+        ),
         ("text\tlabel\na\t1\n", 65, r"train\.tsv:1: .*expected SST-2 with columns"),
         ("", 65, r"train\.tsv: is empty"),
         (None, 66, r"has no train\.tsv; name the file to train on: --train FILE"),
     ],
 )
 def test_bad_rows_are_named(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], change: str | None, code: int, said: str
+    data: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    change: str | None,
+    code: int,
+    said: str,
 ) -> None:
     folder = tiny_tasks.save_sst2(tmp_path / "sst-2")
     (folder / "train.tsv").unlink()
@@ -332,16 +449,37 @@ def test_bad_rows_are_named(
         (["sst-2", "sst-2"], 2, "--encoder"),
         (["sst-2", "sst-2", "-e", "encoder"], 2, "--output"),
         (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--stride", "3"], 2, "is for SQuAD"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--null-threshold", "3"], 2, "is for squad-2.0"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--patience", "3", "--keep", "last"], 2, "implies --keep best"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--epochs", "3", "--steps", "3"], 2, "cannot be combined"),
+        (
+            ["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--null-threshold", "3"],
+            2,
+            "is for squad-2.0",
+        ),
+        (
+            ["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--patience", "3", "--keep", "last"],
+            2,
+            "implies --keep best",
+        ),
+        (
+            ["sst-2", "sst-2", "-e", "encoder", "-o", "r", "--epochs", "3", "--steps", "3"],
+            2,
+            "cannot be combined",
+        ),
         (["sst-2", "nowhere", "-e", "encoder", "-o", "r"], 66, "nowhere: is not a directory"),
         (["sst-2", "sst-2", "-e", "./nowhere", "-o", "r"], 66, "is not a model directory"),
-        (["sst-2", "sst-2", "-e", "encoder", "-o", "r"], 78, "at most 64 tokens; lower --max-length (126) to 64"),
+        (
+            ["sst-2", "sst-2", "-e", "encoder", "-o", "r"],
+            78,
+            "at most 64 tokens; lower --max-length (126) to 64",
+        ),
     ],
 )
 def test_wrong_flags_are_refused(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], flags: list[str], code: int, said: str
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    flags: list[str],
+    code: int,
+    said: str,
 ) -> None:
     monkeypatch.chdir(data)
     assert cli.run(["finetune", *flags]) == code
@@ -371,17 +509,62 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
     body["data"][0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "nowhere", "answer_start": 0}]
     file.write_text(json.dumps(body))
     flags = [a for a in FAST if a != "-q"]
-    assert cli.run([str(a) for a in ["finetune", "squad", folder, "-e", data / "encoder", "-o", tmp_path / "r", *flags]]) == 0
+    assert (
+        cli.run(
+            [
+                str(a)
+                for a in [
+                    "finetune",
+                    "squad",
+                    folder,
+                    "-e",
+                    data / "encoder",
+                    "-o",
+                    tmp_path / "r",
+                    *flags,
+                ]
+            ]
+        )
+        == 0
+    )
     out = capfd.readouterr().err
     assert "1 questions are left out: their answer does not occur in the context" in out
     summary = out[out.index("SQuAD v1.1") :].splitlines()
-    assert [re.split(r"  +", line)[0] for line in summary] == ["SQuAD v1.1, 1 seed", "exact", "f1", "headline"]
+    assert [re.split(r"  +", line)[0] for line in summary] == [
+        "SQuAD v1.1, 1 seed",
+        "exact",
+        "f1",
+        "headline",
+    ]
     assert summary[0].split()[-1] == "score"
     assert len(summary[1].split()) == 2  # a single seed has no spread
     assert read_run(tmp_path / "r", "finetune")["data"]["train"]["unlearnable"] == 1
     for article in body["data"]:
         for paragraph in article["paragraphs"]:
-            paragraph["qas"] = [qa | {"answers": [{"text": "nowhere", "answer_start": 0}]} for qa in paragraph["qas"]]
+            paragraph["qas"] = [
+                qa | {"answers": [{"text": "nowhere", "answer_start": 0}]}
+                for qa in paragraph["qas"]
+            ]
     file.write_text(json.dumps(body))
-    assert cli.run([str(a) for a in ["finetune", "squad", folder, "-e", data / "encoder", "-o", tmp_path / "s", *FAST]]) == 65
-    assert f"{file}: nothing can be learnt from it: no answer occurs in its context" in capfd.readouterr().err
+    assert (
+        cli.run(
+            [
+                str(a)
+                for a in [
+                    "finetune",
+                    "squad",
+                    folder,
+                    "-e",
+                    data / "encoder",
+                    "-o",
+                    tmp_path / "s",
+                    *FAST,
+                ]
+            ]
+        )
+        == 65
+    )
+    assert (
+        f"{file}: nothing can be learnt from it: no answer occurs in its context"
+        in capfd.readouterr().err
+    )

@@ -24,7 +24,7 @@ from vgtools.commands.options import (
     note,
     run_folder,
 )
-from vgtools.errors import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 
 seen: list[Any] = []
 

@@ -34,7 +34,9 @@ def jsonl(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_captions_and_images_are_written_and_a_second_run_changes_nothing(vg: Runner, flickr: Path) -> None:
+def test_captions_and_images_are_written_and_a_second_run_changes_nothing(
+    vg: Runner, flickr: Path
+) -> None:
     call = (
         "prepare",
         "flickr8k",
@@ -54,10 +56,15 @@ def test_captions_and_images_are_written_and_a_second_run_changes_nothing(vg: Ru
         "vg prepare: 6 captions in c.jsonl",
         "vg prepare: 3 images in i.jsonl; left out: picture of photos in no row: 1",
     ]
-    captions, images = jsonl((flickr / "c.jsonl").read_bytes()), jsonl((flickr / "i.jsonl").read_bytes())
+    captions, images = (
+        jsonl((flickr / "c.jsonl").read_bytes()),
+        jsonl((flickr / "i.jsonl").read_bytes()),
+    )
     assert captions[0] == {"image": "1_x.jpg", "text": "caption 0 of 1 .", "split": "train"}
     assert [c.get("split") for c in captions] == ["train", "train", "dev", "dev", None, None]
-    assert images == [{"image": f"{n}_x.jpg", "path": str(flickr / f"photos/{n}_x.jpg")} for n in (1, 2, 3)]
+    assert images == [
+        {"image": f"{n}_x.jpg", "path": str(flickr / f"photos/{n}_x.jpg")} for n in (1, 2, 3)
+    ]
     before = {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in flickr.iterdir()}
     done = vg(*call, cwd=flickr)
     assert done.returncode == 0
@@ -69,16 +76,44 @@ def test_captions_and_images_are_written_and_a_second_run_changes_nothing(vg: Ru
 
 
 @pytest.mark.parametrize("place", ["tokens.txt", "none/i.jsonl", "photos"])
-def test_a_place_for_the_image_list_is_refused_before_any_work(vg: Runner, flickr: Path, place: str) -> None:
-    done = vg("prepare", "flickr8k", "tokens.txt", "--images", "photos", "--images-out", place, "-o", "c.jsonl", cwd=flickr)
+def test_a_place_for_the_image_list_is_refused_before_any_work(
+    vg: Runner, flickr: Path, place: str
+) -> None:
+    done = vg(
+        "prepare",
+        "flickr8k",
+        "tokens.txt",
+        "--images",
+        "photos",
+        "--images-out",
+        place,
+        "-o",
+        "c.jsonl",
+        cwd=flickr,
+    )
     assert done.returncode == 73
     assert not (flickr / "c.jsonl").exists()
 
 
 def test_streams_in_and_out(vg: Runner, flickr: Path) -> None:
-    done = vg("prepare", "flickr8k", "-", "--splits", ".", "--split", "dev", cwd=flickr, input=TOKENS.encode())
-    assert (done.returncode, done.stderr) == (0, b"vg prepare: 2 captions in stdout; left out: not in dev: 4\n")
-    assert jsonl(done.stdout) == [{"image": "2_x.jpg", "text": f"caption {k} of 2 .", "split": "dev"} for k in range(2)]
+    done = vg(
+        "prepare",
+        "flickr8k",
+        "-",
+        "--splits",
+        ".",
+        "--split",
+        "dev",
+        cwd=flickr,
+        input=TOKENS.encode(),
+    )
+    assert (done.returncode, done.stderr) == (
+        0,
+        b"vg prepare: 2 captions in stdout; left out: not in dev: 4\n",
+    )
+    assert jsonl(done.stdout) == [
+        {"image": "2_x.jpg", "text": f"caption {k} of 2 .", "split": "dev"} for k in range(2)
+    ]
     (flickr / "t.gz").write_bytes(gzip.compress(TOKENS.encode()))
     done = vg("prepare", "flickr8k", "t.gz", "-q", cwd=flickr)
     assert (len(jsonl(done.stdout)), done.stderr) == (6, b"")
@@ -86,18 +121,26 @@ def test_streams_in_and_out(vg: Runner, flickr: Path) -> None:
 
 def test_a_closed_pipe_is_141_and_silent(tmp_path: Path) -> None:
     (tmp_path / "tokens.txt").write_text("".join(f"{n}.jpg#0\tcaption\n" for n in range(50_000)))
-    command = " ".join(vg_command("prepare", "flickr8k", "tokens.txt")) + ' | head -1; echo "${PIPESTATUS[0]}"'
+    command = (
+        " ".join(vg_command("prepare", "flickr8k", "tokens.txt"))
+        + ' | head -1; echo "${PIPESTATUS[0]}"'
+    )
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=60)
     assert done.stdout == b'{"image":"0.jpg","text":"caption"}\n141\n'
     assert done.stderr == b""
 
 
 def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> None:
-    (flickr / "tokens.txt").write_text(TOKENS + "torn\n" + "9_x.jpg#0\tno photo\n" * 1 + "9_x.jpg#1\tno photo\n")
+    (flickr / "tokens.txt").write_text(
+        TOKENS + "torn\n" + "9_x.jpg#0\tno photo\n" * 1 + "9_x.jpg#1\tno photo\n"
+    )
     call = ("prepare", "flickr8k", "tokens.txt", "--images", "photos", "-o", "c.jsonl")
     done = vg(*call, cwd=flickr)
     assert (done.returncode, done.stdout) == (65, b"")
-    assert done.stderr == b"vg: tokens.txt:7: expected IMAGE#NUMBER, a tab, and the caption, got 'torn'\n"
+    assert (
+        done.stderr
+        == b"vg: tokens.txt:7: expected IMAGE#NUMBER, a tab, and the caption, got 'torn'\n"
+    )
     assert not list(flickr.glob("c.*"))
     done = vg(*call, "--on-error", "skip", cwd=flickr)
     assert done.returncode == 0
@@ -113,17 +156,34 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
     ("args", "code", "why"),
     [
         (("flickr8k", "nowhere.txt"), 66, "nowhere.txt: cannot be read: No such file"),
-        (("flickr8k", "tokens.txt", "--split", "test", "--splits", "."), 2, "unknown split; known are dev, train"),
+        (
+            ("flickr8k", "tokens.txt", "--split", "test", "--splits", "."),
+            2,
+            "unknown split; known are dev, train",
+        ),
         (("flickr8k", "tokens.txt", "--splits", "photos"), 66, "photos: holds no split list"),
         (("flickr8k", "tokens.txt", "--images", "nowhere"), 66, "nowhere: does not exist"),
         (("flickr8k", "tokens.txt", "--images-out", "i.jsonl"), 2, "needs --images DIR"),
         (
-            ("flickr8k", "tokens.txt", "--images", "photos", "--images-out", "x.jsonl", "-o", "x.jsonl.gz"),
+            (
+                "flickr8k",
+                "tokens.txt",
+                "--images",
+                "photos",
+                "--images-out",
+                "x.jsonl",
+                "-o",
+                "x.jsonl.gz",
+            ),
             2,
             "must differ from -o",
         ),
         (("flickr8k", "tokens.txt", "-o", "tokens.txt"), 73, "is an input of this command"),
-        (("flickr8k", "tokens.txt", "-o", "nowhere/c.jsonl"), 73, "does not exist; create it first"),
+        (
+            ("flickr8k", "tokens.txt", "-o", "nowhere/c.jsonl"),
+            73,
+            "does not exist; create it first",
+        ),
         (("flickr30k-entities", "."), 66, "Annotations: does not exist"),
         (("coco", "tokens.txt"), 65, "tokens.txt: the file: expected [, got '1'"),
         (("visual-genome", "tokens.txt"), 2, "nothing to write"),
@@ -132,10 +192,16 @@ def test_bad_items_fail_or_are_skipped_and_noted(vg: Runner, flickr: Path) -> No
         (("sentences", "nowhere.txt"), 66, "nowhere.txt: cannot be read"),
         (("openmoji", "tokens.txt", "-q"), 73, "tokens.txt: cannot be made"),
         (("nonsense",), 2, "No such command"),
-        (("sentences", "tokens.txt", "--language", "xx-zz"), 2, "'xx-zz' is not one of am, ar, bg,"),
+        (
+            ("sentences", "tokens.txt", "--language", "xx-zz"),
+            2,
+            "'xx-zz' is not one of am, ar, bg,",
+        ),
     ],
 )
-def test_errors_name_what_and_where(vg: Runner, flickr: Path, args: tuple[str, ...], code: int, why: str) -> None:
+def test_errors_name_what_and_where(
+    vg: Runner, flickr: Path, args: tuple[str, ...], code: int, why: str
+) -> None:
     before = sorted(flickr.iterdir())
     done = vg("prepare", *args, cwd=flickr)
     assert (done.returncode, done.stdout) == (code, b"")
@@ -156,30 +222,58 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
     ):
         (flickr / name).mkdir()
         (flickr / name / file).write_text(text)
-    done = vg("prepare", "flickr30k-entities", ".", "--images", "photos", "--images-out", "i.jsonl", cwd=flickr)
+    done = vg(
+        "prepare",
+        "flickr30k-entities",
+        ".",
+        "--images",
+        "photos",
+        "--images-out",
+        "i.jsonl",
+        cwd=flickr,
+    )
     assert jsonl(done.stdout) == [
         {
             "image": "1.jpg",
             "text": "A man runs .",
             "width": 8,
             "height": 6,
-            "phrases": [{"start": 0, "end": 5, "type": "people", "id": "5", "boxes": [[1, 2, 8, 6]]}],
+            "phrases": [
+                {"start": 0, "end": 5, "type": "people", "id": "5", "boxes": [[1, 2, 8, 6]]}
+            ],
         }
     ]
-    assert jsonl((flickr / "i.jsonl").read_bytes()) == [{"image": "1.jpg", "path": str(flickr / "photos/1_x.jpg")}]
+    assert jsonl((flickr / "i.jsonl").read_bytes()) == [
+        {"image": "1.jpg", "path": str(flickr / "photos/1_x.jpg")}
+    ]
 
     images = [{"id": 1, "file_name": "1_x.jpg", "width": 8, "height": 6}]
     annotations = [{"id": 5, "image_id": 1, "caption": "A red square."}]
     (flickr / "c.json").write_text(json.dumps({"images": images, "annotations": annotations}))
-    done = vg("prepare", "coco", "-", "--as-split", "val", cwd=flickr, input=(flickr / "c.json").read_bytes())
+    done = vg(
+        "prepare",
+        "coco",
+        "-",
+        "--as-split",
+        "val",
+        cwd=flickr,
+        input=(flickr / "c.json").read_bytes(),
+    )
     assert jsonl(done.stdout) == [{"image": "1_x.jpg", "text": "A red square.", "split": "val"}]
-    done = vg("prepare", "coco", "c.json", "-o", "c.jsonl", cwd=flickr)  # its manifest would be c.json
+    done = vg(
+        "prepare", "coco", "c.json", "-o", "c.jsonl", cwd=flickr
+    )  # its manifest would be c.json
     assert (done.returncode, done.stdout) == (73, b"")
     assert json.loads((flickr / "c.json").read_text())["images"] == images
 
-    data = [{"image_id": n, "url": f"https://x.org/VG_100K/{n}.jpg", "coco_id": None if n != 2 else 5} for n in range(1, 4)]
+    data = [
+        {"image_id": n, "url": f"https://x.org/VG_100K/{n}.jpg", "coco_id": None if n != 2 else 5}
+        for n in range(1, 4)
+    ]
     (flickr / "image_data.json").write_text(json.dumps(data))
-    (flickr / "r.json").write_text(json.dumps([{"id": n, "regions": [{"phrase": f"part of {n}"}]} for n in range(1, 4)]))
+    (flickr / "r.json").write_text(
+        json.dumps([{"id": n, "regions": [{"phrase": f"part of {n}"}]} for n in range(1, 4)])
+    )
     done = vg(
         "prepare",
         "visual-genome",
@@ -200,7 +294,11 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
         "vg prepare: 1 caption in stdout; left out: region of an image left out: 2",
     ]
     assert jsonl((flickr / "vg.jsonl").read_bytes()) == [
-        {"image": "vg_nococo/1", "path": str(flickr / "photos/1_x.jpg"), "url": "https://x.org/VG_100K/1.jpg"}
+        {
+            "image": "vg_nococo/1",
+            "path": str(flickr / "photos/1_x.jpg"),
+            "url": "https://x.org/VG_100K/1.jpg",
+        }
     ]
     done = vg("prepare", "visual-genome", "image_data.json", "--images-out", "-", cwd=flickr)
     assert [row["image"] for row in jsonl(done.stdout)] == ["vg_nococo/1", "vg_nococo/3"]
@@ -208,13 +306,34 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
 
 def test_captions_of_the_web(vg: Runner, tmp_path: Path) -> None:
     line = b"a red <unk>\thttp://x.org/1.jpg\n"
-    done = vg("prepare", "conceptual-captions", "-", "--as-split", "train", "--images-out", "i.jsonl", cwd=tmp_path, input=line)
-    assert jsonl(done.stdout) == [{"image": "cc/train/1", "text": "a red <unk>", "url": "http://x.org/1.jpg", "split": "train"}]
-    assert jsonl((tmp_path / "i.jsonl").read_bytes()) == [{"image": "cc/train/1", "url": "http://x.org/1.jpg"}]
+    done = vg(
+        "prepare",
+        "conceptual-captions",
+        "-",
+        "--as-split",
+        "train",
+        "--images-out",
+        "i.jsonl",
+        cwd=tmp_path,
+        input=line,
+    )
+    assert jsonl(done.stdout) == [
+        {
+            "image": "cc/train/1",
+            "text": "a red <unk>",
+            "url": "http://x.org/1.jpg",
+            "split": "train",
+        }
+    ]
+    assert jsonl((tmp_path / "i.jsonl").read_bytes()) == [
+        {"image": "cc/train/1", "url": "http://x.org/1.jpg"}
+    ]
     (tmp_path / "u.txt").write_text("http://f.org/9_a.jpg\n")
     (tmp_path / "c.txt").write_text("A boat .\n")
     done = vg("prepare", "sbu", "u.txt", "c.txt", cwd=tmp_path)
-    assert jsonl(done.stdout) == [{"image": "sbu/9_a.jpg", "text": "A boat .", "url": "http://f.org/9_a.jpg"}]
+    assert jsonl(done.stdout) == [
+        {"image": "sbu/9_a.jpg", "text": "A boat .", "url": "http://f.org/9_a.jpg"}
+    ]
 
 
 def test_texts_pipe_into_each_other(vg: Runner, tmp_path: Path) -> None:
@@ -226,15 +345,24 @@ def test_texts_pipe_into_each_other(vg: Runner, tmp_path: Path) -> None:
         "vg prepare: 1 line in stdout; left out: heading: 1, empty line: 1, line of fewer than 5 words: 1\n"
     )
     done = vg("prepare", "sentences", "-", "-o", "s.jsonl", input=done.stdout, cwd=tmp_path)
-    assert jsonl((tmp_path / "s.jsonl").read_bytes()) == [{"text": "It stands on the rock ."}, {"text": "It is <unk> white ."}]
-    assert vg("prepare", "sentences", input=b"One. Two.\n\n\xff three").stdout == "One.\nTwo.\n\n\ufffd three\n".encode()
+    assert jsonl((tmp_path / "s.jsonl").read_bytes()) == [
+        {"text": "It stands on the rock ."},
+        {"text": "It is <unk> white ."},
+    ]
+    assert (
+        vg("prepare", "sentences", input=b"One. Two.\n\n\xff three").stdout
+        == "One.\nTwo.\n\n\ufffd three\n".encode()
+    )
 
 
 def test_squad_pipes_into_sentences(vg: Runner) -> None:
     file = b'{"data": [{"paragraphs": [{"context": "One is here. Two is there.", "qas": []}]}]}'
     done = vg("prepare", "squad", "-", input=file)
     assert done.stdout == b"One is here. Two is there.\n\n", done.stderr
-    assert vg("prepare", "sentences", "-", "-q", input=done.stdout).stdout == b"One is here.\nTwo is there.\n\n"
+    assert (
+        vg("prepare", "sentences", "-", "-q", input=done.stdout).stdout
+        == b"One is here.\nTwo is there.\n\n"
+    )
 
 
 def test_emoji_are_drawn_listed_and_not_drawn_again(vg: Runner, tmp_path: Path) -> None:
@@ -257,7 +385,9 @@ def test_emoji_are_drawn_listed_and_not_drawn_again(vg: Runner, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     images = jsonl((tmp_path / "i.jsonl").read_bytes())
     assert [list(row) for row in images] == [["image", "path", "svg", "names"]] * 3
-    assert all(Path(row["path"]).exists() and row["svg"].endswith(f"{row['image']}.svg") for row in images)
+    assert all(
+        Path(row["path"]).exists() and row["svg"].endswith(f"{row['image']}.svg") for row in images
+    )
     assert jsonl((tmp_path / "c.jsonl").read_bytes())[:2] == [
         {"image": "1F947", "text": "1st place medal"},
         {"image": "1F947", "text": "a photo of a 1st place medal"},

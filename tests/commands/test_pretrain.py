@@ -13,11 +13,21 @@ import pytest
 import torch
 
 from tests.tiny import save_feats
-from tests.tiny_lm import make_tokenizer, save_packed, save_rows, save_shape, save_tokenizer, sentences, voken_rows
-from tests.tiny_runs import hashes, records, refused, stop_and_resume
+from tests.tiny.lm import (
+    make_tokenizer,
+    save_packed,
+    save_rows,
+    save_shape,
+    save_tokenizer,
+    sentences,
+    voken_rows,
+)
+from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
-from vgtools.checkpoint import fingerprint, load_encoder, open_run
-from vgtools.systems import voken_lm
+from vgtools.models.encoder import load_encoder
+from vgtools.models.references import fingerprint
+from vgtools.models.runs import open_run
+from vgtools.systems.vokenization import voken_lm
 
 FAST = ["--block", 16, "--batch-size", 8, "--device", "cpu", "-q", "--log-every", 2]
 
@@ -35,13 +45,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pretrain(data: Path, output: Path, *flags: object, file: object = None, start: bool = True) -> int:
+def pretrain(
+    data: Path, output: Path, *flags: object, file: object = None, start: bool = True
+) -> int:
     """Run `vg pretrain` in this process and return its exit code."""
     begin = ["--shape", data / "shape.json", "--tokenizer", data / "t"] if start else []
-    return cli.run([str(a) for a in ["pretrain", file or data / "rows.jsonl", *begin, "-o", output, *FAST, *flags]])
+    return cli.run(
+        [
+            str(a)
+            for a in ["pretrain", file or data / "rows.jsonl", *begin, "-o", output, *FAST, *flags]
+        ]
+    )
 
 
-def test_a_run_that_transformers_opens(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_transformers_opens(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM
 
     run = tmp_path / "run"
@@ -53,8 +72,15 @@ def test_a_run_that_transformers_opens(data: Path, tmp_path: Path, capfd: pytest
     last = printed[-1]
     assert last["loss"] == pytest.approx(last["mlm"] + last["voken_cls"], rel=1e-5)
     assert last["valid"]["perplexity"] == pytest.approx(math.exp(last["valid"]["mlm"]))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["run"]  # neither packed inputs nor a lock stay
-    assert sorted(p.name for p in run.iterdir()) == ["encoder", "metrics.jsonl", "run.json", "voken_lm.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "run"
+    ]  # neither packed inputs nor a lock stay
+    assert sorted(p.name for p in run.iterdir()) == [
+        "encoder",
+        "metrics.jsonl",
+        "run.json",
+        "voken_lm.safetensors",
+    ]
 
     found = open_run(run, "voken_lm")
     assert found.info["config"]["weights"] == {"mlm": 1.0, "voken_cls": 1.0}
@@ -88,7 +114,10 @@ def test_rows_packed_files_and_a_pipe_give_the_same_weights(
     rows = [json.loads(line) for line in (data / "rows.jsonl").read_text().splitlines()]
     tokenizer = make_tokenizer()
     ids = [tokenizer.encode(r["text"], add_special_tokens=False).ids for r in rows]
-    packed = save_packed(tmp_path / "x.npy", [list(zip(i, r["vokens"], strict=True)) for i, r in zip(ids, rows, strict=True)])
+    packed = save_packed(
+        tmp_path / "x.npy",
+        [list(zip(i, r["vokens"], strict=True)) for i, r in zip(ids, rows, strict=True)],
+    )
     halves = [save_rows(tmp_path / f"{i}.jsonl", rows[i * 30 : i * 30 + 30]) for i in range(2)]
     assert pretrain(data, tmp_path / "a", "--steps", 3) == 0
     assert pretrain(data, tmp_path / "b", "--steps", 3, file=packed) == 0
@@ -102,8 +131,21 @@ def test_rows_packed_files_and_a_pipe_give_the_same_weights(
 
 @pytest.mark.parametrize("way", ["signal", "kill"])
 def test_resumed_equals_unbroken(data: Path, tmp_path: Path, way: str) -> None:
-    flags = ["--epochs", 2, "--valid", data / "valid.jsonl", "--eval-every", 3, "--checkpoint-steps", 2, "--micro-batch", 3]
-    cut, whole = stop_and_resume(lambda run: pretrain(data, run, *flags), tmp_path, way, 5)  # between two records
+    flags = [
+        "--epochs",
+        2,
+        "--valid",
+        data / "valid.jsonl",
+        "--eval-every",
+        3,
+        "--checkpoint-steps",
+        2,
+        "--micro-batch",
+        3,
+    ]
+    cut, whole = stop_and_resume(
+        lambda run: pretrain(data, run, *flags), tmp_path, way, 5
+    )  # between two records
     assert hashes(cut) == hashes(whole)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cut", "whole"]
 
@@ -123,14 +165,25 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
 
 def test_goes_on_from_a_run_and_voken_only_leaves_the_mlm_head(data: Path, tmp_path: Path) -> None:
     assert pretrain(data, tmp_path / "a", "--steps", 2, "--weight", "mlm=1") == 0
-    flags = ["--encoder", tmp_path / "a", "--weight", "mlm=0", "--weight", "voken_cls=0.5", "--steps", 2]
+    flags = [
+        "--encoder",
+        tmp_path / "a",
+        "--weight",
+        "mlm=0",
+        "--weight",
+        "voken_cls=0.5",
+        "--steps",
+        2,
+    ]
     assert pretrain(data, tmp_path / "b", *flags, start=False) == 0
     last = records(tmp_path / "b")[-1]
     assert "mlm" not in last
     assert last["loss"] == pytest.approx(0.5 * last["voken_cls"])
     sides = [load_state(tmp_path / name) for name in "ab"]
     same = {name for name in sides[0] if torch.equal(sides[0][name], sides[1][name])}
-    assert {name for name in same if name.startswith("cls.")} == {name for name in sides[0] if name.startswith("cls.")}
+    assert {name for name in same if name.startswith("cls.")} == {
+        name for name in sides[0] if name.startswith("cls.")
+    }
     assert "bert.encoder.layer.0.attention.self.query.weight" not in same
 
 
@@ -147,7 +200,9 @@ def test_controls_train_on_other_labels(data: Path, tmp_path: Path, control: str
     size = make_tokenizer().get_vocab_size() if control == "tokens" else 11
     assert found.weights["heads.voken_cls.decoder.bias"].shape == (size,)
     (record,) = records(tmp_path / "run")
-    assert record["voken_cls"] == pytest.approx(math.log(size), rel=0.1)  # an untrained head knows nothing
+    assert record["voken_cls"] == pytest.approx(
+        math.log(size), rel=0.1
+    )  # an untrained head knows nothing
 
 
 def test_regression_and_contrast_with_the_images_features(data: Path, tmp_path: Path) -> None:
@@ -161,7 +216,14 @@ def test_regression_and_contrast_with_the_images_features(data: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "flag", ["--gradient-checkpointing", "--dtype=bfloat16", "--pack=document", "--label=first", "--shared-head"]
+    "flag",
+    [
+        "--gradient-checkpointing",
+        "--dtype=bfloat16",
+        "--pack=document",
+        "--label=first",
+        "--shared-head",
+    ],
 )
 def test_flags_train(data: Path, tmp_path: Path, flag: str) -> None:
     assert pretrain(data, tmp_path / "run", "--steps", 2, flag) == 0
@@ -176,9 +238,13 @@ def test_gradient_checkpointing_changes_no_number(data: Path, tmp_path: Path) ->
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6)
 
 
-def test_compiling_changes_no_number(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_changes_no_number(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled = list[str]()
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__)
+    )
     assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
     assert pretrain(data, tmp_path / "b", "--steps", 2, "--compile") == 0
     assert compiled == ["BertModel"]
@@ -189,12 +255,16 @@ def test_a_lack_of_memory_halves_the_batches_and_is_recorded(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = ["--steps", 4, "--valid", data / "valid.jsonl"]
-    shape = save_shape(tmp_path / "still.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    shape = save_shape(
+        tmp_path / "still.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
     start = ["--shape", shape, "--tokenizer", data / "t"]
     assert pretrain(data, tmp_path / "whole", *start, *flags, start=False) == 0
     real = voken_lm.VisuallySupervisedLM.forward
 
-    def small(self: voken_lm.VisuallySupervisedLM, batch: voken_lm.Batch) -> dict[str, torch.Tensor]:
+    def small(
+        self: voken_lm.VisuallySupervisedLM, batch: voken_lm.Batch
+    ) -> dict[str, torch.Tensor]:
         if len(batch.ids) > 2:
             raise torch.OutOfMemoryError("out of memory")
         return real(self, batch)
@@ -233,20 +303,39 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_checkpoint(
     from safetensors.torch import load
 
     state = load(checkpoint.read_bytes())
-    assert all(bool(torch.isfinite(t).all()) for name, t in state.items() if name.startswith("model."))
+    assert all(
+        bool(torch.isfinite(t).all()) for name, t in state.items() if name.startswith("model.")
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "code", "parts"),
     [
-        ({"vokens": [11, 0]}, 65, ["rows.jsonl:61:", "expected a voken from -1 to 10 (there are 11 images), got 11"]),
+        (
+            {"vokens": [11, 0]},
+            65,
+            ["rows.jsonl:61:", "expected a voken from -1 to 10 (there are 11 images), got 11"],
+        ),
         ({"vokens": [1]}, 65, ["rows.jsonl:61:", '"vokens" has 1 entries, "spans" has 2']),
-        ({"spans": [[0, 3], [4, 6]]}, 65, ["rows.jsonl:61:", "spans of other tokens", "vg revokenize"]),
-        ({"text": "bam den fis"}, 65, ["rows.jsonl:61:", "has 2 tokens, the encoder's tokenizer makes 3"]),
+        (
+            {"spans": [[0, 3], [4, 6]]},
+            65,
+            ["rows.jsonl:61:", "spans of other tokens", "vg revokenize"],
+        ),
+        (
+            {"text": "bam den fis"},
+            65,
+            ["rows.jsonl:61:", "has 2 tokens, the encoder's tokenizer makes 3"],
+        ),
     ],
 )
 def test_rows_that_do_not_align_are_refused_before_training(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], change: dict[str, Any], code: int, parts: list[str]
+    data: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    change: dict[str, Any],
+    code: int,
+    parts: list[str],
 ) -> None:
     rows = [json.loads(line) for line in (data / "rows.jsonl").read_text().splitlines()]
     path = save_rows(tmp_path / "rows.jsonl", [*rows, voken_rows(["bam den"], 11)[0] | change])
@@ -269,28 +358,66 @@ def test_other_refusals(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture
         (packed, run, usual, 65, "e" * 64),
         (empty, run, usual, 65, "empty.txt: holds no token"),
         (tmp_path / "none.txt", run, usual, 66, "none.txt: cannot be read"),
-        (data / "text.txt", run, [*usual, "--weight", "voken_cls=1"], 65, "text.txt: holds no voken to learn"),
-        (data / "text.txt", run, [*usual, "--weight", "cls=1"], 2, "'cls' is not one of mlm, voken_cls"),
+        (
+            data / "text.txt",
+            run,
+            [*usual, "--weight", "voken_cls=1"],
+            65,
+            "text.txt: holds no voken to learn",
+        ),
+        (
+            data / "text.txt",
+            run,
+            [*usual, "--weight", "cls=1"],
+            2,
+            "'cls' is not one of mlm, voken_cls",
+        ),
         (data / "text.txt", run, [*usual, "--weight", "mlm=x"], 2, "expected NAME=NUMBER"),
         (data / "text.txt", run, [*usual, "--weight", "mlm=0"], 2, "at least one is positive"),
         (data / "text.txt", run, [*usual, "--weight", "voken_reg=1"], 2, "--feats"),
-        (data / "text.txt", run, [*usual, "--block", 65], 78, "--block 65: the encoder takes 64 tokens"),
+        (
+            data / "text.txt",
+            run,
+            [*usual, "--block", 65],
+            78,
+            "--block 65: the encoder takes 64 tokens",
+        ),
         (data / "text.txt", run, ["--shape", shape], 2, "--tokenizer"),
         (data / "text.txt", run, [*usual, "--encoder", "x"], 2, "--shape/--encoder"),
-        (data / "text.txt", run, ["--shape", "bert-huge", "--tokenizer", data / "t"], 2, "'bert-huge' is neither one of"),
-        (data / "text.txt", run, ["--shape", shape, "--tokenizer", nomask], 78, "no [MASK] or <mask>"),
+        (
+            data / "text.txt",
+            run,
+            ["--shape", "bert-huge", "--tokenizer", data / "t"],
+            2,
+            "'bert-huge' is neither one of",
+        ),
+        (
+            data / "text.txt",
+            run,
+            ["--shape", shape, "--tokenizer", nomask],
+            78,
+            "no [MASK] or <mask>",
+        ),
         (data / "text.txt", run, [*usual, "--epochs", 1, "--steps", 1], 2, "cannot be combined"),
         (data / "text.txt", tmp_path / "full", usual, 73, "full: is neither empty nor a run of vg"),
         (data / "text.txt", data / "text.txt", usual, 73, "is a file, expected a run folder"),
         (data / "text.txt", tmp_path / "no" / "run", usual, 73, "cannot be created"),
-        (data / "text.txt", run, ["--encoder", tmp_path / "full"], 66, "holds no *.safetensors weights"),
+        (
+            data / "text.txt",
+            run,
+            ["--encoder", tmp_path / "full"],
+            66,
+            "holds no *.safetensors weights",
+        ),
     ):
         assert pretrain(data, output, *flags, file=file, start=False) == code, part
         refused(capfd, part)
     assert not run.exists() or not list(run.iterdir())
 
 
-def test_a_damaged_checkpoint_is_named(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_named(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "checkpoint.safetensors").write_bytes(b"\x00" * 100)
@@ -308,7 +435,9 @@ def test_the_packed_inputs_can_be_kept_for_other_runs(data: Path, tmp_path: Path
     assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
 
 
-def test_files_beside_the_packed_inputs_stay(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_files_beside_the_packed_inputs_stay(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     mine = tmp_path / "run.packed" / "thesis.tex"
     mine.parent.mkdir()
     mine.write_text("x")
@@ -321,25 +450,44 @@ def test_files_beside_the_packed_inputs_stay(data: Path, tmp_path: Path, capfd: 
     refused(capfd, "other.packed: cannot be written: File exists")
 
 
-def test_runs_that_are_no_encoder_are_named(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_are_no_encoder_are_named(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "checkpoint.safetensors").write_bytes(b"")
     (tmp_path / "tuned" / "seed-3" / "model").mkdir(parents=True)
     (tmp_path / "tuned" / "run.json").write_text("{}")
-    for name, part in (("half", "half: is a run that has not finished"), ("tuned", "name one, as ")):
+    for name, part in (
+        ("half", "half: is a run that has not finished"),
+        ("tuned", "name one, as "),
+    ):
         assert pretrain(data, tmp_path / "run", "--encoder", tmp_path / name, start=False) == 66
         refused(capfd, part)
 
 
-def test_from_text_to_vokens_to_another_tokenizer_to_a_model(tiny: Path, data: Path, tmp_path: Path) -> None:
+def test_from_text_to_vokens_to_another_tokenizer_to_a_model(
+    tiny: Path, data: Path, tmp_path: Path
+) -> None:
     rows, packed = tmp_path / "v.jsonl", tmp_path / "p.npy"
     for line in (
-        ["vokenize", data / "text.txt", "--index", tiny / "vg.faiss", "-o", rows, "--device", "cpu", "-q"],
+        [
+            "vokenize",
+            data / "text.txt",
+            "--index",
+            tiny / "vg.faiss",
+            "-o",
+            rows,
+            "--device",
+            "cpu",
+            "-q",
+        ],
         ["revokenize", rows, "--tokenizer", data / "t", "-o", packed, "-q"],
     ):
         assert cli.run([str(a) for a in line]) == 0
     assert pretrain(data, tmp_path / "run", "--steps", 2, "--vokens", 60, file=packed) == 0
-    assert open_run(tmp_path / "run", "voken_lm").weights["heads.voken_cls.decoder.bias"].shape == (60,)
+    assert open_run(tmp_path / "run", "voken_lm").weights["heads.voken_cls.decoder.bias"].shape == (
+        60,
+    )
 
 
 def test_a_full_disk_at_the_end_loses_no_step(

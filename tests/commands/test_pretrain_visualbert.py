@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny_lm import save_shape, save_tokenizer, sentences
-from tests.tiny_runs import hashes, records, refused, stop_and_resume
-from tests.tiny_visual import REGION, encoder_of, save_captions, save_regions
+from tests.tiny.lm import save_shape, save_tokenizer, sentences
+from tests.tiny.runs import hashes, records, refused, stop_and_resume
+from tests.tiny.visual import REGION, encoder_of, save_captions, save_regions
 from vgtools import cli
-from vgtools.checkpoint import read_run, save_pretrained
+from vgtools.images.regions import open_regions
 from vgtools.io import Exit
-from vgtools.regions import open_regions
-from vgtools.systems.visualbert import VisualBertConfig, load_visualbert, open_joint
+from vgtools.models.encoder import save_pretrained
+from vgtools.models.runs import read_run
+from vgtools.systems.visualbert.model import VisualBertConfig, load_visualbert, open_attention
 
 FAST = ["--batch-size", 8, "--block", 24, "--lr", "1e-3", "--log-every", 2, "--device", "cpu", "-q"]
 
@@ -26,19 +27,36 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("visual")
     save_pretrained(folder / "encoder", encoder_of(hidden_dropout_prob=0.1))
     texts = [text or "a b" for text in sentences(40, longest=8)]
-    save_captions(folder / "c.jsonl", [(f"image{i % 6}", text) for i, text in enumerate(texts[:24])])
-    save_captions(folder / "valid.jsonl", [(f"image{i % 3}", text) for i, text in enumerate(texts[24:])])
+    save_captions(
+        folder / "c.jsonl", [(f"image{i % 6}", text) for i, text in enumerate(texts[:24])]
+    )
+    save_captions(
+        folder / "valid.jsonl", [(f"image{i % 3}", text) for i, text in enumerate(texts[24:])]
+    )
     save_regions(folder / "r.npy")
     return folder
 
 
-def pretrain(data: Path, output: Path, *flags: object, encoder: object = "encoder", regions: str = "r.npy") -> int:
-    begin = ["pretrain", "--system", "visualbert", data / "c.jsonl", "--regions", data / regions, "-o", output]
+def pretrain(
+    data: Path, output: Path, *flags: object, encoder: object = "encoder", regions: str = "r.npy"
+) -> int:
+    begin = [
+        "pretrain",
+        "--system",
+        "visualbert",
+        data / "c.jsonl",
+        "--regions",
+        data / regions,
+        "-o",
+        output,
+    ]
     start = ["--encoder", data / str(encoder)] if encoder else []
     return cli.run([str(a) for a in [*begin, *start, *FAST, *flags]])
 
 
-def test_a_run_that_transformers_and_the_probes_open(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_transformers_and_the_probes_open(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from transformers import AutoModelForPreTraining, AutoTokenizer
 
     run = tmp_path / "run"
@@ -63,24 +81,44 @@ def test_a_run_that_transformers_and_the_probes_open(data: Path, tmp_path: Path,
     ids, regions = torch.tensor([words]), torch.from_numpy(own)[None]
     with torch.inference_mode():
         wanted = network.visual_bert(
-            input_ids=ids, attention_mask=torch.ones_like(ids), visual_embeds=regions, output_attentions=True
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            visual_embeds=regions,
+            output_attentions=True,
         )
-    joint = open_joint(str(run))
+    joint = open_attention(str(run))
     here = [torch.ones(x.shape[:2], dtype=torch.bool) for x in (ids, regions)]
-    for mine, theirs in zip(joint.attentions(ids, here[0], regions, here[1]), wanted.attentions, strict=True):
+    for mine, theirs in zip(
+        joint.attentions(ids, here[0], regions, here[1]), wanted.attentions, strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("way", ["signal", "kill"])
 def test_resumed_equals_unbroken(data: Path, tmp_path: Path, way: str) -> None:
-    flags = ["--epochs", 2, "--valid", data / "valid.jsonl", "--eval-every", 3, "--checkpoint-steps", 2, "--micro-batch", 3]
+    flags = [
+        "--epochs",
+        2,
+        "--valid",
+        data / "valid.jsonl",
+        "--eval-every",
+        3,
+        "--checkpoint-steps",
+        2,
+        "--micro-batch",
+        3,
+    ]
     cut, whole = stop_and_resume(lambda run: pretrain(data, run, *flags), tmp_path, way, 4)
     assert hashes(cut) == hashes(whole)
 
 
-def test_regions_that_start_near_their_words(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_regions_that_start_near_their_words(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--region-start", "words", "--steps", 4, "--mask-rate", 0.4]
-    cut, whole = stop_and_resume(lambda run: pretrain(data, run, *flags, "--checkpoint-steps", 2), tmp_path, "kill", 4)
+    cut, whole = stop_and_resume(
+        lambda run: pretrain(data, run, *flags, "--checkpoint-steps", 2), tmp_path, "kill", 4
+    )
     assert hashes(cut) == hashes(whole), "a resumed run does not start anew"
     assert read_run(whole, "visualbert")["config"]["region_start"] == "words"
     assert pretrain(data, tmp_path / "drawn", *flags[2:]) == 0
@@ -93,28 +131,51 @@ def test_regions_that_start_near_their_words(data: Path, tmp_path: Path, capfd: 
     assert pretrain(data, tmp_path / "x", "--region-start", "near") == Exit.USAGE
 
 
-def test_task_specific_pretraining_goes_on_from_a_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_task_specific_pretraining_goes_on_from_a_run(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert pretrain(data, tmp_path / "a", "--steps", 2) == 0
     flags = ["--steps", 1, "--lr", 0, "--weight", "mlm=1"]
     assert pretrain(data, tmp_path / "b", *flags, encoder=tmp_path / "a") == 0
-    models = [load_visualbert(str(tmp_path / name), VisualBertConfig(REGION))[0].state_dict() for name in "ab"]
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0]), "learning rate 0: nothing changed"
+    models = [
+        load_visualbert(str(tmp_path / name), VisualBertConfig(REGION))[0].state_dict()
+        for name in "ab"
+    ]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0]), (
+        "learning rate 0: nothing changed"
+    )
     assert "sip" not in records(tmp_path / "b")[-1]
 
     other = {"ref": "other", "fingerprint": "c" * 64, "preprocessing": {"fingerprint": "p" * 64}}
     save_regions(tmp_path / "other.npy", backbone=other)
     save_regions(tmp_path / "wide.npy", width=9)
     capfd.readouterr()
-    assert pretrain(data, tmp_path / "c", encoder=tmp_path / "a", regions=str(tmp_path / "other.npy")) == Exit.DATA
-    refused(capfd, "other.npy: was made with the region features of the backbone other", "b" * 64, "c" * 64)
-    assert pretrain(data, tmp_path / "d", encoder=tmp_path / "a", regions=str(tmp_path / "wide.npy")) == Exit.CONFIG
+    assert (
+        pretrain(data, tmp_path / "c", encoder=tmp_path / "a", regions=str(tmp_path / "other.npy"))
+        == Exit.DATA
+    )
+    refused(
+        capfd,
+        "other.npy: was made with the region features of the backbone other",
+        "b" * 64,
+        "c" * 64,
+    )
+    assert (
+        pretrain(data, tmp_path / "d", encoder=tmp_path / "a", regions=str(tmp_path / "wide.npy"))
+        == Exit.CONFIG
+    )
     refused(capfd, "is a VisualBERT with regions_width 6, 9 was asked for")
     assert pretrain(data, tmp_path / "e", "--late-fusion", encoder=tmp_path / "a") == Exit.CONFIG
     refused(capfd, "late_fusion False, True was asked for")
 
 
 def test_the_ablations_of_table_7(data: Path, tmp_path: Path) -> None:
-    shape = ["--shape", save_shape(tmp_path / "shape.json"), "--tokenizer", save_tokenizer(tmp_path / "t")]
+    shape = [
+        "--shape",
+        save_shape(tmp_path / "shape.json"),
+        "--tokenizer",
+        save_tokenizer(tmp_path / "t"),
+    ]
     runs: dict[str, tuple[list[object], object]] = {
         "full": ([], "encoder"),
         "ungrounded": (["--text-only"], "encoder"),
@@ -127,12 +188,27 @@ def test_the_ablations_of_table_7(data: Path, tmp_path: Path) -> None:
         assert pretrain(data, tmp_path / name, "--steps", 3, *flags, encoder=encoder) == 0, name
         last[name] = records(tmp_path / name)[-1]
     assert [name for name, record in last.items() if "sip" not in record] == ["no objective 2"]
-    assert len({record["mlm"] for record in last.values()}) == len(runs), "each trains something else"
-    assert open_joint(str(tmp_path / "late")).layers == open_joint(str(tmp_path / "full")).layers + 1
-    assert last["random"]["mlm"] == pytest.approx(5.3, abs=0.5), "ln of the vocabulary: it knows nothing"
+    assert len({record["mlm"] for record in last.values()}) == len(runs), (
+        "each trains something else"
+    )
+    assert (
+        open_attention(str(tmp_path / "late")).layers
+        == open_attention(str(tmp_path / "full")).layers + 1
+    )
+    assert last["random"]["mlm"] == pytest.approx(5.3, abs=0.5), (
+        "ln of the vocabulary: it knows nothing"
+    )
     # Without grounding no region is looked up: images need none.
     save_captions(tmp_path / "c.jsonl", [(f"x{i % 2}", "a b") for i in range(6)])
-    args = ["pretrain", "--system", "visualbert", tmp_path / "c.jsonl", "--regions", data / "r.npy", "--text-only"]
+    args = [
+        "pretrain",
+        "--system",
+        "visualbert",
+        tmp_path / "c.jsonl",
+        "--regions",
+        data / "r.npy",
+        "--text-only",
+    ]
     args += ["--encoder", data / "encoder", "-o", tmp_path / "x", "--steps", 1, *FAST]
     assert cli.run([str(a) for a in args]) == 0
 
@@ -148,8 +224,14 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
     assert hashes(tmp_path / "a") == before
     assert pretrain(data, tmp_path / "a", "--steps", 2, "--text-only") == Exit.CONFIG
     refused(capfd, "text_only was false, is now true")
-    save_captions(tmp_path / "more.jsonl", [("image0", "a"), ("image1", "b"), ("image0", "c"), ("image1", "d")])
-    assert pretrain(data, tmp_path / "a", "--steps", 2, "--valid", tmp_path / "more.jsonl") == Exit.CONFIG
+    save_captions(
+        tmp_path / "more.jsonl",
+        [("image0", "a"), ("image1", "b"), ("image0", "c"), ("image1", "d")],
+    )
+    assert (
+        pretrain(data, tmp_path / "a", "--steps", 2, "--valid", tmp_path / "more.jsonl")
+        == Exit.CONFIG
+    )
     refused(capfd, "valid was")
 
 
@@ -163,13 +245,32 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
         (["--block", "999"], Exit.CONFIG, "--block 999: the encoder takes 64 tokens"),
     ],
 )
-def test_refusals(data: Path, tmp_path: Path, flags: list[str], code: int, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_refusals(
+    data: Path,
+    tmp_path: Path,
+    flags: list[str],
+    code: int,
+    why: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert pretrain(data, tmp_path / "a", *flags) == code
     refused(capfd, why)
 
 
-def test_regions_must_be_named_and_be_regions(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    args = ["pretrain", "--system", "visualbert", data / "c.jsonl", "--encoder", data / "encoder", "-o", tmp_path / "a", *FAST]
+def test_regions_must_be_named_and_be_regions(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    args = [
+        "pretrain",
+        "--system",
+        "visualbert",
+        data / "c.jsonl",
+        "--encoder",
+        data / "encoder",
+        "-o",
+        tmp_path / "a",
+        *FAST,
+    ]
     assert cli.run([str(a) for a in args]) == Exit.USAGE
     refused(capfd, "Missing option '--regions'")
     assert pretrain(data, tmp_path / "a", regions="no.npy") == Exit.NO_INPUT
@@ -186,7 +287,10 @@ def test_the_system_is_a_sub_command_or_a_flag(
         assert cli.run([str(a) for a in args]) == 0
     assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
     capfd.readouterr()
-    for system, why in (("bert", "No such command 'bert'"), ("vokenization", "No such option: --regions")):
+    for system, why in (
+        ("bert", "No such command 'bert'"),
+        ("vokenization", "No such option: --regions"),
+    ):
         args = ["pretrain", "--system", system, *rest, "-o", tmp_path / "c"]
         assert cli.run([str(a) for a in args]) == Exit.USAGE
         refused(capfd, why)

@@ -18,7 +18,7 @@ from tests import tiny_probe as t
 from tests.tiny import WORDS, save_encoder
 from vgtools import io
 from vgtools.cli import run
-from vgtools.systems.text_probes import Texts
+from vgtools.systems.attention_probes.text import Texts
 
 
 @dataclass
@@ -64,10 +64,14 @@ def probe(capfdbinary: Any, *args: Any) -> tuple[int, list[dict[str, Any]], str]
     return code, [json.loads(line) for line in out.splitlines()], err.decode()
 
 
-def test_everything_goes_into_the_folder_and_the_records_to_stdout(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_everything_goes_into_the_folder_and_the_records_to_stdout(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     out, photos = tmp_path / "out", world.folder / "photos"
     extra = ["--parser", world.folder / "p.conllu", "--images", photos, "--samples", 50, "-o", out]
-    code, records, err = probe(capfdbinary, *world.given, *extra, "--split", "test", "--select-on", "val")
+    code, records, err = probe(
+        capfdbinary, *world.given, *extra, "--split", "test", "--select-on", "val"
+    )
     assert code == 0, err
     kinds = [r["kind"] for r in records]
     assert kinds.count("head") == 6
@@ -82,7 +86,15 @@ def test_everything_goes_into_the_folder_and_the_records_to_stdout(world: World,
     assert [json.loads(line) for line in (out / "probe.jsonl").read_text().splitlines()] == records
     assert io.read_manifest(out / "probe.jsonl", "attention-probe")["config"]["select_on"] == "val"
     names = {p.name for p in out.iterdir()}
-    assert {"tables.md", "page.html", "entity.svg", "entity.png", "relations.svg", "relations.png", "example-1.png"} <= names
+    assert {
+        "tables.md",
+        "page.html",
+        "entity.svg",
+        "entity.png",
+        "relations.svg",
+        "relations.png",
+        "example-1.png",
+    } <= names
     assert f"| most confident region | {summary['baseline']:.2f}" in (out / "tables.md").read_text()
     assert "photo2.jpg: " in err
     assert "the page shows the boxes alone" in err
@@ -107,7 +119,9 @@ def test_the_best_head_is_the_one_of_the_other_split(world: World, capfdbinary: 
 
 def test_the_batch_size_changes_nothing(world: World, capfdbinary: Any) -> None:
     given = [*world.given, "--samples", 30, "-q"]
-    (_, first, _), (_, second, _) = (probe(capfdbinary, *given, "--batch-size", size) for size in (3, 24))
+    (_, first, _), (_, second, _) = (
+        probe(capfdbinary, *given, "--batch-size", size) for size in (3, 24)
+    )
     assert [r["kind"] for r in first] == [r["kind"] for r in second]
     for a, b in zip(first, second, strict=True):
         assert {k: v for k, v in a.items() if not isinstance(v, float)} == {
@@ -140,10 +154,27 @@ def test_a_classifier_learns_on_one_split_and_heads_are_chosen_on_another(
     world: World, tmp_path: Path, capfdbinary: Any
 ) -> None:
     encoder = save_encoder(tmp_path / "bert")
-    rows = [{"text": r["text"].replace(" <b>&", ""), "split": ("a", "b", "c")[n % 3]} for n, r in enumerate(world.rows)]
-    path, parses, out = t.save_rows(tmp_path / "t.jsonl", rows), tmp_path / "t.conllu", tmp_path / "out"
+    rows = [
+        {"text": r["text"].replace(" <b>&", ""), "split": ("a", "b", "c")[n % 3]}
+        for n, r in enumerate(world.rows)
+    ]
+    path, parses, out = (
+        t.save_rows(tmp_path / "t.jsonl", rows),
+        tmp_path / "t.conllu",
+        tmp_path / "out",
+    )
     parses.write_text(t.conllu([r["text"] for r in rows]))
-    given = [path, "--encoder", encoder, "--parser", parses, "--samples", 30, "--classifier", "attention"]
+    given = [
+        path,
+        "--encoder",
+        encoder,
+        "--parser",
+        parses,
+        "--samples",
+        30,
+        "--classifier",
+        "attention",
+    ]
     split = ["--split", "a", "--select-on", "b", "--train-on", "c", "-o", out]
     code, records, err = probe(capfdbinary, *given, *split)
     assert code == 0, err
@@ -166,23 +197,37 @@ def test_a_classifier_learns_on_one_split_and_heads_are_chosen_on_another(
         assert code == 0, err
         tried = [r for r in other if r["kind"] == "classifier"]
         assert tried[0]["classifier"] == "words"
-        assert tried[0]["trained_on"] + other[-1]["texts"] == len(rows), "without splits every text is on one side"
+        assert tried[0]["trained_on"] + other[-1]["texts"] == len(rows), (
+            "without splits every text is on one side"
+        )
     (tmp_path / "v.txt").write_text("bam 1 2\ndis 0\n")
     code, _, err = probe(capfdbinary, *given, *more, "--vectors", tmp_path / "v.txt")
     assert code == 65
     assert "v.txt:2: expected a word and 2 finite numbers" in err
 
 
-def test_a_classifier_that_cannot_go_on_leaves_the_rest(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_a_classifier_that_cannot_go_on_leaves_the_rest(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     encoder, texts = save_encoder(tmp_path / "bert"), [f"bam dis kas {w}" for w in WORDS]
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
     sides = [x.side for x in Texts(str(tmp_path / "t.txt"), seed=0)]
     parses = t.conllu(texts).split("\n\n")
     last = max(n for n, side in enumerate(sides) if side == "report")
-    cut = "\n\n".join(p for n, p in enumerate(parses) if n <= last) + "\n"  # what is reported has its parses, the rest not all
+    cut = (
+        "\n\n".join(p for n, p in enumerate(parses) if n <= last) + "\n"
+    )  # what is reported has its parses, the rest not all
     assert "train" in sides[last:]
     (tmp_path / "t.conllu").write_text(cut)
-    given = [tmp_path / "t.txt", "--encoder", encoder, "--parser", tmp_path / "t.conllu", "--classifier", "attention"]
+    given = [
+        tmp_path / "t.txt",
+        "--encoder",
+        encoder,
+        "--parser",
+        tmp_path / "t.conllu",
+        "--classifier",
+        "attention",
+    ]
     code, records, err = probe(capfdbinary, *given, "--samples", 20, "-o", tmp_path / "out")
     assert code == 65
     assert "t.conllu: has no sentence for the text" in err
@@ -215,7 +260,9 @@ def test_wrong_flags_and_missing_files_are_named(
     assert message in err
 
 
-def test_bad_rows_are_named_before_the_work_or_counted(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_bad_rows_are_named_before_the_work_or_counted(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     rows = json.loads(json.dumps(world.rows[:4]))
     rows[1]["phrases"][0]["end"] = 999
     rows[2]["image"] = "lost.jpg"
@@ -235,7 +282,9 @@ def test_bad_rows_are_named_before_the_work_or_counted(world: World, tmp_path: P
     assert "--max-errors allows 1" in err
 
 
-def test_regions_of_another_backbone_than_the_runs_are_refused(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_regions_of_another_backbone_than_the_runs_are_refused(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (world.folder / "vb").rename(folder / "encoder")
@@ -247,8 +296,13 @@ def test_regions_of_another_backbone_than_the_runs_are_refused(world: World, tmp
         assert code == 65
         assert "was made with the backbone tiny (bbb" in err
         assert "expected other (ccc" in err
-        for mark in ("b" * 64, "b" * 64 + " "):  # a run of vg pretrain names the preprocessing, too; here there is none
-            (folder / "run.json").write_text(json.dumps({"backbone": {"ref": "tiny", "fingerprint": mark}}))
+        for mark in (
+            "b" * 64,
+            "b" * 64 + " ",
+        ):  # a run of vg pretrain names the preprocessing, too; here there is none
+            (folder / "run.json").write_text(
+                json.dumps({"backbone": {"ref": "tiny", "fingerprint": mark}})
+            )
             assert probe(capfdbinary, *given)[0] == 0
     finally:
         (folder / "encoder").rename(world.folder / "vb")
@@ -270,18 +324,23 @@ def test_captions_come_through_a_pipe_and_too_long_ones_are_counted(
             assert "skipped: caption longer than the encoder: 1" in err
         else:
             assert (code, records) == (65, [])
-            assert "standard input: no usable captions or texts; skipped: caption longer than the encoder: 1" in err
+            assert (
+                "standard input: no usable captions or texts; skipped: caption longer than the encoder: 1"
+                in err
+            )
 
 
 def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
     world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vgtools.systems import attention_probes
+    from vgtools.systems.attention_probes import grounding
 
-    monkeypatch.setattr(attention_probes, "_WINDOW", 8)
+    monkeypatch.setattr(grounding, "_WINDOW", 8)
     parses, out = (world.folder / "p.conllu").read_text().split("\n\n"), tmp_path / "out"
     (tmp_path / "short.conllu").write_text("\n\n".join(parses[:20]) + "\n")
-    code, records, err = probe(capfdbinary, *world.given, "--parser", tmp_path / "short.conllu", "--samples", 20, "-o", out)
+    code, records, err = probe(
+        capfdbinary, *world.given, "--parser", tmp_path / "short.conllu", "--samples", 20, "-o", out
+    )
     assert code == 65
     assert "short.conllu: has no sentence for the text" in err
     assert records[-1]["captions"] == 16, "two windows of eight"
@@ -294,17 +353,37 @@ def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
     [
         (["--classifier", "all"], "'all' is not one of 'attention', 'words'"),
         (["--classifier", "attention"], "--classifier needs --parser"),
-        (["--classifier", "attention", "--parser", "p.conllu", "--vectors", "v"], "--vectors is for --classifier words"),
-        (["--classifier", "attention", "--parser", "p.conllu", "--split", "a"], "--train-on names the split to learn from"),
-        (["--classifier", "attention", "--parser", "p.conllu", "--train-on", "a"], "--train-on names the split to learn from"),
         (
-            ["--classifier", "attention", "--parser", "p.conllu", "--train-on", "a", "--split", "a"],
+            ["--classifier", "attention", "--parser", "p.conllu", "--vectors", "v"],
+            "--vectors is for --classifier words",
+        ),
+        (
+            ["--classifier", "attention", "--parser", "p.conllu", "--split", "a"],
+            "--train-on names the split to learn from",
+        ),
+        (
+            ["--classifier", "attention", "--parser", "p.conllu", "--train-on", "a"],
+            "--train-on names the split to learn from",
+        ),
+        (
+            [
+                "--classifier",
+                "attention",
+                "--parser",
+                "p.conllu",
+                "--train-on",
+                "a",
+                "--split",
+                "a",
+            ],
             "--train-on names the split to learn from",
         ),
         (["--images", "x"], "--images is about photos"),
     ],
 )
-def test_wrong_flags_of_the_text_side_are_named(tmp_path: Path, args: list[str], message: str, capfdbinary: Any) -> None:
+def test_wrong_flags_of_the_text_side_are_named(
+    tmp_path: Path, args: list[str], message: str, capfdbinary: Any
+) -> None:
     code, records, err = probe(capfdbinary, tmp_path / "t.txt", "--encoder", "x", *args)
     assert (code, records) == (2, [])
     assert message in err
@@ -314,10 +393,10 @@ def test_wrong_flags_of_the_text_side_are_named(tmp_path: Path, args: list[str],
 def test_a_stop_leaves_the_results_up_to_there(
     world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    from vgtools.systems import attention_probes
+    from vgtools.systems.attention_probes import grounding
 
-    monkeypatch.setattr(attention_probes, "_WINDOW", 8)
-    ask, asked = attention_probes.GroundingProbe._window, list[int]()
+    monkeypatch.setattr(grounding, "_WINDOW", 8)
+    ask, asked = grounding.GroundingProbe._window, list[int]()
 
     def window(self: Any, captions: Any) -> None:
         asked.append(len(captions))
@@ -325,7 +404,7 @@ def test_a_stop_leaves_the_results_up_to_there(
         if len(asked) == (1 if first == "head" else 2):
             os.kill(os.getpid(), signal.SIGINT if first == "head" else signal.SIGTERM)
 
-    monkeypatch.setattr(attention_probes.GroundingProbe, "_window", window)
+    monkeypatch.setattr(grounding.GroundingProbe, "_window", window)
     out = tmp_path / "out"
     code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", out)
     assert code == (130 if first == "head" else 75)
@@ -352,7 +431,9 @@ def test_results_go_to_stdout_even_where_the_disk_is_full(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_line_that_cannot_be_read_leaves_what_was_read_before_it(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_a_line_that_cannot_be_read_leaves_what_was_read_before_it(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     lines = (world.folder / "phrases.jsonl").read_text().splitlines()
     (tmp_path / "cut.jsonl").write_text("\n".join([*lines[:5], lines[5][:40]]) + "\n")
     given = [tmp_path / "cut.jsonl", *world.given[1:], "--samples", 20, "--on-error", "skip"]
@@ -364,13 +445,19 @@ def test_a_line_that_cannot_be_read_leaves_what_was_read_before_it(world: World,
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_attention_that_is_not_a_number_is_named(world: World, tmp_path: Path, capfdbinary: Any, late: bool) -> None:
+def test_attention_that_is_not_a_number_is_named(
+    world: World, tmp_path: Path, capfdbinary: Any, late: bool
+) -> None:
     from safetensors.torch import load_file, save_file
 
     broken = t.save_visualbert(tmp_path / "broken", bypass_transformer=late)
     tensors = load_file(broken / "model.safetensors")
     name = next(n for n in tensors if n.endswith("encoder.layer.0.attention.self.query.weight"))
-    save_file(tensors | {name: tensors[name] * float("nan")}, broken / "model.safetensors", {"format": "pt"})
+    save_file(
+        tensors | {name: tensors[name] * float("nan")},
+        broken / "model.safetensors",
+        {"format": "pt"},
+    )
     given = [world.given[0], "--encoder", broken, *world.given[3:], "--samples", 20]
     (tmp_path / "t.txt").write_text("bam dis\n")
     for args in (given, [tmp_path / "t.txt", "--encoder", broken]):
@@ -379,21 +466,31 @@ def test_attention_that_is_not_a_number_is_named(world: World, tmp_path: Path, c
         assert "the model's attention is NaN" in err
 
 
-def test_numbers_of_half_the_width_change_little(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_numbers_of_half_the_width_change_little(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     late = t.save_visualbert(tmp_path / "late", bypass_transformer=True)
     for encoder in (late, world.folder / "vb"):
         given = [world.given[0], "--encoder", encoder, *world.given[3:], "--samples", 20]
         full, half = (
-            [r["attention"] for r in probe(capfdbinary, *given, "--dtype", kind)[1] if r["kind"] == "layer"]
+            [
+                r["attention"]
+                for r in probe(capfdbinary, *given, "--dtype", kind)[1]
+                if r["kind"] == "layer"
+            ]
             for kind in ("float32", "bfloat16")
         )
         assert half != full, "--dtype is heeded"
         assert half == pytest.approx(full, abs=4)
 
 
-def test_a_visualbert_without_early_fusion_has_one_layer_more(world: World, tmp_path: Path, capfdbinary: Any) -> None:
+def test_a_visualbert_without_early_fusion_has_one_layer_more(
+    world: World, tmp_path: Path, capfdbinary: Any
+) -> None:
     late = t.save_visualbert(tmp_path / "late", bypass_transformer=True)
-    code, records, err = probe(capfdbinary, world.given[0], "--encoder", late, *world.given[3:], "--samples", 20)
+    code, records, err = probe(
+        capfdbinary, world.given[0], "--encoder", late, *world.given[3:], "--samples", 20
+    )
     assert code == 0, err
     layers = [r for r in records if r["kind"] == "layer"]
     assert [r["attention"] > 0 for r in layers] == [False, False, False, True]

@@ -22,10 +22,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from vgtools import io
 from vgtools.cli import run
 from vgtools.io import DataError
-from vgtools.output import Output
-from vgtools.systems.revokenization import revokenize
-from vgtools.text import tokenize
-from vgtools.vokens import VokenWriter
+from vgtools.io.output import Output
+from vgtools.systems.vokenization.revokenize import revokenize
+from vgtools.text.tokens import tokenize
+from vgtools.text.vokens import VokenWriter
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 SENTENCES = [
@@ -42,7 +42,9 @@ SENTENCES = [
 def source() -> Tokenizer:
     t = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=100, special_tokens=["[UNK]"], show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=100, special_tokens=["[UNK]"], show_progress=False
+    )
     t.train_from_iterator(SENTENCES * 3, trainer)
     return t
 
@@ -54,7 +56,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=300,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     t.train_from_iterator(["the cats sit on the mat"] * 5, trainer)
     t.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=False)
@@ -114,7 +119,16 @@ def test_one_row_by_hand(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
             "id": 7,
             "text": "the cats  🤗",
             "spans": [[0, 3], [4, 8], [9, 9], [10, 10], [10, 11], [10, 11], [10, 11], [10, 11]],
-            "vokens": [3, 5, -1, -1, 9, 9, 9, 9],  # "cats" overlaps "ca" and "ts" by a half each: the first
+            "vokens": [
+                3,
+                5,
+                -1,
+                -1,
+                9,
+                9,
+                9,
+                9,
+            ],  # "cats" overlaps "ca" and "ts" by a half each: the first
             "scores": [0.5, 1, 0.0, 0.0, -0.125, -0.125, -0.125, -0.125],
             "more": {"kept": [None]},
         }
@@ -122,7 +136,9 @@ def test_one_row_by_hand(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
     assert done.stderr == b""
 
 
-def test_every_token_has_the_brute_force_voken(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer]) -> None:
+def test_every_token_has_the_brute_force_voken(
+    vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer]
+) -> None:
     rows = rows_of(source, SENTENCES)
     done = vg("revokenize", "-", "--tokenizer", target[0], input=jsonl(rows), check=True)
     got = parse(done.stdout)
@@ -138,14 +154,21 @@ def test_every_token_has_the_brute_force_voken(vg: Runner, source: Tokenizer, ta
 
 
 def test_its_own_tokenizer_changes_nothing(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
-    rows = rows_of(target[1], SENTENCES)  # each byte of a character, each lone space has a voken of its own
+    rows = rows_of(
+        target[1], SENTENCES
+    )  # each byte of a character, each lone space has a voken of its own
     done = vg("revokenize", "-t", target[0], input=jsonl(rows), check=True)
     assert parse(done.stdout) == rows
     assert b" 0 of them overlap no token" in done.stderr
 
 
 def test_lists_of_k_are_carried_as_they_are(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
-    row = {"text": "the cats  ", "spans": [[0, 3], [4, 8]], "vokens": [[3, 1], [5, -1]], "scores": [[0.5, 0.25], [1.0, 0.0]]}
+    row = {
+        "text": "the cats  ",
+        "spans": [[0, 3], [4, 8]],
+        "vokens": [[3, 1], [5, -1]],
+        "scores": [[0.5, 0.25], [1.0, 0.0]],
+    }
     (got,) = parse(vg("revokenize", "-t", target[0], input=jsonl([row]), check=True).stdout)
     assert got["vokens"] == [[3, 1], [5, -1], [-1, -1], [-1, -1]]
     assert got["scores"] == [[0.5, 0.25], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
@@ -157,7 +180,9 @@ def test_rows_without_scores_stay_without(vg: Runner, target: tuple[Path, Tokeni
     assert got == {"text": "the mats", "spans": [[0, 3], [4, 7], [7, 8]], "vokens": [2, 3, 3]}
 
 
-def test_the_generator_does_not_depend_on_the_batch(source: Tokenizer, target: tuple[Path, Tokenizer]) -> None:
+def test_the_generator_does_not_depend_on_the_batch(
+    source: Tokenizer, target: tuple[Path, Tokenizer]
+) -> None:
     rows = rows_of(source, SENTENCES * 4)
     whole = jsonl(list(revokenize(rows, target[1])))
     assert jsonl(list(revokenize(iter(rows), target[1], batch=5))) == whole
@@ -178,7 +203,10 @@ def test_as_many_rows_come_out_as_go_in(vg: Runner, target: tuple[Path, Tokenize
     assert all(v == -1 for r in got for v in r["vokens"])
     assert b"3 lines had bytes that are not UTF-8" in done.stderr
     assert vg("revokenize", "-q", "-t", target[0], input=b"", check=True).stdout == b""
-    assert len(parse(vg("revokenize", "-t", target[0], "--limit", "2", input=data, check=True).stdout)) == 2
+    assert (
+        len(parse(vg("revokenize", "-t", target[0], "--limit", "2", input=data, check=True).stdout))
+        == 2
+    )
 
 
 def test_packed_and_compressed_files_hold_the_same(
@@ -186,9 +214,25 @@ def test_packed_and_compressed_files_hold_the_same(
 ) -> None:
     (tmp_path / "in.jsonl.zst").write_bytes(io.compress(jsonl(rows_of(source, SENTENCES)), "x.zst"))
     rows = parse(vg("revokenize", tmp_path / "in.jsonl.zst", "-t", target[0], check=True).stdout)
-    vg("revokenize", tmp_path / "in.jsonl.zst", "-t", target[0], "-o", tmp_path / "out.jsonl.gz", check=True)
+    vg(
+        "revokenize",
+        tmp_path / "in.jsonl.zst",
+        "-t",
+        target[0],
+        "-o",
+        tmp_path / "out.jsonl.gz",
+        check=True,
+    )
     assert parse(gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes())) == rows
-    vg("revokenize", tmp_path / "in.jsonl.zst", "-t", target[0], "-o", tmp_path / "packed.npy", check=True)
+    vg(
+        "revokenize",
+        tmp_path / "in.jsonl.zst",
+        "-t",
+        target[0],
+        "-o",
+        tmp_path / "packed.npy",
+        check=True,
+    )
     packed, ends = io.open_npy(tmp_path / "packed.npy"), io.open_npy(tmp_path / "packed.rows.npy")
     assert (packed.dtype, ends.dtype) == (np.int32, np.int64)
     assert packed[:, 1].tolist() == [v for r in rows for v in r["vokens"]]
@@ -202,14 +246,18 @@ def test_packed_and_compressed_files_hold_the_same(
         "in.jsonl.zst", "out.json", "out.jsonl.gz", "packed.json", "packed.npy", "packed.rows.npy"]  # fmt: skip
 
 
-def test_nothing_in_is_an_empty_packed_file(vg: Runner, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+def test_nothing_in_is_an_empty_packed_file(
+    vg: Runner, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"")
     vg("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "x.npy", check=True)
     assert io.open_npy(tmp_path / "x.npy").shape == (0, 2)
     assert io.open_npy(tmp_path / "x.rows.npy").shape == (0,)
 
 
-def test_the_packed_form_takes_one_voken_a_token(vg: Runner, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+def test_the_packed_form_takes_one_voken_a_token(
+    vg: Runner, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
     row = {"text": "the", "spans": [[0, 3]], "vokens": [[3, 1]]}
     done = vg("revokenize", "-t", target[0], "-o", tmp_path / "x.npy", input=jsonl([row]))
     assert done.returncode == 2
@@ -224,7 +272,9 @@ def test_rows_never_go_where_an_index_lies(name: str, tmp_path: Path) -> None:
     assert caught.value.code == 2
 
 
-def test_a_finished_output_is_left_alone(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+def test_a_finished_output_is_left_alone(
+    vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
     command = ("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "out.jsonl")
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows_of(source, SENTENCES)))
     vg(*command, check=True)
@@ -237,7 +287,12 @@ def test_a_finished_output_is_left_alone(vg: Runner, source: Tokenizer, target: 
 
 
 def test_the_writer_adds_up_counts_over_runs(tmp_path: Path) -> None:
-    row = {"text": "x", "spans": [[0, 1]], "vokens": np.array([4]), "scores": np.array([0.5], np.float32)}
+    row = {
+        "text": "x",
+        "spans": [[0, 1]],
+        "vokens": np.array([4]),
+        "scores": np.array([0.5], np.float32),
+    }
     for stop in (True, False):
         with VokenWriter(str(tmp_path / "x.jsonl"), {"a": 1}) as out:
             out.write([row], np.array([1]), seen=2)
@@ -245,7 +300,9 @@ def test_the_writer_adds_up_counts_over_runs(tmp_path: Path) -> None:
             assert out.state["rows"] == out.counts["rows"]
             if not stop:
                 out.finish()
-    assert (tmp_path / "x.jsonl").read_bytes() == b'{"text":"x","spans":[[0,1]],"vokens":[4],"scores":[0.5]}\n' * 2
+    assert (
+        tmp_path / "x.jsonl"
+    ).read_bytes() == b'{"text":"x","spans":[[0,1]],"vokens":[4],"scores":[0.5]}\n' * 2
     manifest = io.read_manifest(tmp_path / "x.jsonl", "vokens")
     assert (manifest["rows"], manifest["tokens"], manifest["seen"]) == (2, 2, 4)
 
@@ -299,14 +356,26 @@ GOOD = b'{"text": "ab", "spans": [[0, 1], [1, 2]], "vokens": [1, 2], "scores": [
         (b'{"text": "ab", "spans": [], "vokens": null}', '"vokens" must be a list'),
         (b'{"text": "ab", "spans": [], "vokens": [], "scores": 1}', '"scores" must be a list'),
         (b'{"text": "ab", "spans": [], "vokens": [], "scores": null}', '"scores" must be a list'),
-        (GOOD.replace(b'"vokens": [1, 2]', b'"vokens": [1]'), '"vokens" has 1 entries, "spans" has 2'),
+        (
+            GOOD.replace(b'"vokens": [1, 2]', b'"vokens": [1]'),
+            '"vokens" has 1 entries, "spans" has 2',
+        ),
         (GOOD.replace(b"[0.5, 0.5]", b"[0.5]"), '"scores" has 1 entries, "spans" has 2'),
-        (GOOD.replace(b"[1, 2]]", b"[1, 3]]"), '"spans" entry 1 is [1, 3], not inside the text of 2 code points'),
+        (
+            GOOD.replace(b"[1, 2]]", b"[1, 3]]"),
+            '"spans" entry 1 is [1, 3], not inside the text of 2 code points',
+        ),
         (GOOD.replace(b"[0, 1]", b"[-1, 1]"), '"spans" entry 0 is [-1, 1]'),
         (GOOD.replace(b"[0, 1]", b"[1, 0]"), '"spans" entry 0 is [1, 0]'),
         (GOOD.replace(b"[0, 1]", b"[0, 99999999999999999999]"), '"spans" entry 0'),
-        (GOOD.replace(b"[0, 1]", b"[0, 9999999999999999999]"), '"spans" entry 0 is [0, 9999999999999999999]'),
-        (GOOD.replace(b"[0, 1]", b"[0, 1.0]"), '"spans" entry 0 must be [start, end], two integers'),
+        (
+            GOOD.replace(b"[0, 1]", b"[0, 9999999999999999999]"),
+            '"spans" entry 0 is [0, 9999999999999999999]',
+        ),
+        (
+            GOOD.replace(b"[0, 1]", b"[0, 1.0]"),
+            '"spans" entry 0 must be [start, end], two integers',
+        ),
         (GOOD.replace(b"[0, 1]", b"[0, true]"), '"spans" entry 0 must be'),
         (GOOD.replace(b"[0, 1]", b"[0]"), '"spans" entry 0 must be'),
         (GOOD.replace(b"[0, 1]", b"[0, 1, 2]"), '"spans" entry 0 must be'),
@@ -321,7 +390,10 @@ GOOD = b'{"text": "ab", "spans": [[0, 1], [1, 2]], "vokens": [1, 2], "scores": [
         (GOOD.replace(b"[1, 2],", b"[[1], [2, 3]],"), '"vokens" has entries of several lengths'),
         (GOOD.replace(b"[1, 2],", b"[[1], [null]],"), '"vokens" entry 1 must be a list of 1'),
         (GOOD.replace(b"[1, 2],", b"[[], []],"), '"vokens" entry 0'),
-        (GOOD.replace(b"[1, 2],", b"[[1], [2]],"), '"scores" entry 0 must be a list of 1: a number'),
+        (
+            GOOD.replace(b"[1, 2],", b"[[1], [2]],"),
+            '"scores" entry 0 must be a list of 1: a number',
+        ),
         (GOOD.replace(b"0.5]", b"NaN]"), "not valid JSON"),
         (GOOD.replace(b"0.5]", b"1e999]"), ""),
         (GOOD.replace(b"0.5]", b'"1"]'), '"scores" entry 1 must be a number'),
@@ -343,7 +415,9 @@ def test_what_is_no_voken_row_is_named(
     assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-def test_other_things_that_cannot_work(in_process: InProcess, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+def test_other_things_that_cannot_work(
+    in_process: InProcess, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
     good = tmp_path / "in.jsonl"
     good.write_bytes(GOOD)
     cut = tmp_path / "cut.jsonl.gz"
@@ -366,7 +440,16 @@ def test_other_things_that_cannot_work(in_process: InProcess, target: tuple[Path
 
 
 def test_no_network_library_is_imported(target: tuple[Path, Tokenizer]) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "vgtools", "revokenize", "-t", str(target[0])]
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "vgtools",
+        "revokenize",
+        "-t",
+        str(target[0]),
+    ]
     done = subprocess.run(command, input=GOOD, capture_output=True, check=True)
     imported = {line.split(b"|")[-1].strip() for line in done.stderr.split(b"\n")}
     assert b"tokenizers" in imported
@@ -384,7 +467,9 @@ def test_a_closed_pipe_ends_quietly(target: tuple[Path, Tokenizer], tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def large(source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def large(
+    source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Input of many windows."""
     file = tmp_path_factory.mktemp("large") / "in.jsonl"
     file.write_bytes(jsonl(rows_of(source, SENTENCES)) * 1400)
@@ -409,7 +494,17 @@ def test_a_killed_run_goes_on_and_ends_the_same(
 
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     vg("revokenize", large, "-t", target[0], "-o", whole, check=True)
-    command = [sys.executable, "-m", "vgtools", "revokenize", str(large), "-t", str(target[0]), "-o", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "vgtools",
+        "revokenize",
+        str(large),
+        "-t",
+        str(target[0]),
+        "-o",
+        str(out),
+    ]
     killed = started(command, out)
     killed.kill()
     killed.communicate()
@@ -424,7 +519,17 @@ def test_a_killed_run_goes_on_and_ends_the_same(
 def test_sigterm_stops_at_a_checkpoint(vg: Runner, large: Path, target: tuple[Path, Tokenizer], source: Tokenizer,
                                        tmp_path: Path) -> None:  # fmt: skip
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-m", "vgtools", "revokenize", str(large), "-t", str(target[0]), "-o", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "vgtools",
+        "revokenize",
+        str(large),
+        "-t",
+        str(target[0]),
+        "-o",
+        str(out),
+    ]
     stopped = started(command, out)
     stopped.send_signal(signal.SIGTERM)
     message = stopped.communicate()[1]
@@ -448,8 +553,18 @@ def test_bare_surroundings_give_the_same_bytes(
     bare = {"LC_ALL": "C", "PATH": os.defpath, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     assert vg("revokenize", file, "-t", target[0], env=bare, check=True).stdout == wanted
     command = f"'{sys.executable}' -m vgtools revokenize -t '{target[0]}'"
-    assert subprocess.run(["bash", "-c", f"{command} '{file}' <&-"], capture_output=True, check=True).stdout == wanted
-    assert subprocess.run(["bash", "-c", f"{command} '{file}' 2>&-"], capture_output=True, check=True).stdout == wanted
+    assert (
+        subprocess.run(
+            ["bash", "-c", f"{command} '{file}' <&-"], capture_output=True, check=True
+        ).stdout
+        == wanted
+    )
+    assert (
+        subprocess.run(
+            ["bash", "-c", f"{command} '{file}' 2>&-"], capture_output=True, check=True
+        ).stdout
+        == wanted
+    )
     closed = subprocess.run(["bash", "-c", f"{command} <&-"], capture_output=True)
     assert (closed.returncode, closed.stdout) == (66, b"")
     unwritable = subprocess.run(["bash", "-c", f"{command} '{file}' >&-"], capture_output=True)
@@ -464,18 +579,27 @@ def terminal() -> Iterator[int]:
     os.close(theirs)
 
 
-def test_a_terminal_and_no_file_prints_the_help(vg: Runner, target: tuple[Path, Tokenizer], terminal: int) -> None:
+def test_a_terminal_and_no_file_prints_the_help(
+    vg: Runner, target: tuple[Path, Tokenizer], terminal: int
+) -> None:
     done = vg("revokenize", "-t", target[0], stdin=terminal)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"revokenize [OPTIONS] [FILE]" in done.stderr
 
 
-def test_the_bank_is_not_lost_on_the_way(vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+def test_the_bank_is_not_lost_on_the_way(
+    vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
     rows = jsonl(rows_of(source, ["abc"]))
     with Output([tmp_path / "in.jsonl"], {"index_sha256": {"vg.faiss": {"sha256": "0"}}}) as out:
         out.write(rows)
         out.finish(kind="vokens", count=77)
-    assert vg("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "out.jsonl").returncode == 0
+    assert (
+        vg(
+            "revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "out.jsonl"
+        ).returncode
+        == 0
+    )
     manifest = io.read_manifest(tmp_path / "out.jsonl", "vokens")
     assert manifest["config"]["index_sha256"] == {"vg.faiss": {"sha256": "0"}}
     assert manifest["count"] == 77

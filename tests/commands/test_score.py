@@ -49,7 +49,9 @@ def test_a_bad_row_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_any_threshold_can_be_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "p.jsonl", SQUAD)
-    exact = {x: score(capfd, "squad-2.0", path, "--null-threshold", x)["exact"] for x in ("-9", "0", "9")}
+    exact = {
+        x: score(capfd, "squad-2.0", path, "--null-threshold", x)["exact"] for x in ("-9", "0", "9")
+    }
     assert exact == {"-9": 50.0, "0": 100.0, "9": 50.0}
     assert score(capfd, "squad-2.0", path)["exact"] == 100.0
     without = [{k: v for k, v in row.items() if k != "no_answer"} for row in SQUAD]
@@ -61,7 +63,9 @@ def test_gold_is_a_file_or_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture
     folder = tmp_path / "RTE"
     folder.mkdir()
     gold = folder / "dev.tsv"
-    gold.write_text("index\tsentence1\tsentence2\tlabel\n4\tA\tB\tnot_entailment\n9\tC\tD\tentailment\n")
+    gold.write_text(
+        "index\tsentence1\tsentence2\tlabel\n4\tA\tB\tnot_entailment\n9\tC\tD\tentailment\n"
+    )
     expected = {"task": "rte", "accuracy": 50.0, "headline": 50.0, "total": 2}
     assert score(capfd, "rte", path, "--gold", str(gold)) == expected
     assert score(capfd, "rte", path, "--gold", str(folder)) == expected
@@ -78,7 +82,9 @@ def vcr(folder: Path, task: str, rows: list[dict[str, Any]]) -> str:
 
 def test_answers_and_rationales_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def rows(*right: bool) -> list[dict[str, Any]]:
-        return [{"id": f"v{i}", "prediction": int(good), "label": 1} for i, good in enumerate(right)]
+        return [
+            {"id": f"v{i}", "prediction": int(good), "label": 1} for i, good in enumerate(right)
+        ]
 
     qa = vcr(tmp_path / "qa", "vcr-qa", rows(True, True, False))
     qar = vcr(tmp_path / "qar", "vcr-qar", rows(True, False, True))
@@ -95,36 +101,53 @@ def test_the_leaderboard_s_csv(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     qar = vcr(tmp_path / "qar", "vcr-qar", [{"id": f"t0-a{i}", **even} for i in range(4)])
     assert cli.run(["score", "vcr-qar", qar, "--joint", qa, "--submission", "-"]) == 0
     head, row = capfd.readouterr().out.splitlines()
-    assert head.startswith("annot_id,answer_0,answer_1,answer_2,answer_3,rationale_conditioned_on_a0_0")
+    assert head.startswith(
+        "annot_id,answer_0,answer_1,answer_2,answer_3,rationale_conditioned_on_a0_0"
+    )
     assert row == "t0" + ",0.25" * 20
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rte", "p.jsonl", "--joint", "q.jsonl"], "joins predictions of vcr-qa to those of vcr-qar"),
+        (
+            ["rte", "p.jsonl", "--joint", "q.jsonl"],
+            "joins predictions of vcr-qa to those of vcr-qar",
+        ),
         (["vcr-qar", "p.jsonl", "--submission", "s.csv"], "needs --joint"),
         (["squad", "p.jsonl", "--null-threshold", "1"], "applies to squad-2.0"),
         (["glue", "p.jsonl"], "unknown task 'glue'"),
         (["rte", "-", "--gold", "-"], "only one file can come from a pipe"),
     ],
 )
-def test_wrong_flags_are_refused(words: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flags_are_refused(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["score", *words]) == 2
     assert said in capfd.readouterr().err
 
 
 def test_every_kind_is_scored_without_torch(tmp_path: Path) -> None:
     box = [[0.0, 0.0, 9.0, 9.0]]
-    cases = {"rte": (1, 1), "sts-b": (2.0, 1.0), "squad": ("a", ["a"]), "swag": (1, 1), "vqa": ("a", ["a"] * 10)}
+    cases = {
+        "rte": (1, 1),
+        "sts-b": (2.0, 1.0),
+        "squad": ("a", ["a"]),
+        "swag": (1, 1),
+        "vqa": ("a", ["a"] * 10),
+    }
     cases |= {"flickr30k-grounding": (box, box)}
     lines = []
     for name, (prediction, label) in cases.items():
-        path = write(tmp_path / f"{name}.jsonl", [{"id": "0", "prediction": prediction, "label": label}])
+        path = write(
+            tmp_path / f"{name}.jsonl", [{"id": "0", "prediction": prediction, "label": label}]
+        )
         lines.append(f"assert run(['score', {name!r}, {path!r}]) == 0")
     heavy = "{'torch', 'transformers', 'tokenizers', 'PIL'}"
     code = "import sys; from vgtools.cli import run\n" + "\n".join(lines)
     code += f"\nprint(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
-    assert [json.loads(line)["task"] for line in done.stdout.splitlines()] == [find_task(name).name for name in cases]
+    assert [json.loads(line)["task"] for line in done.stdout.splitlines()] == [
+        find_task(name).name for name in cases
+    ]

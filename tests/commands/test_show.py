@@ -38,7 +38,12 @@ def bank(tmp_path: Path) -> Path:
 def voken_row(text: str, first: int = 0) -> dict[str, Any]:
     spans = [list(m.span()) for m in re.finditer(r"\S+", text)]
     vokens = [-1 if text[s:e] == "the" else (first + i) % 3 for i, (s, e) in enumerate(spans)]
-    return {"text": text, "spans": spans, "vokens": vokens, "scores": [0.0 if v < 0 else 0.25 * (v + 1) for v in vokens]}
+    return {
+        "text": text,
+        "spans": spans,
+        "vokens": vokens,
+        "scores": [0.0 if v < 0 else 0.25 * (v + 1) for v in vokens],
+    }
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -75,7 +80,11 @@ LINES = (
 def test_into_a_pipe_go_tab_separated_lines(vg: Runner, call: Runner, bank: Path) -> None:
     done = vg("show", bank / "v.jsonl", "--ids", bank / "vg.ids")
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, LINES, b"")
-    bare = vg("show", input=(bank / "v.jsonl").read_bytes(), env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"})
+    bare = vg(
+        "show",
+        input=(bank / "v.jsonl").read_bytes(),
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"},
+    )
     assert bare.stdout.decode() == re.sub(r"\d\.png", "-", LINES)
     (bank / "v.jsonl.gz").write_bytes(gzip.compress((bank / "v.jsonl").read_bytes()))
     one = call("show", bank / "v.jsonl.gz", "--limit", "1")
@@ -92,7 +101,9 @@ def test_a_closed_pipe_is_no_error(bank: Path) -> None:
 
 def test_a_page_and_a_sheet(call: Runner, bank: Path) -> None:
     source = ["--images", bank / "images.jsonl", "--ids", bank / "vg.ids"]
-    done = call("show", bank / "v.jsonl", *source, "-o", bank / "page.html", "--png", bank / "sheet.png")
+    done = call(
+        "show", bank / "v.jsonl", *source, "-o", bank / "page.html", "--png", bank / "sheet.png"
+    )
     assert (done.returncode, done.stdout) == (0, b"")
     page = (bank / "page.html").read_text()
     assert page.count("data:image/webp") == 3
@@ -101,8 +112,21 @@ def test_a_page_and_a_sheet(call: Runner, bank: Path) -> None:
     sheet = Image.open(BytesIO((bank / "sheet.png").read_bytes()))
     assert sheet.width == 1600
     assert done.stderr.decode().startswith(f"vg show: {bank}/page.html: 3 sentences, 0.0 MB\n")
-    assert sorted(p.name for p in bank.iterdir() if p.name.startswith(("page", "sheet"))) == ["page.html", "sheet.png"]
-    folder = call("show", bank / "v.jsonl", "--images", bank / "photos", "--ids", bank / "vg.ids", "-o", "-", "-q")
+    assert sorted(p.name for p in bank.iterdir() if p.name.startswith(("page", "sheet"))) == [
+        "page.html",
+        "sheet.png",
+    ]
+    folder = call(
+        "show",
+        bank / "v.jsonl",
+        "--images",
+        bank / "photos",
+        "--ids",
+        bank / "vg.ids",
+        "-o",
+        "-",
+        "-q",
+    )
     assert (folder.stdout.decode(), folder.stderr) == (page, b"")
     drawn = call("show", bank / "v.jsonl", *source, "--png", "-", "-q")
     assert Image.open(BytesIO(drawn.stdout)).tobytes() == sheet.tobytes()
@@ -116,28 +140,57 @@ def test_a_page_is_limited_and_says_so(call: Runner, bank: Path) -> None:
     done = call("show", many, *source, "-o", bank / "p.html", "--png", bank / "s.png")
     assert done.returncode == 0
     assert (bank / "p.html").read_text().count("<article") == 200
-    assert "p.html: 200 sentences, 0.1 MB; the file continues, --limit shows more" in done.stderr.decode()
+    assert (
+        "p.html: 200 sentences, 0.1 MB; the file continues, --limit shows more"
+        in done.stderr.decode()
+    )
     assert "s.png: 24 sentences; the file continues" in done.stderr.decode()
     done = call("show", many, *source, "-o", bank / "p.html", "--limit", "5")
     assert (bank / "p.html").read_text().count("<article") == 5
-    failed(call("show", many, *source, "-o", bank / "p.html", "--limit", "300"), io.Exit.DATA, "many.jsonl:231: not valid JSON")
-    assert (bank / "p.html").read_text().count("<article") == 5, "a failed run left the old page alone"
+    failed(
+        call("show", many, *source, "-o", bank / "p.html", "--limit", "300"),
+        io.Exit.DATA,
+        "many.jsonl:231: not valid JSON",
+    )
+    assert (bank / "p.html").read_text().count("<article") == 5, (
+        "a failed run left the old page alone"
+    )
 
 
 def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
     (bank / "vg.faiss").write_bytes(b"index")
-    facts = {"kind": "index", "count": 3, "dim": 64, "matcher": {"run": "runs/m", "fingerprint": "f" * 64}}
+    facts = {
+        "kind": "index",
+        "count": 3,
+        "dim": 64,
+        "matcher": {"run": "runs/m", "fingerprint": "f" * 64},
+    }
     io.write_manifest(bank / "vg.faiss", [bank / "vg.faiss", bank / "vg.ids"], **facts)
-    args = ["show", bank / "v.jsonl", "--images", bank / "photos", "--index", bank / "vg.faiss", "-o", bank / "p.html"]
+    args = [
+        "show",
+        bank / "v.jsonl",
+        "--images",
+        bank / "photos",
+        "--index",
+        bank / "vg.faiss",
+        "-o",
+        bank / "p.html",
+    ]
     assert call(*args).returncode == 0
     assert "<dt>Matcher</dt><dd>runs/m (ffffffffffff)</dd>" in (bank / "p.html").read_text()
     # Vokens whose manifest names another index are refused: their rows are other images.
     other, true = (hashlib.sha256(data).hexdigest() for data in (b"other", b"index"))
     ids = hashlib.sha256((bank / "vg.ids").read_bytes()).hexdigest()
     by_ids = [*args[:4], "--ids", bank / "vg.ids", *args[6:]]
-    for faiss, listed, codes in ((true, ids, (0, 0)), (other, ids, (io.Exit.DATA, 0)), (true, other, (0, io.Exit.DATA))):
+    for faiss, listed, codes in (
+        (true, ids, (0, 0)),
+        (other, ids, (io.Exit.DATA, 0)),
+        (true, other, (0, io.Exit.DATA)),
+    ):
         made = {"a.faiss": {"sha256": faiss}, "a.ids": {"sha256": listed}}
-        io.write_manifest(bank / "v.jsonl", [bank / "v.jsonl"], kind="vokens", config={"index_sha256": made})
+        io.write_manifest(
+            bank / "v.jsonl", [bank / "v.jsonl"], kind="vokens", config={"index_sha256": made}
+        )
         done = [call(*args), call(*by_ids)]
         assert tuple(d.returncode for d in done) == codes
         for refused in (d for d in done if d.returncode):
@@ -153,12 +206,30 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
 def test_missing_pictures_are_placeholders_and_are_told(call: Runner, bank: Path) -> None:
     (bank / "photos" / "1.png").write_bytes(b"")
     (bank / "photos" / "2.png").unlink()
-    done = call("show", bank / "v.jsonl", "--images", bank / "images.jsonl", "--ids", bank / "vg.ids", "-o", bank / "p.html")
+    done = call(
+        "show",
+        bank / "v.jsonl",
+        "--images",
+        bank / "images.jsonl",
+        "--ids",
+        bank / "vg.ids",
+        "-o",
+        bank / "p.html",
+    )
     assert done.returncode == 0
     assert "2 of 3 pictures cannot be shown and have a placeholder: 1.png: " in done.stderr.decode()
     assert (bank / "p.html").read_text().count('<i class="pic gone">') == 3 + 2
     (bank / "empty").mkdir()
-    done = call("show", bank / "v.jsonl", "--images", bank / "empty", "--ids", bank / "vg.ids", "-o", bank / "q.html")
+    done = call(
+        "show",
+        bank / "v.jsonl",
+        "--images",
+        bank / "empty",
+        "--ids",
+        bank / "vg.ids",
+        "-o",
+        bank / "q.html",
+    )
     failed(done, io.Exit.NO_INPUT, "empty: has none of the 3 images that the vokens name")
     assert not (bank / "q.html").exists()
 
@@ -169,19 +240,37 @@ def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> No
     failed(call("show", rows, *ids, *page), io.Exit.USAGE, "--images")
     failed(call("show", rows, *photos, *page), io.Exit.USAGE, "--index or --ids")
     failed(call("show", rows, *ids, "--index", "x.faiss"), io.Exit.USAGE, "not both")
-    failed(call("show", rows, *ids, *photos, "-o", "-", "--png", "-"), io.Exit.USAGE, "cannot share stdout")
+    failed(
+        call("show", rows, *ids, *photos, "-o", "-", "--png", "-"),
+        io.Exit.USAGE,
+        "cannot share stdout",
+    )
     failed(call("show", bank / "none.jsonl"), io.Exit.NO_INPUT, "none.jsonl: cannot be read")
-    failed(call("show", rows, "--index", bank / "no.faiss"), io.Exit.NO_INPUT, "no.faiss: does not exist")
+    failed(
+        call("show", rows, "--index", bank / "no.faiss"),
+        io.Exit.NO_INPUT,
+        "no.faiss: does not exist",
+    )
     target = bank / "no" / "p.html"
-    failed(call("show", rows, *ids, *photos, "-o", target), io.Exit.CANNOT_CREATE, "does not exist; create it first")
-    failed(call("show", rows, *ids, *photos, "-o", rows), io.Exit.CANNOT_CREATE, "is an input of this command")
+    failed(
+        call("show", rows, *ids, *photos, "-o", target),
+        io.Exit.CANNOT_CREATE,
+        "does not exist; create it first",
+    )
+    failed(
+        call("show", rows, *ids, *photos, "-o", rows),
+        io.Exit.CANNOT_CREATE,
+        "is an input of this command",
+    )
     (bank / "vg.ids").write_text("0.png\n1.png\n")
     done = call("show", rows, *ids, *photos, *page)
     failed(done, io.Exit.DATA, f"{rows}:1: the voken of token 2 is 2, the image bank has 2 rows")
     assert not (bank / "p.html").exists()
 
 
-def on_terminal(command: list[str], width: int, stdin: bytes | None = None, **env: str) -> tuple[int, str]:
+def on_terminal(
+    command: list[str], width: int, stdin: bytes | None = None, **env: str
+) -> tuple[int, str]:
     """Run a command whose output is a terminal (its input too, unless bytes are given) and return what it showed."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -228,7 +317,9 @@ def test_a_terminal_gets_a_table(bank: Path) -> None:
     assert "\x1b[36m" in on_terminal(command, 60)[1]
     dumb = on_terminal(command, 24, TERM="dumb")[1]
     assert "\x1b" not in dumb
-    assert max(map(len, dumb.partition("2 sentences")[0].partition("vg show")[0].splitlines())) <= 24
+    assert (
+        max(map(len, dumb.partition("2 sentences")[0].partition("vg show")[0].splitlines())) <= 24
+    )
 
 
 def test_escape_sequences_do_not_reach_the_terminal(bank: Path) -> None:

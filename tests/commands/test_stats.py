@@ -17,7 +17,9 @@ from ..conftest import vg_command
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 WIKI = "The dog is a mammal .\n\nCats and dogs , cat and dog .\n"
-CAPTIONS = "".join(json.dumps({"image": "i", "text": t}) + "\n" for t in ("A dog sees a cat.", "the dog , the cat"))
+CAPTIONS = "".join(
+    json.dumps({"image": "i", "text": t}) + "\n" for t in ("A dog sees a cat.", "the dog , the cat")
+)
 
 
 @pytest.fixture
@@ -42,7 +44,12 @@ def test_golden(vg: Runner, here: Path) -> None:
     assert (first["grounded_types"], first["grounding_ratio"]) == (2, 3 / 14)
     # a 1/2, dog 1/2 against a 1/14, dog 2/14: (log2(7/4) + log2(14/9)) / 4 + (11 - 2 + 2 log2(4/9)) / 28; no 2-gram in common.
     assert second["jsd_1"] == pytest.approx(0.599059, abs=1e-6)
-    assert (second["corpus"], second["tokens"], second["jsd_base"], second["jsd_2"]) == ("-", 2, 2, 1.0)
+    assert (second["corpus"], second["tokens"], second["jsd_base"], second["jsd_2"]) == (
+        "-",
+        2,
+        2,
+        1.0,
+    )
     assert second["grounding_ratio"] == 0.5
     assert b"vg:" not in done.stderr
 
@@ -58,13 +65,26 @@ def test_base_memory_and_compression_change_no_count(vg: Runner, here: Path) -> 
 
 
 def test_grounded_types_are_listed(vg: Runner, here: Path) -> None:
-    done = vg("stats", "--captions", "captions.jsonl", "--grounded-above", "1", "--grounded-types", cwd=here)
+    done = vg(
+        "stats",
+        "--captions",
+        "captions.jsonl",
+        "--grounded-above",
+        "1",
+        "--grounded-types",
+        cwd=here,
+    )
     assert records(done) == [{"type": "dog", "count": 2}, {"type": "cat", "count": 2}]
 
 
 def test_word_pieces_of_a_tokenizer(vg: Runner, here: Path) -> None:
-    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "dog": 1, "##s": 2, "cat": 3}, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    tokenizer = Tokenizer(
+        models.WordPiece({"[UNK]": 0, "dog": 1, "##s": 2, "cat": 3}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.Lowercase(),
+        pre_tokenizers.Whitespace(),
+    )
     (here / "own").mkdir()
     tokenizer.save(str(here / "own" / "tokenizer.json"))
     (record,) = records(vg("stats", "wiki.txt", "-t", "./own", cwd=here))
@@ -73,7 +93,10 @@ def test_word_pieces_of_a_tokenizer(vg: Runner, here: Path) -> None:
 
 
 def test_vokens_from_a_pipe(vg: Runner) -> None:
-    rows = [{"text": "a b", "spans": [[0, 1], [2, 3]], "vokens": v, "scores": [1.0, 1.0]} for v in ([5, 5], [6, -1])]
+    rows = [
+        {"text": "a b", "spans": [[0, 1], [2, 3]], "vokens": v, "scores": [1.0, 1.0]}
+        for v in ([5, 5], [6, -1])
+    ]
     done = vg("stats", "--vokens", "-", input="".join(json.dumps(r) + "\n" for r in rows).encode())
     assert records(done) == [{
         "vokens": "-", "tokens": 4, "with_voken": 3, "images_covered": 2,
@@ -138,7 +161,10 @@ def test_bad_bytes_are_counted_on_stderr(vg: Runner) -> None:
 
 def test_a_closed_pipe_is_141_and_silent(here: Path) -> None:
     with subprocess.Popen(
-        vg_command("stats", "wiki.txt", "-q"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=here
+        vg_command("stats", "wiki.txt", "-q"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=here,
     ) as done:
         assert done.stdout is not None
         assert done.stderr is not None
@@ -151,11 +177,26 @@ def test_a_terminal_gets_a_table_and_help(here: Path) -> None:
     master, slave = pty.openpty()
     environment = {**os.environ, "COLUMNS": "130", "NO_COLOR": "1", "TERM": "dumb"}
     command = vg_command("stats", "wiki.txt", "-r", "wiki.txt", "--vokens", os.devnull)
-    done = subprocess.run(command, stdout=slave, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=here, env=environment)
+    done = subprocess.run(
+        command,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        cwd=here,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     shown = os.read(master, 1 << 16).decode()
     assert '{"' not in shown
-    for word in ("Corpus", "1-gram JSD", "wiki.txt", "14", "7.0", "base 2: 0 to 1 bit", "Effective"):
+    for word in (
+        "Corpus",
+        "1-gram JSD",
+        "wiki.txt",
+        "14",
+        "7.0",
+        "base 2: 0 to 1 bit",
+        "Effective",
+    ):
         assert word in shown
     done = subprocess.run(vg_command("stats"), stdin=slave, capture_output=True, cwd=here)
     assert (done.returncode, done.stdout) == (2, b"")

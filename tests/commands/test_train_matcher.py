@@ -24,8 +24,35 @@ from vgtools import io
 from vgtools.cli import run
 from vgtools.io import Exit
 
-WORDS = ["dog", "cat", "man", "woman", "red", "ball", "runs", "sits", "blue", "house", "tree", "car"]
-FAST = ("--epochs", "2", "--batch-size", "8", "--hidden", "8", "--dim", "4", "--layers", "2", "--device", "cpu", "-q")
+WORDS = [
+    "dog",
+    "cat",
+    "man",
+    "woman",
+    "red",
+    "ball",
+    "runs",
+    "sits",
+    "blue",
+    "house",
+    "tree",
+    "car",
+]
+FAST = (
+    "--epochs",
+    "2",
+    "--batch-size",
+    "8",
+    "--hidden",
+    "8",
+    "--dim",
+    "4",
+    "--layers",
+    "2",
+    "--device",
+    "cpu",
+    "-q",
+)
 
 
 def save_captions(path: Path, images: int = 12, each: int = 2, split: bool = False) -> Path:
@@ -51,12 +78,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def main(place: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., tuple[int, list[dict[str, Any]], str]]:
+def main(
+    place: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., tuple[int, list[dict[str, Any]], str]]:
     """Run the command in this process; return exit code, records, stderr."""
 
-    def call(*args: str | Path, captions: str | Path = "captions.jsonl", feats: str | Path = "feats.npy") -> Any:
+    def call(
+        *args: str | Path, captions: str | Path = "captions.jsonl", feats: str | Path = "feats.npy"
+    ) -> Any:
         code = run(
-            ["train-matcher", str(place / captions), str(place / feats), "-e", str(place / "encoder"), *FAST, *map(str, args)]
+            [
+                "train-matcher",
+                str(place / captions),
+                str(place / feats),
+                "-e",
+                str(place / "encoder"),
+                *FAST,
+                *map(str, args),
+            ]
         )
         out, err = capfdbinary.readouterr()
         return code, [json.loads(line) for line in out.splitlines()], err.decode()
@@ -80,7 +119,9 @@ def test_a_record_an_epoch_with_recall_and_chance_beside_it(main: Any, tmp_path:
     assert valid["images"] == 5
     assert valid["chance"] == {"r1": 20.0, "r5": 100.0, "r10": 100.0}
     assert sorted(valid) == ["caption", "chance", "concept", "content", "images", "word"]
-    assert [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()] == records
+    assert [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ] == records
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert info["matcher"]["image_width"] == IMAGE
     assert info["backbone"]["ref"] == "tiny"
@@ -107,7 +148,9 @@ def test_same_seed_same_bytes_other_seed_other_bytes(main: Any, tmp_path: Path) 
     assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
 
 
-def test_hidden_states_kept_or_computed_again_give_the_same_losses(main: Any, tmp_path: Path) -> None:
+def test_hidden_states_kept_or_computed_again_give_the_same_losses(
+    main: Any, tmp_path: Path
+) -> None:
     kept, again = (main("--cache-gb", size, "-o", tmp_path / size)[1] for size in ("4", "0"))
     # Where a library sums in another order for another number of rows, the last bit of the float16 states differs.
     order = rounding(torch.float16, 2)
@@ -121,7 +164,14 @@ def test_hidden_states_kept_or_computed_again_give_the_same_bytes_with_reproduci
 ) -> None:
     env = os.environ | {"MKL_CBWR": "AUTO,STRICT"}
     for size in ("4", "0"):
-        args = ["train-matcher", place / "captions.jsonl", place / "feats.npy", "-e", place / "encoder", *FAST]
+        args = [
+            "train-matcher",
+            place / "captions.jsonl",
+            place / "feats.npy",
+            "-e",
+            place / "encoder",
+            *FAST,
+        ]
         vg(*args, "--cache-gb", size, "-o", tmp_path / size, env=env, check=True)
     assert weights(tmp_path / "4") == weights(tmp_path / "0")
 
@@ -129,10 +179,20 @@ def test_hidden_states_kept_or_computed_again_give_the_same_bytes_with_reproduci
 def test_the_paper_s_recipe_and_the_sentence_level(main: Any, tmp_path: Path) -> None:
     assert main("--preset", "paper", "-o", tmp_path / "paper")[0] == 0
     config = json.loads((tmp_path / "paper" / "run.json").read_text())["config"]
-    wanted = {"loss": "hinge", "margin": 0.5, "sentence": False, "root": False, "stop_share": 1.0, "lr": 1e-3, "dropout": 0.3}
+    wanted = {
+        "loss": "hinge",
+        "margin": 0.5,
+        "sentence": False,
+        "root": False,
+        "stop_share": 1.0,
+        "lr": 1e-3,
+        "dropout": 0.3,
+    }
     assert wanted.items() <= config.items()
     assert "share" not in config, "the hinge has none"
-    assert (config["hidden"], config["dim"], config["epochs"]) == (8, 4, 2), "flags override a preset"
+    assert (config["hidden"], config["dim"], config["epochs"]) == (8, 4, 2), (
+        "flags override a preset"
+    )
     code, records, _ = main("--level", "sentence", "--hold-out", "3", "-o", tmp_path / "sentence")
     assert code == 0
     assert sorted(records[0]["valid"]) == ["caption", "chance", "images"]
@@ -142,7 +202,7 @@ def test_the_default_recipe_is_that_of_the_matcher() -> None:
     from dataclasses import asdict
 
     from vgtools.commands.train_matcher.vokenization import Recipe
-    from vgtools.systems.vokenization import MatcherConfig, matcher_config
+    from vgtools.systems.vokenization.matcher import MatcherConfig, matcher_config
 
     assert matcher_config(asdict(Recipe()), text_width=8, image_width=4) == MatcherConfig(8, 4)
 
@@ -164,11 +224,20 @@ def test_splits_and_a_file_choose_what_validates(main: Any, tmp_path: Path, plac
     assert (code, records[0]["valid"]["images"], records[0]["step"]) == (0, 3, 3)
 
 
-def test_captions_without_a_split_are_left_out_where_others_have_one(place: Path, tmp_path: Path, capfd: Any) -> None:
+def test_captions_without_a_split_are_left_out_where_others_have_one(
+    place: Path, tmp_path: Path, capfd: Any
+) -> None:
     text = (place / "split.jsonl").read_text() + '{"image": "image020", "text": "dog"}\n'
     (tmp_path / "c.jsonl").write_text(text)
     flags = [f for f in FAST if f != "-q"]
-    files = [str(tmp_path / "c.jsonl"), str(place / "feats.npy"), "-e", str(place / "encoder"), "-o", str(tmp_path / "run")]
+    files = [
+        str(tmp_path / "c.jsonl"),
+        str(place / "feats.npy"),
+        "-e",
+        str(place / "encoder"),
+        "-o",
+        str(tmp_path / "run"),
+    ]
     code = run(["train-matcher", *files, *flags])
     out, err = capfd.readouterr()
     assert code == 0
@@ -177,7 +246,7 @@ def test_captions_without_a_split_are_left_out_where_others_have_one(place: Path
 
 
 def test_the_run_opens_as_a_matcher(main: Any, tmp_path: Path) -> None:
-    from vgtools.systems.vokenizer import open_matcher
+    from vgtools.systems.vokenization.vokenize import open_matcher
 
     assert main("-o", tmp_path / "run")[0] == 0
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
@@ -194,8 +263,18 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_weights(
     """kill -9 behind a checkpoint in mid-training, then the same command."""
     more = ["--hold-out", "3", "--epochs", "12", "--lr", "0.01"]
     assert main(*more, "-o", tmp_path / "whole")[0] == 0
-    args = ["train-matcher", place / "captions.jsonl", place / "feats.npy", "-e", place / "encoder", *FAST, *more]
-    process = subprocess.Popen(vg_command(*args, "-o", tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    args = [
+        "train-matcher",
+        place / "captions.jsonl",
+        place / "feats.npy",
+        "-e",
+        place / "encoder",
+        *FAST,
+        *more,
+    ]
+    process = subprocess.Popen(
+        vg_command(*args, "-o", tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
     while not checkpoint.exists() and process.poll() is None:
         time.sleep(0.002)
@@ -204,7 +283,9 @@ def test_killed_anywhere_the_same_command_ends_with_the_same_weights(
     done = vg(*args, "-o", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, b"")
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
     names = sorted(p.name for p in (tmp_path / "run").iterdir())
     assert names == ["encoder", "matcher.safetensors", "metrics.jsonl", "run.json"]
 
@@ -214,9 +295,9 @@ def test_a_signal_makes_a_checkpoint_and_exits_75(
 ) -> None:
     more = ["--epochs", "8", "--lr", "0.01"]
     assert main(*more, "-o", tmp_path / "whole")[0] == 0
-    from vgtools.systems import vokenization
+    from vgtools.systems.vokenization import matcher_training
 
-    collate, calls = vokenization.collate, [0]
+    collate, calls = matcher_training.collate, [0]
 
     def interrupted(*args: Any) -> Any:
         calls[0] += 1
@@ -224,7 +305,7 @@ def test_a_signal_makes_a_checkpoint_and_exits_75(
             os.kill(os.getpid(), signal.SIGTERM)
         return collate(*args)
 
-    monkeypatch.setattr(vokenization, "collate", interrupted)
+    monkeypatch.setattr(matcher_training, "collate", interrupted)
     code, records, err = main(*more, "-o", tmp_path / "run")
     assert (code, records) == (Exit.STOPPED, [])
     assert "run the same command again" in err
@@ -232,7 +313,9 @@ def test_a_signal_makes_a_checkpoint_and_exits_75(
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
-def test_other_settings_are_refused_with_both_sides_and_restart_takes_over(main: Any, tmp_path: Path) -> None:
+def test_other_settings_are_refused_with_both_sides_and_restart_takes_over(
+    main: Any, tmp_path: Path
+) -> None:
     assert main("-o", tmp_path / "run")[0] == 0
     code, records, err = main("-o", tmp_path / "run", "--lr", "0.5")
     assert (code, records) == (Exit.CONFIG, [])
@@ -263,13 +346,24 @@ def test_two_writers_on_one_run(main: Any, tmp_path: Path) -> None:
         ('{"image": "image001"}', 'captions.jsonl:2: the key "text" is missing'),
         ('{"image": 7, "text": "dog"}', 'captions.jsonl:2: "image" must be a string'),
         ('{"image": "image001", "text": null}', 'captions.jsonl:2: "text" must be a string'),
-        ('{"image": "image001", "text": "dog", "split": 3}', 'captions.jsonl:2: "split" must be a string'),
-        ('{"image": "image999", "text": "dog"}', "captions.jsonl:2: the image 'image999' has no features among the 60"),
+        (
+            '{"image": "image001", "text": "dog", "split": 3}',
+            'captions.jsonl:2: "split" must be a string',
+        ),
+        (
+            '{"image": "image999", "text": "dog"}',
+            "captions.jsonl:2: the image 'image999' has no features among the 60",
+        ),
     ],
 )
 def test_bad_captions_name_file_and_line(main: Any, tmp_path: Path, row: str, wanted: str) -> None:
     path = tmp_path / "captions.jsonl"
-    path.write_text('{"image": "image000", "text": "a dog"}\n' + row + "\n" + '{"image": "image002", "text": "cat"}\n')
+    path.write_text(
+        '{"image": "image000", "text": "a dog"}\n'
+        + row
+        + "\n"
+        + '{"image": "image002", "text": "cat"}\n'
+    )
     code, records, err = main("-o", tmp_path / "run", captions=path)
     assert (code, records) == (Exit.DATA, [])
     assert wanted in err
@@ -281,11 +375,21 @@ def test_bad_captions_name_file_and_line(main: Any, tmp_path: Path, row: str, wa
     [
         ([], (), "captions of 0 images"),
         ([("image000", "dog"), ("image000", "cat")], (), "captions of 1 image "),
-        ([("image000", "dog"), ("image001", "cat"), ("image002", "cat")], ("--hold-out", "2"), "less 2 held out"),
-        ([("image000", ""), ("image001", "  "), ("image002", "cat")], (), "fewer than 2 images hold a token"),
+        (
+            [("image000", "dog"), ("image001", "cat"), ("image002", "cat")],
+            ("--hold-out", "2"),
+            "less 2 held out",
+        ),
+        (
+            [("image000", ""), ("image001", "  "), ("image002", "cat")],
+            (),
+            "fewer than 2 images hold a token",
+        ),
     ],
 )
-def test_too_few_images(main: Any, tmp_path: Path, rows: list[tuple[str, str]], more: tuple[str, ...], wanted: str) -> None:
+def test_too_few_images(
+    main: Any, tmp_path: Path, rows: list[tuple[str, str]], more: tuple[str, ...], wanted: str
+) -> None:
     path = tmp_path / "captions.jsonl"
     path.write_bytes(b"".join(io.dumps({"image": i, "text": t}) for i, t in rows))
     code, _, err = main("-o", tmp_path / "run", *more, captions=path)
@@ -300,7 +404,9 @@ def test_images_that_train_and_validate_are_refused(main: Any, tmp_path: Path, p
 
 
 @pytest.mark.parametrize(("value", "row"), [(np.nan, 3), (np.inf, 0), (0.0, 59)])
-def test_features_that_are_no_numbers_are_refused(main: Any, tmp_path: Path, value: float, row: int) -> None:
+def test_features_that_are_no_numbers_are_refused(
+    main: Any, tmp_path: Path, value: float, row: int
+) -> None:
     feats = np.random.default_rng(0).standard_normal((60, IMAGE))
     feats[row] = value
     code, _, err = main("-o", tmp_path / "run", feats=save_feats(tmp_path / "feats.npy", feats))
@@ -312,7 +418,9 @@ def test_features_that_are_no_numbers_are_refused(main: Any, tmp_path: Path, val
     ("feats.npy", lambda b: b[:-8]), ("feats.npy", lambda b: b[:200] + b"\x00\x01" + b[202:]), ("feats.ids", lambda b: b[:-3]),
     ("feats.json", lambda b: b[:30]), ("feats.npy", lambda b: b + b"x"),
 ])  # fmt: skip
-def test_damaged_features_are_refused(main: Any, tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_features_are_refused(
+    main: Any, tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
+) -> None:
     save_feats(tmp_path / "feats.npy")
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
     code, _, err = main("-o", tmp_path / "run", feats=tmp_path / "feats.npy")
@@ -323,7 +431,11 @@ def test_damaged_features_are_refused(main: Any, tmp_path: Path, name: str, dama
 def test_an_object_array_is_refused_unread(main: Any, tmp_path: Path) -> None:
     save_feats(tmp_path / "feats.npy")
     np.save(tmp_path / "feats.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    io.write_manifest(tmp_path / "feats.npy", [tmp_path / "feats.npy", tmp_path / "feats.ids"], kind="image-features")
+    io.write_manifest(
+        tmp_path / "feats.npy",
+        [tmp_path / "feats.npy", tmp_path / "feats.ids"],
+        kind="image-features",
+    )
     code, _, err = main("-o", tmp_path / "run", feats=tmp_path / "feats.npy")
     assert code == Exit.DATA
     assert "Python objects" in err
@@ -359,8 +471,10 @@ def test_flags_out_of_range(main: Any, tmp_path: Path, flags: tuple[str, str]) -
 
 
 def test_a_diverging_run_stops_with_70_and_names_the_checkpoint(main: Any, tmp_path: Path) -> None:
-    code, _, err = main("-o", tmp_path / "run", "--lr", "1e30", "--schedule", "constant", "--epochs", "9")
-    assert code == Exit.CANNOT_GO_ON
+    code, _, err = main(
+        "-o", tmp_path / "run", "--lr", "1e30", "--schedule", "constant", "--epochs", "9"
+    )
+    assert code == Exit.CANNOT_CONTINUE
     assert "no longer a number" in err
     assert "--lr" in err
 
@@ -373,7 +487,9 @@ def test_damaged_checkpoint_and_run_are_refused(main: Any, tmp_path: Path) -> No
     assert (code, "damaged" in err) == (Exit.DATA, True)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(
+        b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "
+    )
     code, _, err = main("-o", tmp_path / "run")
     assert (code, "not a readable checkpoint" in err) == (Exit.DATA, True)
 

@@ -33,7 +33,19 @@ def vokenize(tiny: Path, tmp_path: Path) -> Vokenize:
 
     def call(path: Path, *flags: str | Path) -> list[dict[str, Any]]:
         out = tmp_path / "out.jsonl"
-        args = ["vokenize", path, "--index", tiny / "vg.faiss", "-o", out, "--device", "cpu", "-q", "--restart", *flags]
+        args = [
+            "vokenize",
+            path,
+            "--index",
+            tiny / "vg.faiss",
+            "-o",
+            out,
+            "--device",
+            "cpu",
+            "-q",
+            "--restart",
+            *flags,
+        ]
         assert run([*map(str, args)]) == 0
         return [json.loads(line) for line in out.read_bytes().splitlines()]
 
@@ -56,7 +68,11 @@ def test_a_line_through_a_pipe(tiny: Path, vg: Runner) -> None:
     done = vg("vokenize", "-", "--index", tiny / "vg.faiss", "-q", input=b"bam den\n\nfis")
     assert (done.returncode, done.stderr) == (0, b"")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(r["text"], r["spans"]) for r in rows] == [("bam den", [[0, 3], [4, 7]]), ("", []), ("fis", [[0, 3]])]
+    assert [(r["text"], r["spans"]) for r in rows] == [
+        ("bam den", [[0, 3], [4, 7]]),
+        ("", []),
+        ("fis", [[0, 3]]),
+    ]
     assert [len(r["vokens"]) for r in rows] == [2, 0, 1]
     assert done.stdout.splitlines()[1] == b'{"text":"","spans":[],"vokens":[],"scores":[]}'
 
@@ -65,7 +81,9 @@ def test_head_closes_the_pipe_quietly_and_early(tiny: Path, corpus: Path, tmp_pa
     errors = tmp_path / "err"
     command = " ".join(vg_command("vokenize", corpus, "--index", tiny / "vg.faiss", "-q"))
     done = subprocess.run(
-        ["bash", "-c", f"{command} 2> {errors} | head -1; echo ${{PIPESTATUS[0]}}"], capture_output=True, timeout=120
+        ["bash", "-c", f"{command} 2> {errors} | head -1; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        timeout=120,
     )
     first, code = done.stdout.splitlines()
     assert json.loads(first)["text"] == corpus.read_text().split("\n")[0]
@@ -73,11 +91,21 @@ def test_head_closes_the_pipe_quietly_and_early(tiny: Path, corpus: Path, tmp_pa
     assert errors.read_bytes() == b""
 
 
-def test_text_of_every_kind_gives_a_row_a_line(vokenize: Vokenize, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_every_kind_gives_a_row_a_line(
+    vokenize: Vokenize, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "t.txt"
-    path.write_bytes(b"\xef\xbb\xbfbam\r\n\n \xff\xfe den\nfis\x00gom\xe2\x80\xa8dat\rkon\n\xf0\x9f\x90\x88 bam")
+    path.write_bytes(
+        b"\xef\xbb\xbfbam\r\n\n \xff\xfe den\nfis\x00gom\xe2\x80\xa8dat\rkon\n\xf0\x9f\x90\x88 bam"
+    )
     rows = vokenize(path)
-    assert [r["text"] for r in rows] == ["bam", "", " \ufffd\ufffd den", "fis\0gom\u2028dat\rkon", "\U0001f408 bam"]
+    assert [r["text"] for r in rows] == [
+        "bam",
+        "",
+        " \ufffd\ufffd den",
+        "fis\0gom\u2028dat\rkon",
+        "\U0001f408 bam",
+    ]
     for row in rows:
         assert len(row["spans"]) == len(row["vokens"]) == len(row["scores"])
         assert all(0 <= s <= e <= len(row["text"]) for s, e in row["spans"])
@@ -95,15 +123,36 @@ def vokenize_line(vokenize: Vokenize, folder: Path, line: str) -> list[int]:
     return found
 
 
-def test_bad_bytes_are_counted(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_bytes_are_counted(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"bam\n\xff\nden \xfe\n")
     out = tmp_path / "o.jsonl"
-    assert run(["vokenize", str(path), "--index", str(tiny / "vg.faiss"), "-o", str(out), "--device", "cpu"]) == 0
-    assert "3 rows, 2 tokens; 2 lines had bytes that are not UTF-8, replaced" in capsys.readouterr().err
+    assert (
+        run(
+            [
+                "vokenize",
+                str(path),
+                "--index",
+                str(tiny / "vg.faiss"),
+                "-o",
+                str(out),
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
+    )
+    assert (
+        "3 rows, 2 tokens; 2 lines had bytes that are not UTF-8, replaced"
+        in capsys.readouterr().err
+    )
 
 
-def test_jsonl_and_compressed_text_are_the_same_text(vokenize: Vokenize, corpus: Path, tmp_path: Path) -> None:
+def test_jsonl_and_compressed_text_are_the_same_text(
+    vokenize: Vokenize, corpus: Path, tmp_path: Path
+) -> None:
     lines = corpus.read_text().split("\n")[:50]
     plain, packed, rows = tmp_path / "a.txt", tmp_path / "a.txt.gz", tmp_path / "a.jsonl"
     plain.write_text("".join(x + "\n" for x in lines))
@@ -139,16 +188,33 @@ def test_windows_and_batches_change_no_voken(tiny: Path, corpus: Path, tmp_path:
     runs = []
     for window, batch in (("4096", "2048"), ("1", "512"), ("77", "64"), ("500", "100000")):
         out = tmp_path / f"o{window}.jsonl"
-        args = ["vokenize", corpus, "--index", tiny / "vg.faiss", "-o", out, "--device", "cpu", "-q", "--limit", "150"]
+        args = [
+            "vokenize",
+            corpus,
+            "--index",
+            tiny / "vg.faiss",
+            "-o",
+            out,
+            "--device",
+            "cpu",
+            "-q",
+            "--limit",
+            "150",
+        ]
         assert run([*map(str, args), "--window", window, "--batch-size", batch, "-k", "2"]) == 0
         runs.append([json.loads(line) for line in out.read_bytes().splitlines()])
     assert len(runs[0]) == 150
-    vokens, scores = ([np.concatenate([r[key] for r in rows if r[key]]) for rows in runs] for key in ("vokens", "scores"))
+    vokens, scores = (
+        [np.concatenate([r[key] for r in rows if r[key]]) for rows in runs]
+        for key in ("vokens", "scores")
+    )
     # As far as it holds for every library: a score moves by a unit of its last decimal at most.
     clear = scores[0][:, 0] - scores[0][:, 1] > 2.5e-4
     assert clear.mean() > 0.95
     for i in range(1, 4):
-        assert [(r["text"], r["spans"]) for r in runs[i]] == [(r["text"], r["spans"]) for r in runs[0]]
+        assert [(r["text"], r["spans"]) for r in runs[i]] == [
+            (r["text"], r["spans"]) for r in runs[0]
+        ]
         assert (vokens[i][:, 0] == vokens[0][:, 0])[clear].all()
         np.testing.assert_allclose(scores[i], scores[0], rtol=0, atol=1.5e-4)
 
@@ -159,22 +225,43 @@ def test_windows_and_batches_change_no_voken(tiny: Path, corpus: Path, tmp_path:
 def test_windows_and_batches_change_no_byte_with_reproducible_kernels(
     tiny: Path, corpus: Path, tmp_path: Path, vg: Runner, threads: int
 ) -> None:
-    env = os.environ | {"MKL_CBWR": "AUTO,STRICT", "MKL_DYNAMIC": "FALSE", "OMP_NUM_THREADS": str(threads)}
+    env = os.environ | {
+        "MKL_CBWR": "AUTO,STRICT",
+        "MKL_DYNAMIC": "FALSE",
+        "OMP_NUM_THREADS": str(threads),
+    }
     bytes_of = []
     for window, batch in (("4096", "2048"), ("77", "64")):
-        args = ["vokenize", corpus, "--index", tiny / "vg.faiss", "--device", "cpu", "-q", "--limit", "150"]
-        bytes_of.append(vg(*args, "--window", window, "--batch-size", batch, env=env, check=True).stdout)
+        args = [
+            "vokenize",
+            corpus,
+            "--index",
+            tiny / "vg.faiss",
+            "--device",
+            "cpu",
+            "-q",
+            "--limit",
+            "150",
+        ]
+        bytes_of.append(
+            vg(*args, "--window", window, "--batch-size", batch, env=env, check=True).stdout
+        )
     assert len(bytes_of[0].splitlines()) == 150
     assert bytes_of[0] == bytes_of[1]
 
 
-def test_the_packed_form_holds_the_same_vokens(vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path) -> None:
+def test_the_packed_form_holds_the_same_vokens(
+    vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path
+) -> None:
     rows = vokenize(corpus)
     out = tmp_path / "p.npy"
     args = ["vokenize", corpus, "--index", tiny / "vg.faiss", "-o", out, "--device", "cpu", "-q"]
     assert run([*map(str, args)]) == 0
     assert np.load(out)[:, 1].tolist() == [v for r in rows for v in r["vokens"]]
-    assert np.load(tmp_path / "p.rows.npy").tolist() == np.cumsum([len(r["vokens"]) for r in rows]).tolist()
+    assert (
+        np.load(tmp_path / "p.rows.npy").tolist()
+        == np.cumsum([len(r["vokens"]) for r in rows]).tolist()
+    )
 
 
 def test_lists_of_k_and_the_least_score(vokenize: Vokenize, corpus: Path) -> None:
@@ -183,18 +270,36 @@ def test_lists_of_k_and_the_least_score(vokenize: Vokenize, corpus: Path) -> Non
     assert {len(v) for r in three for v in r["vokens"]} == {3}
     cut = vokenize(corpus, "--limit", "40", "--min-score", "0.8")
     for a, b in zip(one, cut, strict=True):
-        wanted = [(v, s) if s >= 0.8 else (-1, 0) for v, s in zip(a["vokens"], a["scores"], strict=True)]
+        wanted = [
+            (v, s) if s >= 0.8 else (-1, 0) for v, s in zip(a["vokens"], a["scores"], strict=True)
+        ]
         assert list(zip(b["vokens"], b["scores"], strict=True)) == wanted
     assert {v for r in cut for v in r["vokens"]} > {-1}
 
 
-def test_bfloat16_says_how_far_it_agrees(tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bfloat16_says_how_far_it_agrees(
+    tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "o.jsonl"
-    args = ["vokenize", corpus, "--index", tiny / "vg.faiss", "-o", out, "--device", "cpu", "--limit", "64"]
+    args = [
+        "vokenize",
+        corpus,
+        "--index",
+        tiny / "vg.faiss",
+        "-o",
+        out,
+        "--device",
+        "cpu",
+        "--limit",
+        "64",
+    ]
     assert run([*map(str, args), "--dtype", "bfloat16"]) == 0
     agreed = json.loads((tmp_path / "o.json").read_text())["agreement_with_float32"]
     assert 0.7 < agreed <= 1
-    assert f"{agreed:.1%} of a sample's vokens equal those of --dtype float32" in capsys.readouterr().err
+    assert (
+        f"{agreed:.1%} of a sample's vokens equal those of --dtype float32"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_golden(vokenize: Vokenize, tmp_path: Path) -> None:
@@ -215,11 +320,25 @@ def digest(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_killed_at_any_time_it_ends_byte_identical(vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path) -> None:
+def test_killed_at_any_time_it_ends_byte_identical(
+    vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path
+) -> None:
     vokenize(corpus, "--window", "64")  # another window may round differently
     out = tmp_path / "k" / "out.jsonl"
     out.parent.mkdir()
-    command = vg_command("vokenize", corpus, "--index", tiny / "vg.faiss", "-o", out, "-q", "--window", "64", "--device", "cpu")
+    command = vg_command(
+        "vokenize",
+        corpus,
+        "--index",
+        tiny / "vg.faiss",
+        "-o",
+        out,
+        "-q",
+        "--window",
+        "64",
+        "--device",
+        "cpu",
+    )
     rng, committed = random.Random(0), 0
     for _ in range(2):
         process = subprocess.Popen(command)
@@ -241,7 +360,19 @@ def test_killed_at_any_time_it_ends_byte_identical(vokenize: Vokenize, tiny: Pat
 
 def test_sigterm_stops_at_a_step_with_75(tiny: Path, corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    command = vg_command("vokenize", corpus, "--index", tiny / "vg.faiss", "-o", out, "-q", "--window", "8", "--device", "cpu")
+    command = vg_command(
+        "vokenize",
+        corpus,
+        "--index",
+        tiny / "vg.faiss",
+        "-o",
+        out,
+        "-q",
+        "--window",
+        "8",
+        "--device",
+        "cpu",
+    )
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     journal = tmp_path / "out.jsonl.journal"
     while not journal.exists() and process.poll() is None:
@@ -255,7 +386,9 @@ def test_sigterm_stops_at_a_step_with_75(tiny: Path, corpus: Path, tmp_path: Pat
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk_is_74(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "-o", "/dev/full", "--limit", "10")
+    code, message = refused(
+        capsys, corpus, "--index", tiny / "vg.faiss", "-o", "/dev/full", "--limit", "10"
+    )
     assert code == 74
     assert "No space left on device" in message
 
@@ -269,7 +402,10 @@ def test_places_that_cannot_be_written_are_73_before_any_work(
     assert code == 73
     assert "is an input of this command" in message
     assert digest(same) == digest(corpus)
-    assert refused(capsys, same, "--index", tiny / "vg.faiss", "-o", tmp_path / "no" / "o.jsonl")[0] == 73
+    assert (
+        refused(capsys, same, "--index", tiny / "vg.faiss", "-o", tmp_path / "no" / "o.jsonl")[0]
+        == 73
+    )
     assert refused(capsys, same, "--index", tiny / "vg.faiss", "-o", tmp_path)[0] == 73
 
 
@@ -278,7 +414,9 @@ def test_an_index_of_another_matcher_is_refused(
 ) -> None:
     other = save_run_of(tmp_path / "run", tiny / "encoder", seed=9)
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--matcher", other)
-    own, others = (json.loads((p / "run.json").read_text())["fingerprint"] for p in (tiny / "run", other))
+    own, others = (
+        json.loads((p / "run.json").read_text())["fingerprint"] for p in (tiny / "run", other)
+    )
     assert code == 65
     assert own in message
     assert others in message
@@ -300,7 +438,9 @@ def test_a_run_whose_parts_changed_is_refused(
     elif what == "tokenizer":
         file = broken / "encoder" / "tokenizer.json"
         body = json.loads(file.read_text())
-        body["model"]["vocab"]["bam"], body["model"]["vocab"]["den"] = (body["model"]["vocab"][w] for w in ("den", "bam"))
+        body["model"]["vocab"]["bam"], body["model"]["vocab"]["den"] = (
+            body["model"]["vocab"][w] for w in ("den", "bam")
+        )
         file.write_text(json.dumps(body))
     elif what == "weights":
         file = broken / "matcher.safetensors"
@@ -310,7 +450,16 @@ def test_a_run_whose_parts_changed_is_refused(
     else:
         file = broken / "run.json"
         file.write_text(file.read_text().replace('"dim":8', '"dim":9'))
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--matcher", broken, "-o", tmp_path / "o.jsonl")
+    code, message = refused(
+        capsys,
+        corpus,
+        "--index",
+        tiny / "vg.faiss",
+        "--matcher",
+        broken,
+        "-o",
+        tmp_path / "o.jsonl",
+    )
     assert code == 65, message
     assert str(broken) in message
     assert not (tmp_path / "o.jsonl").exists()
@@ -330,7 +479,9 @@ def test_an_index_that_moved_says_how_to_find_its_matcher(
     assert len(out.read_text().splitlines()) == 3
 
 
-def test_the_packed_form_takes_one_voken_a_token(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_packed_form_takes_one_voken_a_token(
+    tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "-k", "2", "-o", "x.npy")
     assert code == 2
     assert "one voken per token" in message
@@ -356,7 +507,9 @@ def test_sizes_and_names_that_cannot_be_are_usage_errors(
 def test_locale_and_home_change_no_byte(tiny: Path, vg: Runner) -> None:
     line = "bam \u00e9\u4e2d\U0001f408 den\n".encode()
     args = ("vokenize", "-", "--index", tiny / "vg.faiss", "-q")
-    bare = {k: v for k, v in os.environ.items() if k not in ("HOME", "LANG", "LC_ALL", "PYTHONUTF8")} | {"LC_ALL": "C"}
+    bare = {
+        k: v for k, v in os.environ.items() if k not in ("HOME", "LANG", "LC_ALL", "PYTHONUTF8")
+    } | {"LC_ALL": "C"}
     done = vg(*args, input=line, env=bare)
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout)["text"] == line.decode().rstrip("\n")
@@ -377,20 +530,26 @@ def test_memory_does_not_grow_with_the_text(tiny: Path, tmp_path: Path) -> None:
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path in paths:
         path.write_text("".join(line + "\n" for line in text(12000, longest=6)))
-    done = subprocess.run([sys.executable, "-c", code, tiny / "vg.faiss", *paths], capture_output=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tiny / "vg.faiss", *paths], capture_output=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     short, long = map(int, done.stdout.split())
     assert long < 1.05 * short
 
 
-def test_flags_that_would_do_nothing_or_harm_are_refused(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_that_would_do_nothing_or_harm_are_refused(
+    tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--min-score", "nan")
     assert (code, "must be between -1 and 1, got nan" in message) == (2, True)
     code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--dtype", "float16")
     assert (code, "emulated on a CPU" in message) == (2, True)
 
 
-def test_replaced_lines_are_counted_in_the_manifest(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replaced_lines_are_counted_in_the_manifest(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(b"bam\xff\nden\n\xfe fis\n")
     code, message = refused(capsys, text, "--index", tiny / "vg.faiss", "-o", tmp_path / "v.jsonl")

@@ -15,7 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+BINARY = next(
+    filter(
+        None,
+        map(
+            shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+        ),
+    ),
+    None,
+)
 
 _FLAGS = (
     "--headless=new",
@@ -69,12 +77,19 @@ class Browser:
 
     def __enter__(self) -> Browser:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._process.kill()
         self._process.wait()
         os.close(self._in)
@@ -99,11 +114,17 @@ class Browser:
             self._seen.append(method)
         if method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(params["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+        elif method == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.errors.append(json.dumps(params["args"]))
         elif method == "Log.entryAdded":
             self.errors.append(params["entry"]["text"])
-        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith("data:"):
+        elif method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(
+            "data:"
+        ):
             self.requests.append(params["request"]["url"])
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -126,9 +147,16 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Load a file and wait until it is there; errors and requests start anew."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
         self.call(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
         )
         self.errors.clear()
         self.requests.clear()
@@ -141,7 +169,9 @@ class Browser:
 
     def js(self, expression: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in found:
             raise RuntimeError(json.dumps(found["exceptionDetails"]))
         return found["result"].get("value")
@@ -165,7 +195,9 @@ class Browser:
             "Home": 36,
         }[key]
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+            )
 
     def _centre(self, selector: str) -> tuple[float, float]:
         x, y = self.js(
@@ -187,4 +219,6 @@ class Browser:
 
     def screenshot(self, path: Path) -> None:
         """Save what the window shows as a PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+        )

@@ -38,9 +38,14 @@ def test_pictures_are_found_by_the_rows_that_are_asked_for(tmp_path: Path) -> No
 
 def test_an_image_listed_twice_is_an_error_with_both_lines(tmp_path: Path) -> None:
     source = write(
-        tmp_path / "images.jsonl", {"image": "a", "path": "1"}, {"image": "b", "path": "2"}, {"image": "a", "path": "3"}
+        tmp_path / "images.jsonl",
+        {"image": "a", "path": "1"},
+        {"image": "b", "path": "2"},
+        {"image": "a", "path": "3"},
     )
-    with pytest.raises(DataError, match=r"images\.jsonl:3: duplicate image 'a' \(first on line 1\)"):
+    with pytest.raises(
+        DataError, match=r"images\.jsonl:3: duplicate image 'a' \(first on line 1\)"
+    ):
         page.locate(source, ["a"])
     assert set(page.locate(source, ["b"])) == {"b"}
 
@@ -49,20 +54,30 @@ def test_a_directory_gives_what_lies_in_it_and_nothing_beside_it(tmp_path: Path)
     (tmp_path / "in" / "deep").mkdir(parents=True)
     for name in ("in/a.png", "in/deep/b.png", "out.png"):
         Image.new("RGB", (300, 200), RED).save(tmp_path / name)
-    found = page.locate(tmp_path / "in", ["a.png", "deep/b.png", "../out.png", str(tmp_path / "out.png"), "deep"])
+    found = page.locate(
+        tmp_path / "in", ["a.png", "deep/b.png", "../out.png", str(tmp_path / "out.png"), "deep"]
+    )
     assert set(found) == {"a.png", "deep/b.png"}
 
 
 @pytest.mark.parametrize(
     ("make", "pixel"),
     [
-        (lambda: Image.new("RGBA", (40, 40), (255, 0, 0, 0)), (255, 255, 255)),  # transparent red is white
-        (lambda: Image.fromarray(np.full((40, 40), 0x8040, np.uint16)), (0x80, 0x80, 0x80)),  # 16 bits keep the high byte
+        (
+            lambda: Image.new("RGBA", (40, 40), (255, 0, 0, 0)),
+            (255, 255, 255),
+        ),  # transparent red is white
+        (
+            lambda: Image.fromarray(np.full((40, 40), 0x8040, np.uint16)),
+            (0x80, 0x80, 0x80),
+        ),  # 16 bits keep the high byte
         (lambda: Image.new("L", (40, 40), 77), (77, 77, 77)),
         (lambda: Image.new("P", (40, 40), 0), (0, 0, 0)),
     ],
 )
-def test_thumbnails_have_the_pixels_that_are_meant(make: Callable[[], Image.Image], pixel: tuple[int, int, int]) -> None:
+def test_thumbnails_have_the_pixels_that_are_meant(
+    make: Callable[[], Image.Image], pixel: tuple[int, int, int]
+) -> None:
     stored = BytesIO()
     make().save(stored, "PNG")
     assert page.thumbnail(stored.getvalue(), 16).getpixel((8, 8)) == pixel

@@ -11,11 +11,21 @@ import pytest
 from PIL import Image
 
 from tests.reports import cdp
-from tests.tiny_report import BOXES, EVIL, RECORDS, TEXT_RECORDS, check_policy, example, named, regions, svg
+from tests.tiny.report import (
+    BOXES,
+    EVIL,
+    RECORDS,
+    TEXT_RECORDS,
+    check_policy,
+    example,
+    named,
+    regions,
+    svg,
+)
 from vgtools.reports import probes
 from vgtools.reports.drawing import COLOURS
 from vgtools.reports.figures import dependency_figure, example_figure
-from vgtools.systems.attention_probes_examples import make_groups
+from vgtools.systems.attention_probes.examples import make_groups
 
 
 def test_the_text_side_has_its_figure_with_intervals_its_tables_and_its_page() -> None:
@@ -31,7 +41,10 @@ def test_the_text_side_has_its_figure_with_intervals_its_tables_and_its_page() -
         assert float(dot.get("cx", 0)) == pytest.approx(ends[0] + scale * (at - low) / 9, abs=0.02)
     assert dependency_figure(RECORDS) is None
     text = probes.tables(TEXT_RECORDS)
-    assert "| det | to head | 900 | 2-11 | 80.00 (75.0 to 84.0) | +1 | 50.00 (45.0 to 55.0) | 0.001 |" in text
+    assert (
+        "| det | to head | 900 | 2-11 | 80.00 (75.0 to 84.0) | +1 | 50.00 (45.0 to 55.0) | 0.001 |"
+        in text
+    )
     assert "| to head | 9 | – | – | – | – | – |" in text
     assert "head and offset were chosen on other sentences" in text
     assert "| det | 900 | 95.00 (94.0 to 96.0) | +1 | 50.00 (45.0 to 55.0) | 0.001 |" in text
@@ -50,7 +63,9 @@ def test_tables_say_the_numbers_and_escape_what_would_break_them() -> None:
     assert "4,321 entities, 2,000 captions, 400 photos; 2 of 4 heads are active." in text
     assert "| 2 | 41.00 | 2-1 | 40.00 | 2-1 | – | 22.50 | 0 | 9.00 |" in text
     assert "chosen: the best head of other photos" in text
-    alone = probes.tables([{k: v for k, v in r.items() if not k.startswith("chosen")} for r in RECORDS])
+    alone = probes.tables(
+        [{k: v for k, v in r.items() if not k.startswith("chosen")} for r in RECORDS]
+    )
     assert "| 2 | 40.00 | 2-1 | – | 22.50 | 0 | 9.00 |" in alone
     assert "chosen: " not in alone
     assert "| acl (partmod) | either | 1,234 | 12.00 | 30.00 (25.0 to 35.0) | 2-1 | 0.001 |" in text
@@ -80,7 +95,11 @@ def tab() -> Iterator[cdp.Browser]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
     evil = example(f"{EVIL} {{{{7*7}}}} \u202e dog", EVIL)
-    path.write_bytes(probes.page([example(), evil, replace(example(), picture=None, groups=[])], RECORDS, EVIL, EVIL))
+    path.write_bytes(
+        probes.page(
+            [example(), evil, replace(example(), picture=None, groups=[])], RECORDS, EVIL, EVIL
+        )
+    )
     return path
 
 
@@ -108,9 +127,13 @@ def test_a_group_has_one_colour_wherever_it_is_shown() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(cdp.BINARY is None, reason="no Chromium on this machine (apt-get install chromium)")
+@pytest.mark.skipif(
+    cdp.BINARY is None, reason="no Chromium on this machine (apt-get install chromium)"
+)
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (360, True)])
-def test_it_loads_without_errors_or_network_and_fits(tab: cdp.Browser, page: Path, width: int, dark: bool) -> None:
+def test_it_loads_without_errors_or_network_and_fits(
+    tab: cdp.Browser, page: Path, width: int, dark: bool
+) -> None:
     tab.open(page, width, 900, dark)
     assert tab.errors == []
     assert tab.requests == []
@@ -120,13 +143,18 @@ def test_it_loads_without_errors_or_network_and_fits(tab: cdp.Browser, page: Pat
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(cdp.BINARY is None, reason="no Chromium on this machine (apt-get install chromium)")
+@pytest.mark.skipif(
+    cdp.BINARY is None, reason="no Chromium on this machine (apt-get install chromium)"
+)
 def test_a_word_shows_its_regions_by_mouse_and_keyboard(tab: cdp.Browser, page: Path) -> None:
     tab.open(page)
     said = "document.querySelector('#e1 .said').textContent"
     assert tab.js(said) == "Click a word."
     tab.click("#e1 .w[data-w='1']")
-    assert tab.js(said) == f"“dog”, layer 3, head 3-1: A dog 70 %, {EVIL}* 13 %, a cat 5.0 %, all regions 88 %."
+    assert (
+        tab.js(said)
+        == f"“dog”, layer 3, head 3-1: A dog 70 %, {EVIL}* 13 %, a cat 5.0 %, all regions 88 %."
+    )
     assert tab.js("[...document.querySelectorAll('#e1 .r')].map(b => Number(b.style.fillOpacity).toFixed(3))") == [
         "0.600", "0.096", "0.006", "0.037", "0.000",
     ]  # fmt: skip
@@ -144,5 +172,7 @@ def test_a_word_shows_its_regions_by_mouse_and_keyboard(tab: cdp.Browser, page: 
     tab.click("#e2 .w[data-w='0']")
     assert tab.js("window.pwned === undefined")
     tab.click("#e3 .w[data-w='1']")
-    assert tab.js("document.querySelector('#e3 .said').textContent").endswith("head 3-1: all regions 88 %.")
+    assert tab.js("document.querySelector('#e3 .said').textContent").endswith(
+        "head 3-1: all regions 88 %."
+    )
     assert tab.errors == []

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_finetune import save_finetuned
-from vgtools import comparison
+from tests.tiny.finetune import save_finetuned
 from vgtools.io import DataError, Exit
-from vgtools.reports.tables import Table, corpora_table, corpus_name, markdown, reported, score_table
-from vgtools.systems.vokenization_reported import corpora
+from vgtools.reports.tables import (
+    Table,
+    corpora_table,
+    corpus_name,
+    markdown,
+    reported,
+    score_table,
+)
+from vgtools.systems.vokenization.reported import corpora
+from vgtools.tasks import compare
 
 GOLD = [0, 1, 1, 0, 1, 0, 1, 1]
 RIGHT = {"1": GOLD, "2": [1 - GOLD[0], *GOLD[1:]]}  # 100 and 87.5 % right
@@ -28,17 +35,37 @@ def two(tmp_path: Path) -> list[str]:
 
 
 def test_layout(two: list[str]) -> None:
-    rows_of = comparison.read_rows(two)
-    found = [*comparison.compare(rows_of, samples=300), reported("2")[0]]
+    rows_of = compare.read_rows(two)
+    found = [*compare.compare(rows_of, samples=300), reported("2")[0]]
     found[1]["tasks"]["sst-2"]["difference"] |= {"p": 0.0004, "significant": True}
     found[1]["tasks"]["qqp"]["difference"] |= {"p": 0.25, "significant": False}
     headings, rows, remarks, _ = score_table(found)
-    assert headings == ["Run", "SST-2", "QNLI", "QQP", "MNLI", "SQuAD v1.1 EM/F1", "SQuAD v2.0 EM/F1", "SWAG", "Avg."]
+    assert headings == [
+        "Run",
+        "SST-2",
+        "QNLI",
+        "QQP",
+        "MNLI",
+        "SQuAD v1.1 EM/F1",
+        "SQuAD v2.0 EM/F1",
+        "SWAG",
+        "Avg.",
+    ]
     assert rows[1][:3] == ["vokens", "93.8 ± 8.8 *", "-"]
     assert rows[1][5] == "50.0/83.3"
     assert rows[2][:2] == ["  less mlm", "+56.2 (p < 0.001)"]
     assert rows[2][3].endswith("(p 0.250)")
-    assert rows[3] == ["BERT 6L/512H (reported)", "88.0", "85.2", "87.1", "77.9", "71.3/80.2", "57.2/60.8", "56.2", "75.6"]
+    assert rows[3] == [
+        "BERT 6L/512H (reported)",
+        "88.0",
+        "85.2",
+        "87.1",
+        "77.9",
+        "71.3/80.2",
+        "57.2/60.8",
+        "56.2",
+        "75.6",
+    ]
     assert remarks[0].endswith("over seeds. QQP: mean of F1 and accuracy.")
     assert "the tasks that all rows have (SST-2, QQP)" in remarks[1]
     assert score_table(found, bold=True)[1][1][1] == "**93.8** ± 8.8"

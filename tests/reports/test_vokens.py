@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageFont
 from rich.console import Console
 
-from tests.tiny_report import check_policy
+from tests.tiny.report import check_policy
 from vgtools.io import DataError, Exit
 from vgtools.reports import vokens
 from vgtools.reports.page import ImageFile
@@ -36,7 +36,9 @@ def row(text: str, vokens: list[Any], scores: list[Any] | None = None) -> dict[s
     return {"text": text, "spans": spans, "vokens": vokens, "scores": scores or [0.5] * len(spans)}
 
 
-def sentence(text: str, vokens: list[int], scores: list[float] | None = None, line: int = 1) -> Sentence:
+def sentence(
+    text: str, vokens: list[int], scores: list[float] | None = None, line: int = 1
+) -> Sentence:
     body = row(text, vokens, scores)
     parts = zip(body["spans"], vokens, body["scores"], strict=True)
     return Sentence(line, text, tuple(Token(s, e, (v,), (x,)) for (s, e), v, x in parts))
@@ -45,9 +47,14 @@ def sentence(text: str, vokens: list[int], scores: list[float] | None = None, li
 @pytest.fixture
 def pictures(tmp_path: Path) -> Pictures:
     """Return a bank of a red, a green and a blue picture, a drawing, and one whose file is not there."""
-    places = {n: ImageFile(solid(tmp_path / f"{n}.png", c)) for n, c in (("red", RED), ("green", GREEN), ("blue", BLUE))}
+    places = {
+        n: ImageFile(solid(tmp_path / f"{n}.png", c))
+        for n, c in (("red", RED), ("green", GREEN), ("blue", BLUE))
+    }
     (tmp_path / "d.svg").write_text(SVG)
-    places["drawn"] = ImageFile(solid(tmp_path / "drawn.png", RED), tmp_path / "d.svg", "a circle, round")
+    places["drawn"] = ImageFile(
+        solid(tmp_path / "drawn.png", RED), tmp_path / "d.svg", "a circle, round"
+    )
     places["lost"] = ImageFile(tmp_path / "lost.png")
     return Pictures(Bank(["red", "green", "blue", "drawn", "lost"]), places)
 
@@ -67,7 +74,12 @@ def write(path: Path, *rows: dict[str, Any] | str) -> Path:
 
 
 def test_rows_are_read_with_one_voken_or_several_a_token(tmp_path: Path) -> None:
-    path = write(tmp_path / "v.jsonl", row("a b", [2, -1], [0.25, 0]), row("a", [[1, 0]], [[0.5, 0.25]]), row("", []))
+    path = write(
+        tmp_path / "v.jsonl",
+        row("a b", [2, -1], [0.25, 0]),
+        row("a", [[1, 0]], [[0.5, 0.25]]),
+        row("", []),
+    )
     first, second, third = vokens.read_sentences(path, 3)
     assert first == Sentence(1, "a b", (Token(0, 1, (2,), (0.25,)), Token(2, 3, (-1,), (0,))))
     assert (first.tokens[0].voken, first.tokens[0].score, first.tokens[1].score) == (2, 0.25, None)
@@ -86,7 +98,10 @@ def test_rows_without_scores_can_be_shown(tmp_path: Path) -> None:
     [
         ('{"text": "a", "spa', "not valid JSON"),
         (row("a b", [0, 3]), "voken of token 1 is 3, the image bank has 3 rows"),
-        (row("a b", [[0, 1], [0, 7]], [[1, 1], [1, 1]]), "voken of token 1 is 7, the image bank has 3 rows"),
+        (
+            row("a b", [[0, 1], [0, 7]], [[1, 1], [1, 1]]),
+            "voken of token 1 is 7, the image bank has 3 rows",
+        ),
         (row("a", [0]) | {"spans": [[0, 9]]}, "not inside the text"),
         (row("a", ["x"]), '"vokens" entry 0'),
         (row("a", [-2]), '"vokens" entry 0'),
@@ -134,7 +149,9 @@ def test_a_drawing_goes_in_as_it_is_and_a_photo_as_a_small_thumbnail(pictures: P
     assert np.abs(np.subtract(image.convert("RGB").getpixel((30, 20)), RED)).max() <= 6
 
 
-def test_what_cannot_be_shown_is_counted_with_its_reason(pictures: Pictures, tmp_path: Path) -> None:
+def test_what_cannot_be_shown_is_counted_with_its_reason(
+    pictures: Pictures, tmp_path: Path
+) -> None:
     (tmp_path / "red.png").write_text("<html>not found</html>")
     (tmp_path / "blue.png").write_bytes((tmp_path / "blue.png").read_bytes()[:200])
     (tmp_path / "d.svg").write_text("no drawing")
@@ -187,7 +204,11 @@ def test_texts_and_ids_are_escaped_everywhere(pictures: Pictures, tmp_path: Path
     ids = [f"{bad}.png" for bad in HOSTILE]
     places = {i: ImageFile(tmp_path / "red.png", None, i) for i in ids}
     found = sentence(text, list(range(len(HOSTILE))) + [0] * (len(text.split()) - len(HOSTILE)))
-    page = vokens.page([found], Pictures(Bank(ids, {"vg": "1", "matcher": {"run": HOSTILE[0]}}), places), HOSTILE[0]).decode()
+    page = vokens.page(
+        [found],
+        Pictures(Bank(ids, {"vg": "1", "matcher": {"run": HOSTILE[0]}}), places),
+        HOSTILE[0],
+    ).decode()
     assert len(re.findall(r"<script", page)) == 2  # the data and our own
     assert "49" not in page.partition("<body>")[2].partition("<script>")[0]
     assert "{{7*7}}" in page
@@ -199,7 +220,9 @@ def test_texts_and_ids_are_escaped_everywhere(pictures: Pictures, tmp_path: Path
     assert data_of(page)["pictures"]["0"]["id"] == ids[0]
 
 
-def test_the_policy_names_exactly_what_the_page_holds_and_nothing_outside(pictures: Pictures) -> None:
+def test_the_policy_names_exactly_what_the_page_holds_and_nothing_outside(
+    pictures: Pictures,
+) -> None:
     check_policy(vokens.page([sentence("a", [0])], pictures, "v").decode())
 
 
@@ -208,23 +231,41 @@ def test_tokens_lie_in_their_text_with_gaps_joints_and_words(pictures: Pictures)
     tokens = [(0, 2, 0, 0.1), (3, 5, 1, 0.6), (7, 9, 2, 1.1), (9, 10, -1, 0.0)]
     found = Sentence(7, text, tuple(Token(s, e, (v,), (x,)) for s, e, v, x in tokens))
     parts = vokens._parts(found, pictures.bank, {0: "p0", 1: "p1", 2: "p2"}, 0.1, 1.1)
-    shape = [p["gap"] if "gap" in p else (p["text"], p["word"], p["flags"], p.get("bar")) for p in parts]
-    assert shape == [("un", "un-do", "", 0), "-", ("do", "un-do", "", 5), "  ", ("it", "it", "", 10), (".", ".", "", None)]
-    pieces = Sentence(1, "abcd", tuple(Token(s, e, (0,), (0.5,)) for s, e in ((0, 2), (2, 3), (2, 4))))
+    shape = [
+        p["gap"] if "gap" in p else (p["text"], p["word"], p["flags"], p.get("bar")) for p in parts
+    ]
+    assert shape == [
+        ("un", "un-do", "", 0),
+        "-",
+        ("do", "un-do", "", 5),
+        "  ",
+        ("it", "it", "", 10),
+        (".", ".", "", None),
+    ]
+    pieces = Sentence(
+        1, "abcd", tuple(Token(s, e, (0,), (0.5,)) for s, e in ((0, 2), (2, 3), (2, 4)))
+    )
     flags = [p["flags"] for p in vokens._parts(pieces, pictures.bank, {0: "p0"}, 0, 1)]
     assert flags == [" joins", " joined joins", " joined"]  # byte pieces of one character overlap
 
 
 def test_a_page_of_nothing_and_of_empty_lines_is_a_page(pictures: Pictures) -> None:
     assert "There is no sentence here." in vokens.page([], pictures, "v").decode()
-    page = vokens.page([Sentence(1, "", ()), sentence("\u2003 a", [-1], line=2)], pictures, "v", more=True).decode()
+    page = vokens.page(
+        [Sentence(1, "", ()), sentence("\u2003 a", [-1], line=2)], pictures, "v", more=True
+    ).decode()
     assert "an empty line" in page
     assert "2 sentences, 1 token, 0 pictures, 1 token without. The file continues" in page
     assert 'id="s2"' in page
 
 
 def test_the_page_says_what_made_it(pictures: Pictures) -> None:
-    facts = {"vg": "1", "matcher": {"run": "runs/m", "fingerprint": "0123456789abcdef"}, "backbone": {"ref": "net"}, "dim": 64}
+    facts = {
+        "vg": "1",
+        "matcher": {"run": "runs/m", "fingerprint": "0123456789abcdef"},
+        "backbone": {"ref": "net"},
+        "dim": 64,
+    }
     page = vokens.page(
         [sentence("a b", [0, 3], [0.25, 0.75])],
         Pictures(Bank(pictures.bank.ids, facts), pictures.files),
@@ -240,7 +281,11 @@ def test_the_page_says_what_made_it(pictures: Pictures) -> None:
         ("Relevance, the line under a picture", "0.25 to 0.75"),
     ]
     assert "<p>Pictures: someone</p>" in page
-    assert data_of(page)["pictures"]["3"] == {"id": "drawn", "look": "p3 art", "name": "a circle, round"}
+    assert data_of(page)["pictures"]["3"] == {
+        "id": "drawn",
+        "look": "p3 art",
+        "name": "a circle, round",
+    }
 
 
 def test_the_same_rows_give_the_same_bytes(pictures: Pictures) -> None:
@@ -282,7 +327,9 @@ def test_a_sheet_wraps_and_marks_what_is_missing(pictures: Pictures) -> None:
     assert list(pictures.missing) == [4]
 
 
-def test_a_sheet_says_which_characters_its_font_lacks(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sheet_says_which_characters_its_font_lacks(
+    pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(vokens, "fonts", lambda size: (ImageFont.load_default(size),))
     _, lacking = vokens.sheet([sentence("café 漢字 naïve", [0, 1, 2])], pictures)
     assert lacking == ["é", "ï", "字", "漢"]
@@ -305,7 +352,9 @@ def test_a_sheet_too_high_for_memory_is_refused_before_it_is_drawn(pictures: Pic
 
 
 def test_lines_for_a_pipe() -> None:
-    found = Sentence(3, "a\tb \x1b[31m", (Token(0, 3, (1, 0), (0.5, 0.25)), Token(4, 9, (-1,), (0.0,))))
+    found = Sentence(
+        3, "a\tb \x1b[31m", (Token(0, 3, (1, 0), (0.5, 0.25)), Token(4, 9, (-1,), (0.0,)))
+    )
     assert vokens.tsv(found, ["x", "y\u202e"]) == (
         "3\ta\\tb\t0\t3\t1\t1\ty\\u202e\t0.5000\n3\ta\\tb\t0\t3\t2\t0\tx\t0.2500\n3\t\\x1b[31m\t4\t9\t1\t-1\t-\t-\n"
     )
@@ -315,12 +364,20 @@ def test_lines_for_a_pipe() -> None:
 
 def shown(found: Sentence, ids: list[str] | None, width: int = 60, **options: Any) -> str:
     out = StringIO()
-    vokens.table(found, ids, Console(file=out, width=width, markup=False, highlight=False, emoji=False, **options))
+    vokens.table(
+        found,
+        ids,
+        Console(file=out, width=width, markup=False, highlight=False, emoji=False, **options),
+    )
     return out.getvalue()
 
 
 def test_a_table_for_a_terminal() -> None:
-    found = Sentence(2, "A dog.", (Token(0, 1, (-1,), (0.0,)), Token(2, 5, (1, 0), (0.75, 0.5)), Token(5, 6, (0,), (0.125,))))
+    found = Sentence(
+        2,
+        "A dog.",
+        (Token(0, 1, (-1,), (0.0,)), Token(2, 5, (1, 0), (0.75, 0.5)), Token(5, 6, (0,), (0.125,))),
+    )
     lines = [line.rstrip() for line in shown(found, ["sky.jpg", "dogs/1.jpg"]).splitlines()]
     assert lines == [
         "2  A dog.",
@@ -336,7 +393,11 @@ def test_a_table_for_a_terminal() -> None:
 
 @pytest.mark.parametrize("width", [20, 34, 60])
 def test_a_table_fits_its_terminal_and_obeys_its_text(width: int) -> None:
-    found = Sentence(1, "[red]x[/] \x1b]8;;http://h\x07 :smile:", (Token(0, 9, (0,), (0.5,)), Token(10, 24, (0,), (0.5,))))
+    found = Sentence(
+        1,
+        "[red]x[/] \x1b]8;;http://h\x07 :smile:",
+        (Token(0, 9, (0,), (0.5,)), Token(10, 24, (0,), (0.5,))),
+    )
     text = shown(found, ["photos/2009/a-very-long-name-of-an-image.jpg"], width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "\x1b" not in text
@@ -344,4 +405,6 @@ def test_a_table_fits_its_terminal_and_obeys_its_text(width: int) -> None:
     assert "[red]x[/]" in text
     if width == 60:
         assert ":smile:" in text
-    assert "\x1b[" not in shown(found, ["a"], width, force_terminal=True, no_color=True, color_system=None)
+    assert "\x1b[" not in shown(
+        found, ["a"], width, force_terminal=True, no_color=True, color_system=None
+    )

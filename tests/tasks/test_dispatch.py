@@ -12,14 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tiny_examples import rows
+from tests.tiny.examples import rows
 from vgtools.io import DataError, Exit, dumps
-from vgtools.tasks.dispatch import (
-    gather,
-    prediction_row,
-    read_predictions,
-    score_predictions,
-)
+from vgtools.tasks.dispatch import gather, prediction_row, read_predictions, score_predictions
 from vgtools.tasks.examples import Answer, Example
 from vgtools.tasks.predictions import headline
 from vgtools.tasks.table import find_task
@@ -30,10 +25,18 @@ def test_classes_by_hand() -> None:
     yes, no = "duplicate", "not_duplicate"
     pairs = [(yes, yes), (yes, yes), (yes, no), (no, yes), (no, no), (no, no)]
     found = score_predictions("qqp", rows(*pairs))
-    assert found == pytest.approx({"f1": 200 / 3, "accuracy": 200 / 3, "headline": 200 / 3, "total": 6})
-    assert score_predictions("mnli", rows(("neutral", 1), (2, "entailment"))) == {"accuracy": 50, "headline": 50, "total": 2}
+    assert found == pytest.approx(
+        {"f1": 200 / 3, "accuracy": 200 / 3, "headline": 200 / 3, "total": 6}
+    )
+    assert score_predictions("mnli", rows(("neutral", 1), (2, "entailment"))) == {
+        "accuracy": 50,
+        "headline": 50,
+        "total": 2,
+    }
     cola = score_predictions("cola", rows((1, 1), (1, 1), (1, 0), (0, 1), (0, 0), (0, 0)))
-    assert cola == pytest.approx({"matthews": 100 * (2 * 2 - 1) / 9, "headline": 100 / 3, "total": 6})
+    assert cola == pytest.approx(
+        {"matthews": 100 * (2 * 2 - 1) / 9, "headline": 100 / 3, "total": 6}
+    )
 
 
 def test_scores_by_hand() -> None:
@@ -49,24 +52,50 @@ def test_choices_by_hand() -> None:
 
 def test_a_row_of_each_kind_scores_by_itself_and_with_its_examples() -> None:
     cases: list[tuple[str, Example, Any, dict[str, Any]]] = [
-        ("rte", Example("a", "x", "y", 1), 1, {"prediction": "not_entailment", "label": "not_entailment"}),
+        (
+            "rte",
+            Example("a", "x", "y", 1),
+            1,
+            {"prediction": "not_entailment", "label": "not_entailment"},
+        ),
         ("sts-b", Example("b", "x", "y", 2.5), 2.25, {"prediction": 2.25, "label": 2.5}),
-        ("swag", Example("c", "x", None, 3, ("p", "q", "r", "s")), 3, {"prediction": 3, "label": 3}),
-        ("squad", Example("d", "q", "Bo", answers=(Answer("Bo", 0),)), "Bo", {"prediction": "Bo", "label": ["Bo"]}),
-        ("squad2", Example("e", "q", "Bo", is_impossible=True), "", {"prediction": "", "label": []}),
+        (
+            "swag",
+            Example("c", "x", None, 3, ("p", "q", "r", "s")),
+            3,
+            {"prediction": 3, "label": 3},
+        ),
+        (
+            "squad",
+            Example("d", "q", "Bo", answers=(Answer("Bo", 0),)),
+            "Bo",
+            {"prediction": "Bo", "label": ["Bo"]},
+        ),
+        (
+            "squad2",
+            Example("e", "q", "Bo", is_impossible=True),
+            "",
+            {"prediction": "", "label": []},
+        ),
     ]
     for name, example, said, wanted in cases:
         row = prediction_row(find_task(name), example, said)
         assert row == {"id": example.id} | wanted
         back = json.loads(dumps(row))
-        assert score_predictions(name, [back]) == score_predictions(name, [{"id": example.id, "prediction": said}], [example])
+        assert score_predictions(name, [back]) == score_predictions(
+            name, [{"id": example.id, "prediction": said}], [example]
+        )
         assert score_predictions(name, [back])["headline"] == (0 if name == "sts-b" else 100)
-    row = prediction_row(find_task("rte"), Example("a", "x", "y"), 0, score=0.9, logits=[1.0, -1.0], no_answer=None)
+    row = prediction_row(
+        find_task("rte"), Example("a", "x", "y"), 0, score=0.9, logits=[1.0, -1.0], no_answer=None
+    )
     assert row == {"id": "a", "prediction": "entailment", "score": 0.9, "logits": [1.0, -1.0]}
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=20), st.randoms())
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=20), st.randoms()
+)
 def test_order_of_predictions_does_not_matter(pairs: list[tuple[int, int]], random: Any) -> None:
     made = rows(*pairs)
     examples = [Example(str(i), "x", None, gold) for i, (_, gold) in enumerate(pairs)]
@@ -84,9 +113,9 @@ def test_items_give_the_bootstrap_the_headline() -> None:
     assert 100 * value == pytest.approx(score_predictions("mrpc", rows(*pairs))["headline"])
     spans = gather("squad", rows(("Bo", ["Bo"]), ("Ann Lee", ["Ann"])))
     assert spans.predicted.tolist() == pytest.approx([1, 1 / 3])
-    assert 100 * float(spans.statistic(spans.gold, spans.predicted, np.array([3.0, 1.0]))) == pytest.approx(
-        100 * (3 + 1 / 3) / 4
-    )
+    assert 100 * float(
+        spans.statistic(spans.gold, spans.predicted, np.array([3.0, 1.0]))
+    ) == pytest.approx(100 * (3 + 1 / 3) / 4)
 
 
 def test_headlines_give_the_paper_s_averages() -> None:
@@ -120,7 +149,9 @@ GOOD = '{"id": "0", "prediction": "entailment"}\n'
 
 def test_good_file(tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
-    path.write_text(GOOD + '{"id": "1", "prediction": 1, "label": 0, "score": 0.5, "logits": [0, 1.5]}\n')
+    path.write_text(
+        GOOD + '{"id": "1", "prediction": 1, "label": 0, "score": 0.5, "logits": [0, 1.5]}\n'
+    )
     assert [row["prediction"] for row in read_predictions("rte", path)] == ["entailment", 1]
 
 
@@ -130,16 +161,49 @@ def test_bad_files(tmp_path: Path) -> None:
     fails("rte", tmp_path, GOOD + '{"id": "1", "predic', "not valid JSON", line=2)
     fails("rte", tmp_path, GOOD + '{"id": 1, "prediction": 0}\n', '"id" must be a string', line=2)
     fails("rte", tmp_path, GOOD + '{"id": "1"}\n', '"prediction" is missing', line=2)
-    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": "neutral"}\n', "'neutral'", "entailment (0)", line=2)
-    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "label": 2}\n', '2 in "label"', line=2)
-    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "score": NaN}\n', "not valid JSON", line=2)
-    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "score": "x"}\n', '"score" must be a finite', line=2)
-    fails("rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "logits": [1, null]}\n', '"logits" must be', line=2)
+    fails(
+        "rte",
+        tmp_path,
+        GOOD + '{"id": "1", "prediction": "neutral"}\n',
+        "'neutral'",
+        "entailment (0)",
+        line=2,
+    )
+    fails(
+        "rte", tmp_path, GOOD + '{"id": "1", "prediction": 0, "label": 2}\n', '2 in "label"', line=2
+    )
+    fails(
+        "rte",
+        tmp_path,
+        GOOD + '{"id": "1", "prediction": 0, "score": NaN}\n',
+        "not valid JSON",
+        line=2,
+    )
+    fails(
+        "rte",
+        tmp_path,
+        GOOD + '{"id": "1", "prediction": 0, "score": "x"}\n',
+        '"score" must be a finite',
+        line=2,
+    )
+    fails(
+        "rte",
+        tmp_path,
+        GOOD + '{"id": "1", "prediction": 0, "logits": [1, null]}\n',
+        '"logits" must be',
+        line=2,
+    )
     fails("sts-b", tmp_path, '{"id": "1", "prediction": null}\n', "missing or null", line=1)
     fails("sts-b", tmp_path, '{"id": "1", "prediction": "2"}\n', "a finite number", line=1)
     fails("swag", tmp_path, '{"id": "1", "prediction": 4}\n', "0, 1, 2, 3", line=1)
     fails("squad", tmp_path, '{"id": "1", "prediction": 4}\n', "an answer text", line=1)
-    fails("squad", tmp_path, '{"id": "1", "prediction": "a", "label": "a"}\n', "a list of answer texts", line=1)
+    fails(
+        "squad",
+        tmp_path,
+        '{"id": "1", "prediction": "a", "label": "a"}\n',
+        "a list of answer texts",
+        line=1,
+    )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiny_examples import SWAG, fails, qa, read, squad, write
+from tests.tiny.examples import SWAG, fails, qa, read, squad, write
 from vgtools.io import DataError, Exit
-from vgtools.tasks.dispatch import (
-    read_examples,
-)
+from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.table import TASKS
 
@@ -60,8 +58,19 @@ WNLI = "index\tsentence1\tsentence2\tlabel\n0\tThe cup fell; it broke.\tThe cup 
 
 def test_cola_has_no_header_and_no_quoting(tmp_path: Path) -> None:
     found, stats = read("cola", tmp_path, COLA)
-    assert [(e.id, e.label) for e in found] == [("0", 1), ("1", 0), ("2", 1), ("3", 1), ("4", 0), ("5", 1)]
-    assert (found[1].text, found[3].text, found[1].pair) == ("Cat the slept.", 'She said "no.', None)
+    assert [(e.id, e.label) for e in found] == [
+        ("0", 1),
+        ("1", 0),
+        ("2", 1),
+        ("3", 1),
+        ("4", 0),
+        ("5", 1),
+    ]
+    assert (found[1].text, found[3].text, found[1].pair) == (
+        "Cat the slept.",
+        'She said "no.',
+        None,
+    )
     assert stats.balance() == [("acceptable", 4, 4 / 6), ("unacceptable", 2, 2 / 6)]
 
 
@@ -92,7 +101,10 @@ def test_hub_exports_are_quoted_even_across_lines(tmp_path: Path, task: str) -> 
         ("9", "It rains.", "two\nlines", 0),
         ("12", "A", "B", 1),
     ]
-    assert stats.labels.most_common(1)[0][0] == {"mrpc": "equivalent", "rte": "not_entailment", "wnli": "entailment"}[task]
+    assert (
+        stats.labels.most_common(1)[0][0]
+        == {"mrpc": "equivalent", "rte": "not_entailment", "wnli": "entailment"}[task]
+    )
 
 
 def test_stsb_scores_and_licence_columns(tmp_path: Path) -> None:
@@ -100,7 +112,9 @@ def test_stsb_scores_and_licence_columns(tmp_path: Path) -> None:
     assert [e.label for e in found] == [5.0, 0.25, 0.0]
     assert (found[1].text, found[1].pair) == ("A dog runs.", "A cup broke.")
     assert list(stats.report()) == ["3 examples"]
-    glue = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    glue = (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    )
     glue += "3\tg\tf\t1\t2\ts\tt\tA\tB\t2.5\n"
     assert read("STS-B", tmp_path, glue)[0] == [Example("3", "A", "B", 2.5)]
 
@@ -110,7 +124,9 @@ def test_qqp_counts_broken_rows(tmp_path: Path, head: str) -> None:
     found, stats = read("qqp", tmp_path, head + QQP)
     assert found == [Example("7", "How so?", "Why?", 1), Example("9", "Who?", "Where?", 0)]
     assert (stats.rows, stats.broken, stats.first_broken) == (2, 2, 3 if head else 2)
-    assert list(stats.report())[1].startswith("2 rows with a wrong column count were left out, the first on line")
+    assert list(stats.report())[1].startswith(
+        "2 rows with a wrong column count were left out, the first on line"
+    )
 
 
 def test_mnli_finds_columns_by_name_and_leaves_out_rows_without_agreement(tmp_path: Path) -> None:
@@ -126,12 +142,20 @@ def test_mnli_finds_columns_by_name_and_leaves_out_rows_without_agreement(tmp_pa
 
 def test_jsonl_has_the_same_names(tmp_path: Path) -> None:
     rows = '{"premise": "A", "hypothesis": "B", "label": "neutral"}\n{"premise": "C", "hypothesis": "D", "label": 2}\n'
-    assert read("mnli", tmp_path, rows, "data.jsonl")[0] == [Example("0", "A", "B", 1), Example("1", "C", "D", 2)]
+    assert read("mnli", tmp_path, rows, "data.jsonl")[0] == [
+        Example("0", "A", "B", 1),
+        Example("1", "C", "D", 2),
+    ]
     other = '{"sentence1": "A", "sentence2": "B", "gold_label": "entailment", "pairID": "x"}\n'
     assert read("mnli", tmp_path, other, "data.jsonl")[0] == [Example("0", "A", "B", 0)]
     hub = '{"sentence": "A", "label": -1, "idx": 0}\n'
     assert read("cola", tmp_path, hub, "data.jsonl", unlabelled=True)[0] == [Example("0", "A")]
-    assert read("stsb", tmp_path, '{"sentence1": "A", "sentence2": "B", "label": 3.5}\n', "data.jsonl")[0][0].label == 3.5
+    assert (
+        read(
+            "stsb", tmp_path, '{"sentence1": "A", "sentence2": "B", "label": 3.5}\n', "data.jsonl"
+        )[0][0].label
+        == 3.5
+    )
 
 
 @pytest.mark.parametrize(("task", "text"), [("rte", RTE), ("qnli", QNLI)])
@@ -155,7 +179,9 @@ def test_compressed_files_stream(tmp_path: Path) -> None:
     path = tmp_path / "data.tsv.gz"
     path.write_bytes(gzip.compress(SST.encode()))
     assert len(list(read_examples("sst-2", path))) == 6
-    first = next(iter(read_examples("sst-2", write(tmp_path, SST + "torn"))))  # the end has not been read yet
+    first = next(
+        iter(read_examples("sst-2", write(tmp_path, SST + "torn")))
+    )  # the end has not been read yet
     assert first.text == "a warm film "
 
 
@@ -174,7 +200,13 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_header_only_and_all_rows_broken(tmp_path: Path) -> None:
     fails("sst-2", tmp_path, "sentence\tlabel\n", "holds no examples", "sentence, label")
-    fails("qqp", tmp_path, "a,b,c\nd,e,f\n", "all 2 rows have a wrong column count", "question1, question2, is_duplicate")
+    fails(
+        "qqp",
+        tmp_path,
+        "a,b,c\nd,e,f\n",
+        "all 2 rows have a wrong column count",
+        "question1, question2, is_duplicate",
+    )
 
 
 def test_missing_header(tmp_path: Path) -> None:
@@ -193,9 +225,22 @@ def test_a_column_named_twice(tmp_path: Path) -> None:
 
 
 def test_wrong_column_count(tmp_path: Path) -> None:
-    fails("cola", tmp_path, COLA + "aa\t1\tno star\n", "expected 4 columns (source, label, star, sentence), got 3", line=7)
+    fails(
+        "cola",
+        tmp_path,
+        COLA + "aa\t1\tno star\n",
+        "expected 4 columns (source, label, star, sentence), got 3",
+        line=7,
+    )
     fails("sst-2", tmp_path, SST + "\n", "expected 2 columns (sentence, label), got 1", line=8)
-    fails("sts-b", tmp_path, STS.replace("licence two", "two\tthree"), "expected 7 columns", "got 10", line=2)
+    fails(
+        "sts-b",
+        tmp_path,
+        STS.replace("licence two", "two\tthree"),
+        "expected 7 columns",
+        "got 10",
+        line=2,
+    )
 
 
 @pytest.mark.parametrize("label", ["2", "-1", "", "yes", "1.0", "٣", "0001"])
@@ -214,13 +259,33 @@ def test_bad_jsonl(tmp_path: Path) -> None:
     good = '{"sentence": "A", "label": 1}\n'
     fails("sst-2", tmp_path, good + '{"sentence": "B", "la', "not valid JSON", line=2)
     fails("sst-2", tmp_path, good + '{"sentence": "B"}\n', 'the key "label" is missing', line=2)
-    fails("sst-2", tmp_path, good + '{"sentence": 3, "label": 1}\n', '"sentence" must be a string, got 3', line=2)
+    fails(
+        "sst-2",
+        tmp_path,
+        good + '{"sentence": 3, "label": 1}\n',
+        '"sentence" must be a string, got 3',
+        line=2,
+    )
     fails("sst-2", tmp_path, good + '{"sentence": "B", "label": true}\n', "True", "a label", line=2)
-    fails("sst-2", tmp_path, '{"text": "B", "label": 1}\n', "the keys text, label", "sentence, label", line=1)
+    fails(
+        "sst-2",
+        tmp_path,
+        '{"text": "B", "label": 1}\n',
+        "the keys text, label",
+        "sentence, label",
+        line=1,
+    )
 
 
 def test_torn_quotes(tmp_path: Path) -> None:
-    fails("rte", tmp_path, EXPORT + '13\t0\t"never closed\tB\n', "not valid quoted text", "cut off", line=6)
+    fails(
+        "rte",
+        tmp_path,
+        EXPORT + '13\t0\t"never closed\tB\n',
+        "not valid quoted text",
+        "cut off",
+        line=6,
+    )
 
 
 def test_repeated_id(tmp_path: Path) -> None:
@@ -238,10 +303,18 @@ def test_bad_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"])), st.booleans()), min_size=1
+        st.tuples(
+            st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"])),
+            st.booleans(),
+        ),
+        min_size=1,
     )
 )
-def test_any_text_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, bool]]) -> None:
+def test_any_text_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, bool]]
+) -> None:
     folder = tmp_path_factory.mktemp("any")
     lines = "".join(f"{text}\t{int(label)}\n" for text, label in rows)
-    assert [(e.text, e.label) for e in read("sst-2", folder, "sentence\tlabel\n" + lines)[0]] == rows
+    assert [
+        (e.text, e.label) for e in read("sst-2", folder, "sentence\tlabel\n" + lines)[0]
+    ] == rows

@@ -26,7 +26,9 @@ def test_labels_by_hand() -> None:
 
 def test_matthews_of_three_classes_by_hand() -> None:
     # c = 4, s = 5; gold counts 2, 2, 1; said counts 1, 3, 1: (4*5 - (2 + 6 + 1)) / sqrt((25 - 9) (25 - 11))
-    assert metrics.matthews(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 2])) == pytest.approx(11 / math.sqrt(224))
+    assert metrics.matthews(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 2])) == pytest.approx(
+        11 / math.sqrt(224)
+    )
     found = metrics.matthews(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 2, 1]))
     # c = 2, s = 5; said counts 1, 3, 1: (2*5 - (2*1 + 2*3 + 1*1)) / sqrt(16 * 14)
     assert found == pytest.approx(1 / math.sqrt(224))
@@ -46,13 +48,17 @@ def test_correlations_by_hand() -> None:
     assert metrics.pearson(x, y) == pytest.approx(12 / math.sqrt(190))
     assert metrics.spearman(x, y) == pytest.approx(1 - 6 * 2 / (4 * 15))
     # ties: ranks 1 2.5 2.5 4 against 1 2 3 4: 4.5 / sqrt(4.5 * 5)
-    assert metrics.spearman(np.array([1.0, 7.0, 7.0, 9.0]), x) == pytest.approx(4.5 / math.sqrt(22.5))
+    assert metrics.spearman(np.array([1.0, 7.0, 7.0, 9.0]), x) == pytest.approx(
+        4.5 / math.sqrt(22.5)
+    )
     assert ranks(np.array([30.0, 10.0, 30.0, 20.0, 30.0])).tolist() == [4, 1, 4, 2, 4]
 
 
 def test_correlation_keeps_its_digits_far_from_zero() -> None:
     x = np.array([1.0, 2.0, 3.0, 4.0])
-    assert metrics.pearson(x + 1e8, np.array([2.0, 1.0, 4.0, 9.0]) - 1e7) == pytest.approx(12 / math.sqrt(190), abs=1e-9)
+    assert metrics.pearson(x + 1e8, np.array([2.0, 1.0, 4.0, 9.0]) - 1e7) == pytest.approx(
+        12 / math.sqrt(190), abs=1e-9
+    )
 
 
 def test_no_items_and_uneven_items_are_refused() -> None:
@@ -61,20 +67,28 @@ def test_no_items_and_uneven_items_are_refused() -> None:
             metrics.accuracy(gold, said)
 
 
-labels = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=30)
+labels = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=30
+)
 
-numbers = st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3), st.integers(1, 3)), min_size=2, max_size=30)
+numbers = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(-3, 3), st.integers(1, 3)), min_size=2, max_size=30
+)
 
 
 @settings(deadline=None, max_examples=40)
 @given(labels, st.randoms())
-def test_label_metrics_are_bounded_blind_to_order_and_count_weights(rows: list[tuple[int, int, int]], random: object) -> None:
+def test_label_metrics_are_bounded_blind_to_order_and_count_weights(
+    rows: list[tuple[int, int, int]], random: object
+) -> None:
     _check_properties(["accuracy", "f1", "matthews"], rows, random)
 
 
 @settings(deadline=None, max_examples=40)
 @given(numbers, st.randoms())
-def test_correlations_are_bounded_blind_to_order_and_count_weights(rows: list[tuple[int, int, int]], random: object) -> None:
+def test_correlations_are_bounded_blind_to_order_and_count_weights(
+    rows: list[tuple[int, int, int]], random: object
+) -> None:
     _check_properties(["pearson", "spearman"], rows, random)
 
 
@@ -86,12 +100,14 @@ def _check_properties(names: list[str], rows: list[tuple[int, int, int]], random
         metric = metrics.METRICS[name]
         low = -1 if name in ("matthews", "pearson", "spearman") else 0
         assert low <= metric(gold, said, None) <= 1
-        assert metric(gold[order], said[order], None) == pytest.approx(float(metric(gold, said, None)))
+        assert metric(gold[order], said[order], None) == pytest.approx(
+            float(metric(gold, said, None))
+        )
         # An item of weight 2 is the item written twice; a second sample does not touch the first.
         twice = metric(np.repeat(gold, weights), np.repeat(said, weights), None)
-        assert metric(gold, said, np.stack([weights, np.ones(len(rows))])).tolist() == pytest.approx(
-            [float(twice), float(metric(gold, said, None))]
-        )
+        assert metric(
+            gold, said, np.stack([weights, np.ones(len(rows))])
+        ).tolist() == pytest.approx([float(twice), float(metric(gold, said, None))])
         if len(set(gold.tolist())) > 1:
             assert metric(gold, gold, None) == pytest.approx(1)
 
@@ -131,7 +147,10 @@ def test_bootstrap_is_seeded() -> None:
     none = np.zeros(10)
     values = np.sqrt(np.arange(10.0))
     for statistic, a, b in ((metrics.f1, GOLD, SAID), (mean, none, values)):
-        one, same, other = (paired_bootstrap(statistic, GOLD, a, b, samples=500, level=0.8, seed=s) for s in (1, 1, 2))
+        one, same, other = (
+            paired_bootstrap(statistic, GOLD, a, b, samples=500, level=0.8, seed=s)
+            for s in (1, 1, 2)
+        )
         assert one == same
         assert one != other
 
@@ -154,10 +173,17 @@ def test_paired_bootstrap_over_seeds_agrees_with_plain_resampling_of_items_and_r
     for _ in range(4000):
         items = rng.integers(40, size=40)
         left, right = a[rng.integers(3, size=3)][:, items], b[rng.integers(2, size=2)][:, items]
-        plain.append(np.mean([metrics.f1(gold[items], x) for x in right]) - np.mean([metrics.f1(gold[items], x) for x in left]))
+        plain.append(
+            np.mean([metrics.f1(gold[items], x) for x in right])
+            - np.mean([metrics.f1(gold[items], x) for x in left])
+        )
     assert found.value == pytest.approx(whole)
-    assert [found.low, found.high] == pytest.approx(list(np.quantile(plain, [0.025, 0.975])), abs=0.015)
-    assert found.p == pytest.approx(np.mean(np.abs(np.array(plain) - whole) >= abs(whole)), abs=0.03)
+    assert [found.low, found.high] == pytest.approx(
+        list(np.quantile(plain, [0.025, 0.975])), abs=0.015
+    )
+    assert found.p == pytest.approx(
+        np.mean(np.abs(np.array(plain) - whole) >= abs(whole)), abs=0.03
+    )
     # Without the runs' own chance the interval would be narrower: 95 % and 60 % are far apart.
     fixed = paired_bootstrap(metrics.f1, gold, a[0], b[0], samples=4000)
     assert found.high - found.low > fixed.high - fixed.low

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiny_examples import token_rows, tokenizer
+from tests.tiny.examples import token_rows, tokenizer
 from vgtools.io import DataError
 from vgtools.tasks import sequences as e
-from vgtools.tasks.dispatch import (
-    encode,
-)
+from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example
 from vgtools.tasks.table import find_task
 
@@ -39,7 +37,9 @@ def test_pairs_are_what_the_tokenizer_makes_of_them(roberta: bool) -> None:
     found = encode(find_task("rte"), examples, own, max_length=20, segments=not roberta)
     wanted = [own.encode(a, b) for a, b in texts]
     assert token_rows(found) == [w.ids for w in wanted]
-    kinds = [[int(i >= s) for i in range(n)] for s, n in zip(found.second, found.lengths, strict=True)]
+    kinds = [
+        [int(i >= s) for i in range(n)] for s, n in zip(found.second, found.lengths, strict=True)
+    ]
     assert kinds == [w.type_ids for w in wanted]
     assert found.labels is not None
     assert found.labels.tolist() == [0, 1, 0]
@@ -48,7 +48,12 @@ def test_pairs_are_what_the_tokenizer_makes_of_them(roberta: bool) -> None:
 
 def test_single_sentences_and_scores() -> None:
     own = tokenizer()
-    found = encode(find_task("sst-2"), [Example("0", "bam den", None, 1), Example("1", "", None, 0)], own, max_length=9)
+    found = encode(
+        find_task("sst-2"),
+        [Example("0", "bam den", None, 1), Example("1", "", None, 0)],
+        own,
+        max_length=9,
+    )
     assert token_rows(found) == [own.encode("bam den").ids, own.encode("").ids]
     assert found.second.tolist() == [4, 2]  # nothing is a second text
     scored = encode(find_task("sts-b"), [Example("0", "bam", "den", 2.5)], own, max_length=9)
@@ -60,10 +65,17 @@ def test_single_sentences_and_scores() -> None:
 
 def test_long_pairs_are_cut_and_counted() -> None:
     own = tokenizer()
-    examples = [Example("0", "bam " * 9, "den " * 2), Example("1", "bam " * 2, "den " * 9), Example("2", "bam", "den")]
+    examples = [
+        Example("0", "bam " * 9, "den " * 2),
+        Example("1", "bam " * 2, "den " * 9),
+        Example("2", "bam", "den"),
+    ]
     found = encode(find_task("rte"), examples, own, max_length=10)  # 3 of them special
     bam, den = own.encode("bam", "den").ids[1], own.encode("bam", "den").ids[3]
-    assert token_rows(found)[:2] == [[2, *[bam] * 5, 3, *[den] * 2, 3], [2, *[bam] * 2, 3, *[den] * 5, 3]]
+    assert token_rows(found)[:2] == [
+        [2, *[bam] * 5, 3, *[den] * 2, 3],
+        [2, *[bam] * 2, 3, *[den] * 5, 3],
+    ]
     assert found.cut == 2
     assert list(found.report(10)) == ["2 examples are longer than 10 tokens and are cut"]
 
@@ -71,11 +83,15 @@ def test_long_pairs_are_cut_and_counted() -> None:
 def test_choices_stand_behind_one_another() -> None:
     own = tokenizer()
     endings = ("den", "dun fis", "gar", "gor")
-    found = encode(find_task("codah"), [Example("0", "bam", None, 2, endings)] * 2, own, max_length=12)
+    found = encode(
+        find_task("codah"), [Example("0", "bam", None, 2, endings)] * 2, own, max_length=12
+    )
     assert (found.each, len(found), found.lengths.tolist()) == (4, 2, [6, 6])
     assert token_rows(found)[:4] == [own.encode("bam", ending).ids for ending in endings]
 
 
 def test_a_length_in_which_nothing_fits_is_refused() -> None:
-    with pytest.raises(DataError, match="--max-length 4: 3 tokens are special tokens, no text fits"):
+    with pytest.raises(
+        DataError, match="--max-length 4: 3 tokens are special tokens, no text fits"
+    ):
         encode(find_task("rte"), [Example("0", "bam", "den", 0)], tokenizer(), max_length=4)

@@ -12,14 +12,22 @@ from vgtools.tasks.table import find_task, table
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("SST-2", "sst-2"), ("stsb", "sts-b"), ("SQuAD v1.1", "squad-1.1"), ("squad", "squad-1.1"), ("squad2", "squad-2.0")],
+    [
+        ("SST-2", "sst-2"),
+        ("stsb", "sts-b"),
+        ("SQuAD v1.1", "squad-1.1"),
+        ("squad", "squad-1.1"),
+        ("squad2", "squad-2.0"),
+    ],
 )
 def test_find_task(name: str, wanted: str) -> None:
     assert find_task(name).name == wanted
 
 
 def test_unknown_task_lists_all() -> None:
-    with pytest.raises(DataError, match="cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, squad-1") as caught:
+    with pytest.raises(
+        DataError, match="cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, squad-1"
+    ) as caught:
         find_task("glue")
     assert caught.value.code == Exit.USAGE
 
@@ -27,16 +35,33 @@ def test_unknown_task_lists_all() -> None:
 def test_table_has_the_paper_s_values() -> None:
     rows = {row["task"]: row for row in table()}
     values = {name: (r["epochs"], r["learning_rate"], r["batch_size"]) for name, r in rows.items()}
-    glue = dict.fromkeys(["cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli"], (3, 1e-4, 32))
+    glue = dict.fromkeys(
+        ["cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli"], (3, 1e-4, 32)
+    )
     swag = (3, 2e-5, 16)
     seen = {"nlvr2": (10, 2e-5, 64), "vqa": (10, 2e-5, 64), "flickr30k-grounding": (5, 2e-5, 32)}
     seen |= {"vcr-qa": (8, 2e-5, 32), "vcr-qar": (12, 2e-5, 32)}
-    assert values == glue | seen | {"squad-1.1": (3, 5e-5, 32), "squad-2.0": (2, 5e-5, 48), "swag": swag, "codah": swag}
+    assert values == glue | seen | {
+        "squad-1.1": (3, 5e-5, 32),
+        "squad-2.0": (2, 5e-5, 48),
+        "swag": swag,
+        "codah": swag,
+    }
     assert rows["cola"]["columns"] == "source, label, star, sentence (no header)"
     assert rows["rte"]["labels"] == "entailment, not_entailment"
     assert (rows["qqp"]["metrics"], rows["sts-b"]["labels"]) == (["f1", "accuracy"], "0 to 5")
-    assert (rows["rte"]["max_length"], rows["rte"]["seed"], rows["rte"]["warmup"]) == (126, 9595, 0.1)
+    assert (rows["rte"]["max_length"], rows["rte"]["seed"], rows["rte"]["warmup"]) == (
+        126,
+        9595,
+        0.1,
+    )
     assert all("A.1" in row["source"] for name, row in rows.items() if name not in ("codah", *seen))
-    assert [rows[name]["source"].split(";")[0][-3:] for name in seen] == ["B.3", "B.1", "B.4", "B.2", "B.2"]
+    assert [rows[name]["source"].split(";")[0][-3:] for name in seen] == [
+        "B.3",
+        "B.1",
+        "B.4",
+        "B.2",
+        "B.2",
+    ]
     assert json.loads(json.dumps(rows)) == rows
     assert [find_task(name).classes for name in ("mnli", "rte", "sts-b", "swag")] == [3, 2, 1, 4]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.precision import rounding
-from vgtools.checkpoint import fingerprint
 from vgtools.io import DataError, Exit
+from vgtools.models.references import fingerprint
 from vgtools.training.loop import TrainConfig, TrainState, halves, learning_rate, train
 
 
@@ -49,7 +49,9 @@ def noise(epoch: int, first: int) -> Iterator[Tensor]:
 
 
 def config(**changes: Any) -> TrainConfig:
-    return TrainConfig(**({"epochs": 1, "steps": 10, "lr": 0.5, "clip": 0.0, "log_every": 1} | changes))
+    return TrainConfig(
+        **({"epochs": 1, "steps": 10, "lr": 0.5, "clip": 0.0, "log_every": 1} | changes)
+    )
 
 
 BOTH = {"up": 1.0, "square": 0.5}
@@ -63,8 +65,12 @@ BOTH = {"up": 1.0, "square": 0.5}
         ("cosine", 4, 0.8535534), ("cosine", 6, 0.5), ("cosine", 10, 0.0),
     ],
 )  # fmt: skip
-def test_learning_rate_rises_over_the_warm_up_and_falls_to_nothing(schedule: str, step: int, wanted: float) -> None:
-    found = learning_rate(TrainConfig(epochs=1, steps=10, lr=1.0, schedule=schedule, warmup=2), step)
+def test_learning_rate_rises_over_the_warm_up_and_falls_to_nothing(
+    schedule: str, step: int, wanted: float
+) -> None:
+    found = learning_rate(
+        TrainConfig(epochs=1, steps=10, lr=1.0, schedule=schedule, warmup=2), step
+    )
     assert found == pytest.approx(wanted, abs=1e-7)
 
 
@@ -88,7 +94,14 @@ def test_decay_spares_vectors() -> None:
 
 def test_accumulated_batches_are_one_step_on_their_mean() -> None:
     model = Line()
-    records = list(train(model, numbers(1.0, 3.0, 5.0), config(accumulate=2, epochs=1), weights={"up": 1.0, "square": 0.0}))
+    records = list(
+        train(
+            model,
+            numbers(1.0, 3.0, 5.0),
+            config(accumulate=2, epochs=1),
+            weights={"up": 1.0, "square": 0.0},
+        )
+    )
     assert [r["step"] for r in records] == [1, 2]  # the odd batch at the end is a step of its own
     assert [r["gradient"] for r in records] == [2.0, 2.5]
     assert records[0]["up"] == 2.0
@@ -122,7 +135,9 @@ def unbroken() -> str:
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 6, 8, 17])
-def test_resume_at_any_record_gives_the_weights_of_the_unbroken_run(tmp_path: Path, cut: int) -> None:
+def test_resume_at_any_record_gives_the_weights_of_the_unbroken_run(
+    tmp_path: Path, cut: int
+) -> None:
     plan = config(epochs=3, lr=0.05, seed=1)
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"
     for number, _ in enumerate(train(Noisy(), noise, plan, weights={"mse": 1.0}, state=state), 1):
@@ -140,11 +155,14 @@ def test_resume_at_any_record_gives_the_weights_of_the_unbroken_run(tmp_path: Pa
 def test_a_loss_that_is_no_number_stops_and_names_the_checkpoint(tmp_path: Path) -> None:
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"
     with pytest.raises(
-        DataError, match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is .*checkpoint"
+        DataError,
+        match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is .*checkpoint",
     ) as e:
-        for _ in train(Line(), numbers(1.0, 1.0, float("nan")), config(), weights=BOTH, state=state):
+        for _ in train(
+            Line(), numbers(1.0, 1.0, float("nan")), config(), weights=BOTH, state=state
+        ):
             state.save(path)
-    assert e.value.code == Exit.CANNOT_GO_ON
+    assert e.value.code == Exit.CANNOT_CONTINUE
     assert TrainState.load(path).step == 2
 
 
@@ -162,7 +180,7 @@ def test_out_of_memory_is_said_with_the_way_out() -> None:
     model.forward = lambda batch: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory"))  # type: ignore[method-assign]
     with pytest.raises(DataError, match="smaller --batch-size") as error:
         list(train(model, numbers(1.0), config(), weights=BOTH))
-    assert error.value.code == Exit.CANNOT_GO_ON
+    assert error.value.code == Exit.CANNOT_CONTINUE
 
 
 class Sum(nn.Module):
@@ -193,13 +211,26 @@ def test_a_lack_of_memory_halves_the_batches_and_changes_no_step() -> None:
     found = []
     for most in (8, 3):
         model, state = Sum(most), TrainState()
-        records = list(train(model, rows_of, config(accumulate=2), weights={"squares": 1.0}, state=state, halve=in_two))
+        records = list(
+            train(
+                model,
+                rows_of,
+                config(accumulate=2),
+                weights={"squares": 1.0},
+                state=state,
+                halve=in_two,
+            )
+        )
         found.append((model, state, [r for r in records if not r["end"]]))
     (whole, plain, wanted), (cut, state, records) = found
     assert torch.allclose(cut.w, whole.w, atol=1e-6)
     order = rounding(torch.float32, 64)  # sums of at most so many numbers, in another order
-    assert [r["squares"] for r in records] == pytest.approx([r["squares"] for r in wanted], rel=order)
-    assert [r["gradient"] for r in records] == pytest.approx([r["gradient"] for r in wanted], rel=order)
+    assert [r["squares"] for r in records] == pytest.approx(
+        [r["squares"] for r in wanted], rel=order
+    )
+    assert [r["gradient"] for r in records] == pytest.approx(
+        [r["gradient"] for r in wanted], rel=order
+    )
     assert "pieces" not in plain.notes
     assert state.notes["pieces"] == 4  # and the second step begins so
     assert cut.seen == [8, 4, *[2] * 16]
@@ -229,12 +260,16 @@ def test_halves_hold_what_the_batch_holds_each_place_in_its_own_half() -> None:
 
 
 def test_a_row_that_does_not_fit_alone_stops_with_the_way_out() -> None:
-    with pytest.raises(DataError, match=r"out of memory in step 1, with one row at a time; .*shorter rows") as error:
+    with pytest.raises(
+        DataError, match=r"out of memory in step 1, with one row at a time; .*shorter rows"
+    ) as error:
         list(train(Sum(0), rows_of, config(), weights={"squares": 1.0}, halve=in_two))
-    assert error.value.code == Exit.CANNOT_GO_ON
+    assert error.value.code == Exit.CANNOT_CONTINUE
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:40], lambda b: b[:-3], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]])
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:40], lambda b: b[:-3], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]]
+)
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"
     for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=state):

@@ -16,7 +16,7 @@ import torch
 from tests import tiny_tasks
 from tests.conftest import Runner, vg_command
 from tests.tiny import save_encoder
-from tests.tiny_lm import save_rows, save_shape, save_tokenizer, sentences, voken_rows
+from tests.tiny.lm import save_rows, save_shape, save_tokenizer, sentences, voken_rows
 from vgtools.training import processes
 
 
@@ -40,7 +40,12 @@ def free_port() -> int:
 
 def start(*args: str | Path) -> list[subprocess.Popen[bytes]]:
     """Start one command in two processes that will join, as torchrun does."""
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    common = {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     return [
         subprocess.Popen(
             vg_command(*args),
@@ -56,14 +61,19 @@ def launch(*args: str | Path) -> list[subprocess.CompletedProcess[bytes]]:
     """Run one command in two joined processes to their end."""
     started = start(*args)
     found = [p.communicate(timeout=300) for p in started]
-    return [subprocess.CompletedProcess(p.args, p.returncode, *f) for p, f in zip(started, found, strict=True)]
+    return [
+        subprocess.CompletedProcess(p.args, p.returncode, *f)
+        for p, f in zip(started, found, strict=True)
+    ]
 
 
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path: Path, vg: Runner) -> None:
     from safetensors.torch import load
 
-    shape = save_shape(tmp_path / "shape.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    shape = save_shape(
+        tmp_path / "shape.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
     words = save_tokenizer(tmp_path / "t")
     rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
     flags: list[Any] = [
@@ -76,16 +86,27 @@ def test_two_processes_agree_with_one(tmp_path: Path, vg: Runner) -> None:
     both = launch(*flags, "-o", tmp_path / "two")
     assert [p.returncode for p in both] == [0, 0], both[0].stderr.decode() + both[1].stderr.decode()
     assert both[1].stdout == b""  # only the first process speaks
-    sides = [[json.loads(line) for line in out.splitlines()] for out in (alone.stdout, both[0].stdout)]
+    sides = [
+        [json.loads(line) for line in out.splitlines()] for out in (alone.stdout, both[0].stdout)
+    ]
     assert len(sides[0]) > 4
     for mine, wanted in zip(sides[1], sides[0], strict=True):
         valid = [side.pop("valid", {}) for side in (mine, wanted)]
         assert mine == pytest.approx(wanted, rel=1e-3)
         assert valid[0] == pytest.approx(valid[1], rel=1e-3)
-    states = [load((tmp_path / name / "encoder" / "model.safetensors").read_bytes()) for name in ("one", "two")]
+    states = [
+        load((tmp_path / name / "encoder" / "model.safetensors").read_bytes())
+        for name in ("one", "two")
+    ]
     for name, tensor in states[0].items():
         torch.testing.assert_close(states[1][name], tensor, rtol=1e-2, atol=1e-3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "rows.jsonl", "shape.json", "t", "two"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "one",
+        "rows.jsonl",
+        "shape.json",
+        "t",
+        "two",
+    ]
     # Another number of processes would be another run.
     refused = vg(*flags, "-o", tmp_path / "two")
     assert refused.returncode == 78
@@ -93,7 +114,9 @@ def test_two_processes_agree_with_one(tmp_path: Path, vg: Runner) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:
+def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_one(
+    tmp_path: Path,
+) -> None:
     shape, words = save_shape(tmp_path / "shape.json"), save_tokenizer(tmp_path / "t")
     rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
     flags: list[Any] = [
@@ -101,7 +124,9 @@ def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_
         "--log-every", 1, "--device", "cpu", "-q",
     ]  # fmt: skip
     whole = launch(*flags, "-o", tmp_path / "whole")
-    assert [p.returncode for p in whole] == [0, 0], whole[0].stderr.decode() + whole[1].stderr.decode()
+    assert [p.returncode for p in whole] == [0, 0], (
+        whole[0].stderr.decode() + whole[1].stderr.decode()
+    )
     cut = start(*flags, "-o", tmp_path / "cut")
     assert cut[0].stdout is not None
     assert json.loads(cut[0].stdout.readline())["step"] == 1
@@ -110,9 +135,13 @@ def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_
     assert [p.returncode for p in cut] == [75, 75], said[0][1].decode() + said[1][1].decode()
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
     again = launch(*flags, "-o", tmp_path / "cut")
-    assert [p.returncode for p in again] == [0, 0], again[0].stderr.decode() + again[1].stderr.decode()
+    assert [p.returncode for p in again] == [0, 0], (
+        again[0].stderr.decode() + again[1].stderr.decode()
+    )
     for name in ("encoder/model.safetensors", "voken_lm.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (
+            name
+        )
 
 
 def records(out: bytes) -> list[dict[str, Any]]:
@@ -120,7 +149,9 @@ def records(out: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "save"), [("sst-2", tiny_tasks.save_sst2), ("squad-1.1", tiny_tasks.save_squad)])
+@pytest.mark.parametrize(
+    ("task", "save"), [("sst-2", tiny_tasks.save_sst2), ("squad-1.1", tiny_tasks.save_squad)]
+)
 def test_fine_tuning_in_two_processes_agrees_with_one(
     tmp_path: Path, vg: Runner, task: str, save: Any
 ) -> None:
@@ -188,7 +219,9 @@ def test_a_signal_to_one_process_stops_fine_tuning_in_both_and_it_resumes_to_the
         "--seeds", 2, "--device", "cpu", "-q",
     ]  # fmt: skip
     whole = launch(*flags, "-o", tmp_path / "whole")
-    assert [p.returncode for p in whole] == [0, 0], whole[0].stderr.decode() + whole[1].stderr.decode()
+    assert [p.returncode for p in whole] == [0, 0], (
+        whole[0].stderr.decode() + whole[1].stderr.decode()
+    )
     cut = start(*flags, "-o", tmp_path / "cut")
     assert cut[0].stdout is not None
     assert json.loads(cut[0].stdout.readline())["epoch"] == 1
@@ -196,12 +229,16 @@ def test_a_signal_to_one_process_stops_fine_tuning_in_both_and_it_resumes_to_the
     said = [p.communicate(timeout=300) for p in cut]
     assert [p.returncode for p in cut] == [75, 75], said[0][1].decode() + said[1][1].decode()
     again = launch(*flags, "-o", tmp_path / "cut")
-    assert [p.returncode for p in again] == [0, 0], again[0].stderr.decode() + again[1].stderr.decode()
+    assert [p.returncode for p in again] == [0, 0], (
+        again[0].stderr.decode() + again[1].stderr.decode()
+    )
     files = sorted(p.relative_to(tmp_path / "whole") for p in (tmp_path / "whole").rglob("*"))
     assert files == sorted(p.relative_to(tmp_path / "cut") for p in (tmp_path / "cut").rglob("*"))
     for name in files:
         if (tmp_path / "whole" / name).is_file() and name.name != "run.json":
-            assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+            assert (tmp_path / "cut" / name).read_bytes() == (
+                tmp_path / "whole" / name
+            ).read_bytes()
 
 
 @pytest.mark.slow
@@ -210,6 +247,20 @@ def test_an_error_of_the_first_process_is_one_of_both(tmp_path: Path) -> None:
     (tmp_path / "run" / "thesis.tex").write_text("x")
     encoder = save_encoder(tmp_path / "encoder", positions=64)
     data = tiny_tasks.save_sst2(tmp_path / "data")
-    said = launch("finetune", "sst-2", data, "-e", encoder, "--max-length", 40, "--device", "cpu", "-o", tmp_path / "run")
-    assert [p.returncode for p in said] == [73, 73], said[0].stderr.decode() + said[1].stderr.decode()
+    said = launch(
+        "finetune",
+        "sst-2",
+        data,
+        "-e",
+        encoder,
+        "--max-length",
+        40,
+        "--device",
+        "cpu",
+        "-o",
+        tmp_path / "run",
+    )
+    assert [p.returncode for p in said] == [73, 73], (
+        said[0].stderr.decode() + said[1].stderr.decode()
+    )
     assert all(b"is neither empty nor a run of vg" in p.stderr for p in said)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vgtools.checkpoint import open_run
 from vgtools.io import DataError, Exit, Lock
+from vgtools.models.runs import open_run
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.session import Session, TrainingRun, mean_record
 

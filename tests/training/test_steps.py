@@ -91,7 +91,9 @@ def test_neighbours_in_length_share_a_batch() -> None:
     lengths = np.random.default_rng(0).integers(1, 99, 1000)
 
     def padded(window: int) -> int:
-        return sum(len(b) * int(lengths[b].max()) for b in steps_by_length(lengths, 10, 0, 0, window))
+        return sum(
+            len(b) * int(lengths[b].max()) for b in steps_by_length(lengths, 10, 0, 0, window)
+        )
 
     assert padded(100) == sum(
         10 * int(part.max()) for part in np.sort(lengths).reshape(100, 10)

@@ -14,9 +14,10 @@ import numpy as np
 
 from vgtools import io
 from vgtools.io import DataError
-from vgtools.ngrams import Array, Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
-from vgtools.text import load_stop_words
-from vgtools.vokens import parse_rows
+from vgtools.io.arrays import Array
+from vgtools.text.ngrams import Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
+from vgtools.text.tokens import load_stop_words
+from vgtools.text.vokens import parse_rows
 
 GROUNDED_ABOVE = 100  # a grounded type occurs more often than this in the captions (section 2.3)
 

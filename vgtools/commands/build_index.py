@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.options import Flag, Limit, Restart, Runtime, flags, note
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 
 @flags
@@ -48,9 +48,9 @@ def build_index(
     if not output.endswith(".faiss"):
         raise typer.BadParameter(f"must end in .faiss, got {output!r}", param_hint="-o")
     from vgtools import io, retrieval
-    from vgtools.checkpoint import check_same
-    from vgtools.output import Output
-    from vgtools.systems.vokenizer import embed_bank, open_matcher, vocabulary_queries
+    from vgtools.io.output import Output
+    from vgtools.models.references import check_same
+    from vgtools.systems.vokenization.vokenize import embed_bank, open_matcher, vocabulary_queries
 
     features = io.open_features(feats)
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)

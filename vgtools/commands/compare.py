@@ -13,8 +13,8 @@ from vgtools import io
 from vgtools.commands.options import Flag, Offline, Quiet, Seed, flags, note, open_vocabulary
 
 if TYPE_CHECKING:
-    from vgtools.comparison import Row
     from vgtools.reports.tables import Table
+    from vgtools.tasks.compare import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +143,8 @@ def compare(
     if encoders.weights:
         _compare_weights(runs, encoders, seed, offline, table)
         return
-    from vgtools import comparison as c
     from vgtools.reports import tables
+    from vgtools.tasks import compare as c
 
     rows = c.read_rows(runs, baseline)
     for row in rows:
@@ -211,7 +211,7 @@ def _ratios(
     rows: Sequence[Row], captions: str, ground: Grounding, offline: bool
 ) -> dict[str, float]:
     """Return the grounding ratio of each task that the baseline and another row have."""
-    from vgtools import comparison as c
+    from vgtools.tasks import compare as c
     from vgtools.tasks.table import find_task
 
     files: dict[str, str] = {}
@@ -244,8 +244,8 @@ def _compare_weights(
     if encoders.noise is not None and encoders.magnitude is None and len(refs) > 2:
         why = "needs --magnitude, or exactly two encoders"
         raise typer.BadParameter(why, param_hint="--noise")
+    from vgtools.models.weights import compare_encoders
     from vgtools.reports.tables import weights_table
-    from vgtools.weights import compare_encoders
 
     records = compare_encoders(refs, encoders.noise, encoders.magnitude, seed, offline)
     _print(records, [weights_table(records)], table)

@@ -19,14 +19,15 @@ from vgtools.commands.options import (
     help_at_terminal,
     note,
 )
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
     import torch
 
-    from vgtools.checkpoint import Backbone
-    from vgtools.images import FeatureOutput, Featurizer, Work
-    from vgtools.region_features import OpenBoxes
+    from vgtools.images.extract import FeatureOutput, Work
+    from vgtools.images.featurizer import Featurizer
+    from vgtools.images.region_features import OpenBoxes
+    from vgtools.models.backbone import Backbone
 
 _COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can cost
 
@@ -188,14 +189,16 @@ def extract_image_feats(
     """
     help_at_terminal(context, source)
     _check(features, boxes, source, output, captions)
-    from vgtools import images, sources
-    from vgtools.checkpoint import load_backbone, pick_device
+    from vgtools.images import extract, sources
+    from vgtools.images.featurizer import emulates_bfloat16
     from vgtools.io import Progress
+    from vgtools.models.backbone import load_backbone
+    from vgtools.models.references import pick_device
 
     opened = sources.open_source(source, limit)  # first: a bad source is reported at once
     device = pick_device(runtime.device)
     found = _open_boxes(boxes, str(device))
-    if features.compute_dtype == "bfloat16" and images.emulates_bfloat16(device):
+    if features.compute_dtype == "bfloat16" and emulates_bfloat16(device):
         slow = "this CPU emulates bfloat16; float32 is about ten times faster here"
         note("extract-image-feats", slow, runtime.quiet)
     size = features.batch_size or (8 if device.type == "cpu" else 64)
@@ -223,7 +226,7 @@ def extract_image_feats(
             note("extract-image-feats", f"{output} is up to date", runtime.quiet)
         else:
             bar.advance(out.items)
-            for batch in images.extract(
+            for batch in extract.extract(
                 opened,
                 featurizer,
                 items=out.items,
@@ -268,8 +271,8 @@ def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
     """Return where the boxes come from; None if whole images are encoded."""
     if not boxes.regions and not boxes.detector:
         return None
-    from vgtools.boxes import FileBoxes
-    from vgtools.region_features import open_boxes
+    from vgtools.datasets.box_files import FileBoxes
+    from vgtools.images.region_features import open_boxes
 
     return open_boxes(
         boxes.regions or [],
@@ -286,18 +289,24 @@ def _pipeline(
     net: Backbone, features: Features, boxes: Regions, found: OpenBoxes | None, size: int
 ) -> tuple[Featurizer, dict[str, Any], type[FeatureOutput], Work | None]:
     """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
-    from vgtools import images
+    from vgtools.images import extract
+    from vgtools.images.featurizer import Featurizer, describe
 
     seen = net.preprocessing
     if found is None:
-        featurizer = images.Featurizer(net.model, seen, features.pooling, features.dtype, size)
-        return featurizer, images.describe(seen), images.FeatureOutput, None
-    from vgtools import region_features as regions
+        featurizer = Featurizer(net.model, seen, features.pooling, features.dtype, size)
+        return featurizer, describe(seen), extract.FeatureOutput, None
+    from vgtools.images.region_features import (
+        RegionOutput,
+        region_featurizer,
+        region_work,
+        whole_picture,
+    )
 
-    seen = regions.whole_picture(seen, boxes.picture)
-    featurizer = regions.region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
-    work = regions.region_work(found.source)
-    return featurizer, images.describe(seen), regions.RegionOutput, work
+    seen = whole_picture(seen, boxes.picture)
+    featurizer = region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
+    work = region_work(found.source)
+    return featurizer, describe(seen), RegionOutput, work
 
 
 def _config(
@@ -346,8 +355,8 @@ def _check_errors(output: str, errors: Errors) -> None:
 
 def _write_captions(folder: str, output: str, path: str) -> None:
     """Write the captions that are beside the images of a folder."""
+    from vgtools.images.sources import folder_captions
     from vgtools.io import atomic_write, dumps, read_ids
-    from vgtools.sources import folder_captions
 
     rows = folder_captions(folder, read_ids(Path(output).with_suffix(".ids")))
     atomic_write(path, b"".join(dumps(row) for row in rows))
@@ -355,7 +364,7 @@ def _write_captions(folder: str, output: str, path: str) -> None:
 
 def _summary(output: str, out: Any, left_out: Any, device: Any, quiet: bool) -> None:
     """Print what was written and what was left out."""
-    from vgtools.sources import counted
+    from vgtools.images.sources import counted
 
     shape = " x ".join(f"{n:,}" for n in (out.rows, *out.row_shape))
     note("extract-image-feats", f"{output}: {shape} {out.featurizer.dtype} on {device}", quiet)

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.options import (
-    Flag,
-    Restart,
-    Runtime,
-    flags,
-    run_folder,
-)
+from vgtools.commands.options import Flag, Restart, Runtime, flags, run_folder
 
 if TYPE_CHECKING:
-    from vgtools.finetuning import Learner
+    from vgtools.tasks.finetune import Learner
     from vgtools.tasks.table import Task
 
 _PAPER = "the task's paper"
@@ -29,9 +23,15 @@ _PAPER = "the task's paper"
 class Files:
     """The files of a task."""
 
-    train: Annotated[str | None, Flag(metavar="FILE", help="Train on FILE instead of DATA's.")] = None
-    dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on FILE instead of DATA's.")] = None
-    test: Annotated[str | None, Flag(metavar="FILE", help="Also predict FILE, labelled or not.")] = None
+    train: Annotated[str | None, Flag(metavar="FILE", help="Train on FILE instead of DATA's.")] = (
+        None
+    )
+    dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on FILE instead of DATA's.")] = (
+        None
+    )
+    test: Annotated[
+        str | None, Flag(metavar="FILE", help="Also predict FILE, labelled or not.")
+    ] = None
     no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
 
     def find(self, task: Task, data: str | None) -> dict[str, str]:
@@ -64,7 +64,9 @@ class Files:
         if piped > 1:
             raise typer.BadParameter("only one file can come from a pipe", param_hint="-")
         if piped and processes.world() > 1:
-            raise typer.BadParameter("several processes cannot read one pipe; write a file first", param_hint="-")
+            raise typer.BadParameter(
+                "several processes cannot read one pipe; write a file first", param_hint="-"
+            )
         return files
 
 
@@ -106,14 +108,18 @@ class Pictures:
             )
         for value, flag in ((self.regions, "--regions"), (self.boxes, "--boxes")):
             if value is not None and not task.images:
-                raise typer.BadParameter(f"is for tasks with pictures; {task.name} has none", param_hint=flag)
+                raise typer.BadParameter(
+                    f"is for tasks with pictures; {task.name} has none", param_hint=flag
+                )
         if self.boxes is not None and task.kind == "choice":
             raise typer.BadParameter(
                 f"{task.name} sees the regions that its texts name, and the whole picture",
                 param_hint="--boxes",
             )
         if self.answers is not None and task.kind != "answer":
-            raise typer.BadParameter(f"is for vqa; {task.name} has its own labels", param_hint="--answers")
+            raise typer.BadParameter(
+                f"is for vqa; {task.name} has its own labels", param_hint="--answers"
+            )
 
     def known_answers(self, task: Task, train: str, limit: int | None) -> tuple[str, ...]:
         """Return the answers that can be predicted; empty where the task has its own."""
@@ -138,7 +144,9 @@ class Learning:
         int | None,
         Flag(metavar="N", min=1, show_default=_PAPER, help="Passes over the training set."),
     ] = None
-    steps: Annotated[int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")] = None
+    steps: Annotated[
+        int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")
+    ] = None
     lr: Annotated[
         float | None,
         Flag(metavar="RATE", min=0, show_default=_PAPER, help="Highest learning rate of AdamW."),
@@ -180,7 +188,9 @@ class Learning:
             help="Share of the steps in which the learning rate rises.",
         ),
     ] = None
-    weight_decay: Annotated[float, Flag(metavar="RATE", min=0, help="On matrices; the paper has none.")] = 0.0
+    weight_decay: Annotated[
+        float, Flag(metavar="RATE", min=0, help="On matrices; the paper has none.")
+    ] = 0.0
     seed: Annotated[
         int | None,
         Flag(
@@ -231,14 +241,18 @@ class Learning:
         if self.steps is not None and self.epochs is not None:
             raise typer.BadParameter("cannot be combined with --epochs", param_hint="--steps")
         if self.stride is not None and task.kind != "span":
-            raise typer.BadParameter(f"is for SQuAD; {task.name} has no windows", param_hint="--stride")
+            raise typer.BadParameter(
+                f"is for SQuAD; {task.name} has no windows", param_hint="--stride"
+            )
         if self.null_threshold and task.name != "squad-2.0":
             raise typer.BadParameter(
                 "is for squad-2.0, where questions may have no answer",
                 param_hint="--null-threshold",
             )
         if self.patience and self.keep == "last":
-            raise typer.BadParameter("implies --keep best and conflicts with --keep last", param_hint="--patience")
+            raise typer.BadParameter(
+                "implies --keep best and conflicts with --keep last", param_hint="--patience"
+            )
 
     def settings(self, task: Task) -> dict[str, Any]:
         """Return what decides the weights, as `run.json` names it."""
@@ -290,7 +304,9 @@ def finetune(
         str | None,
         typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …; --list shows them."),
     ] = None,
-    data: Annotated[str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")
+    ] = None,
     *,
     encoder: Annotated[
         str | None,
@@ -305,7 +321,9 @@ def finetune(
         str | None,
         Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
     ] = None,
-    listed: Annotated[bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")] = False,
+    listed: Annotated[
+        bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")
+    ] = False,
     pictures: Pictures,
     saved: Saved,
     files: Files,
@@ -356,14 +374,14 @@ def finetune(
         _print_tasks(table())
         return
     if name is None:
-        raise typer.BadParameter("name a task, for example sst-2; --list shows them", param_hint="TASK")
+        raise typer.BadParameter(
+            "name a task, for example sst-2; --list shows them", param_hint="TASK"
+        )
     task = find_task(name)
     saved.check(task)
     if saved.score is not None:
         gold = files.dev or (None if data is None else str(Path(data) / task.files["dev"]))
-        score_saved(
-            task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission
-        )
+        score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
     for value, flag in ((encoder, "--encoder"), (output, "--output")):
         if value is None:
@@ -389,19 +407,19 @@ def _run(
     runtime: Runtime,
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
-    from vgtools.finetuning import FineTuning, text_learner
     from vgtools.io import read_json
+    from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
     device = process_device(runtime.device)
     learner: Learner
     if task.images:
-        from vgtools.systems.visualbert_tasks import learner as visual_learner
-        from vgtools.systems.visualbert_tasks import open_sight
+        from vgtools.systems.visualbert.tasks import learner as visual_learner
+        from vgtools.systems.visualbert.tasks import open_regions_of
 
         assert pictures.regions is not None
         known = pictures.known_answers(task, files["train"], settings["limit"])
-        sight = open_sight(ref, pictures.regions, pictures.boxes, known)
+        sight = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | sight.config()
         learner = visual_learner(task, ref, settings, device, sight, offline=runtime.offline)
     else:
@@ -438,7 +456,9 @@ def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
             "columns": row["columns"],
             "labels": row["labels"],
         }
-        lines |= {"settings": f"{paper} ({row['source']})"} | ({"note": row["note"]} if row["note"] else {})
+        lines |= {"settings": f"{paper} ({row['source']})"} | (
+            {"note": row["note"]} if row["note"] else {}
+        )
         print(
             f"{row['task']}  {row['title']}, {row['kind']}",
             *(f"    {k:9}{v}" for k, v in lines.items()),
@@ -456,7 +476,9 @@ def _print_summary(task: Task, info: Mapping[str, Any]) -> None:
     titles = ("median", "mean", "std", "min", "max") if count > 1 else ("mean",)
     left = ("headline",) if len(task.metrics) == 1 else ()
     rows = {
-        name: values for name, values in info["summary"].items() if not name.endswith("_thresh") and not name.startswith(left)
+        name: values
+        for name, values in info["summary"].items()
+        if not name.endswith("_thresh") and not name.startswith(left)
     }
     heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
     width = max(map(len, (heading, *rows)))
@@ -467,5 +489,7 @@ def _print_summary(task: Task, info: Mapping[str, Any]) -> None:
         file=sys.stderr,
     )
     for name, values in rows.items():
-        cells = [f"{values[t]:7.2f}" for t in titles] + ([f"{base[name]:9.2f}"] if name in base else [])
+        cells = [f"{values[t]:7.2f}" for t in titles] + (
+            [f"{base[name]:9.2f}"] if name in base else []
+        )
         print(f"{name:{width}}", *cells, file=sys.stderr)

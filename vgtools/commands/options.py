@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from vgtools.errors import DataError, Exit, plain
+from vgtools.io.errors import DataError, Exit, plain
 
 if TYPE_CHECKING:
-    from vgtools.ngrams import Vocabulary
-    from vgtools.prepare import Folder, Tally
+    from vgtools.datasets.rows import Folder
+    from vgtools.io.errors import Tally
+    from vgtools.text.ngrams import Vocabulary
 
 Flag = typer.Option
 Result = TypeVar("Result")
@@ -123,7 +124,7 @@ class Errors:
 
     def tally(self) -> Tally:
         """Return a new count of what is left out."""
-        from vgtools.prepare import Tally
+        from vgtools.io.errors import Tally
 
         return Tally(self.on_error == "skip", self.max_errors)
 
@@ -166,7 +167,7 @@ class Photos:
 
     def open(self) -> Folder | None:
         """Return the folder of the photos; None without --images."""
-        from vgtools.prepare import Folder
+        from vgtools.datasets.rows import Folder
 
         return Folder(self.images) if self.images else None
 
@@ -347,11 +348,11 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
         tokenizer: `words`, or a reference.
         offline: never connect.
     """
-    from vgtools import ngrams
+    from vgtools.text import ngrams
 
     if tokenizer == "words":
         return ngrams.Words()
-    from vgtools.checkpoint import load_tokenizer
+    from vgtools.models.references import load_tokenizer
 
     return ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)
 
@@ -380,7 +381,8 @@ def write_rows(
         quiet: print errors only.
         urls: whether rows have URLs.
     """
-    from vgtools.prepare import Row, Tally, listing, save, with_photos
+    from vgtools.datasets.rows import Row, listing, save, with_photos
+    from vgtools.io.errors import Tally
 
     photos.check(target.output, inputs, urls)
     folder = photos.open()

@@ -25,10 +25,10 @@ from vgtools.commands.options import (
     note,
     run_folder,
 )
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.systems.attention_probes_probing import Findings
+    from vgtools.systems.attention_probes.probing import Findings
 
 
 # What the manifest of the results names, in its order.
@@ -177,7 +177,7 @@ def probe_attention(
         str | None,
         Flag(
             metavar="REF",
-            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
+            help="VisualBertAttention model or text encoder: hub name, directory, vg run, builtin:NAME.",
         ),
     ] = None,
     regions: Annotated[
@@ -226,7 +226,7 @@ def probe_attention(
         raise typer.BadParameter("is missing: the model to probe", param_hint="--encoder")
     help_at_terminal(context, captions)
     _check(splits, learning, page, regions, parser, captions)
-    from vgtools.parses import open_parser
+    from vgtools.text.parses import open_parser
 
     folder = None if page.output is None else run_folder(page.output)
     parse = None if parser is None else open_parser(parser)
@@ -314,16 +314,17 @@ def _check(
 
 def _open_model(encoder: str, dtype: str, runtime: Runtime) -> Any:
     """Return the model to probe, a joint one or a text encoder."""
-    from vgtools.checkpoint import pick_device, read_config
-    from vgtools.systems.attention_probes import open_encoder
+    from vgtools.models.attention import open_encoder
+    from vgtools.models.encoder import read_config
+    from vgtools.models.references import pick_device
 
     device, offline = runtime.device, runtime.offline
     if not read_config(encoder, offline=offline).get("bypass_transformer"):
         return open_encoder(encoder, device=device, dtype=dtype, offline=offline)
     # transformers does not return the attention of its last layer, the one that regions enter
-    from vgtools.systems.visualbert import open_joint
+    from vgtools.systems.visualbert.model import open_attention
 
-    return open_joint(encoder, device=pick_device(device), dtype=dtype, offline=offline)
+    return open_attention(encoder, device=pick_device(device), dtype=dtype, offline=offline)
 
 
 def _probe_captions(
@@ -337,9 +338,9 @@ def _probe_captions(
     runtime: Runtime,
 ) -> Findings:
     """Probe a joint model; a bad row is reported before an hour's work, not after."""
-    from vgtools.regions import open_regions
-    from vgtools.systems import attention_probes as probes
-    from vgtools.systems import attention_probes_probing as probing
+    from vgtools.images.regions import open_regions
+    from vgtools.systems.attention_probes import grounding as probes
+    from vgtools.systems.attention_probes import probing
 
     opened = open_regions(regions)
     probes.check_backbone(work.encoder, opened)
@@ -377,10 +378,10 @@ def _probe_texts(
     runtime: Runtime,
 ) -> Findings:
     """Probe a text encoder; what is wrong with a text is reported before the model is loaded."""
-    from vgtools.parses import open_parser
-    from vgtools.systems import attention_probes_probing as probing
-    from vgtools.systems.dependency_probes import open_vectors
-    from vgtools.systems.text_probes import TextProbe, Texts
+    from vgtools.systems.attention_probes import probing
+    from vgtools.systems.attention_probes.head_classifier import open_vectors
+    from vgtools.systems.attention_probes.text import TextProbe, Texts
+    from vgtools.text.parses import open_parser
 
     drawn = classifier.classifier is not None and splits.split is None
     texts = Texts(work.path, splits.sides(), work.limit, work.seed if drawn else None)
@@ -424,7 +425,7 @@ def _save(
     shown: list[Any] = []
     if found.kept:
         choose = config["select_on"] is not None
-        shown = list(found.probe.look_closely(found.kept, choose=choose))
+        shown = list(found.probe.examples(found.kept, choose=choose))
     if images is not None:
         shown, faults = probe_report.with_pictures(shown, images)
         for fault in faults:

@@ -16,7 +16,7 @@ from vgtools.commands.options import (
     help_at_terminal,
     note,
 )
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 _WINDOW = 2048  # rows per step: what a kill can cost, and what is held in memory
 
@@ -58,10 +58,11 @@ def revokenize(
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
     """
     help_at_terminal(context, file)
-    from vgtools.checkpoint import load_tokenizer, tokenizer_fingerprint
     from vgtools.io import Progress, read_windows
-    from vgtools.systems.revokenization import revokenize_batch
-    from vgtools.vokens import VokenWriter, no_collection, parse_rows
+    from vgtools.models.references import load_tokenizer
+    from vgtools.systems.vokenization.revokenize import revokenize_batch
+    from vgtools.text.tokens import tokenizer_fingerprint
+    from vgtools.text.vokens import VokenWriter, no_collection, parse_rows
 
     loaded = load_tokenizer(tokenizer, offline=offline)
     fingerprint = tokenizer_fingerprint(loaded)
@@ -92,7 +93,7 @@ def revokenize(
 def _origin(file: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the vokens' manifest says of their bank, for the configuration and the facts."""
     from vgtools.io import manifest_beside
-    from vgtools.vokens import bank_of
+    from vgtools.text.vokens import bank_of
 
     body = manifest_beside(file)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}

@@ -18,7 +18,11 @@ def score(
     ],
     gold: Annotated[
         str | None,
-        Flag(metavar="FILE|DIR", show_default="the rows' own", help="Labels: the official file, or the task's folder."),
+        Flag(
+            metavar="FILE|DIR",
+            show_default="the rows' own",
+            help="Labels: the official file, or the task's folder.",
+        ),
     ] = None,
     joint: Annotated[
         str | None,
@@ -30,7 +34,11 @@ def score(
     ] = None,
     null_threshold: Annotated[
         float | None,
-        Flag(metavar="X", show_default="0", help="SQuAD 2.0: no answer where it scores higher by more than X."),
+        Flag(
+            metavar="X",
+            show_default="0",
+            help="SQuAD 2.0: no answer where it scores higher by more than X.",
+        ),
     ] = None,
 ) -> None:
     """Score saved predictions of a downstream task with its official metrics, without a model.

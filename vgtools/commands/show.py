@@ -12,7 +12,7 @@ import typer
 
 from vgtools import io
 from vgtools.commands.options import Flag, Quiet, flags, help_at_terminal, note
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
     from vgtools.reports.vokens import Bank, Pictures, Sentence
@@ -184,7 +184,7 @@ def _target(name: str, sources: Sequence[str]) -> str | Path:
 
 def _write(target: str | Path, data: bytes) -> None:
     """Write one whole file, or one stream."""
-    from vgtools.output import Output
+    from vgtools.io.output import Output
 
     if isinstance(target, Path):
         io.atomic_write(target, data)

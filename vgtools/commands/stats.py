@@ -21,7 +21,7 @@ from vgtools.commands.options import (
     note,
     open_vocabulary,
 )
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
     from vgtools.analysis.corpora import CorpusStats
@@ -166,7 +166,7 @@ def stats(
     _check(names, voken_files, reference, grounding, layout)
     from vgtools.analysis import corpora as s
     from vgtools.reports import tables
-    from vgtools.text import load_stop_words
+    from vgtools.text.tokens import load_stop_words
 
     read = (*names, *voken_files, reference, grounding.captions, grounding.stop_words)
     sources = [str(name) for name in read if name not in (None, "-")]
@@ -237,11 +237,11 @@ def _rows(
     survey: CorpusStats, names: Sequence[str], grounded_types: bool, reported: bool
 ) -> Iterable[dict[str, Any]]:
     """Return the grounded types, or a record per corpus and per corpus of the paper."""
-    from vgtools.systems import vokenization_reported
+    from vgtools.systems.vokenization import reported as reported_module
 
     if grounded_types:
         return survey.grounded_types(names)
-    return chain(map(survey.record, names), vokenization_reported.corpora() if reported and names else [])
+    return chain(map(survey.record, names), reported_module.corpora() if reported and names else [])
 
 
 def _print(

@@ -21,11 +21,11 @@ from vgtools.commands.options import (
     help_at_terminal,
     note,
 )
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Index
-    from vgtools.systems.vokenizer import Vokenizer, Work
+    from vgtools.systems.vokenization.vokenize import Vokenizer, Work
 
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
@@ -131,8 +131,8 @@ def vokenize(
         raise typer.BadParameter(why, param_hint="-k")
     from vgtools import io
     from vgtools.retrieval import open_index
-    from vgtools.systems import vokenizer as system
-    from vgtools.vokens import VokenWriter
+    from vgtools.systems.vokenization import vokenize as system
+    from vgtools.text.vokens import VokenWriter
 
     bank = open_index(index)
     if control.control is None:
@@ -169,8 +169,8 @@ def vokenize(
 
 def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) -> Vokenizer:
     """Return the search by the matcher of an index."""
-    from vgtools.checkpoint import pick_device
-    from vgtools.systems import vokenizer as system
+    from vgtools.models.references import pick_device
+    from vgtools.systems.vokenization import vokenize as system
 
     if control.captions:
         raise typer.BadParameter("belongs to --control term-frequency", param_hint="--captions")
@@ -200,7 +200,7 @@ def _term_frequency(
     limit: int | None,
 ) -> Work:
     """Return the draw by term frequency; of the matcher only the tokenizer is used."""
-    from vgtools.systems.term_frequency import draw_work
+    from vgtools.systems.vokenization.term_frequency import draw_work
 
     if search.k > 1 or search.min_score is not None or not control.captions:
         why = "term-frequency needs --captions, and excludes -k and --min-score"

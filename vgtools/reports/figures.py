@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vgtools.io.arrays import Array
 from vgtools.reports.drawing import (
     ACCENT,
     COLOURS,
@@ -35,10 +36,9 @@ from vgtools.reports.tables import (
     correlation,
     p_value,
 )
-from vgtools.systems.attention_probes_examples import Example, Group
+from vgtools.systems.attention_probes.examples import Example, Group
 from vgtools.tasks.table import find_task
 
-Array = np.ndarray[Any, Any]
 Record = Mapping[str, Any]
 
 _OTHER = "#6b7280"  # regions that no gold box is near

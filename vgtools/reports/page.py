@@ -21,8 +21,8 @@ import orjson
 from markupsafe import Markup
 
 from vgtools import __version__, io
+from vgtools.images.sources import read_image
 from vgtools.io import DataError
-from vgtools.sources import read_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -176,7 +176,7 @@ def thumbnail(data: bytes, side: int) -> Image:
     Raises:
         ImageError: as `decoding.decode`.
     """
-    from vgtools.decoding import decode
+    from vgtools.images.decoding import decode
 
     with warnings.catch_warnings():
         # Odd metadata or size of a picture; what cannot be shown raises.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from vgtools.images.sources import read_image
 from vgtools.io import atomic_write, dumps, plain
 from vgtools.reports.drawing import COLOURS, DARK_STYLE
 from vgtools.reports.figures import (
@@ -26,8 +27,7 @@ from vgtools.reports.figures import (
 )
 from vgtools.reports.page import data_uri, locate, readable, render, thumbnail
 from vgtools.reports.tables import Table
-from vgtools.sources import read_image
-from vgtools.systems.attention_probes_examples import Example
+from vgtools.systems.attention_probes.examples import Example
 
 Record = Mapping[str, Any]
 

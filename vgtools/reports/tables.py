@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vgtools import io
-from vgtools.comparison import ORDER, SIGNIFICANT
 from vgtools.io import DataError, Exit
-from vgtools.ngrams import VOCABULARY_ABOVE
-from vgtools.systems import vokenization_reported
+from vgtools.systems.vokenization import reported as vokenization_reported
+from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import find_task
+from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 Record = Mapping[str, Any]
 

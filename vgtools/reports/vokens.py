@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgtools import io
-from vgtools.errors import amount
+from vgtools.images.sources import read_image
 from vgtools.io import DataError, Exit, plain
+from vgtools.io.errors import amount
 from vgtools.reports.drawing import GREY, INK, LINE, PAPER, first_fit, fonts, lacks
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
-from vgtools.sources import read_image
-from vgtools.text import WORD
-from vgtools.vokens import bank_of, check_rows
+from vgtools.text.tokens import WORD
+from vgtools.text.vokens import bank_of, check_rows
 
 _T = TypeVar("_T")
 

@@ -1,1 +1,1 @@
-"""One module a paper: model, losses, batch builder, paper-only algorithms."""
+"""One package per paper; its `SECTIONS` maps the paper's sections to the definitions that implement them."""

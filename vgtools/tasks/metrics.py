@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from vgtools.io.arrays import Array
+
 # (N,) gold, (N,) predicted, (..., N) weights or None -> (...)
 Statistic = Callable[[Array, Array, "Array | None"], Array]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
 from vgtools.tasks.examples import Example
-from vgtools.tasks.metrics import Array
 from vgtools.tasks.table import Task
-from vgtools.text import tokenize
+from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

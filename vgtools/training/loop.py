@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vgtools.errors import is_out_of_memory
 from vgtools.io import DataError, Exit, atomic_write
+from vgtools.io.errors import is_out_of_memory
 from vgtools.training import processes
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of
@@ -398,7 +398,7 @@ def _diverged(what: str, state: TrainState, means: str) -> DataError:
     return DataError(
         f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}"
         f"{means and ':'}{means}; {_last_good(state)} a lower --lr usually helps",
-        code=Exit.CANNOT_GO_ON,
+        code=Exit.CANNOT_CONTINUE,
     )
 
 
@@ -407,7 +407,7 @@ def _out_of_memory(state: TrainState, cut: bool) -> DataError:
     way_out = "shorter rows need less" if cut else "a smaller --batch-size needs less"
     return DataError(
         f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {way_out}",
-        code=Exit.CANNOT_GO_ON,
+        code=Exit.CANNOT_CONTINUE,
     )
 
 

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from vgtools.checkpoint import Encoder, open_run, pick_device, save_run
 from vgtools.io import (
     DataError,
     Exit,
@@ -39,6 +38,9 @@ from vgtools.io import (
     read_json,
     sha256_file,
 )
+from vgtools.models.encoder import Encoder
+from vgtools.models.references import pick_device
+from vgtools.models.runs import open_run, save_run
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, train
 from vgtools.training.steps import Plan, train_config

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vgtools.io import DataError
+from vgtools.io.arrays import Array
 from vgtools.training import processes
 from vgtools.training.loop import Batches, TrainConfig
-
-Array = np.ndarray[Any, Any]
 
 # First seeds of the generators that order an epoch; callers have others for what else is random.
 _ORDER = 0

@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 
-from tests.tiny_vtasks import save_vqa
+from tests.tiny.vtasks import save_vqa
 from vgtools.io import DataError
-from vgtools.tasks.dispatch import (
-    read_examples,
-)
+from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Answer
 from vgtools.tasks.kinds import answer
 
 
 def test_vqa_as_its_files_say(tmp_path: Path) -> None:
     save_vqa(tmp_path)
-    found: list[Any] = list(read_examples("vqa", tmp_path / "v2_OpenEnded_mscoco_val2014_questions.json"))
-    assert (found[1].id, found[1].text, found[1].images) == ("1001", "bam", ("COCO_val2014_000000000102",))
+    found: list[Any] = list(
+        read_examples("vqa", tmp_path / "v2_OpenEnded_mscoco_val2014_questions.json")
+    )
+    assert (found[1].id, found[1].text, found[1].images) == (
+        "1001",
+        "bam",
+        ("COCO_val2014_000000000102",),
+    )
     assert [a.text for a in found[1].answers] == ["two dogs"] * 9 + ["a Red"]
     assert answer.common_answers(found, 1) == ("2 dogs", "blue", "red")
     assert answer.common_answers(found, 3) == ("2 dogs",)
@@ -34,7 +38,8 @@ def test_vqa_as_its_files_say(tmp_path: Path) -> None:
 def test_vqa_without_annotations(tmp_path: Path) -> None:
     save_vqa(tmp_path)
     questions, annotations = (
-        tmp_path / f"v2_{n}2014_{k}.json" for n, k in (("OpenEnded_mscoco_val", "questions"), ("mscoco_val", "annotations"))
+        tmp_path / f"v2_{n}2014_{k}.json"
+        for n, k in (("OpenEnded_mscoco_val", "questions"), ("mscoco_val", "annotations"))
     )
     assert answer.annotations_path(questions) == annotations
     rows = json.loads(annotations.read_text())["annotations"]
@@ -46,7 +51,9 @@ def test_vqa_without_annotations(tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "no answers to the question 1011" in said(json.dumps({"annotations": rows[:-1]}))
-    assert 'annotations[0]: "answers" must be' in said(json.dumps({"annotations": [rows[0] | {"answers": []}]}))
+    assert 'annotations[0]: "answers" must be' in said(
+        json.dumps({"annotations": [rows[0] | {"answers": []}]})
+    )
     assert "no annotations under" in said(json.dumps({"rows": rows}))
     annotations.unlink()
     with pytest.raises(DataError, match="cannot be read"):

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from vgtools.io import DataError
-from vgtools.tasks.dispatch import (
-    prediction_row,
-    read_examples,
-    score_predictions,
-)
+from vgtools.tasks.dispatch import prediction_row, read_examples, score_predictions
 from vgtools.tasks.examples import VisualExample
 from vgtools.tasks.table import find_task
 
@@ -23,7 +19,12 @@ def nlvr2(path: Path, *rows: dict[str, Any], **more: Any) -> list[Any]:
     return list(read_examples("nlvr2", path, **more))
 
 
-ROW = {"identifier": "dev-850-0-1", "sentence": "Two dogs.", "label": "True", "left_url": "http://x/1.jpg"}
+ROW = {
+    "identifier": "dev-850-0-1",
+    "sentence": "Two dogs.",
+    "label": "True",
+    "left_url": "http://x/1.jpg",
+}
 
 
 def test_a_row_of_nlvr2(tmp_path: Path) -> None:
@@ -40,7 +41,11 @@ def test_a_row_of_nlvr2(tmp_path: Path) -> None:
 def test_bad_rows_of_nlvr2(tmp_path: Path) -> None:
     def said(**change: Any) -> str:
         with pytest.raises(DataError) as caught:
-            nlvr2(tmp_path / "dev.json", ROW, {k: v for k, v in (ROW | change).items() if v is not None})
+            nlvr2(
+                tmp_path / "dev.json",
+                ROW,
+                {k: v for k, v in (ROW | change).items() if v is not None},
+            )
         return str(caught.value)
 
     assert "split-set-pair-sentence" in said(identifier="dev-850")
@@ -54,7 +59,8 @@ def test_consistency_wants_all_pairs_of_a_sentence() -> None:
     task = find_task("nlvr2")
     names = ["dev-1-0-0", "dev-1-1-0", "dev-1-0-1", "dev-2-0-0"]  # three sentences
     rows = [
-        prediction_row(task, VisualExample(name, "", label=1), said) for name, said in zip(names, [1, 0, 1, 1], strict=True)
+        prediction_row(task, VisualExample(name, "", label=1), said)
+        for name, said in zip(names, [1, 0, 1, 1], strict=True)
     ]
     assert score_predictions(task, rows) == {
         "accuracy": 75, "consistency": pytest.approx(200 / 3), "headline": 75, "total": 4,

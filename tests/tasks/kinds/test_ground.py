@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from vgtools.io import DataError
-from vgtools.tasks.dispatch import (
-    prediction_row,
-    read_examples,
-    score_predictions,
-)
+from vgtools.tasks.dispatch import prediction_row, read_examples, score_predictions
 from vgtools.tasks.examples import VisualExample
 from vgtools.tasks.table import find_task
 
@@ -25,7 +21,13 @@ def phrases(path: Path, *rows: dict[str, Any]) -> list[Any]:
 
 PHRASE = {"start": 2, "end": 5, "boxes": [[0, 0, 10, 10]], "type": "people"}
 
-CAPTION = {"image": "1.jpg", "text": "A man runs.", "width": 100, "height": 80, "phrases": [PHRASE, PHRASE | {"boxes": []}]}
+CAPTION = {
+    "image": "1.jpg",
+    "text": "A man runs.",
+    "width": 100,
+    "height": 80,
+    "phrases": [PHRASE, PHRASE | {"boxes": []}],
+}
 
 
 def test_phrases_with_boxes_are_examples(tmp_path: Path) -> None:
@@ -56,9 +58,17 @@ def test_recall_among_the_best_boxes() -> None:
     asked = [VisualExample(str(i), "", boxes=((0, 0, 10, 10), (20, 20, 30, 30))) for i in range(4)]
     ranks = [[[20.0, 20, 30, 29]], [*far, [0.0, 0, 10, 10]], far * 7 + [[0.0, 0, 10, 5]], far * 10]
     rows = [
-        prediction_row(task, e, boxes) | {"reachable": i < 3} for i, (e, boxes) in enumerate(zip(asked, ranks, strict=True))
+        prediction_row(task, e, boxes) | {"reachable": i < 3}
+        for i, (e, boxes) in enumerate(zip(asked, ranks, strict=True))
     ]
-    wanted = {"recall_1": 25, "recall_5": 50, "recall_10": 75, "upper_bound": 75, "headline": 25, "total": 4}
+    wanted = {
+        "recall_1": 25,
+        "recall_5": 50,
+        "recall_10": 75,
+        "upper_bound": 75,
+        "headline": 25,
+        "total": 4,
+    }
     assert score_predictions(task, rows) == wanted
     assert score_predictions(task, rows, asked) == wanted
     with pytest.raises(DataError, match="list of boxes"):

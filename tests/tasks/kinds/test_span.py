@@ -10,17 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny import WORDS
-from tests.tiny_examples import fails, qa, read, rows, squad, token_rows, tokenizer
+from tests.tiny.examples import fails, qa, read, rows, squad, token_rows, tokenizer
 from vgtools.io import DataError, Exit
-from vgtools.tasks.dispatch import (
-    encode,
-    gather,
-    predictions,
-    score_predictions,
-)
+from vgtools.io.arrays import Array
+from vgtools.tasks.dispatch import encode, gather, predictions, score_predictions
 from vgtools.tasks.examples import Answer, Example
-from vgtools.tasks.kinds.span import ANSWER, Span, Windows, best_span, best_threshold, normalise_answer, squad_item
-from vgtools.tasks.metrics import Array
+from vgtools.tasks.kinds.span import (
+    ANSWER,
+    Span,
+    Windows,
+    best_span,
+    best_threshold,
+    normalise_answer,
+    squad_item,
+)
 from vgtools.tasks.table import find_task
 
 
@@ -48,7 +51,11 @@ def test_squad_spans_count_code_points(tmp_path: Path) -> None:
 
 
 def test_squad_2_unanswerable(tmp_path: Path) -> None:
-    text = squad(qa("q1", ("Bo", 8), is_impossible=False), qa("q2", is_impossible=True, plausible_answers=[]), version="v2.0")
+    text = squad(
+        qa("q1", ("Bo", 8), is_impossible=False),
+        qa("q2", is_impossible=True, plausible_answers=[]),
+        version="v2.0",
+    )
     found, stats = read("SQuAD v2.0", tmp_path, text, "data.json")
     assert [(e.is_impossible, len(e.answers)) for e in found] == [(False, 1), (True, 0)]
     assert stats.labels == {"answerable": 1, "unanswerable": 1}
@@ -58,12 +65,29 @@ def test_bad_squad(tmp_path: Path) -> None:
     good = qa("q", ("Bo", 8))
     fails("squad", tmp_path, squad(good)[:-30], "cut off")
     fails("squad", tmp_path, '{"version": "1.1"}', 'no articles under "data"', "SQuAD v1.1")
-    fails("squad", tmp_path, squad({"id": "q", "answers": []}), "data[0].paragraphs[0].qas[0]", '"question"')
+    fails(
+        "squad",
+        tmp_path,
+        squad({"id": "q", "answers": []}),
+        "data[0].paragraphs[0].qas[0]",
+        '"question"',
+    )
     fails("squad", tmp_path, squad(qa("q")), "0 answers, but is_impossible is false")
     fails("squad", tmp_path, squad(qa("q", is_impossible=True)), "squad-2.0")
     fails("squad2", tmp_path, squad(good), "is_impossible", "SQuAD 1.1 file")
-    fails("squad2", tmp_path, squad(qa("q", ("Bo", 8), is_impossible=True)), "1 answers, but is_impossible is true")
-    fails("squad", tmp_path, squad(good).replace('"answer_start": 8', '"answer_start": "8"'), "answers[0]", "'8'")
+    fails(
+        "squad2",
+        tmp_path,
+        squad(qa("q", ("Bo", 8), is_impossible=True)),
+        "1 answers, but is_impossible is true",
+    )
+    fails(
+        "squad",
+        tmp_path,
+        squad(good).replace('"answer_start": 8', '"answer_start": "8"'),
+        "answers[0]",
+        "'8'",
+    )
     fails("squad", tmp_path, '{"data": [{"paragraphs": 3}]}', "data[0]", "expected a list")
 
 
@@ -74,16 +98,22 @@ WORDS_12 = [WORDS[i] for i in range(12)]
 CONTEXT = " ".join(WORDS_12)
 
 
-def question(answer: str | None, name: str = "0", asked: str = "bam", start: int | None = None) -> Example:
+def question(
+    answer: str | None, name: str = "0", asked: str = "bam", start: int | None = None
+) -> Example:
     given_start = CONTEXT.find(answer) if answer and start is None else start
-    answers = () if answer is None else (Answer(answer, -1 if given_start is None else given_start),)
+    answers = (
+        () if answer is None else (Answer(answer, -1 if given_start is None else given_start),)
+    )
     return Example(name, asked, CONTEXT, answers=answers, is_impossible=answer is None)
 
 
 def test_windows_overlap_and_hold_every_token() -> None:
     own = tokenizer()
     answer = " ".join(WORDS_12[5:8])
-    found = encode(SQUAD, [question(answer)], own, max_length=10, stride=3, learn=True)  # 6 tokens of the context each
+    found = encode(
+        SQUAD, [question(answer)], own, max_length=10, stride=3, learn=True
+    )  # 6 tokens of the context each
     ids = own.encode(CONTEXT).ids[1:-1]
     bam = own.encode("bam").ids[1]
     assert token_rows(found) == [[2, bam, 3, *ids[a : a + 6], 3] for a in (0, 3, 6)]
@@ -95,7 +125,11 @@ def test_windows_overlap_and_hold_every_token() -> None:
         assert [CONTEXT[a:b] for a, b in part[3:9]] == WORDS_12[begin : begin + 6]
         assert (part[[0, 1, 2, 9]] == -1).all()
     assert found.labels is not None
-    assert found.labels.tolist() == [[0, 0], [5, 7], [0, 0]]  # the second window alone holds words 5 to 7
+    assert found.labels.tolist() == [
+        [0, 0],
+        [5, 7],
+        [0, 0],
+    ]  # the second window alone holds words 5 to 7
 
 
 def test_a_stride_wider_than_a_window_leaves_no_gap() -> None:
@@ -137,7 +171,9 @@ def brute_best(inputs: Windows, outputs: Array, units: range) -> tuple[Span | No
         for begin, own in windows:
             end = begin + len(own)
             inside = begin <= token < end
-            scores.append(min(token - begin, end - 1 - token) + 0.01 * (end - begin) if inside else -1.0)
+            scores.append(
+                min(token - begin, end - 1 - token) + 0.01 * (end - begin) if inside else -1.0
+            )
         return int(np.argmax(scores))
 
     best: Span | None = None
@@ -154,7 +190,10 @@ def brute_best(inputs: Windows, outputs: Array, units: range) -> tuple[Span | No
 def test_the_best_span_is_the_best_of_all() -> None:
     own, rng = tokenizer(), np.random.default_rng(0)
     lengths = [0, 1, 7, *rng.integers(30, 120, 30).tolist()]
-    examples = [Example(str(i), "bam", " ".join(rng.choice(WORDS, n)), answers=()) for i, n in enumerate(lengths)]
+    examples = [
+        Example(str(i), "bam", " ".join(rng.choice(WORDS, n)), answers=())
+        for i, n in enumerate(lengths)
+    ]
     inputs = encode(SQUAD, examples, own, max_length=44, stride=17)
     outputs = rng.standard_normal((len(inputs.ids), 2)).astype(np.float32)
     for number in range(len(examples)):
@@ -170,17 +209,35 @@ def test_the_best_span_is_the_best_of_all() -> None:
 
 def test_answers_are_withheld_above_the_threshold() -> None:
     own, task = tokenizer(), find_task("squad-2.0")
-    examples = [question(WORDS_12[4]), question(None, "1"), Example("2", "bam", "", answers=(), is_impossible=True)]
+    examples = [
+        question(WORDS_12[4]),
+        question(None, "1"),
+        Example("2", "bam", "", answers=(), is_impossible=True),
+    ]
     inputs = encode(task, examples, own, max_length=30)
     outputs = np.zeros((len(inputs.ids), 2), np.float32)
     for unit, none in ((0, 1.0), (1, 9.0)):
         outputs[inputs.starts[unit]] = none / 2
         outputs[inputs.starts[unit] + 3 + 4] = 2.0  # word 4: score 4
     first, second, empty = predictions(task, examples, inputs, outputs, threshold=2.0)
-    assert first == {"id": "0", "prediction": WORDS_12[4], "label": [WORDS_12[4]], "no_answer": -3.0, "answer": WORDS_12[4]}
-    assert second == {"id": "1", "prediction": "", "label": [], "no_answer": 5.0, "answer": WORDS_12[4]}
+    assert first == {
+        "id": "0",
+        "prediction": WORDS_12[4],
+        "label": [WORDS_12[4]],
+        "no_answer": -3.0,
+        "answer": WORDS_12[4],
+    }
+    assert second == {
+        "id": "1",
+        "prediction": "",
+        "label": [],
+        "no_answer": 5.0,
+        "answer": WORDS_12[4],
+    }
     assert (empty["prediction"], empty["answer"]) == ("", "")
-    assert predictions(task, examples, inputs, outputs, threshold=6.0)[1]["prediction"] == WORDS_12[4]
+    assert (
+        predictions(task, examples, inputs, outputs, threshold=6.0)[1]["prediction"] == WORDS_12[4]
+    )
     unlabelled = [Example("0", "bam", CONTEXT)]
     (row,) = predictions(SQUAD, unlabelled, encode(SQUAD, unlabelled, own, max_length=30), outputs)
     assert "label" not in row
@@ -230,13 +287,21 @@ def test_best_threshold_by_hand() -> None:
     # withhold all: 2; by rising no_answer: +1 = 3, +0 = 3, -1 = 2, +.5 = 2.5, +1 = 3.5
     assert best_threshold(scores, no_answer, answerable, answered) == (pytest.approx(0.7), 0.9)
     # the first best wins, and nothing better than withholding all gives 0.0
-    assert best_threshold(scores[:3], no_answer[:3], answerable[:3], answered[:3]) == (pytest.approx(2 / 3), 0.1)
+    assert best_threshold(scores[:3], no_answer[:3], answerable[:3], answered[:3]) == (
+        pytest.approx(2 / 3),
+        0.1,
+    )
     assert best_threshold(scores[2:3], no_answer[2:3], answerable[2:3], answered[2:3]) == (1.0, 0.0)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=20), st.randoms())
-def test_best_threshold_is_the_best_of_all_thresholds(rows: list[tuple[float, bool, bool]], random: object) -> None:
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), min_size=1, max_size=20),
+    st.randoms(),
+)
+def test_best_threshold_is_the_best_of_all_thresholds(
+    rows: list[tuple[float, bool, bool]], random: object
+) -> None:
     answerable, answered = (np.array([r[i] for r in rows]) for i in (1, 2))
     raw = np.array([r[0] for r in rows])
     scores = np.where(answerable, raw * answered, ~answered).astype(float)
@@ -249,9 +314,16 @@ def test_best_threshold_is_the_best_of_all_thresholds(rows: list[tuple[float, bo
 
 
 def test_squad_1_by_hand() -> None:
-    found = score_predictions("squad", rows(("the Bo.", ["Bo", "x"]), ("Ann Lee", ["Ann"]), ("", ["y"])))
+    found = score_predictions(
+        "squad", rows(("the Bo.", ["Bo", "x"]), ("Ann Lee", ["Ann"]), ("", ["y"]))
+    )
     assert found == pytest.approx(
-        {"exact": 100 / 3, "f1": 100 * (1 + 2 / 3) / 3, "headline": 100 * (2 + 2 / 3) / 6, "total": 3}
+        {
+            "exact": 100 / 3,
+            "f1": 100 * (1 + 2 / 3) / 3,
+            "headline": 100 * (2 + 2 / 3) / 6,
+            "total": 3,
+        }
     )
 
 

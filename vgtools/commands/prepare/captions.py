@@ -9,17 +9,10 @@ from typing import Annotated
 
 import typer
 
-from vgtools import prepare
-from vgtools.commands.options import (
-    AsSplit,
-    Errors,
-    Flag,
-    Photos,
-    Quiet,
-    Target,
-    flags,
-    write_rows,
-)
+from vgtools.commands.options import AsSplit, Errors, Flag, Photos, Quiet, Target, flags, write_rows
+from vgtools.datasets import annotations as annotations_module
+from vgtools.datasets import captions
+from vgtools.datasets.rows import Folder, in_split, read_splits, with_split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +26,7 @@ class Splits:
 
     def read(self) -> dict[str, str]:
         """Return the split of each picture; nothing without --splits."""
-        return {} if self.splits is None else prepare.read_splits(self.splits)
+        return {} if self.splits is None else read_splits(self.splits)
 
 
 @flags
@@ -59,7 +52,7 @@ def flickr8k(
     """
     tally = errors.tally()
     splits = lists.read()
-    rows = prepare.with_split(prepare.flickr8k(tokens, tally), splits, lists.split, tally)
+    rows = with_split(captions.flickr8k(tokens, tally), splits, lists.split, tally)
     config = {"command": "flickr8k", "lists": _hash(splits), "split": lists.split}
     write_rows(rows, "captions", tally, photos, target, [tokens], config, quiet)
 
@@ -90,15 +83,15 @@ def flickr30k_entities(
     """
     tally = errors.tally()
     splits = lists.read()
-    rows = prepare.flickr30k_entities(folder, tally)
-    digests = [prepare.Folder(Path(folder, name)).digest() for name in ("Annotations", "Sentences")]
+    rows = captions.flickr30k_entities(folder, tally)
+    digests = [Folder(Path(folder, name)).digest() for name in ("Annotations", "Sentences")]
     config = {
         "command": "flickr30k-entities",
         "folder": digests,
         "lists": _hash(splits),
         "split": lists.split,
     }
-    rows = prepare.with_split(rows, splits, lists.split, tally)
+    rows = with_split(rows, splits, lists.split, tally)
     write_rows(rows, "phrase captions", tally, photos, target, [], config, quiet)
 
 
@@ -128,7 +121,7 @@ def coco(
         vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c
     """
     tally = errors.tally()
-    rows = prepare.in_split(prepare.coco(annotations, tally, drop_crowd), as_split)
+    rows = in_split(annotations_module.coco(annotations, tally, drop_crowd), as_split)
     config = {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd}
     write_rows(rows, "rows", tally, photos, target, [annotations], config, quiet)
 

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from vgtools import prepare
 from vgtools.commands.options import (
     Errors,
     Flag,
@@ -21,7 +20,9 @@ from vgtools.commands.options import (
     note,
     write_rows,
 )
-from vgtools.errors import amount
+from vgtools.datasets import annotations as annotations_module
+from vgtools.datasets.rows import Folder, save
+from vgtools.io.errors import Tally, amount
 
 
 @flags
@@ -54,9 +55,9 @@ def vcr(
             -o vcr.npy
     """
     tally = errors.tally()
-    rows = prepare.vcr(annotations, folder, tally)
+    rows = annotations_module.vcr(annotations, folder, tally)
     photos = Photos(images=folder if images_out else None, images_out=images_out)
-    config = {"command": "vcr", "folder": prepare.Folder(folder).digest()}
+    config = {"command": "vcr", "folder": Folder(folder).digest()}
     write_rows(rows, "rows", tally, photos, target, annotations, config, quiet)
 
 
@@ -88,19 +89,19 @@ def openmoji(
 
         vg prepare openmoji emoji --carriers 0 | jq -r .text | sort | head
     """
-    from vgtools import openmoji as emoji
+    from vgtools.datasets import openmoji as emoji
 
     Photos(images=folder, images_out=images_out).check(target.output, [])
-    tally = prepare.Tally()
+    tally = Tally()
     config = {"command": "openmoji", "release": emoji.release(), "limit": limit}
     rows = list(emoji.openmoji(tally, limit))
     drawn = list(emoji.rasterise(rows, folder, size, os.cpu_count() or 1, quiet))
     captions = emoji.openmoji_captions(rows, carriers)
     named = config | {"carriers": carriers}
-    prepare.save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
+    save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
     if images_out:
         made = config | {"size": size, "folder": os.path.abspath(folder)}
-        prepare.save(
+        save(
             drawn,
             images_out,
             tally,
@@ -173,16 +174,16 @@ def regions(
         )
     if source == "-":
         raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
-    from vgtools import precomputed
+    from vgtools.datasets import region_files
+    from vgtools.images.regions import write_regions
     from vgtools.io import read_lines
-    from vgtools.regions import write_regions
 
     tally = errors.tally()
     if boxes:
-        rows = precomputed.read_arrays(source, boxes, tally)
+        rows = region_files.read_arrays(source, boxes, tally)
     else:
         names = list(read_lines(labels)) if labels else None
-        rows = precomputed.read_tsv(source, tally, names, suffix)
+        rows = region_files.read_tsv(source, tally, names, suffix)
     config = {
         "command": "regions",
         "backbone": backbone,
@@ -194,12 +195,12 @@ def regions(
         output,
         rows,
         config,
-        precomputed.width_of(source),
+        region_files.width_of(source),
         dtype=dtype,
         inputs=[path for path in (source, boxes, labels) if path],
         restart=restart,
         errors=tally.errors,
-        backbone=precomputed.named_backbone(backbone),
+        backbone=region_files.named_backbone(backbone),
     )
     left_out = f"; left out: {len(tally.errors):,}" if tally.errors else ""
     note("prepare", f"regions of {amount(count, 'image')} in {output}{left_out}", quiet)

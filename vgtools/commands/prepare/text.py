@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from vgtools.commands.options import Flag, Quiet, Target, flags
-from vgtools.prepare import Tally, save
+from vgtools.datasets.rows import save
+from vgtools.io.errors import Tally
 
 DropEmpty = Annotated[bool, Flag("--drop-empty", help="Drop empty lines.")]
 
@@ -36,7 +37,7 @@ def wikitext(
 
         vg prepare wikitext wiki.valid.tokens --drop-empty | wc -l
     """
-    from vgtools import corpus
+    from vgtools.datasets import running_text
     from vgtools.io import read_text_rows
 
     tally = Tally()
@@ -46,7 +47,7 @@ def wikitext(
         "drop_short": drop_short,
         "trim": trim,
     }
-    rows = corpus.wikitext(
+    rows = running_text.wikitext(
         read_text_rows(text),
         tally,
         drop_headings=drop_headings,
@@ -74,10 +75,10 @@ def squad(
 
         vg prepare squad train-v1.1.json | vg prepare sentences - > squad.txt
     """
-    from vgtools import corpus
+    from vgtools.datasets import running_text
 
     tally = Tally()
-    rows = corpus.squad(file, tally)
+    rows = running_text.squad(file, tally)
     save(rows, target.output, tally, "lines", {"command": "squad"}, [file], target.restart, quiet)
 
 
@@ -105,13 +106,13 @@ def sentences(
         vg prepare wikitext wiki.train.tokens --drop-headings --drop-short 5 \
             | vg prepare sentences - | gzip > wiki.txt.gz
     """
-    from vgtools import corpus
+    from vgtools.datasets import running_text
     from vgtools.io import read_text_rows
 
-    if language not in corpus.LANGUAGES:
-        known = ", ".join(corpus.LANGUAGES)
+    if language not in running_text.LANGUAGES:
+        known = ", ".join(running_text.LANGUAGES)
         raise typer.BadParameter(f"{language!r} is not one of {known}", param_hint="--language")
     tally = Tally()
-    rows = corpus.sentences(read_text_rows(text), language, tally, drop_empty)
+    rows = running_text.sentences(read_text_rows(text), language, tally, drop_empty)
     config = {"command": "sentences", "language": language, "drop_empty": drop_empty}
     save(rows, target.output, tally, "sentences", config, [text], target.restart, quiet)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from vgtools import prepare
 from vgtools.commands.options import (
     AsSplit,
     Errors,
@@ -18,6 +17,10 @@ from vgtools.commands.options import (
     flags,
     write_rows,
 )
+from vgtools.datasets import annotations as annotations_module
+from vgtools.datasets import captions as captions_module
+from vgtools.datasets.annotations import visual_genome_regions
+from vgtools.datasets.rows import Row, in_split, listing, save, with_photos
 
 
 @flags
@@ -53,7 +56,7 @@ def visual_genome(
     photos.check(target.output if regions else "", inputs, urls=True)
     tally = errors.tally()
     folder = photos.open()
-    images: dict[str, prepare.Row] = {}
+    images: dict[str, Row] = {}
     config = {
         "command": "visual-genome",
         "keep_coco": keep_coco,
@@ -61,13 +64,13 @@ def visual_genome(
         "on_error": errors.on_error,
         "photos": folder.digest() if folder else None,
     }
-    rows = prepare.visual_genome(image_data, tally, keep_coco, limit)
+    rows = annotations_module.visual_genome(image_data, tally, keep_coco, limit)
     if folder:
-        rows = prepare.with_photos(rows, folder, tally)
-    for _ in prepare.listing(rows, images, folder):
+        rows = with_photos(rows, folder, tally)
+    for _ in listing(rows, images, folder):
         pass  # all images must be known before the first region
     if photos.images_out:
-        prepare.save(
+        save(
             images.values(),
             photos.images_out,
             tally,
@@ -80,8 +83,8 @@ def visual_genome(
     if regions:
         kept = {int(image.rpartition("/")[2]): {"image": image} for image in images}
         tally = errors.tally()
-        rows = prepare.visual_genome_regions(regions, kept, tally)
-        prepare.save(rows, target.output, tally, "captions", config, inputs, target.restart, quiet)
+        rows = visual_genome_regions(regions, kept, tally)
+        save(rows, target.output, tally, "captions", config, inputs, target.restart, quiet)
 
 
 @flags
@@ -107,8 +110,8 @@ def conceptual_captions(
             | vg prepare conceptual-captions - | jq -r .url
     """
     tally = errors.tally()
-    rows = prepare.conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc")
-    rows = prepare.in_split(rows, as_split)
+    rows = captions_module.conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc")
+    rows = in_split(rows, as_split)
     config = {"command": "conceptual-captions", "as_split": as_split}
     write_rows(rows, "captions", tally, photos, target, [table], config, quiet, urls=True)
 
@@ -144,7 +147,7 @@ def sbu(
             --images-out images.jsonl -o captions.jsonl
     """
     tally = errors.tally()
-    rows = prepare.sbu(urls, captions, tally)
+    rows = captions_module.sbu(urls, captions, tally)
     inputs = [urls, captions] if captions else [urls]
     write_rows(
         rows, "captions", tally, photos, target, inputs, {"command": "sbu"}, quiet, urls=True

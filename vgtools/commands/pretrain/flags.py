@@ -13,7 +13,7 @@ import typer
 from vgtools.commands.options import Checkpoints, Flag, Optimizer, choice
 
 if TYPE_CHECKING:
-    from vgtools.checkpoint import Encoder
+    from vgtools.models.encoder import Encoder
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -73,9 +73,10 @@ class Start:
 
     def open(self, offline: bool) -> Encoder:
         """Return the model to start from, with its tokenizer."""
-        from vgtools.checkpoint import as_encoder, load_masked_lm, load_tokenizer
         from vgtools.io import read_json, require
-        from vgtools.nn import SHAPES, new_lm
+        from vgtools.models.encoder import as_encoder, load_masked_lm
+        from vgtools.models.masked_lm import SHAPES, new_lm
+        from vgtools.models.references import load_tokenizer
 
         if self.encoder is not None:
             return load_masked_lm(self.encoder, offline=offline)

@@ -160,7 +160,7 @@ def lm(
     weights = parse_weights(weight, _LOSSES)
     import torch
 
-    from vgtools.systems.voken_lm_pretraining import Pretraining
+    from vgtools.systems.vokenization.pretraining import Pretraining
     from vgtools.training.session import Session, pretrain, process_device
 
     device = process_device(runtime.device)

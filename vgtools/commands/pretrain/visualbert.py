@@ -134,8 +134,8 @@ def visualbert(
         raise typer.BadParameter("words: no region is shown", param_hint="--region-start")
     import torch
 
-    from vgtools.systems.visualbert import is_visualbert
-    from vgtools.systems.visualbert_data import Pretraining
+    from vgtools.systems.visualbert.model import is_visualbert
+    from vgtools.systems.visualbert.pretraining import Pretraining
     from vgtools.training.session import Session, pretrain, process_device
 
     device = process_device(runtime.device)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import Flag, RunFolder, Runtime, Seed, flags, note, run_folder
-from vgtools.errors import amount
+from vgtools.io.errors import amount
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
 _WARMUP = 0.1  # share of the steps
@@ -211,9 +211,9 @@ def vokenization(
     if "-" in (feats, target.output) or (valid == "-" == captions):
         raise typer.BadParameter("only CAPTIONS or --valid can come from a pipe", param_hint="-")
     from vgtools import io
-    from vgtools.checkpoint import load_encoder
-    from vgtools.systems import matcher_training as system
-    from vgtools.text import load_stop_words
+    from vgtools.models.encoder import load_encoder
+    from vgtools.systems.vokenization import matcher_training as system
+    from vgtools.text.tokens import load_stop_words
     from vgtools.training import processes
     from vgtools.training.session import Session, process_device
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgtools.io import DataError, Exit, read_lines
-from vgtools.jsonstream import json_items
+from vgtools.io.arrays import Array
+from vgtools.io.json_items import json_items
 from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse
-from vgtools.tasks.metrics import Array
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.sequences import encode_texts as encode

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgtools.io import DataError, read_jsonl
+from vgtools.io.arrays import Array
 from vgtools.tasks.examples import (
     Example,
     ReadStats,
@@ -18,7 +19,6 @@ from vgtools.tasks.examples import (
     missing_key,
     read_sentences,
 )
-from vgtools.tasks.metrics import Array
 from vgtools.tasks.predictions import Items, Joined, make_row, score_metrics
 from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.sequences import encode_texts as encode

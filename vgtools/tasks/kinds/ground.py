@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from vgtools.images.boxes import box_fault, clip, iou
 from vgtools.io import DataError, read_jsonl
-from vgtools.regions import box_fault, clip, iou
+from vgtools.io.arrays import Array
 from vgtools.tasks.examples import Example, ReadStats, VisualExample
-from vgtools.tasks.metrics import Array
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import Inputs, SequenceBuilder, room_for_text, special_tokens
 from vgtools.tasks.table import Task
-from vgtools.text import tokenize
+from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io import DataError
+from vgtools.io.arrays import Array
 from vgtools.tasks.examples import Example, ReadStats, read_sentences
 from vgtools.tasks.kinds.classify import named_outputs
-from vgtools.tasks.metrics import Array
 from vgtools.tasks.predictions import check_number, make_row
 from vgtools.tasks.predictions import score_metrics as score
 from vgtools.tasks.sequences import Inputs

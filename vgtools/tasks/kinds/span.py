@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vgtools.io import DataError, Exit
-from vgtools.jsonstream import json_items
+from vgtools.io.arrays import Array
+from vgtools.io.json_items import json_items
 from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field
-from vgtools.tasks.metrics import Array
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import CHUNK, Inputs, SequenceBuilder, room_for_text, special_tokens
 from vgtools.tasks.table import Task
-from vgtools.text import tokenize
+from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

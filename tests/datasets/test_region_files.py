@@ -1,0 +1,140 @@
+"""Region features of others: TSV and npy."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vgtools import cli
+from vgtools.images.boxes import placeholder_confidence
+from vgtools.images.regions import open_regions
+from vgtools.io import Exit
+
+
+def b64(values: Any, dtype: str) -> str:
+    return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()
+
+
+def lxmert(image: str, features: Any, regions: Any, **changes: str) -> str:
+    count = len(regions)
+    row = {
+        "img_id": image, "img_h": "50", "img_w": "100", "objects_id": b64(range(count), "<i8"),
+        "objects_conf": b64([0.5] * count, "<f4"), "attrs_id": b64([0] * count, "<i8"),
+        "attrs_conf": b64([0] * count, "<f4"),
+        "num_boxes": str(count), "boxes": b64(regions, "<f4"), "features": b64(features, "<f4"),
+    }  # fmt: skip
+    return "\t".join((row | changes).values()) + "\n"
+
+
+BOXES = [[0, 0, 50, 25], [10, 5, 100, 50]]
+FEATURES = np.arange(8).reshape(2, 4) / 2
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def regions(*args: str) -> int:
+    return cli.run(["prepare", "regions", *args, "-o", "r.npy"])
+
+
+def test_a_tsv_of_lxmert(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("a.tsv").write_text(
+        lxmert("COCO_1", FEATURES, BOXES) + lxmert("COCO_2", FEATURES + 1, BOXES)
+    )
+    Path("names.txt").write_text("dog\ncat\n")
+    assert regions("a.tsv", "--labels", "names.txt", "--suffix", ".jpg") == Exit.OK
+    assert "regions of 2 images in r.npy\n" in capfd.readouterr().err
+    found = open_regions("r.npy")
+    assert found.images == ["COCO_1.jpg", "COCO_2.jpg"]
+    own = found.of("COCO_2.jpg")
+    assert (own.features.tolist(), own.boxes.tolist()) == ((FEATURES + 1).tolist(), BOXES)
+    assert (own.confidence.tolist(), own.labels, own.width, own.height) == (
+        [0.5, 0.5],
+        ["dog", "cat"],
+        100,
+        50,
+    )
+    assert found.manifest["backbone"]["ref"] == "bottom-up-attention"
+    fingerprint = found.manifest["backbone"]["fingerprint"]
+    assert regions("a.tsv", "--backbone", "other", "--restart", "-q") == Exit.OK
+    assert open_regions("r.npy").manifest["backbone"]["fingerprint"] != fingerprint
+    assert open_regions("r.npy").of("COCO_1").labels is None
+
+
+def test_a_tsv_of_bottom_up_attention() -> None:
+    Path("a.tsv").write_text(
+        "\t".join(["7", "100", "50", "2", b64(BOXES, "<f4"), b64(FEATURES, "<f4")]) + "\n"
+    )
+    assert regions("a.tsv", "--dtype", "float16", "-q") == Exit.OK
+    own = open_regions("r.npy").of("7")
+    assert (own.features.tolist(), own.boxes.tolist(), own.width) == (FEATURES.tolist(), BOXES, 100)
+    np.testing.assert_allclose(
+        own.confidence, placeholder_confidence(own.boxes, 100, 50), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("a\tb\n", "a.tsv:2: has 2 columns, expected 10 (LXMERT) or 6 (bottom-up attention)"),
+        (lxmert("b", FEATURES, BOXES, boxes="!!"), '"boxes" is not base64'),
+        (
+            lxmert("b", FEATURES, BOXES, boxes="AAAA"),
+            '"boxes" holds 3 bytes, expected 8 numbers of 4 bytes',
+        ),
+        (lxmert("b", FEATURES[:, :3].ravel()[:5], BOXES), '"features" holds 5 numbers for 2 boxes'),
+        (lxmert("b", FEATURES[:, :3], BOXES), "its features have 3 channels, those before 4"),
+        (lxmert("b", FEATURES * np.nan, BOXES), '"features" contains NaN or infinity'),
+        (lxmert("b", FEATURES, [[0, 0, 500, 5], [0, 0, 5, 5]]), "leaves its picture of 100×50"),
+        (lxmert("b", FEATURES, BOXES, img_h="x"), "invalid literal"),
+        (lxmert("a", FEATURES, BOXES), "duplicate image 'a' (first on line 1)"),
+    ],
+)
+def test_bad_lines_are_named_or_noted(
+    line: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("a.tsv").write_text(lxmert("a", FEATURES, BOXES) + line)
+    assert regions("a.tsv") == Exit.DATA
+    assert why in capfd.readouterr().err
+    assert not Path("r.npy").exists()
+    assert regions("a.tsv", "--on-error", "skip") == Exit.OK
+    assert "left out: 1" in capfd.readouterr().err
+    assert open_regions("r.npy").images == ["a"]
+    (row,) = (json.loads(text) for text in Path("r.errors.jsonl").read_text().splitlines())
+    assert (row["line"], why.removeprefix("a.tsv:2: ") in row["error"]) == (2, True)
+
+
+def test_arrays_and_their_boxes(capfd: pytest.CaptureFixture[str]) -> None:
+    array = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
+    rows = [
+        {"image": f"i{n}", "width": 100, "height": 50, "boxes": BOXES, "confidence": [0.1, 0.9]}
+        for n in range(3)
+    ]
+    Path("b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for given in (array, array.reshape(6, 4).astype(np.float64)):
+        np.save("f.npy", given)
+        assert regions("f.npy", "b.jsonl", "-q", "--restart") == Exit.OK
+        found = open_regions("r.npy")
+        np.testing.assert_array_equal(found.of("i2").features, array[2])
+        assert found.of("i1").confidence.tolist() == pytest.approx([0.1, 0.9])
+    np.save("f.npy", array[:2])
+    assert regions("f.npy", "b.jsonl", "--restart") == Exit.DATA
+    assert (
+        "b.jsonl:3: has 2 boxes, which does not match f.npy of shape (2, 2, 4)"
+        in capfd.readouterr().err
+    )
+    np.save("f.npy", np.concatenate([array, array]))
+    assert regions("f.npy", "b.jsonl", "--restart") == Exit.DATA
+    assert "f.npy: has 12 regions, b.jsonl has boxes for 6" in capfd.readouterr().err
+    np.save("f.npy", np.array([{"boxes": 1}], object), allow_pickle=True)
+    assert regions("f.npy", "b.jsonl", "--restart") == Exit.DATA
+    assert "Python objects, which could run code" in capfd.readouterr().err
+    assert regions("f.npy") == Exit.USAGE
+    assert regions("a.tsv", "b.jsonl") == Exit.USAGE

@@ -1,0 +1,341 @@
+"""Where images come from: order, ids, counts, and archives that mean harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from vgtools.images import sources
+from vgtools.images.sources import (
+    ImageError,
+    folder_captions,
+    id_fault,
+    natural_key,
+    open_source,
+    read_image,
+)
+from vgtools.io import DataError, Exit
+
+
+def loaded(source: sources.Source) -> dict[str, bytes | str]:
+    """Return id -> bytes, or the reason why it has none."""
+    found: dict[str, bytes | str] = {}
+    for item in source.items:
+        try:
+            found[item.id] = item.load()
+        except ImageError as error:
+            found[item.id] = str(error)
+    return found
+
+
+def make_tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def member(
+    name: str, data: bytes = b"x", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info, data if kind == tarfile.REGTYPE else b""
+
+
+# ---------------------------------------------------------------------------------------- directory
+
+
+def test_a_directory_is_walked_in_natural_order_and_other_files_are_counted(tmp_path: Path) -> None:
+    for name in (
+        "img10.jpg",
+        "img2.jpg",
+        "IMG3.JPG",
+        "b/1.png",
+        "b/01.png",
+        "a b/ü 'x'.webp",
+        "notes.txt",
+        "b/more.txt",
+        "raw",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    source = open_source(str(tmp_path))
+    assert source.total == 6
+    assert dict(source.left_out) == {".txt": 2, "": 1}
+    assert loaded(source) == {
+        name: name.encode()
+        for name in ("IMG3.JPG", "a b/ü 'x'.webp", "b/01.png", "b/1.png", "img2.jpg", "img10.jpg")
+    }
+    assert [item.id for item in open_source(str(tmp_path), limit=2).items] == [
+        "IMG3.JPG",
+        "a b/ü 'x'.webp",
+    ]
+    assert sources.counted(source.left_out) == "2 .txt, 1 without suffix"
+
+
+def test_numbers_sort_by_value_however_long() -> None:
+    names = ["w", "v10", "v" + "1" * 5000, "v9", "v010"]
+    assert sorted(names, key=natural_key) == ["v9", "v010", "v10", "v" + "1" * 5000, "w"]
+
+
+def test_linked_folders_are_followed_and_a_loop_ends(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/a.jpg").write_bytes(b"a")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "photos").symlink_to(tmp_path / "real")
+    (tmp_path / "real/up").symlink_to(tmp_path / "real")
+    source = open_source(str(root))
+    assert [item.id for item in source.items] == ["photos/a.jpg"]
+    assert source.left_out == {"(link to a folder above)": 1}
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_links_to_one_another_end(tmp_path: Path, slash: str) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.jpg").write_bytes(b"x")
+        (tmp_path / name / "other").symlink_to(tmp_path / other)
+    source = open_source(f"{tmp_path}{slash}")
+    assert [item.id for item in source.items] == [
+        "a/a.jpg",
+        "a/other/b.jpg",
+        "b/b.jpg",
+        "b/other/a.jpg",
+    ]
+    assert source.left_out == {"(link to a folder above)": 2}
+
+
+def test_a_directory_without_images_says_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(DataError, match=r"holds no image: 1 \.txt; expected a directory") as caught:
+        open_source(str(tmp_path))
+    assert caught.value.code == Exit.DATA
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        open_source(str(tmp_path / "missing"))
+    assert caught.value.code == Exit.NO_INPUT
+
+
+def test_the_listing_changes_with_names_sizes_and_times(tmp_path: Path) -> None:
+    image = tmp_path / "a.jpg"
+    image.write_bytes(b"1")
+    os.utime(image, ns=(1, 1))
+    first = open_source(str(tmp_path)).listing
+    assert open_source(str(tmp_path)).listing == first
+    image.write_bytes(b"22")
+    os.utime(image, ns=(1, 1))
+    larger = open_source(str(tmp_path)).listing
+    os.utime(image, ns=(1, 2))
+    later = open_source(str(tmp_path)).listing
+    image.rename(tmp_path / "b.jpg")
+    assert len({first, larger, later, open_source(str(tmp_path)).listing}) == 4
+
+
+def test_captions_are_read_from_beside_their_images(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a.jpg").touch()
+    (tmp_path / "d/a.txt").write_text("A dog.\n\n A cat. \n")
+    assert list(folder_captions(str(tmp_path), ["d/a.jpg", "b.jpg"])) == [
+        {"image": "d/a.jpg", "text": "A dog."},
+        {"image": "d/a.jpg", "text": "A cat."},
+    ]
+
+
+# -------------------------------------------------------------------------------------------- lists
+
+
+def test_paths_are_relative_to_the_list(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/a.dat").write_bytes(b"a")
+    (tmp_path / "b.png").write_bytes(b"b")
+    (tmp_path / "list.txt").write_bytes(
+        f"sub/a.dat\r\n{tmp_path}/b.png\nmissing.jpg\nsub\n".encode()
+    )
+    found = loaded(open_source(str(tmp_path / "list.txt")))
+    assert found == {
+        "sub/a.dat": b"a",
+        f"{tmp_path}/b.png": b"b",
+        "missing.jpg": "cannot be read: No such file or directory",
+        "sub": "not a regular file",
+    }
+    rows = [{"image": "one", "path": "sub/a.dat", "extra": 1}, {"image": "two", "path": "b\0.png"}]
+    (tmp_path / "images.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert loaded(open_source(str(tmp_path / "images.jsonl"))) == {
+        "one": b"a",
+        "two": "cannot be read: embedded null byte",
+    }
+
+
+def test_standard_input_is_a_list_or_jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.png").write_bytes(b"a")
+    for text in (b"a.png\n", b'{"image": "a.png", "path": "a.png"}\n'):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert loaded(open_source("-")) == {"a.png": b"a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("x.txt", b"a.jpg\n\nb.jpg\n", "x.txt:2: empty line"),
+        ("x.txt", b"a.jpg\nb.jpg\na.jpg\n", "x.txt:3: duplicate id 'a.jpg' (first on line 1)"),
+        ("x.txt", b"", "x.txt: holds no image"),
+        (
+            "x.jsonl",
+            b'{"image": "a", "path": "a"}\n{"image": "a", "path": "b"}\n',
+            "x.jsonl:2: duplicate id 'a' (first on line 1)",
+        ),
+        ("x.jsonl", b'{"image": "a"}\n', 'x.jsonl:1: the key "path" is missing'),
+        ("x.jsonl", b'{"image": 3, "path": "a"}\n', 'x.jsonl:1: "image" must be a string'),
+        ("x.jsonl", b'{"image": "a", "pa', "x.jsonl:1: not valid JSON"),
+        ("x.jpg", b"\xff\xd8\xff\xe0 and so on", "x.jpg: is a single binary file"),
+        ("x.npy", b"\x93NUMPY\x01\x00", "x.npy: is a single binary file"),
+    ],
+)
+def test_a_bad_list_names_its_line(tmp_path: Path, name: str, content: bytes, why: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        open_source(str(tmp_path / name))
+    assert why in str(caught.value)
+    assert caught.value.code == Exit.DATA
+
+
+def test_what_is_too_large_or_no_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")  # opening it would wait forever
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image(str(tmp_path / "pipe.jpg"))
+    monkeypatch.setattr(sources, "MAX_BYTES", 3)
+    (tmp_path / "a.jpg").write_bytes(b"1234")
+    with pytest.raises(ImageError, match="4 bytes; the limit is 3"):
+        read_image(str(tmp_path / "a.jpg"))
+
+
+@pytest.mark.parametrize(
+    ("image", "bad"),
+    [("a\nb", 1), ("a\rb", 1), ("", 1), ("\ufeffa", 1), ("\udcff", 1), ("ü \t.jpg", 0)],
+)
+def test_ids_must_fit_on_a_line(image: str, bad: bool) -> None:
+    assert (id_fault(image) is not None) == bad
+
+
+# ---------------------------------------------------------------------------------------------- tar
+
+
+@pytest.mark.parametrize(
+    "suffix", [".tar", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst", ".anything"]
+)
+def test_a_tar_is_streamed_in_its_own_order(tmp_path: Path, suffix: str) -> None:
+    members = [
+        member("./b.jpg", b"bb"),
+        member("d", kind=tarfile.DIRTYPE),
+        member("d/a.png", b"a"),
+        member("d/a.txt", b"t"),
+    ]
+    path = make_tar(
+        tmp_path / f"x{suffix}",
+        members,
+        "w:" + (suffix[5:] if suffix[5:] in ("gz", "xz", "bz2") else ""),
+    )
+    if suffix == ".tar.zst":
+        from vgtools.io import compress
+
+        path.write_bytes(compress(path.read_bytes(), path))
+    source = open_source(str(path))
+    assert (source.total, source.listing) == (None, None)
+    assert loaded(source) == {"b.jpg": b"bb", "d/a.png": b"a"}
+    assert source.left_out == {".txt": 1}
+    assert [item.id for item in open_source(str(path), limit=1).items] == ["b.jpg"]
+
+
+def test_an_evil_tar_writes_nothing_and_reads_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    secret = tmp_path / "secret.jpg"
+    secret.write_bytes(b"secret")
+    path = make_tar(
+        work / "evil.tar",
+        [
+            member("../out.jpg", b"1"),
+            member(f"{tmp_path}/absolute.jpg", b"2"),
+            member("a/../../out.jpg", b"3"),
+            member("soft.jpg", kind=tarfile.SYMTYPE, link=str(secret)),
+            member("hard.jpg", kind=tarfile.LNKTYPE, link="../secret.jpg"),
+            member("device.jpg", kind=tarfile.CHRTYPE),
+            member("pipe.jpg", kind=tarfile.FIFOTYPE),
+            member("large.jpg", b"12345"),
+            member("good.jpg", b"good"),
+        ],
+    )
+    monkeypatch.setattr(sources, "MAX_BYTES", 4)
+    found = loaded(open_source(str(path)))
+    assert found.pop("good.jpg") == b"good"
+    assert found.pop("large.jpg") == "5 bytes; the limit is 4"
+    assert found == {
+        "../out.jpg": "its name leads out of the archive",
+        f"{tmp_path}/absolute.jpg": "its name leads out of the archive",
+        "a/../../out.jpg": "its name leads out of the archive",
+        **dict.fromkeys(
+            ["soft.jpg", "hard.jpg", "device.jpg", "pipe.jpg"],
+            "a link or device inside a tar; only regular files are read",
+        ),
+    }
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["evil.tar", "secret.jpg", "work"]
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_every_cut_of_a_tar_is_a_named_error(tmp_path: Path, suffix: str) -> None:
+    path = make_tar(
+        tmp_path / f"x{suffix}",
+        [member("a.jpg", b"a" * 700), member("b.jpg", bytes(1024))],
+        f"w:{suffix[5:]}",
+    )
+    whole = path.read_bytes()
+    # Up to the end mark: header, 700 bytes in two blocks, header, two blocks of zeros that look
+    # like an end mark.
+    last = 6 * 512 if suffix == ".tar" else len(whole) - 1
+    cuts = (
+        {*range(0, last, 97), 511, 512, 513, 1536, 2048, 2560, 3071, last}
+        if suffix == ".tar"
+        else range(0, last, 7)
+    )
+    for cut in sorted(cuts):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DataError) as caught:
+            list(open_source(str(path)).items)
+        assert caught.value.code == Exit.DATA
+        assert str(path) in str(caught.value)
+    path.write_bytes(whole)
+    assert list(loaded(open_source(str(path)))) == ["a.jpg", "b.jpg"]
+
+
+def test_a_damaged_header_inside_a_tar_does_not_end_it_quietly(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "x.tar", [member("a.jpg", b"a"), member("b.jpg", b"b")])
+    data = bytearray(path.read_bytes())
+    data[1024 + 10] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"truncated or damaged after 'a\.jpg'"):
+        list(open_source(str(path)).items)
+
+
+def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:
+    path = make_tar(tmp_path / "x.tar", [member("a.jpg", b"a"), member("./a.jpg", b"b")])
+    with pytest.raises(DataError, match=r"duplicate image 'a\.jpg'"):
+        list(open_source(str(path)).items)
+    make_tar(path, [member("a.txt", b"a")])
+    with pytest.raises(DataError, match=r"holds no image: 1 \.txt"):
+        list(open_source(str(path)).items)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="not a tar: empty file"):
+        list(open_source(str(path)).items)

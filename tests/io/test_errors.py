@@ -1,0 +1,57 @@
+"""Messages for the operating system's errors and for memory that ran out."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+
+import pytest
+import torch
+
+from vgtools.io.errors import DataError, Exit, amount, file_error, is_out_of_memory, plain
+
+
+def test_a_full_standard_output_is_named() -> None:
+    error = file_error(OSError(errno.ENOSPC, "full"), "-", reading=False)
+    assert str(error).startswith("standard output: cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("of a GPU"), True),
+        (type("Derived", (torch.OutOfMemoryError,), {})("of a GPU"), True),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            ),
+            True,
+        ),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("shapes do not match"), False),
+        (ValueError("out of memory"), False),  # a row may say so
+    ],
+)
+def test_out_of_memory_is_recognised(error: Exception, is_memory: bool) -> None:
+    assert is_out_of_memory(error) == is_memory
+
+
+def test_an_error_comes_whole_from_another_process() -> None:
+    found = pickle.loads(pickle.dumps(DataError("full", "x.png", 3, Exit.IO)))
+    assert (str(found), found.why, found.file, found.line, found.code) == (
+        "x.png:3: full",
+        "full",
+        "x.png",
+        3,
+        Exit.IO,
+    )
+
+
+def test_one_thing_is_not_a_plural() -> None:
+    assert [amount(n, "image") for n in (0, 1, 2000)] == ["0 images", "1 image", "2,000 images"]
+    assert amount(2, "image or box", "images or boxes") == "2 images or boxes"
+
+
+def test_terminal_escapes_in_messages_are_written_out() -> None:
+    assert plain("a\x1b]8;;x\x07b\u202ec é") == "a\\x1b]8;;x\\x07b\\u202ec é"

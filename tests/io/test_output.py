@@ -1,0 +1,327 @@
+"""What a kill, a full disk, a signal or a second writer leaves of an output: all or nothing."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vgtools import io
+from vgtools.io import DataError, Exit
+from vgtools.io.output import Output
+
+
+def numbered(
+    path: Path, rows: int, config: dict[str, Any] | None = None, stop_after: int | None = None
+) -> None:
+    """Write rows 0 … rows-1, ten per commit, as a resumable output; or stop after some commits."""
+    with Output([path], config or {}) as out:
+        done = out.state.get("rows", 0)
+        while not out.complete and done < rows:
+            out.write(b"".join(b"%d\n" % i for i in range(done, min(rows, done + 10))))
+            done = min(rows, done + 10)
+            out.commit({"rows": done})
+            if stop_after is not None and done >= stop_after:
+                raise KeyboardInterrupt
+        if not out.complete:
+            out.finish(kind="numbers", rows=rows)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_resumed_output_is_byte_identical(tmp_path: Path, suffix: str) -> None:
+    whole, cut = tmp_path / f"whole.jsonl{suffix}", tmp_path / f"cut.jsonl{suffix}"
+    numbered(whole, 45)
+    with pytest.raises(KeyboardInterrupt):
+        numbered(cut, 45, stop_after=20)
+    assert not cut.exists()
+    part = cut.with_name(cut.name + ".part")
+    part.write_bytes(part.read_bytes() + b"torn")  # written, never committed
+    numbered(cut, 45)
+    assert cut.read_bytes() == whole.read_bytes()
+    assert list(io.read_lines(cut)) == [str(i) for i in range(45)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [whole.name, cut.name, "whole.json", "cut.json"]
+    )
+
+
+def test_other_settings_refuse_to_resume_and_print_both(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        numbered(path, 45, {"k": 1, "same": 0}, stop_after=20)
+    with pytest.raises(DataError, match="k was 1, is now 2") as caught:
+        numbered(path, 45, {"k": 2, "same": 0})
+    assert caught.value.code == Exit.CONFIG
+    assert "same was" not in str(caught.value)
+    with Output([path], {"k": 2}, restart=True) as out:
+        assert out.state == {}
+        out.finish(kind="numbers")
+    assert path.read_bytes() == b""
+
+
+def test_kill_at_every_step_of_publishing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop at each rename in turn: whatever is left, the same command ends with the same bytes."""
+    numbered(tmp_path / "whole.jsonl", 30)
+    expected = (tmp_path / "whole.jsonl").read_bytes()
+    replace, steps = os.replace, 0
+    while True:
+        path, calls = tmp_path / f"x{steps}.jsonl", 0
+
+        def dying(source: Any, target: Any, step: int = steps) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == step + 1:
+                raise SystemExit("killed")
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", dying)
+        try:
+            numbered(path, 30)
+            finished = True
+        except SystemExit:
+            finished = False
+        monkeypatch.setattr(os, "replace", replace)
+        if path.exists() and not finished:
+            assert path.read_bytes() == expected, "a published file is whole"
+        numbered(path, 30)
+        assert path.read_bytes() == expected
+        io.read_manifest(path, "numbers")
+        names = {p.name for p in tmp_path.iterdir() if p.name.startswith(f"x{steps}.")}
+        assert names == {path.name, f"x{steps}.json"}
+        if finished:
+            break
+        steps += 1
+    assert steps >= 5
+
+
+def test_a_finished_output_is_not_redone_unless_something_changed(tmp_path: Path) -> None:
+    source, path = tmp_path / "in.txt", tmp_path / "x.jsonl"
+    source.write_text("a\n")
+
+    def run(config: dict[str, Any]) -> bool:
+        with Output([path], config, inputs=[source]) as out:
+            if not out.complete:
+                out.write(source.read_bytes())
+                out.finish(kind="copy")
+                return True
+            return False
+
+    assert run({"k": 1})
+    assert not run({"k": 1})
+    assert run({"k": 2})
+    source.write_text("b\n")
+    assert run({"k": 2})
+    assert path.read_text() == "b\n"
+    path.write_text("damaged")
+    assert run({"k": 2})
+
+
+WRITER = """
+import sys, time
+from vgtools import cli
+from vgtools.errors import DataError
+from vgtools.output import Output
+def work():
+    with Output([sys.argv[1]], {}) as out:
+        done = out.state.get("rows", 0)
+        while done < 1000 and not out.complete:
+            out.write(b"".join(b"%d\\n" % i for i in range(done, done + 10)))
+            done += 10
+            out.commit({"rows": done})
+            time.sleep(0.0005)
+        if not out.complete:
+            out.finish(kind="numbers")
+try:
+    work()
+except DataError as error:
+    print(error, file=sys.stderr)
+    sys.exit(int(error.code))
+"""
+
+
+def start_writer(path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stderr=subprocess.PIPE)
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} never appeared"
+        time.sleep(0.005)
+
+
+def test_kill_nine_at_random_times(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    random = np.random.default_rng(0)
+    for _ in range(6):
+        process = start_writer(path)
+        wait_for(tmp_path / "x.jsonl.lock")
+        time.sleep(random.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
+    process = start_writer(path)
+    assert process.communicate()[1] == b""
+    assert path.read_bytes() == b"".join(b"%d\n" % i for i in range(1000))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.json", "x.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, Exit.STOPPED), (signal.SIGINT, Exit.INTERRUPTED)]
+)
+def test_a_signal_stops_at_the_next_commit(tmp_path: Path, number: int, code: Exit) -> None:
+    path = tmp_path / "x.jsonl"
+    process = start_writer(path)
+    wait_for(tmp_path / "x.jsonl.journal")
+    process.send_signal(number)
+    message = process.communicate()[1].decode()
+    assert process.returncode == code, message
+    assert "run the same command again to resume" in message
+    assert not path.exists()
+    journal = json.loads((tmp_path / "x.jsonl.journal").read_text())
+    assert (tmp_path / "x.jsonl.part").read_bytes() == b"".join(
+        b"%d\n" % i for i in range(journal["state"]["rows"])
+    )
+
+
+def test_the_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    process = start_writer(path)
+    wait_for(tmp_path / "x.jsonl.journal")
+    with pytest.raises(DataError, match=f"process {process.pid} on ") as caught:
+        numbered(path, 10)
+    assert caught.value.code == Exit.STOPPED
+    process.kill()
+    process.communicate()
+    assert (tmp_path / "x.jsonl.lock").exists(), "the dead writer left its lock"
+    assert start_writer(path).communicate()[1] == b""
+    assert not (tmp_path / "x.jsonl.lock").exists()
+
+
+def test_disk_full_leaves_the_old_file_and_resumes(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("the old file\n")
+    code = textwrap.dedent(WRITER)
+    limit = 2000  # bytes a file may have: the writer needs about 4,000
+
+    def few_bytes() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        preexec_fn=few_bytes,
+        timeout=60,
+    )
+    assert done.returncode == Exit.IO, done.stderr
+    assert b"free some space" in done.stderr
+    assert path.read_text() == "the old file\n"
+    assert start_writer(path).communicate()[1] == b""
+    assert path.read_bytes() == b"".join(b"%d\n" % i for i in range(1000))
+
+
+@pytest.mark.parametrize(("size", "commits"), [(100_000, True), (10, True), (10, False)])
+def test_a_full_device_is_exit_74(size: int, commits: bool) -> None:
+    with pytest.raises(DataError) as caught, Output(["/dev/full"], {}) as out:
+        out.write(b"x" * size)
+        if commits:
+            out.commit({})
+    assert caught.value.code == Exit.IO
+    assert os.strerror(errno.ENOSPC) in str(caught.value)
+    assert "resume" not in str(caught.value), "nothing resumes on a device"
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("x\n")
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(tmp_path / "nowhere" / "x.jsonl")
+    same = tmp_path / "same.jsonl"
+    same.symlink_to(source)
+    foreign = tmp_path / "theirs.json"
+    foreign.write_text('{"mine": 1}')
+    for target in (
+        source,
+        same,
+        link,
+        tmp_path,
+        tmp_path / "none" / "x.jsonl",
+        tmp_path / "theirs.npy",
+    ):
+        with pytest.raises(DataError) as caught, Output([target], {}, inputs=[source]):
+            pass
+        assert caught.value.code == Exit.CANNOT_CREATE, target
+    assert source.read_text() == "x\n"
+    assert foreign.read_text() == '{"mine": 1}'
+    assert not [p for p in tmp_path.iterdir() if p.suffix in (".lock", ".part")]
+
+
+def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) -> None:
+    bank = tmp_path / "vg.faiss"
+    with Output([bank], {}) as out:
+        out.write(b"x")
+        out.finish(kind="index")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    for name, why in (
+        ("vg.jsonl", "already holds the manifest of vg.faiss"),
+        ("new.json", "is where the manifest goes"),
+    ):
+        with pytest.raises(DataError, match=why) as caught, Output([tmp_path / name], {}):
+            pass
+        assert caught.value.code == Exit.CANNOT_CREATE
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    bank.unlink()  # its manifest may go now
+    with Output([tmp_path / "vg.jsonl"], {}) as out:
+        out.finish(kind="vokens")
+    assert io.read_manifest(tmp_path / "vg.jsonl", "vokens")
+
+
+def test_a_read_only_file_system_is_exit_73() -> None:
+    with pytest.raises(DataError) as caught, Output(["/proc/x.jsonl"], {}):
+        pass
+    assert caught.value.code == Exit.CANNOT_CREATE
+
+
+def test_a_failure_before_the_first_commit_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), Output([tmp_path / "x.jsonl"], {}) as out:
+        out.write(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_compressed_output_is_a_valid_archive(tmp_path: Path) -> None:
+    with Output([tmp_path / "x.jsonl.gz"], {}) as out:
+        out.finish(kind="nothing")
+    assert gzip.decompress((tmp_path / "x.jsonl.gz").read_bytes()) == b""
+
+
+def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_outputs(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / os.fsdecode(b"\xffin.txt")
+    source.write_text("x\n")
+    for again in (False, True):
+        with Output([tmp_path / "out.jsonl"], {"folder": str(source)}, inputs=[source]) as out:
+            assert out.complete == again
+            if not again:
+                out.write(b"{}\n")
+                out.finish(kind="rows")
+    assert (
+        io.read_manifest(tmp_path / "out.jsonl")["inputs"][0]["path"] == f"{tmp_path}/\\udcffin.txt"
+    )
+    with (
+        pytest.raises(DataError, match="not UTF-8") as caught,
+        Output([str(source) + ".jsonl"], {}),
+    ):
+        pass
+    assert caught.value.code == Exit.CANNOT_CREATE

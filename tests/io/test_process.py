@@ -1,0 +1,46 @@
+"""Locks, and progress in a log; stopping is tested with `Output` and the commands."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from vgtools.io.errors import DataError
+from vgtools.io.process import Lock, Progress
+
+
+def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    lock = Lock(tmp_path / "x")
+    with pytest.raises(DataError, match="x: is being written by another process"):
+        Lock(tmp_path / "x")
+    lock.release()
+    Lock(tmp_path / "x").release()
+
+
+def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    with Progress("vokenize", "tokens", total=400, clock=lambda: now[0]) as progress:
+        for _ in range(4):
+            now[0] += 20
+            progress.advance(100)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "vg vokenize: 200 of 400 tokens, 5 tokens/s",
+        "vg vokenize: 400 of 400 tokens, 5 tokens/s",
+    ]
+
+
+def test_a_slow_rate_keeps_two_digits() -> None:
+    now = [0.0]
+    progress = Progress("pretrain", "steps", clock=lambda: now[0])
+    rates = []
+    for seconds, done in ((100, 36), (100, 999), (100, 123_456)):
+        progress.done, now[0] = done, seconds
+        rates.append(progress._rate(now[0]))
+    assert rates == ["0.36 steps/s", "10 steps/s", "1,235 steps/s"]

@@ -1,0 +1,323 @@
+"""The loading layer: references, what is refused unread, runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from vgtools import __version__
+from vgtools.io import DataError, Exit, dumps
+from vgtools.models import backbone, references, runs
+from vgtools.models.encoder import load_encoder
+from vgtools.text import tokens
+
+
+def save_tiny_bert(folder: Path, seed: int = 0) -> Path:
+    """Write a random two-layer BERT; its tokenizer pads and truncates, as some published ones."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(seed)
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"abcdefgh",
+        *("##" + c for c in "abcdefgh"),
+    ]
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=8)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_a_tokenizer_never_pads_or_cuts(tmp_path: Path) -> None:
+    tokenizer = references.load_tokenizer(str(save_tiny_bert(tmp_path)))
+    assert tokenizer.encode("a b").tokens == ["[CLS]", "a", "b", "[SEP]"]
+    assert len(tokenizer.encode("a " * 50).ids) == 52
+    assert tokens.special_ids(tokenizer) == ([2], [3])
+
+
+def test_a_tokenizer_loads_without_torch(tmp_path: Path) -> None:
+    save_tiny_bert(tmp_path)
+    code = (
+        "import sys; from vgtools.checkpoint import load_tokenizer; "
+        "load_tokenizer(sys.argv[1]); print('torch' in sys.modules)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
+
+
+def test_word_piece_and_byte_level_files_load(tmp_path: Path) -> None:
+    (tmp_path / "wp").mkdir()
+    (tmp_path / "wp" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n")
+    assert references.load_tokenizer(str(tmp_path / "wp")).encode("AB").tokens == [
+        "[CLS]",
+        "a",
+        "##b",
+        "[SEP]",
+    ]
+    (tmp_path / "bpe").mkdir()
+    (tmp_path / "bpe" / "vocab.json").write_text(
+        json.dumps({"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5, "Ġa": 6})
+    )
+    (tmp_path / "bpe" / "merges.txt").write_text("#version: 0.2\na b\nĠ a\n")
+    assert references.load_tokenizer(str(tmp_path / "bpe")).encode("ab a").tokens == [
+        "<s>",
+        "ab",
+        "Ġa",
+        "</s>",
+    ]
+
+
+def test_encoder_facts_and_fingerprint(tmp_path: Path) -> None:
+    one = load_encoder(str(save_tiny_bert(tmp_path / "one")))
+    two = load_encoder(str(save_tiny_bert(tmp_path / "two", seed=1)))
+    assert (one.width, one.layers, one.max_tokens, one.prefix, one.suffix) == (8, 2, 14, [2], [3])
+    assert not any(p.requires_grad for p in one.model.parameters())
+    assert one.fingerprint != two.fingerprint
+    again = load_encoder(str(tmp_path / "one"), dtype="bfloat16")
+    assert again.fingerprint == one.fingerprint, "the same weights, whatever they are computed with"
+
+
+def test_every_truncation_of_the_weights_is_refused(tmp_path: Path) -> None:
+    file = save_tiny_bert(tmp_path) / "model.safetensors"
+    whole = file.read_bytes()
+    for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(DataError, match="not a usable text encoder") as caught:
+            load_encoder(str(tmp_path))
+        assert caught.value.code == Exit.DATA
+
+
+def test_missing_weights_are_an_error_not_random_numbers(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = save_tiny_bert(tmp_path) / "model.safetensors"
+    save_file(
+        {k: v for k, v in load_file(file).items() if "layer.1.attention" not in k},
+        file,
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(DataError, match="lacks 10 weights"):
+        load_encoder(str(tmp_path))
+
+
+class Payload:
+    """A pickle that would touch a file when read."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.target,))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pkl"])
+@pytest.mark.parametrize("load", [load_encoder, backbone.load_backbone])
+def test_pickled_weights_are_refused_unread(tmp_path: Path, name: str, load: Any) -> None:
+    (save_tiny_bert(tmp_path) / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(pickle.dumps(Payload(tmp_path / "touched")))
+    with pytest.raises(DataError, match="pickled") as caught:
+        load(str(tmp_path))
+    assert caught.value.code == Exit.DATA
+    assert not (tmp_path / "touched").exists()
+
+
+def test_remote_code_is_refused(tmp_path: Path) -> None:
+    config = json.loads((save_tiny_bert(tmp_path) / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModel": "own.M"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'touched')!r}, 'w')\n")
+    with pytest.raises(DataError, match="not a usable text encoder"):
+        load_encoder(str(tmp_path))
+    assert not (tmp_path / "touched").exists()
+
+
+def test_offline_connects_nowhere_and_names_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("a connection was attempted")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refused)
+    for load in (load_encoder, references.load_tokenizer, backbone.load_backbone):
+        ref = "resnet18.a1_in1k" if load is backbone.load_backbone else "somebody/some-model"
+        with pytest.raises(DataError, match="neither on this machine") as caught:
+            load(ref, offline=True)
+        assert caught.value.code == Exit.UNAVAILABLE
+        assert ref in str(caught.value)
+        assert "safetensors" in str(caught.value) or "tokenizer.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("load", "ref", "why", "code"),
+    [
+        (load_encoder, "builtin:nothing", "there are efficientnet-lite0", Exit.USAGE),
+        (load_encoder, "./nowhere", "is not a model directory", Exit.NO_INPUT),
+        (backbone.load_backbone, "resnext101_32x8e", "similar: ", Exit.USAGE),
+        (
+            backbone.load_backbone,
+            "builtin:minilm",
+            "got the text encoder builtin:minilm",
+            Exit.USAGE,
+        ),
+    ],
+)
+def test_a_wrong_reference_names_the_right_ones(load: Any, ref: str, why: str, code: Exit) -> None:
+    with pytest.raises(DataError) as caught:
+        load(ref)
+    assert why in str(caught.value)
+    assert caught.value.code == code
+
+
+def test_a_builtin_that_is_not_installed_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        references.BUILTIN, "ghost", ("ghost-package", "no_such_module", "model", None)
+    )
+    with pytest.raises(DataError, match="pip install ghost-package") as caught:
+        load_encoder("builtin:ghost")
+    assert caught.value.code == Exit.UNAVAILABLE
+
+
+def test_devices_and_dtypes_by_name() -> None:
+    assert references.pick_device("cpu").type == "cpu"
+    assert references.pick_dtype("bfloat16") == torch.bfloat16
+    for call in (lambda: references.pick_device("gpu"), lambda: references.pick_dtype("int8")):
+        with pytest.raises(DataError) as caught:
+            call()
+        assert caught.value.code == Exit.USAGE
+    if not torch.cuda.is_available():
+        with pytest.raises(DataError) as caught:
+            references.pick_device("cuda")
+        assert caught.value.code == Exit.UNAVAILABLE
+
+
+def test_a_run_moves_and_opens_with_plain_transformers(tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
+    runs.save_run(
+        tmp_path / "run", "matcher", {"w": torch.arange(3.0)}, {"config": {"dim": 3}}, encoder
+    )
+    (tmp_path / "run").rename(tmp_path / "moved")
+    run = runs.open_run(tmp_path / "moved", "matcher")
+    assert run.weights["w"].tolist() == [0, 1, 2]
+    assert run.info["config"] == {"dim": 3}
+    assert load_encoder(str(tmp_path / "moved")).fingerprint == encoder.fingerprint
+    model = AutoModel.from_pretrained(tmp_path / "moved" / "encoder")
+    assert references.fingerprint(model) == encoder.fingerprint
+    assert AutoTokenizer.from_pretrained(tmp_path / "moved" / "encoder")("a b", padding=False)[
+        "input_ids"
+    ] == [2, 5, 6, 3]
+
+
+def test_an_unfinished_or_damaged_run_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.save_run(run, "matcher", {"w": torch.ones(2)}, {})
+    with pytest.raises(DataError, match="expected a run of kind 'other', got 'matcher'"):
+        runs.open_run(run, "other")
+    file = run / "matcher.safetensors"
+    whole = file.read_bytes()
+    for position in range(0, len(whole), 7):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(DataError, match="sha256"):
+            runs.open_run(run, "matcher")
+    (run / "run.json").unlink()
+    with pytest.raises(DataError, match="not a finished vg run") as caught:
+        runs.open_run(run, "matcher")
+    assert caught.value.code == Exit.NO_INPUT
+
+
+def test_a_mismatch_prints_both_sides() -> None:
+    same = {"ref": "a", "fingerprint": "1"}
+    references.check_same("backbone", same, dict(same), "x")
+    with pytest.raises(DataError, match=r"the backbone a \(1\), expected b \(2\)"):
+        references.check_same("backbone", same, {"ref": "b", "fingerprint": "2"}, "x")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [('"dim":3', '"dim":4'), ('"files":{', '"files":3,"f":{'), ('"config":{', '"config":3,"c":{')],
+)
+def test_an_edited_run_is_refused(tmp_path: Path, edit: tuple[str, str]) -> None:
+    runs.save_run(tmp_path, "matcher", {"w": torch.ones(2)}, {"config": {"dim": 3}})
+    runs.open_run(tmp_path, "matcher")
+    file = tmp_path / "run.json"
+    before = file.read_text()
+    file.write_text(before.replace(*edit))
+    assert file.read_text() != before
+    with pytest.raises(DataError, match="was edited or damaged") as caught:
+        runs.open_run(tmp_path, "matcher")
+    assert caught.value.code == Exit.DATA
+
+
+def test_a_run_of_a_newer_format_is_refused_and_one_without_a_format_opens(tmp_path: Path) -> None:
+    runs.save_run(tmp_path, "matcher", {"w": torch.ones(2)}, {"config": {"dim": 3}})
+    file = tmp_path / "run.json"
+    body = json.loads(file.read_text())
+    del body["sha256"]
+    assert next(iter(body)) == "format"
+    assert body.pop("format") == 1
+
+    def write(body: dict[str, Any]) -> None:
+        seal = hashlib.sha256(dumps(body)).hexdigest()
+        file.write_bytes(dumps(body | {"sha256": seal}))
+
+    write(body)  # as runs written before the key
+    assert runs.open_run(tmp_path, "matcher").info == body
+    write({"format": 2, "kind": "unheard of", "versions": {"vgtools": "3.1"}})
+    with pytest.raises(DataError) as caught:
+        runs.read_run(tmp_path, "matcher")
+    assert str(caught.value) == (
+        f"{file}: format 2 was written by vg 3.1; "
+        f"this vg ({__version__}) reads format 1; upgrade vgtools"
+    )
+    assert caught.value.code == Exit.DATA
+
+
+def test_the_format_of_a_run_is_sealed(tmp_path: Path) -> None:
+    runs.save_run(tmp_path, "matcher", {}, {})
+    file = tmp_path / "run.json"
+    file.write_text(file.read_text().replace('"format":1,', ""))
+    with pytest.raises(DataError, match="was edited or damaged"):
+        runs.read_run(tmp_path, "matcher")
+
+
+def test_the_wrong_type_of_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError,
+        match=r"expected a text encoder, .* got the image backbone builtin:efficientnet-lite0",
+    ) as caught:
+        load_encoder("builtin:efficientnet-lite0")
+    assert caught.value.code == Exit.USAGE
+    with pytest.raises(DataError, match="names no architecture"):
+        backbone.load_backbone(str(save_tiny_bert(tmp_path)))

@@ -1,0 +1,112 @@
+"""Differences of weights by hand; noise of a stated size that transformers opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny import save_encoder, save_run_of
+from vgtools.io import DataError, Exit
+from vgtools.models.encoder import load_encoder
+from vgtools.models.references import read_weights
+from vgtools.models.runs import read_run
+from vgtools.models.weights import add_noise, difference, encoder_weights, save_noisy
+
+
+def test_difference_by_hand_whatever_the_prefix_of_the_names() -> None:
+    a = {
+        "bert.embeddings.word": torch.tensor([1.0, 2.0]),
+        "bert.encoder.0.LayerNorm.gamma": torch.tensor([0.0]),
+        "bert.embeddings.position_ids": torch.arange(3),
+        "bert.pooler.dense": torch.ones(2),
+        "cls.predictions.bias": torch.ones(1),
+    }
+    b = {
+        "embeddings.word": torch.tensor([1.5, 0.5]),
+        "encoder.0.LayerNorm.weight": torch.tensor([-1.0]),
+        "embeddings.position_ids": torch.arange(3) + 1,
+        "pooler.dense": torch.ones(3),
+        "cls.predictions.bias": torch.zeros(1),
+    }
+    found = difference(a, b)
+    assert found.by_name == {"embeddings.word": 1.0, "encoder.0.LayerNorm.weight": 1.0}
+    assert (found.total, found.numbers, found.alone) == (1.0, 3, ["pooler.dense"])
+    b["embeddings.word"] = torch.tensor([1.0, 2.0])
+    assert difference(a, b).total == pytest.approx(
+        1 / 3
+    )  # of all numbers, not the mean of the means
+    with pytest.raises(DataError, match="share no parameter"):
+        difference(a, {"cls.predictions.bias": torch.zeros(1)})
+
+
+def test_noise_has_the_measured_size_is_seeded_and_leaves_heads_alone() -> None:
+    tensors = {
+        "bert.encoder.w": torch.ones(400, 500),
+        "cls.predictions.w": torch.ones(3),
+        "bert.embeddings.ids": torch.arange(4),
+    }
+    noisy = add_noise(tensors, 6.5e-3, seed=1)
+    assert difference(tensors, noisy).total == pytest.approx(6.5e-3, rel=0.01)
+    noise = noisy["bert.encoder.w"] - 1
+    assert float(noise.std()) == pytest.approx(6.5e-3 * 1.2533, rel=0.01)
+    assert abs(float(noise.mean())) < 1e-4
+    assert float((noise.abs() < 6.5e-3 * 1.2533).float().mean()) == pytest.approx(
+        0.6827, abs=0.005
+    )  # a normal distribution's
+    assert torch.equal(noisy["cls.predictions.w"], tensors["cls.predictions.w"])
+    assert torch.equal(noisy["bert.embeddings.ids"], tensors["bert.embeddings.ids"])
+    assert torch.equal(
+        add_noise(tensors, 6.5e-3, seed=1)["bert.encoder.w"], noisy["bert.encoder.w"]
+    )
+    assert not torch.equal(
+        add_noise(tensors, 6.5e-3, seed=2)["bert.encoder.w"], noisy["bert.encoder.w"]
+    )
+    half = {"encoder.w": torch.ones(9, dtype=torch.bfloat16)}
+    assert add_noise(half, 0.1, 0)["encoder.w"].dtype == torch.bfloat16
+
+
+def test_what_is_written_opens_and_is_as_far_away_as_it_says(tmp_path: Path) -> None:
+    source, out = save_encoder(tmp_path / "encoder"), tmp_path / "noisy"
+    facts = save_noisy(str(source), out, 0.05, seed=3)
+    before, after = load_encoder(str(source)), load_encoder(str(out))
+    assert after.tokenizer.to_str() == before.tokenizer.to_str()
+    assert difference(
+        read_weights(str(source))[1], read_weights(str(out))[1]
+    ).total == pytest.approx(0.05, rel=0.03)
+    assert difference(before.model.state_dict(), after.model.state_dict()).total == pytest.approx(
+        0.05, rel=0.03
+    )
+    info = read_run(out, "noise")
+    assert info["noise"]["magnitude"] == 0.05
+    assert info["encoder"]["fingerprint"] == facts["fingerprint"] == after.fingerprint
+    from transformers import AutoModel
+
+    theirs = AutoModel.from_pretrained(out / "encoder").state_dict()
+    ours = encoder_weights(read_weights(str(out))[1])
+    assert torch.equal(
+        theirs["encoder.layer.0.output.dense.weight"], ours["encoder.layer.0.output.dense.weight"]
+    )
+    again = save_noisy(str(source), tmp_path / "again", 0.05, seed=3)
+    assert again["fingerprint"] == facts["fingerprint"]
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    with pytest.raises(DataError, match="exists and is not a run of vg") as error:
+        save_noisy(str(source), source, 0.1, seed=0)
+    assert error.value.code == Exit.CANNOT_CREATE
+    save_noisy(str(source), tmp_path / "noisy", 0.1, seed=0)
+    with pytest.raises(DataError, match="is the encoder itself"):
+        save_noisy(str(tmp_path / "noisy"), tmp_path / "noisy", 0.1, seed=0)
+
+
+def test_a_run_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    other = save_run_of(tmp_path / "matcher", source)
+    before = {p: p.read_bytes() for p in other.rglob("*") if p.is_file()}
+    with pytest.raises(DataError, match="has a run of another kind") as error:
+        save_noisy(str(source), other, 0.1, seed=0)
+    assert error.value.code == Exit.CANNOT_CREATE
+    assert {p: p.read_bytes() for p in other.rglob("*") if p.is_file()} == before

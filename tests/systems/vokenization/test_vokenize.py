@@ -1,0 +1,292 @@
+"""Vokens against a plain computation, sentence by sentence; windows, long sentences, the sentence level."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.precision import allowed_error
+from tests.tiny import DIM, IMAGE, save_feats, save_run_of, text
+from vgtools import io
+from vgtools.io import DataError, Window
+from vgtools.retrieval import METRIC, Index
+from vgtools.systems.vokenization import vokenize as system
+from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, Vokens, open_matcher
+
+Array = np.ndarray[Any, Any]
+
+DECIMALS = 1e-4  # of the scores
+
+
+@pytest.fixture(scope="module")
+def matcher(tiny: Path) -> Matcher:
+    return open_matcher(tiny / "run")
+
+
+@pytest.fixture(scope="module")
+def sentence_matcher(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Matcher:
+    return open_matcher(
+        save_run_of(
+            tmp_path_factory.mktemp("s") / "run", tiny / "encoder", seed=1, level="sentence"
+        )
+    )
+
+
+def bank_of(matcher: Matcher, feats: Array | None = None) -> Index:
+    feats = (
+        np.random.default_rng(0).standard_normal((60, IMAGE)).astype(np.float32)
+        if feats is None
+        else feats
+    )
+    ids = [f"i{i}" for i in range(len(feats))]
+    bank = system.embed_bank(matcher, feats, ids)
+    return Index("vg.faiss", ids, {"dim": DIM, "metric": METRIC, "count": len(ids)}, None, bank)
+
+
+@torch.inference_mode()
+def plain_scores(matcher: Matcher, bank: Array, ids: list[int]) -> Array:
+    """Return (tokens, images) scores of one short sentence: the model's own forward, float64 products."""
+    encoder, layers = matcher.encoder, matcher.matcher.config.layers
+    whole = torch.tensor([[*encoder.prefix, *ids, *encoder.suffix]])
+    states = encoder.model(input_ids=whole, output_hidden_states=True).hidden_states
+    hidden = torch.cat(states[-layers:], -1)[0]
+    own = matcher.matcher
+    if own.config.level == "sentence":
+        emb = own.text(hidden[:1]).expand(len(ids), -1)
+    else:
+        emb = own.text(hidden[1:-1])
+        if own.context is not None:
+            emb = emb + own.context(hidden[1:-1].mean(0, keepdim=True))
+    emb = torch.nn.functional.normalize(emb, dim=1)
+    return emb.double().numpy() @ bank.astype(np.float64).T
+
+
+def in_float64(matcher: Matcher) -> Matcher:
+    encoder = replace(matcher.encoder, model=copy.deepcopy(matcher.encoder.model).double())
+    return replace(matcher, encoder=encoder, matcher=copy.deepcopy(matcher.matcher).double())
+
+
+@pytest.mark.parametrize("level", ["token", "sentence"])
+def test_vokens_are_the_arg_max_of_the_plain_computation(
+    matcher: Matcher, sentence_matcher: Matcher, level: str
+) -> None:
+    used = matcher if level == "token" else sentence_matcher
+    index = bank_of(used)
+    assert index.bank is not None
+    texts = text(60)
+    found = Vokenizer(used, index, pack=200)(texts)
+    assert list(found.texts) == texts
+    rows = [ids.tolist() for ids, _ in map(found.tokens.row, range(len(texts))) if len(ids)]
+    plain, exact = (
+        np.concatenate([plain_scores(m, index.bank, ids) for ids in rows])
+        for m in (used, in_float64(used))
+    )
+    error = allowed_error(plain, exact)
+    best = np.sort(exact, 1)[:, ::-1]
+    clear = best[:, 0] - best[:, 1] > 2 * error
+    assert clear.mean() > 0.99
+    assert (found.vokens[:, 0] == exact.argmax(1))[clear].all()
+    np.testing.assert_allclose(found.scores[:, 0], best[:, 0], rtol=0, atol=DECIMALS / 2 + error)
+    assert len(np.unique(found.vokens)) > (5 if level == "token" else 2), (
+        "the tiny matcher tells tokens apart"
+    )
+
+
+def test_context_counts(matcher: Matcher) -> None:
+    found = Vokenizer(matcher, bank_of(matcher), k=2)(["bam", "bam den fis", "gom bam"])
+    scores = found.scores[[0, 1, 5], 0]
+    assert len(set(scores.tolist())) == 3, "the same word in three sentences has three embeddings"
+
+
+@pytest.mark.parametrize("sentence", [False, True])
+def test_a_sentence_gets_the_same_vokens_whatever_its_neighbours(
+    tiny: Path, tmp_path: Path, sentence: bool
+) -> None:
+    used = open_matcher(save_run_of(tmp_path / "run", tiny / "encoder", seed=2, sentence=sentence))
+    index = bank_of(used)
+    texts = text(120, longest=60)
+    wanted = Vokenizer(used, index, k=2)(texts)
+    # Some libraries sum in another order for another number of rows. That moves a score by a unit of
+    # its last decimal at most, and the first and second image may change places only if that near.
+    clear = wanted.scores[:, 0] - wanted.scores[:, 1] > 2.5 * DECIMALS
+    assert clear.mean() > 0.95
+
+    def check(parts: list[Vokens]) -> None:
+        vokens, scores = (
+            np.concatenate([getattr(part, name)[:, 0] for part in parts])
+            for name in ("vokens", "scores")
+        )
+        assert (vokens == wanted.vokens[:, 0])[clear].all()
+        np.testing.assert_allclose(scores, wanted.scores[:, 0], rtol=0, atol=1.5 * DECIMALS)
+
+    for pack, size in ((64, 120), (2048, 7), (300, 1), (100, 50)):
+        worker = Vokenizer(used, index, pack=pack)
+        check([worker(texts[i : i + size]) for i in range(0, 120, size)])
+    worker = Vokenizer(used, index)
+    backwards = worker(texts[::-1])
+    edges = backwards.tokens.starts.tolist()
+    check(
+        [
+            backwards._replace(vokens=backwards.vokens[a:b], scores=backwards.scores[a:b])
+            for a, b in pairwise(edges)
+        ][::-1]
+    )
+
+
+def test_of_equal_pictures_the_first_is_taken(matcher: Matcher) -> None:
+    feats = np.random.default_rng(0).standard_normal((20, IMAGE)).astype(np.float32)
+    once = bank_of(matcher, feats)
+    assert once.bank is not None
+    twice = replace(once, bank=np.concatenate([once.bank] * 300))
+    texts = text(40)
+    assert (Vokenizer(matcher, twice)(texts).vokens == Vokenizer(matcher, once)(texts).vokens).all()
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 509, 510, 511, 1100, 100_000])
+def test_every_token_of_a_sentence_of_any_length_gets_a_voken(
+    matcher: Matcher, tokens: int
+) -> None:
+    words = ["bam", "den", "fis", "gom"]
+    line = " ".join(words[i % 4] for i in range(tokens))
+    found = Vokenizer(matcher, bank_of(matcher))([line, "bam"])
+    assert len(found.tokens.ids) == tokens + 1
+    assert (found.vokens >= 0).all()
+    assert (found.vokens < 60).all()
+    assert (
+        found.rows()[1]["vokens"].tolist()
+        == Vokenizer(matcher, bank_of(matcher))(["bam"]).vokens[0].tolist()
+    )
+
+
+def test_a_windowed_token_sees_the_context_that_its_window_has(matcher: Matcher) -> None:
+    small = replace(matcher, encoder=replace(matcher.encoder, max_tokens=8))
+    index = bank_of(matcher)
+    assert index.bank is not None
+    found = Vokenizer(small, index)(["bam den fis gom dat kon lus bis gat fem bon"])
+    ids = found.tokens.ids.tolist()
+    # 11 tokens in windows of 8: the first keeps 6 (two of context behind), the second, tokens 3 to 10, keeps the last 5.
+    scores = np.concatenate(
+        [plain_scores(small, index.bank, ids[:8])[:6], plain_scores(small, index.bank, ids[3:])[3:]]
+    )
+    exact = in_float64(small)
+    oracle = np.concatenate(
+        [plain_scores(exact, index.bank, ids[:8])[:6], plain_scores(exact, index.bank, ids[3:])[3:]]
+    )
+    error = allowed_error(scores, oracle)
+    np.testing.assert_allclose(found.scores[:, 0], oracle.max(1), rtol=0, atol=DECIMALS / 2 + error)
+    whole = plain_scores(matcher, index.bank, ids)
+    assert abs(whole.max(1) - scores.max(1)).max() > 1e-3, "the windows matter in this test"
+
+
+def test_segments_keep_each_token_once() -> None:
+    starts = np.cumsum([0, 3, 0, 25, 8, 9])
+    pieces = system.segment(starts, 8)
+    kept = np.concatenate(
+        [
+            np.arange(s + a, s + b)
+            for s, a, b in zip(pieces.starts, pieces.keep, pieces.keep_end, strict=True)
+        ]
+    )
+    assert sorted(kept.tolist()) == list(range(45))
+    assert pieces.lengths.max() <= 8
+
+
+def test_top_k_and_the_least_score(matcher: Matcher) -> None:
+    index = bank_of(matcher)
+    texts = text(20)
+    one, three = Vokenizer(matcher, index)(texts), Vokenizer(matcher, index, k=3)(texts)
+    assert (three.vokens[:, :1] == one.vokens).all()
+    assert (np.diff(three.scores, axis=1) <= 0).all()
+    middle = float(np.median(one.scores))
+    cut = Vokenizer(matcher, index, min_score=middle)(texts)
+    below = one.scores < middle - 1e-3
+    assert (cut.vokens[below] == -1).all()
+    assert (cut.scores[below] == 0).all()
+    above = one.scores > middle + 1e-3
+    assert (cut.vokens[above] == one.vokens[above]).all()
+    assert 0.3 < below.mean() < 0.7
+
+
+def windows_of(texts: list[str], size: int) -> Iterator[Window]:
+    for i in range(0, len(texts), size):
+        yield Window("t", i + 1, texts[i : i + size], str(i))
+
+
+def test_the_stream_keeps_the_order(matcher: Matcher) -> None:
+    index, texts = bank_of(matcher), text(100)
+    whole = Vokenizer(matcher, index)(texts)
+    steps = list(system.vokenize(windows_of(texts, 9), Vokenizer(matcher, index)))
+    assert [w.first for w, _ in steps] == list(range(1, 101, 9))
+    assert (np.concatenate([v.vokens for _, v in steps]) == whole.vokens).all()
+
+
+def test_windows_grow_and_lose_nothing() -> None:
+    grown = list(system.growing_windows(windows_of([str(i) for i in range(1000)], 4), 64, first=4))
+    assert [len(w.lines) for w in grown] == [4, 16, *[64] * 15, 20]
+    assert [line for w in grown for line in w.lines] == [str(i) for i in range(1000)]
+    assert [w.first for w in grown] == [1, 5, *range(21, 1000, 64)]
+    assert grown[1].digest == "16", "the digest of the last one joined"
+
+
+@pytest.mark.parametrize(
+    ("unit", "size", "first"), [(4, 64, 4), (4, 50, 6), (3, 3, 3), (64, 4096, 64)]
+)
+def test_a_resumed_run_has_the_windows_of_an_unbroken_one(unit: int, size: int, first: int) -> None:
+    windows = list(windows_of([str(i) for i in range(1000)], unit))
+    whole = [(w.first, len(w.lines)) for w in system.growing_windows(windows, size, first=first)]
+    for start, _ in whole[1:]:
+        behind = [w for w in windows if w.first >= start]
+        assert [
+            (w.first, len(w.lines)) for w in system.growing_windows(behind, size, first=first)
+        ] == [w for w in whole if w[0] >= start]
+
+
+def test_the_first_window_is_given_out_before_the_second_is_read(matcher: Matcher) -> None:
+    read = list[int]()
+
+    def windows() -> Iterator[Window]:
+        for window in windows_of(text(12), 4):
+            read.append(window.first)
+            yield window
+
+    steps = system.vokenize(windows(), Vokenizer(matcher, bank_of(matcher)))
+    assert next(steps)[0].first == 1
+    assert read == [1]
+    assert next(steps)[0].first == 5
+    assert read == [1, 5, 9]
+    steps.close()
+
+
+def test_an_error_in_the_stream_comes_out(matcher: Matcher) -> None:
+    torn = Window("t.jsonl", 1, ['{"text": "a'], "0")
+    with pytest.raises(DataError, match=r"t\.jsonl:1: not valid JSON"):
+        list(system.vokenize([torn], Vokenizer(matcher, bank_of(matcher))))
+
+
+def test_features_of_another_width_or_a_dead_embedding_are_refused(matcher: Matcher) -> None:
+    with pytest.raises(DataError, match=r"shape \(4, 5\), the matcher .* takes \(images, 12\)"):
+        system.embed_bank(matcher, np.ones((4, 5), np.float32), list("abcd"))
+    feats = np.ones((4, IMAGE), np.float32)
+    feats[2] = np.nan
+    with pytest.raises(DataError, match=r"row 2 \(c\) is NaN"):
+        system.embed_bank(matcher, feats, list("abcd"))
+
+
+def test_equal_features_have_equal_embeddings_wherever_they_stand(
+    matcher: Matcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    feats = np.asarray(io.open_features(save_feats(tmp_path / "f.npy")).array)
+    many = np.concatenate([feats] * 5)[:277]
+    ids = [str(i) for i in range(277)]
+    whole = system.embed_bank(matcher, many, ids)
+    monkeypatch.setattr(system, "_BANK_BLOCK", 100)
+    assert (system.embed_bank(matcher, many, ids) == whole).all()
+    assert (whole[:60] == whole[60:120]).all()

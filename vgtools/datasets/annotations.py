@@ -1,0 +1,253 @@
+"""Annotated pictures: MS COCO instances, Visual Genome, VCR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgtools.datasets.rows import Row
+from vgtools.io import (
+    DataError,
+    Exit,
+    read_json,
+    read_jsonl,
+)
+from vgtools.io.errors import Tally
+from vgtools.io.json_items import json_items
+
+
+def _get(item: Any, key: str, kind: type, path: str | Path, location: str) -> Any:
+    """Return `item[key]` of the expected type; a caption loses its line end and nothing else."""
+    value = item.get(key) if isinstance(item, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        got = f"{value!r:.40}" if isinstance(item, dict) and key in item else "missing"
+        raise DataError(f'{location}: "{key}" is {got}, expected {kind.__name__}', path)
+    if isinstance(value, str):
+        if not value.isascii() and re.search("[\ud800-\udfff]", value):
+            why = f'{location}: "{key}" holds half a character (a lone surrogate)'
+            raise DataError(why, path)
+        return value.rstrip("\r\n")
+    return value
+
+
+@dataclass
+class _Coco:
+    """The content of a COCO file, collected item by item."""
+
+    path: str | Path
+    kind: str = ""  # "captions" or "instances", after the first good annotation
+    images: dict[int, Row] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)  # category id -> name
+    # Image id -> its captions, or (box, category id, crowd) of its instances.
+    values: dict[int, list[Any]] = field(default_factory=dict)
+    locations: dict[int, str] = field(default_factory=dict)  # annotation id -> its first one
+
+    def add(self, key: str, item: Any, location: str) -> None:
+        """Take in one item of the list `key`.
+
+        Raises:
+            DataError: it is bad.
+        """
+        if key == "images":
+            self._add_image(item, location)
+        elif key == "categories":
+            number = _get(item, "id", int, self.path, location)
+            self.names[number] = _get(item, "name", str, self.path, location)
+        elif key == "annotations":
+            self._add_annotation(item, location)
+
+    def _add_image(self, item: Any, location: str) -> None:
+        number = _get(item, "id", int, self.path, location)
+        if number in self.images:
+            raise DataError(f"{location}: duplicate id {number}", self.path)
+        sides = {side: _get(item, side, int, self.path, location) for side in ("width", "height")}
+        if not 1 <= min(sides.values()) <= max(sides.values()) < 1e9:
+            raise DataError(f"{location}: invalid size {sides}", self.path)
+        name = _get(item, "file_name", str, self.path, location)
+        self.images[number] = {"image": name} | sides
+
+    def _add_annotation(self, item: Any, location: str) -> None:
+        kind = "captions" if isinstance(item, dict) and "caption" in item else "instances"
+        if self.kind and kind != self.kind:
+            key = "caption" if self.kind == "captions" else "bbox"
+            why = f'{location}: has no "{key}", unlike all annotations before it'
+            raise DataError(why, self.path)
+        number = _get(item, "id", int, self.path, location)
+        first = self.locations.setdefault(number, location)
+        if first != location:
+            why = f"{location}: duplicate id {number} (first in {first})"
+            raise DataError(why, self.path)
+        if kind == "captions":
+            value = _get(item, "caption", str, self.path, location)
+        else:
+            value = _instance(item, self.path, location)
+        self.kind = kind
+        image = _get(item, "image_id", int, self.path, location)
+        self.values.setdefault(image, []).append(value)
+
+
+def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[Row]:
+    """Yield captions (of `captions_*.json`) or boxes (of `instances_*.json`) in image order.
+
+    Rows: {"image", "text"}, or {"image", "width", "height", "boxes": [[x1, y1, x2, y2]…],
+    "labels": […], "crowd": [0 or 1…]}, one per image, also for images without an instance. The
+    image is the official file name.
+    """
+    file = _Coco(path)
+    for key, index, item in json_items(path):
+        try:
+            file.add(key, item, f"{key}[{index}]")
+        except DataError as error:
+            tally.bad(error)
+    if not file.kind:
+        why = 'has no "annotations"; expected a captions_*.json or instances_*.json'
+        raise DataError(why, path)
+    for unknown in sorted(file.values.keys() - file.images.keys()):
+        tally.bad(DataError(f'annotations of image {unknown}, which "images" does not have', path))
+    for number, image in file.images.items():
+        values = file.values.get(number, [])
+        if file.kind == "captions":
+            if not values:
+                tally.left_out["image without a caption"] += 1
+            yield from ({"image": image["image"], "text": text} for text in values)
+            continue
+        kept = [value for value in values if not (drop_crowd and value[2])]
+        tally.left_out["crowd box"] += len(values) - len(kept)
+        labels = [file.names.get(category, "") for _, category, _ in kept]
+        if "" in labels:
+            why = f'image {number} has a category_id that "categories" does not have'
+            tally.bad(DataError(why, path))
+            continue
+        boxes = [box for box, _, _ in kept]
+        yield image | {"boxes": boxes, "labels": labels, "crowd": [crowd for *_, crowd in kept]}
+
+
+def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], int, int]:
+    box = _get(item, "bbox", list, path, location)
+    good = len(box) == 4 and all(type(v) in (int, float) and abs(v) < 1e9 for v in box)
+    if not good or min(box[2:]) < 0:
+        why = f'{location}: "bbox" is {box!r:.60}, expected [x, y, width, height]'
+        raise DataError(why, path)
+    x, y, width, height = box
+    category = _get(item, "category_id", int, path, location)
+    crowd = int(bool(item.get("iscrowd", 0)))
+    return [x, y, round(x + width, 2), round(y + height, 2)], category, crowd
+
+
+def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> Iterator[Row]:
+    """Yield the boxes of VCR's pictures, each once, in the order of the questions.
+
+    Rows: {"image", "width", "height", "boxes": [[x1, y1, x2, y2]…], "confidence": […],
+    "labels": […]}, the boxes in the order in which questions number their objects. The image is
+    the official `img_fn`.
+
+    Args:
+        annotations: train.jsonl, val.jsonl, test.jsonl.
+        folder: vcr1images, which holds each picture's metadata.
+        tally: handles bad items.
+    """
+    seen = set[str]()
+    keys = {"img_fn": str, "metadata_fn": str, "objects": list}
+    for path in annotations:
+        for line, row in read_jsonl(path, keys):
+            if row["img_fn"] in seen:
+                continue
+            seen.add(row["img_fn"])
+            try:
+                yield _vcr_boxes(row, Path(folder, row["metadata_fn"]), path, line)
+            except DataError as error:
+                tally.bad(error)
+
+
+def _vcr_boxes(row: Row, file: Path, path: str | Path, line: int) -> Row:
+    """Return the boxes of a VCR row's picture from its metadata in `file`."""
+    if not file.exists():
+        why = f"the metadata of its picture, {file}, does not exist"
+        raise DataError(why, path, line, Exit.NO_INPUT)
+    facts = read_json(file, "the metadata of a picture")
+    sides = {side: _get(facts, side, int, file, "the picture") for side in ("width", "height")}
+    boxes, names = (_get(facts, key, list, file, "the picture") for key in ("boxes", "names"))
+    if names != row["objects"]:
+        why = f'"objects" is {row["objects"]!r:.60}, {file} has {names!r:.60}'
+        raise DataError(why, path, line)
+    good = (
+        isinstance(box, list) and len(box) == 5 and all(type(v) in (int, float) for v in box)
+        for box in boxes
+    )
+    if len(boxes) != len(names) or not all(good):
+        why = f'"boxes" must hold [x1, y1, x2, y2, confidence] for each of {len(names)} names'
+        raise DataError(why, file)
+    return {
+        "image": row["img_fn"],
+        **sides,
+        "boxes": [box[:4] for box in boxes],
+        "confidence": [box[4] for box in boxes],
+        "labels": names,
+    }
+
+
+def visual_genome(
+    path: str | Path, tally: Tally, keep_coco: bool = False, limit: int | None = None
+) -> Iterator[Row]:
+    """Yield {"image", "url"} of the images in `image_data.json` that are not in COCO.
+
+    Ids are `vg_nococo/ID`; with `keep_coco` all images are kept and are `vg/ID`. There are at most
+    `limit`.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 4.2: the first 50,000 images that are not in
+        COCO are the vokens.
+    """
+    prefix = "vg" if keep_coco else "vg_nococo"
+    seen: set[int] = set()
+    for key, index, item in json_items(path):
+        location = f"{key}[{index}]"
+        try:
+            number = _get(item, "image_id", int, path, location)
+            url = _get(item, "url", str, path, location)
+            if number in seen:
+                raise DataError(f"{location}: duplicate image_id {number}", path)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        seen.add(number)
+        if item.get("coco_id") is not None and not keep_coco:
+            tally.left_out["image of COCO"] += 1
+            continue
+        if limit == 0:
+            tally.left_out["image beyond --limit"] += 1
+            continue
+        limit = None if limit is None else limit - 1
+        yield {"image": f"{prefix}/{number}", "url": url}
+
+
+def visual_genome_regions(
+    path: str | Path, images: Mapping[int, Row], tally: Tally
+) -> Iterator[Row]:
+    """Yield a caption per region of `region_descriptions.json` whose image is among `images`.
+
+    Args:
+        path: the official file.
+        images: by their number.
+        tally: handles bad items; counts regions of other images.
+    """
+    for key, index, item in json_items(path):
+        location = f"{key}[{index}]"
+        try:
+            regions = _get(item, "regions", list, path, location)
+            number = _get(item, "id", int, path, location)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        if number not in images:
+            tally.left_out["region of an image left out"] += len(regions)
+            continue
+        for nth, region in enumerate(regions):
+            try:
+                phrase = _get(region, "phrase", str, path, f"{location}.regions[{nth}]")
+            except DataError as error:
+                tally.bad(error)
+            else:
+                yield images[number] | {"text": phrase}

@@ -1,0 +1,306 @@
+"""Official data sets → the toolkit's rows: captions, phrase boxes, instance boxes, image lists.
+
+Every parser is a generator of rows in the order of the official files. It drops nothing by itself:
+what a flag asks to leave out, and bad items that may be skipped, go through a `Tally`, which counts
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vgtools.images.sources import is_picture
+from vgtools.io import (
+    DataError,
+    Exit,
+    dumps,
+    plain,
+    read_lines,
+    storable,
+)
+from vgtools.io.errors import Tally, amount, input_changed
+from vgtools.io.output import Output
+
+Row = dict[str, Any]
+
+
+def save(
+    rows: Iterable[Row],
+    path: str,
+    tally: Tally,
+    what: str,
+    config: Mapping[str, Any],
+    inputs: Iterable[str | Path],
+    restart: bool = False,
+    quiet: bool = False,
+    step: int = 65536,
+    **facts: Any,
+) -> int:
+    """Write rows to a file or stdout, resumably; report their number and what was left out.
+
+    The suffix chooses the form: `.txt` (and stdout for a corpus, `what` being "lines" or
+    "sentences") takes the text alone, anything else one JSON object per line. A resumed run parses
+    from the start, compares what it would have written, and writes only what is new. Further
+    keywords go into the manifest. The report goes to stderr.
+
+    Returns:
+        The number of rows.
+    """
+    bare = path.removesuffix(".gz").removesuffix(".zst")
+    is_corpus = what in ("lines", "sentences") and not bare.endswith(".jsonl")
+    as_text = bare.endswith(".txt") or is_corpus
+    stream = path == "-" or (os.path.exists(path) and not os.path.isfile(path))
+    files = [path]
+    if tally.skip and not stream:
+        files.append(f"{bare.removesuffix('.jsonl')}.errors.jsonl")
+    digest = hashlib.sha256()
+    count = 0
+    with Output(files, config, inputs=[str(i) for i in inputs], restart=restart) as out:
+        done = int(out.state.get("rows", 0))
+        for count, row in enumerate(rows, 1):
+            # Rows of a finished output are still read: the image list and the counts need them.
+            if out.complete:
+                continue
+            data = f"{row['text']}\n".encode() if as_text else dumps(row)
+            digest.update(data)
+            if count > done:
+                out.write(data)
+                if count % step == 0:
+                    out.commit({"rows": count, "sha256": digest.hexdigest()})
+            elif count == done and digest.hexdigest() != out.state["sha256"]:
+                raise input_changed(path)
+        if count < done:
+            raise input_changed(path)
+        if not out.complete:
+            for error in tally.errors if len(files) > 1 else ():
+                out.write(dumps(error.record()), 1)
+            out.finish(kind=what, rows=count, left_out=dict(+tally.left_out), **facts)
+    if not quiet:
+        for error in tally.errors if stream else ():
+            print(f"vg: skipped: {plain(error)}", file=sys.stderr)
+        report = f"vg prepare: {amount(count, what[:-1], what)} in "
+        report += "stdout" if path == "-" else path
+        report += " (up to date)" if out.complete else ""
+        left = [f"{reason}: {number:,}" for reason, number in tally.left_out.items() if number]
+        report += f"; left out: {', '.join(left)}" if left else ""
+        print(report, file=sys.stderr)
+    return count
+
+
+_SPLIT_LIST = re.compile(r"Flickr_8k\.(\w+)Images\.txt|(train|val|test)\.txt")
+
+
+def read_splits(folder: str | Path) -> dict[str, str]:
+    """Read the official lists of a folder: image -> split.
+
+    They are `Flickr_8k.trainImages.txt` …, or `train.txt` ….
+
+    Raises:
+        DataError: no list there (66), or an image is in two of them (65).
+    """
+    if not os.path.isdir(folder):
+        why = "is not a folder; expected the one with the split lists"
+        raise DataError(why, folder, code=Exit.NO_INPUT)
+    matches = (_SPLIT_LIST.fullmatch(name) for name in sorted(os.listdir(folder)))
+    lists = {match[1] or match[2]: Path(folder, match[0]) for match in matches if match}
+    if not lists:
+        why = "holds no split list (Flickr_8k.trainImages.txt …, or train.txt …)"
+        raise DataError(why, folder, code=Exit.NO_INPUT)
+    splits: dict[str, str] = {}
+    for split, path in lists.items():
+        for number, name in enumerate(read_lines(path), 1):
+            if name in splits:
+                why = f"duplicate image {name!r:.80} (already in the {splits[name]} list)"
+                raise DataError(why, path, number)
+            if name:
+                splits[name] = split
+    return splits
+
+
+def with_split(
+    rows: Iterable[Row], splits: Mapping[str, str], only: str | None, tally: Tally
+) -> Iterator[Row]:
+    """Give each row its split, if a list names its image; keep `only` one split if asked to.
+
+    Raises:
+        DataError: no list is called `only` (usage).
+    """
+    if only is not None and only not in splits.values():
+        known = ", ".join(sorted(set(splits.values())))
+        known = known or "none: --splits names the folder of the lists"
+        raise DataError(f"--split {only}: unknown split; known are {known}", code=Exit.USAGE)
+    for row in rows:
+        split = splits.get(row["image"]) or splits.get(Path(row["image"]).stem)
+        if only is not None and split != only:
+            tally.left_out[f"not in {only}"] += 1
+            continue
+        yield row | {"split": split} if split else row
+
+
+def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:
+    """Return rows with the same "split", or as they are if there is none."""
+    return (row | {"split": split} for row in rows) if split else iter(rows)
+
+
+class Folder:
+    """The files of a folder and of those below it, by path, name, stem, or the stem up to its `_`.
+
+    The last is for Flickr, where `1000268201_693b08cb0e.jpg` and `1000268201.jpg` are one photo.
+    Pictures take precedence over other files.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.used: dict[str, str] = {}
+        if not self.path.is_dir():
+            why = "is not a folder" if self.path.exists() else "does not exist"
+            raise DataError(why, path, code=Exit.NO_INPUT)
+        self.files = sorted(
+            os.path.relpath(os.path.join(folder, name), path)
+            for folder, _, names in os.walk(path)
+            for name in names
+        )
+        self._names: dict[str, set[str]] = {}
+        for file in self.files:
+            stem = Path(file).stem
+            for key in {file, os.path.basename(file), stem, stem.split("_")[0]}:
+                self._names.setdefault(key, set()).add(file)
+
+    def digest(self) -> str:
+        """Return a hash of all names, sizes and times, which shows whether the folder changed."""
+        stats = ((file, os.lstat(self.path / file)) for file in self.files)
+        facts = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+    def unused(self) -> int:
+        """Return how many of the pictures no row has asked for.
+
+        Other files beside them (VCR's metadata) do not count.
+        """
+        return max(0, sum(map(is_picture, self.files)) - len(set(self.used.values())))
+
+    def find(self, image: str) -> str:
+        """Return the absolute path of an image's file.
+
+        Raises:
+            DataError: none (66) or several match, or its name cannot be written down.
+        """
+        name = os.path.basename(image)
+        for key in (image, name, Path(name).stem):
+            files = self._names.get(key, set())
+            files = set(filter(is_picture, files)) or files  # VCR's `1_x.json` beside `1_x.jpg`
+            if len(files) == 1:
+                path = os.path.abspath(self.path / min(files))
+                if storable(path) != path:
+                    why = "has bytes in its name that are not UTF-8, which no image list can hold"
+                    raise DataError(why, path)
+                return path
+            if files:
+                both = " and ".join(sorted(files)[:2])
+                raise DataError(f"{image!r:.80} is ambiguous: {both} both match", self.path)
+        raise DataError(
+            f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip",
+            self.path,
+            code=Exit.NO_INPUT,
+        )
+
+
+def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[Row]:
+    """Keep the rows whose photo exists, and scale their boxes to its real size.
+
+    A row's "width" and "height" are the size that its boxes refer to, before and after.
+    `photos.used` collects image -> path in order.
+    """
+    bad: set[str] = set()
+    for row in rows:
+        image = row["image"]
+        if image in bad:
+            tally.left_out["row of a bad photo"] += 1
+            continue
+        try:
+            path = photos.used.get(image) or photos.find(image)
+            if "width" in row:
+                row = _scaled(row, path)
+        except DataError as error:
+            bad.add(image)
+            tally.bad(error)
+            continue
+        photos.used[image] = path
+        yield row
+
+
+@functools.lru_cache(maxsize=16)
+def _photo_size(path: str) -> tuple[int, int]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as photo:
+            return photo.size
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise DataError(f"cannot be read as a picture: {error}", path) from None
+
+
+def size_ratio(declared: tuple[int, int], size: tuple[int, int]) -> tuple[float, float]:
+    """Return the factors from the declared (width, height) of a picture to its real one.
+
+    Data sets are often passed on with smaller photos.
+
+    Raises:
+        ValueError: the two sizes have different shapes.
+    """
+    x = size[0] / declared[0]
+    y = size[1] / declared[1]
+    if abs(size[0] - declared[0] * y) > 2 + 0.02 * size[0]:  # rounding a side to pixels gives less
+        raise ValueError(
+            f"is {size[0]}×{size[1]}, but its annotation is for {declared[0]}×{declared[1]}: "
+            "another picture, or cropped"
+        )
+    return x, y
+
+
+def _scaled(row: Row, path: str) -> Row:
+    """Return a row with its boxes in the pixels of the photo at `path`."""
+    size = _photo_size(path)
+    try:
+        ratio = size_ratio((row["width"], row["height"]), size)
+    except ValueError as error:
+        raise DataError(str(error), path) from None
+    if ratio == (1, 1):
+        return row
+
+    def scale(boxes: list[list[float]]) -> list[list[float]]:
+        return [[round(v * by, 2) for v, by in zip(b, ratio * 2, strict=True)] for b in boxes]
+
+    changed: Row = {"width": size[0], "height": size[1]}
+    if "boxes" in row:
+        changed["boxes"] = scale(row["boxes"])
+    if "phrases" in row:
+        changed["phrases"] = [p | {"boxes": scale(p["boxes"])} for p in row["phrases"]]
+    return row | changed
+
+
+def listing(rows: Iterable[Row], images: dict[str, Row], photos: Folder | None) -> Iterator[Row]:
+    """Pass rows on and collect their images on the way.
+
+    Args:
+        rows: with "image", and "url" where it is known.
+        images: gets image -> row of an image list: {"image", "path" or "url" or both}.
+        photos: where the paths come from.
+    """
+    for row in rows:
+        image = row["image"]
+        if image not in images:
+            entry = {"image": image}
+            if photos is not None:
+                entry["path"] = photos.used[image]
+            if "url" in row:
+                entry["url"] = row["url"]
+            images[image] = entry
+        yield row

@@ -1,0 +1,123 @@
+"""From the bytes of an image file to pixels, without torch.
+
+An image has one meaning here, whatever its file says of itself: the content decides the format,
+EXIF orientation is applied, 16-bit grey is scaled, transparency is put on white, an animation is
+its first frame, and colour profiles are ignored (as in the backbones' own training). What has no
+such meaning is an `ImageError` with a reason, never a guess.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from vgtools.images.sources import ImageError
+
+# What Pillow calls a decompression bomb; also the largest picture between two of our own steps.
+MAX_PIXELS = 178_956_970
+
+
+# Part of the preprocessing fingerprint: increase it when `decode` returns different pixels.
+DECODER = 1
+
+
+Image.init()  # loads every plugin once, here: doing so from several threads is a race
+
+
+# Recognised by content, never by name. Left out: formats that call other programs (EPS) or
+# describe drawings (WMF).
+_KNOWN = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
+
+
+_FORMATS = tuple(name for name in _KNOWN if name in Image.OPEN)
+
+
+# EXIF orientation -> the turn that makes the picture upright
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def decode(data: bytes, side: int | None = None) -> Image.Image:
+    """Decode one image to upright 8-bit RGB.
+
+    EXIF orientation is applied (an unreadable one counts as upright). 16-bit grey keeps its high
+    byte, as Pillow does with 16-bit colour. Alpha, palette transparency and colour keys are
+    composited on white. Of an animation the first frame is taken. CMYK is converted without a
+    profile.
+
+    Args:
+        data: the file's bytes.
+        side: longest side of a thumbnail, in pixels; None keeps the size.
+
+    Raises:
+        ImageError: not an image, truncated, larger than MAX_PIXELS, or in a mode that has no
+            defined white.
+    """
+    if not data:
+        raise ImageError("0 bytes")
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        if image.width * image.height > MAX_PIXELS:
+            raise ImageError(f"{image.width}x{image.height} pixels; the limit is {MAX_PIXELS:,}")
+        if side is not None:
+            image.draft("RGB", (side, side))  # a JPEG is decoded at a fraction of its size
+        image.load()
+    except (ImageError, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(_describe_non_image(data)) from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(str(error)) from None
+    except Exception as error:  # the format plugins raise nearly everything on damaged bytes
+        raise ImageError(f"cannot be decoded: {error}") from None
+    try:
+        orientation = image.getexif().get(0x0112, 1)
+    except Exception:
+        orientation = 1
+    try:
+        image = _to_rgb(image)
+    except (ValueError, OSError) as error:
+        raise ImageError(f"mode {image.mode} cannot be converted to RGB: {error}") from None
+    if side is not None:
+        image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any mode that Pillow knows to RGB, with the meaning that `decode` states."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        values = np.asarray(image).astype(np.int64)
+        grey = values >> 8
+        colour_key = image.info.get("transparency")
+        if isinstance(colour_key, int):
+            grey = np.where(values == colour_key, 255, grey)
+        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ImageError(
+            f"32-bit pixels (mode {image.mode}) have no defined white; save it with 8 or 16 bits"
+        )
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _describe_non_image(data: bytes) -> str:
+    """Return what bytes that are not an image seem to be, where that helps a user."""
+    head = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if head.startswith((b"<!doctype html", b"<html")):
+        return "an HTML page, not an image; the download probably failed"
+    if b"<svg" in head:
+        return "an SVG drawing; rasterise it first (vg prepare openmoji does so for its bank)"
+    return f"not an image of a known format ({', '.join(_FORMATS)})"

@@ -1,0 +1,352 @@
+"""From image files to feature rows: the backbone's own preprocessing, pooling, and the stream.
+
+What an image file means in pixels is defined in `vgtools/decoding.py`.
+
+Axes: B batch, N images, P positions of the last feature map, D channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vgtools.images.decoding import decode
+from vgtools.images.featurizer import Featurizer
+from vgtools.images.sources import ImageError, Item, Source, add_stamp, id_fault
+from vgtools.io import DataError, Exit, dumps, manifest_path, read_json
+from vgtools.io.arrays import Array
+from vgtools.io.errors import amount
+from vgtools.io.output import Output
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The result of a run of consecutive images, and what is needed to resume after it."""
+
+    ids: list[str]  # of the rows, in source order
+    features: Any  # (len(ids), D) or (len(ids), P, D); of regions a RegionSet per id
+    errors: list[tuple[str, str]]  # (id, reason), in source order
+    items: int  # images of the source up to here
+    digest: str  # sha256 over the ids and stamps of all of them
+
+
+# What a thread returns for a group of images: (ids, their features, (id, reason) of those that
+# cannot be used), in their order.
+Worked = tuple[list[str], Any, list[tuple[str, str]]]
+
+
+# (group, featurizer, semaphore to hold while computing) -> the above
+Work = Callable[[list[Item], Featurizer, threading.Semaphore], Worked]
+
+
+def extract(
+    source: Source,
+    featurizer: Featurizer,
+    *,
+    items: int = 0,
+    digest: str | None = None,
+    workers: int = 0,
+    work: Work | None = None,
+) -> Iterator[Batch]:
+    """Yield features in source order, batch by batch, resuming after images that are done.
+
+    Each worker thread takes a whole batch: it reads and decodes it and, on a CPU, computes it in
+    that one thread, so that decoding and computing fill every core and a row does not depend on
+    the number of cores. On other devices one thread at a time computes while the others decode.
+    (Decoding releases the interpreter lock. Threads cannot die unnoticed as worker processes can:
+    what they raise is raised here.)
+
+    Args:
+        source: from `open_source`.
+        featurizer: makes the rows.
+        items: images that an earlier run finished; they are checked and skipped.
+        digest: the `digest` of that run's last batch.
+        workers: threads; 0 is one per core.
+        work: what a thread does with a group of images; by default one feature row per image.
+
+    Raises:
+        DataError: the finished images changed (78); the source breaks (65); out of memory (70).
+    """
+    workers = workers or _cores()
+    # On a CPU every thread computes; elsewhere one at a time.
+    computing = threading.Semaphore(workers if featurizer.device.type == "cpu" else 1)
+    threads = torch.get_num_threads()
+    stamps = hashlib.sha256()
+    count = 0
+    for item in islice(source.items, items):
+        add_stamp(stamps, item)
+        count += 1
+    if items and (count < items or stamps.hexdigest() != digest):
+        raise DataError(
+            "the images changed since the run that is being resumed (names, sizes or times of "
+            f"the first {items:,} differ); --restart starts over",
+            code=Exit.CONFIG,
+        )
+    pending = deque[tuple[int, str, Future[Worked]]]()
+
+    def next_batch() -> Batch:
+        up_to, digest_so_far, future = pending.popleft()
+        return Batch(*future.result(), up_to, digest_so_far)
+
+    with (
+        warnings.catch_warnings(),
+        torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        ),
+        ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
+        # Pillow warns about single files; what matters of that is an error row.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        try:
+            while group := list(islice(source.items, featurizer.batch_size)):
+                for item in group:
+                    add_stamp(stamps, item)
+                count += len(group)
+                future = pool.submit(work or _work, group, featurizer, computing)
+                pending.append((count, stamps.hexdigest(), future))
+                if len(pending) > workers + 1:
+                    yield next_batch()
+            while pending:
+                yield next_batch()
+        finally:
+            for _, _, future in pending:
+                future.cancel()
+            torch.set_num_threads(threads)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_group(
+    group: list[Item], handle: Callable[[int, str, Image.Image], None]
+) -> dict[int, str]:
+    """Read and decode a group of images.
+
+    Args:
+        group: the images.
+        handle: is given the index, id and picture of each; may raise ImageError.
+
+    Returns:
+        Index -> reason of the images that cannot be used.
+    """
+    faults: dict[int, str] = {}
+    for index, item in enumerate(group):
+        try:
+            fault = id_fault(item.id)
+            if fault:
+                raise ImageError(fault)
+            handle(index, item.id, decode(item.load()))
+        except ImageError as error:
+            faults[index] = str(error)
+    return faults
+
+
+def _work(group: list[Item], featurizer: Featurizer, computing: threading.Semaphore) -> Worked:
+    """Read, decode and compute one batch; an image keeps its index in the group."""
+    pixels = np.zeros((len(group), *featurizer.input_shape), np.uint8)  # black where unreadable
+
+    def handle(index: int, image: str, picture: Image.Image) -> None:
+        pixels[index] = featurizer.pixels(picture)
+
+    faults = read_group(group, handle)
+    with computing:
+        rows = featurizer.features(pixels)
+    flat = rows.reshape(len(rows), -1)
+    for index in np.flatnonzero(~np.isfinite(flat).all(1) | ~flat.any(1)).tolist():
+        faults.setdefault(index, _row_fault(flat[index]))
+    good = [index for index in range(len(group)) if index not in faults]
+    errors = [(printable(group[index].id), faults[index]) for index in sorted(faults)]
+    return [group[index].id for index in good], rows[good], errors
+
+
+def _row_fault(row: Array) -> str:
+    if not row.any():
+        return "its features are all zero"
+    if row.dtype == np.float16 and not np.isnan(row).any():
+        return "its features are infinite in float16; --dtype float32 may hold them"
+    return "its features are NaN or infinite"
+
+
+def printable(image: str) -> str:
+    """Return an id as it can be printed and stored in JSON."""
+    return image.encode("utf-8", "backslashreplace").decode()
+
+
+class FeatureOutput:
+    """`X.npy`, `X.ids` and `X.errors.jsonl` while they growing_windows: resumable, with an error budget.
+
+    Other results of images (regions) use a subclass with another table and another `_put`.
+
+    Args:
+        path: X.npy.
+        config: what decides the rows.
+        featurizer: has the shape of a row.
+        source: its listing shows whether a finished output is up to date.
+        inputs: files the source was opened from.
+        on_error: `fail` or `skip`.
+        max_errors: with skip, how many at most.
+        commit_seconds: how often rows are made safe.
+        restart: discard an unfinished run.
+    """
+
+    _table, things = ".ids", ("image", "images")
+
+    def __init__(
+        self,
+        path: str,
+        config: Mapping[str, Any],
+        featurizer: Featurizer,
+        source: Source,
+        inputs: list[str],
+        *,
+        on_error: str = "fail",
+        max_errors: int | None = None,
+        commit_seconds: float = 1.0,
+        restart: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.featurizer = featurizer
+        self._source = source
+        self._skip = on_error == "skip"
+        self._max_errors = max_errors
+        self._commit_seconds = commit_seconds
+        self._output = Output(
+            [self.path, *(self.path.with_suffix(end) for end in (self._table, ".errors.jsonl"))],
+            config,
+            npy={0: (featurizer.dtype, self.row_shape)},
+            inputs=inputs,
+            restart=restart or self._outdated(),
+        )
+
+    def _outdated(self) -> bool:
+        """Return whether a finished output was made of other images than the source now lists."""
+        final = Path(os.path.realpath(self.path))
+        manifest = manifest_path(final)
+        if not manifest.is_file() or final.with_name(final.name + ".journal").exists():
+            return False
+        body = read_json(manifest)
+        return "vg" in body and body.get("source", {}).get("listing") != self._source.listing
+
+    def __enter__(self) -> FeatureOutput:
+        self._output.__enter__()
+        state = self._output.state
+        self.complete = self._output.complete
+        self.items, self.rows, self.images, self.errors = (
+            int(state.get(key, 0)) for key in ("items", "rows", "images", "errors")
+        )
+        self.digest: str | None = state.get("digest")
+        self._reason = str(state.get("reason", ""))
+        self.featurizer.size = int(state.get("size", self.featurizer.size))
+        self._saved = time.monotonic()
+        return self
+
+    def write(self, batch: Batch) -> None:
+        """Append a batch; now and then make everything safe.
+
+        Raises:
+            DataError: an image cannot be used and may not be skipped, or too many cannot (65);
+                what came before is kept.
+        """
+        if batch.errors and not self._skip:
+            image, reason = batch.errors[0]
+            if self.items:
+                self._commit()
+            raise DataError(
+                f"{reason}; fix or remove it, or note and skip such {self.things[1]} with "
+                "--on-error skip",
+                image,
+            )
+        self._put(batch)
+        for image, reason in batch.errors:
+            self._output.write(dumps({"image": image, "reason": reason}), 2)
+            self._reason = f"{image}: {reason}"
+        self.items = batch.items
+        self.digest = batch.digest
+        self.images += len(batch.ids)
+        self.errors += len(batch.errors)
+        over = self._max_errors is not None and self.errors > self._max_errors
+        if over or time.monotonic() - self._saved >= self._commit_seconds:
+            self._commit()
+        if over:
+            raise DataError(
+                f"{amount(self.errors, *self.things)} could not be used, more than --max-errors "
+                f"{self._max_errors}; the last: {self._reason}",
+                self.path,
+            )
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row of X.npy."""
+        return self.featurizer.row_shape
+
+    def _put(self, batch: Batch) -> None:
+        """Write a batch's rows and their table, and count the rows."""
+        self._output.write(np.ascontiguousarray(batch.features).data)
+        self._output.write("".join(f"{image}\n" for image in batch.ids).encode(), 1)
+        self.rows += len(batch.ids)
+
+    def _commit(self) -> None:
+        state = {key: getattr(self, key) for key in ("items", "digest", "rows", "images", "errors")}
+        self._output.commit(state | {"reason": self._reason, "size": self.featurizer.size})
+        self._saved = time.monotonic()
+
+    def finish(self, backbone: Mapping[str, Any]) -> None:
+        """Publish the files with their manifest.
+
+        Raises:
+            DataError: not one image could be used.
+        """
+        if not self.rows:
+            raise DataError(
+                f"not one image of {self.items:,} could be used; the last: {self._reason}",
+                self.path,
+            )
+        featurizer = self.featurizer
+        source = self._source
+        self._output.finish(
+            **self._facts(),
+            rows=self.rows,
+            dim=featurizer.row_shape[-1],
+            backbone=backbone,
+            # Of the last feature map, [height, width]; position p = y * width + x.
+            grid=featurizer.grid,
+            source={
+                "listing": source.listing,
+                "images": self.items,
+                "left_out": dict(source.left_out),
+            },
+            errors=self.errors,
+            batch={"asked": featurizer.batch_size, "used": featurizer.size},
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        pooling = self.featurizer.pooling
+        kind = "image-grid" if pooling == "none" else "image-features"
+        return {"kind": kind, "pooling": pooling}
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._output.__exit__(exc_type, error, trace)

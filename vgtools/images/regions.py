@@ -1,0 +1,371 @@
+"""Region features: boxes of images with a feature row each, one memory-mapped array and a table.
+
+    X.npy             (sum R, D) float16 or float32: the regions of all images, one after another
+    X.regions.jsonl   one row per image: {"image", "start", "width", "height", "boxes",
+                      "confidence", "label"?}
+    X.json            manifest, kind "region-features"
+
+`start` is the row of the image's first region. Boxes are [x1, y1, x2, y2] in pixels of a picture
+of `width` × `height`, from the upper left corner, x2 and y2 exclusive. Nothing here imports torch.
+
+Axes: N images, R regions of an image, D channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools.images.boxes import box_fault
+from vgtools.images.sources import SUFFIXES
+from vgtools.io import DataError, dumps, open_npy, read_jsonl, read_manifest, require
+from vgtools.io.arrays import Array
+from vgtools.io.errors import amount, input_changed
+from vgtools.io.output import Output
+
+KIND = "region-features"
+
+
+_SCAN = 8192  # feature rows checked at a time
+
+
+@dataclass(frozen=True)
+class RegionSet:
+    """The regions of one image."""
+
+    features: Array  # (R, D) float32
+    boxes: Array  # (R, 4) float64, x1 y1 x2 y2 in pixels
+    confidence: Array  # (R,) float32, in [0, 1]
+    labels: list[str] | None  # R names, where the detector or data set gave some
+    width: int  # of the picture that the boxes refer to
+    height: int
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+def regions_path(path: str | Path) -> Path:
+    """Return the file of the boxes of region features: `X.regions.jsonl` beside `X.npy`."""
+    return Path(path).with_suffix(".regions.jsonl")
+
+
+class Regions:
+    """The region features of N images, opened by `open_regions`.
+
+    Attributes:
+        images: their ids, in file order.
+        width: D.
+        manifest: of the file.
+        counts: (N,) int64, regions of each image.
+    """
+
+    def __init__(self, path: Path, array: Array, manifest: dict[str, Any], table: _Table) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.images = table.images
+        self.width = int(array.shape[1])
+        self._array = array
+        self._table = table
+        self._starts = np.array([*table.starts, len(array)], np.int64)
+        self._boxes = np.frombuffer(table.boxes, np.float64).reshape(-1, 4)
+        self._confidence = np.frombuffer(table.confidence, np.float32)
+        self._codes = np.frombuffer(table.codes, np.int32)
+        self._rows = {image: row for row, image in enumerate(table.images)}
+        self.counts = np.diff(self._starts)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __contains__(self, image: object) -> bool:
+        return image in self._rows
+
+    def find(self, name: str, file: str | Path, line: int | None) -> str:
+        """Return the id of an image that a data set names, without folder and suffix.
+
+        Args:
+            name: as the data set writes it.
+            file: of the data set, named in errors.
+            line: of the data set, likewise.
+
+        Raises:
+            DataError: no image has this name, or several have.
+        """
+        if name in self:
+            return name
+        images = list[str]()
+        for key in _names(name):
+            images = self._by_name.get(key, [])
+            if len(images) == 1:
+                return images[0]
+        found = "no regions of it; extract them"
+        if images:
+            found = f"{len(images)} images of that name: {', '.join(images[:3])}"
+        raise DataError(f"the picture {name!r:.80}: {self.path} holds {found}", file, line)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        by_name = dict[str, list[str]]()
+        for image in self.images:
+            for name in set(_names(image)):
+                by_name.setdefault(name, []).append(image)
+        return by_name
+
+    def of(self, image: str) -> RegionSet:
+        """Return the regions of an image.
+
+        Raises:
+            DataError: the file does not have the image.
+        """
+        row = self._rows.get(image)
+        if row is None:
+            why = f"holds no regions of the image {image!r:.80}; extract them, or drop its rows"
+            raise DataError(why, self.path)
+        part = slice(int(self._starts[row]), int(self._starts[row + 1]))
+        labels = None
+        if self._table.labelled[row]:
+            labels = [self._table.names[code] for code in self._codes[part].tolist()]
+        return RegionSet(
+            np.array(self._array[part], np.float32),  # a copy: the mapped file is read-only
+            self._boxes[part],
+            self._confidence[part],
+            labels,
+            *self._table.sizes[row],
+        )
+
+
+def _names(image: str) -> tuple[str, str]:
+    """Return an image's name without folder and suffix, and the number that COCO knows it by.
+
+    The latter is 42 of COCO_val2014_000000000042, train/000000000042.jpg and 42; without a number
+    it is the name.
+    """
+    name = Path(image).stem if Path(image).suffix in SUFFIXES else Path(image).name
+    bare = re.sub(r"^COCO_[a-z]+20\d\d_", "", name)
+    return name, bare.lstrip("0") if bare.isdigit() else bare
+
+
+@dataclass
+class _Table:
+    """The rows of `X.regions.jsonl` as flat arrays: lists of lists would take ten times as much."""
+
+    images: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    labelled: list[bool] = field(default_factory=list)
+    boxes: bytearray = field(default_factory=bytearray)
+    confidence: bytearray = field(default_factory=bytearray)
+    codes: bytearray = field(default_factory=bytearray)
+    names: list[str] = field(default_factory=list)
+
+
+def backbone_of(regions: Regions) -> dict[str, Any]:
+    """Return what made region features: the network, its view of pictures, whole or by region."""
+    backbone = regions.manifest.get("backbone") or {}
+    preprocessing = backbone.get("preprocessing") or {}
+    cut = regions.manifest.get("pooling") == "cut"
+    ref = backbone.get("ref")
+    size = preprocessing.get("input_size")
+    if ref and isinstance(size, list):
+        ref += f", {'boxes cut out' if cut else 'pictures'} at {'×'.join(map(str, size[1:]))} px"
+    fingerprint = f"{backbone.get('fingerprint')} {preprocessing.get('fingerprint', '')}"
+    return {"ref": ref, "fingerprint": fingerprint + " cut" * cut}
+
+
+def open_regions(path: str | Path) -> Regions:
+    """Open `X.npy` with its `X.regions.jsonl` and `X.json`.
+
+    Hashes, counts, boxes and finite values are checked.
+
+    Raises:
+        DataError: any of the three is missing (66), damaged or from another run; a box is
+            invalid; a row is NaN or infinite (65).
+    """
+    manifest = read_manifest(path, KIND)
+    array = open_npy(path, ndim=2)
+    if array.dtype.kind != "f":
+        raise DataError(f"holds {array.dtype}, expected float16 or float32", path)
+    table = _read_table(regions_path(path), len(array))
+    for start in range(0, len(array), _SCAN):
+        bad = ~np.isfinite(np.asarray(array[start : start + _SCAN], np.float32)).all(1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            image = table.images[int(np.searchsorted(table.starts, row, "right")) - 1]
+            why = f"row {row} (a region of {image}) is NaN or infinite; extract it again or drop it"
+            raise DataError(why, path)
+    return Regions(Path(path), array, manifest, table)
+
+
+def _read_table(path: Path, rows: int) -> _Table:
+    """Read and check the boxes of `rows` regions."""
+    table = _Table()
+    lines: dict[str, int] = {}  # image -> line
+    codes: dict[str, int] = {}  # label -> its number
+    end = 0  # of the regions so far
+    keys = {"image": str, "start": int, "width": int, "height": int, "boxes": list}
+    keys["confidence"] = list
+    for line, row in read_jsonl(path, keys):
+        image = row["image"]
+        if lines.setdefault(image, line) != line:
+            raise DataError(duplicate_image(image, lines[image]), path, line)
+        if row["start"] != end:
+            why = f'"start" is {row["start"]}, expected {end}; regenerate the file'
+            raise DataError(why, path, line)
+        boxes, confidence, labels = parse_boxes(row, path, line)
+        assert confidence is not None  # one of `keys`
+        fault = box_fault(boxes, row["width"], row["height"])
+        if fault:
+            raise DataError(fault, path, line)
+        row_codes = [-1] * len(boxes)
+        if labels is not None:
+            row_codes = [codes.setdefault(label, len(codes)) for label in labels]
+        table.images.append(image)
+        table.starts.append(end)
+        table.sizes.append((row["width"], row["height"]))
+        table.labelled.append(labels is not None)
+        table.boxes += boxes.tobytes()
+        table.confidence += confidence.tobytes()
+        table.codes += np.array(row_codes, np.int32).tobytes()
+        end += len(boxes)
+    if end != rows:
+        why = f"has {end} boxes for {rows} feature rows; both must come from the same run"
+        raise DataError(why, path)
+    table.names = list(codes)
+    return table
+
+
+def duplicate_image(image: str, line: int | None) -> str:
+    """Return the message about an image that occurred before, on a line if the file has lines."""
+    first = "" if line is None else f" (first on line {line})"
+    return f"duplicate image {image!r:.80}{first}"
+
+
+def parse_boxes(
+    row: Mapping[str, Any], path: str | Path, line: int
+) -> tuple[Array, Array | None, list[str] | None]:
+    """Return the (R, 4) boxes of a jsonl row, and the (R,) confidences and R labels if it has them.
+
+    Labels are stored in "label", or in "labels" as `vg prepare coco` writes them.
+
+    Raises:
+        DataError: no such numbers, or lists of different lengths; with file and line.
+    """
+    require(row, {"boxes": list}, path, line)
+    boxes = row["boxes"]
+    for box in boxes:
+        if not (isinstance(box, list) and len(box) == 4 and all(map(_is_number, box))):
+            why = f'"boxes" holds {box!r:.60}, expected [x1, y1, x2, y2] in pixels'
+            raise DataError(why, path, line)
+    confidence = row.get("confidence")
+    if confidence is not None and not (
+        isinstance(confidence, list) and all(_is_number(v) and 0 <= v <= 1 for v in confidence)
+    ):
+        why = f'"confidence" is {confidence!r:.60}, expected a list of numbers from 0 to 1'
+        raise DataError(why, path, line)
+    labels = row.get("label", row.get("labels"))
+    if labels is not None and not (
+        isinstance(labels, list) and all(isinstance(v, str) for v in labels)
+    ):
+        raise DataError(f'"label" is {labels!r:.60}, expected a list of names', path, line)
+    for key, values in (("confidence", confidence), ("label", labels)):
+        if values is not None and len(values) != len(boxes):
+            why = f'has {len(boxes)} "boxes" and {len(values)} values of "{key}"'
+            raise DataError(why, path, line)
+    scores = None if confidence is None else np.array(confidence, np.float32)
+    return np.array(boxes, np.float64).reshape(-1, 4), scores, labels
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def encode(image: str, regions: RegionSet, start: int, dtype: Any) -> tuple[bytes, bytes]:
+    """Return what an image adds to `X.npy` and `X.regions.jsonl` after the first `start` regions.
+
+    Raises:
+        DataError: a feature is not finite in the file's dtype.
+    """
+    with np.errstate(over="ignore"):  # checked below
+        block = np.ascontiguousarray(regions.features, dtype)
+    if not np.isfinite(block).all():
+        raise DataError(f"{image}: a feature is NaN or infinite in {np.dtype(dtype)}")
+    row: dict[str, Any] = {
+        "image": image,
+        "start": start,
+        "width": regions.width,
+        "height": regions.height,
+        "boxes": regions.boxes.tolist(),
+        "confidence": [round(v, 6) for v in regions.confidence.tolist()],
+    }
+    if regions.labels is not None:
+        row["label"] = regions.labels
+    return block.tobytes(), dumps(row)
+
+
+def write_regions(
+    path: str | Path,
+    items: Iterable[tuple[str, RegionSet]],
+    config: Mapping[str, Any],
+    width: int,
+    *,
+    dtype: str = "float32",
+    inputs: Sequence[str | Path] = (),
+    restart: bool = False,
+    step: int = 1024,
+    errors: Sequence[DataError] = (),
+    **facts: Any,
+) -> int:
+    """Write the regions of images, resumably.
+
+    What an earlier run wrote is produced again, compared and not written twice.
+
+    Args:
+        path: X.npy.
+        items: (image, regions), in order.
+        config: what decides them.
+        width: D.
+        dtype: float32 or float16.
+        inputs: files read.
+        restart: discard an unfinished run.
+        step: images between commits.
+        errors: of items left out, complete after the last item; they go to `X.errors.jsonl`.
+        **facts: for the manifest; `backbone` says what the features are.
+
+    Returns:
+        The number of images.
+
+    Raises:
+        DataError: the items are not those of the run that is being resumed (78), or there is no
+            region.
+    """
+    files = [path, regions_path(path), Path(path).with_suffix(".errors.jsonl")]
+    with Output(files, config, npy={0: (dtype, width)}, inputs=inputs, restart=restart) as out:
+        if out.complete:
+            return int(read_manifest(path, KIND, verify=False)["images"])
+        digest = hashlib.sha256()
+        done = int(out.state.get("images", 0))
+        rows = count = 0
+        for count, (image, regions) in enumerate(items, 1):
+            for number, data in enumerate(encode(image, regions, rows, dtype)):
+                digest.update(data)
+                if count > done:
+                    out.write(data, number)
+            rows += len(regions)
+            if count == done and digest.hexdigest() != out.state["sha256"]:
+                raise input_changed(path)
+            if count > done and count % step == 0:
+                out.commit({"images": count, "sha256": digest.hexdigest()})
+        if count < done:
+            raise input_changed(path)
+        if not rows:
+            raise DataError(f"no region in {amount(count, 'image')}; nothing is written", path)
+        for error in errors:
+            out.write(dumps(error.record()), 2)
+        out.finish(kind=KIND, rows=rows, images=count, dim=width, errors=len(errors), **facts)
+        return count

@@ -1,0 +1,336 @@
+"""Where images come from: a directory, a list, an image jsonl or a tar as one ordered stream.
+
+Nothing is dropped without being counted, and nothing is ever extracted to disk. An image that
+cannot be read raises an `ImageError` of its own when it is loaded, so that the others continue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import re
+import stat
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from vgtools.io import DataError, Exit, open_read, parse_json, read_lines, require
+
+MAX_BYTES = 256 << 20  # of one encoded image
+
+
+SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif",
+    ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
+})  # fmt: skip
+
+
+_TAR_SUFFIXES = (
+    ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tbz2", ".tar.xz", ".txz",
+)  # fmt: skip
+
+
+_EXPECTED = (
+    "expected a directory, a tar, an image jsonl, or a list of paths with image files "
+    + " ".join(sorted(SUFFIXES))
+)
+
+
+class ImageError(Exception):
+    """One image that cannot be used, and why; the other images are unaffected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image of a source, not yet read."""
+
+    id: str
+    stamp: str  # size and modification time: shows a resumed run that the image is unchanged
+    load: Callable[[], bytes]  # raises ImageError
+
+
+@dataclass
+class Source:
+    """Images in a fixed order, whatever they are stored in."""
+
+    items: Iterator[Item]
+    total: int | None  # None for a tar, which is read once
+    listing: str | None  # sha256 over all ids and stamps; None for a tar
+    # Suffix -> number of files that are not images; of a tar: so far.
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def read_image(path: str) -> bytes:
+    """Read one encoded image.
+
+    Raises:
+        ImageError: missing, unreadable, not a regular file, or larger than MAX_BYTES.
+    """
+    try:
+        facts = os.stat(path)
+        if not stat.S_ISREG(facts.st_mode):
+            raise ImageError("not a regular file")
+        if facts.st_size > MAX_BYTES:
+            raise ImageError(_too_large(facts.st_size))
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise ImageError(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a NUL in the name
+        raise ImageError(f"cannot be read: {error}") from None
+
+
+def _too_large(size: int) -> str:
+    return f"{size:,} bytes; the limit is {MAX_BYTES:,}"
+
+
+def _file_item(image: str, path: str) -> Item:
+    try:
+        facts = os.stat(path)
+        stamp = f"{facts.st_size} {facts.st_mtime_ns}"
+    except (OSError, ValueError):
+        stamp = "missing"
+    return Item(image, stamp, partial(read_image, path))
+
+
+def open_source(path: str, limit: int | None = None) -> Source:
+    """Open a directory, an image jsonl, a list of paths, a tar, or `-` (list or jsonl on stdin).
+
+    Ids are the path below the directory, the `image` of a jsonl row, the line of a list, or the
+    member name of a tar. Paths in a list or jsonl are relative to the file that holds them. In a
+    directory or tar the suffix decides what is an image; all other files are counted in
+    `left_out`. A tar is streamed; nothing of it is ever written to disk.
+
+    Args:
+        path: what the user named.
+        limit: take only the first `limit` images.
+
+    Raises:
+        DataError: missing (66); no image in it, a duplicate id, a line that is not a path (65).
+    """
+    left_out = Counter[str]()
+    if path != "-" and os.path.isdir(path):
+        entries = [(name, os.path.join(path, name)) for name in _walk(path, left_out)]
+    elif path != "-" and _is_tar(path):
+        return Source(islice(_tar_items(path, left_out), limit), None, None, left_out)
+    else:
+        entries = _listed(path)
+    if not entries:
+        raise _no_image(path, left_out)
+    entries = entries[:limit]
+    digest = hashlib.sha256()
+    for entry in entries:
+        add_stamp(digest, _file_item(*entry))
+    items = (_file_item(*entry) for entry in entries)
+    return Source(items, len(entries), digest.hexdigest(), left_out)
+
+
+def _no_image(path: str, left_out: Mapping[str, int]) -> DataError:
+    others = f": {counted(left_out)}" if left_out else ""
+    return DataError(f"holds no image{others}; {_EXPECTED}", path)
+
+
+def counted(left_out: Mapping[str, int]) -> str:
+    """Return counts by suffix as text, the largest first."""
+    order = sorted(left_out.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{number:,} {suffix or 'without suffix'}" for suffix, number in order[:8])
+
+
+def add_stamp(digest: Any, item: Item) -> None:
+    """Feed what identifies an image to a hash."""
+    digest.update(f"{item.id}\0{item.stamp}\n".encode("utf-8", "surrogatepass"))
+
+
+def natural_key(name: str) -> tuple[Any, ...]:
+    """Return a sort key by which `img2` comes before `img10`, the same in every locale."""
+    key: list[Any] = []
+    for position, part in enumerate(re.split(r"([0-9]+)", name)):
+        if position % 2:  # digits: compared by length, then as text, so that size has no limit
+            part = part.lstrip("0")
+            key.append((len(part), part))
+        else:
+            key.append(part)
+    return (*key, name)
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def is_picture(name: str) -> bool:
+    """Return whether a file is a picture by its suffix, in any case."""
+    return _suffix(name) in SUFFIXES
+
+
+def _walk(root: str, left_out: Counter[str]) -> list[str]:
+    """Return the image files below a directory, links followed, in natural order."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"cannot be read: {error.strerror}", error.filename, code=Exit.NO_INPUT)
+
+    images = []
+    for folder, folders, files in os.walk(root, onerror=fail, followlinks=True):
+        if os.path.islink(folder) and folder != root and _leads_back(folder, root):
+            left_out["(link to a folder above)"] += 1
+            folders.clear()
+            continue
+        for name in files:
+            if is_picture(name):
+                images.append(os.path.relpath(os.path.join(folder, name), root))
+            else:
+                left_out[_suffix(name)] += 1
+    return sorted(images, key=lambda name: [natural_key(part) for part in name.split(os.sep)])
+
+
+def _leads_back(link: str, root: str) -> bool:
+    """Return whether a link leads to a folder above its own, or to one the walk came through."""
+    real = os.path.realpath(link)
+    above = os.path.dirname(link)
+    if (os.path.realpath(above) + "/").startswith(real + "/"):
+        return True
+    while len(above) > len(root):
+        above = os.path.dirname(above)
+        if os.path.realpath(above) == real:
+            return True
+    return False
+
+
+def _is_tar(path: str) -> bool:
+    """Return whether a file is a tar by its suffix or first block; refuse other binary files."""
+    if path.endswith(_TAR_SUFFIXES):
+        return True
+    with open_read(path) as stream:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        try:
+            head = stream.read(512)
+        except (OSError, EOFError, zlib.error):
+            return False  # reading it as a list reports what is wrong
+    if head[257:262] == b"ustar":
+        return True
+    if b"\0" in head or head.startswith((b"\xff\xd8", b"\x89PNG", b"GIF8", b"RIFF")):
+        hint = "(one image: echo IMAGE | vg extract-image-feats -)"
+        raise DataError(f"is a single binary file; {_EXPECTED} {hint}", path)
+    return False
+
+
+def _listed(path: str) -> list[tuple[str, str]]:
+    """Return `(id, path)` of the rows of an image jsonl or the lines of a list."""
+    base = "" if path == "-" else os.path.dirname(path)
+    seen: dict[str, int] = {}
+    entries = []
+    jsonl = False
+    for number, line in enumerate(read_lines(path), 1):
+        if number == 1:
+            jsonl = line.startswith("{") or re.search(r"\.jsonl(\.gz|\.zst)?$", path) is not None
+        if jsonl:
+            row = parse_json(line, path, number)
+            require(row, {"image": str, "path": str}, path, number)
+            image, file = row["image"], row["path"]
+        else:
+            image = file = line
+        if not file or not image:
+            raise DataError("empty line; expected one image path per line", path, number)
+        if image in seen:
+            raise DataError(
+                f"duplicate id {image!r:.80} (first on line {seen[image]})", path, number
+            )
+        seen[image] = number
+        entries.append((image, os.path.join(base, file)))
+    return entries
+
+
+class _Member(tarfile.TarInfo):
+    """A tar header; records that the end mark was met, which tarfile keeps to itself."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
+        try:
+            return super().fromtarfile(tarfile_)  # type: ignore[return-value]
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            tarfile_.ended = True  # type: ignore[attr-defined]
+            raise
+
+
+def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
+    """Yield the images of a tar in its order; a damaged one is an error after its last member."""
+    seen = set[str]()
+    name = ""
+    again = "create or download it again"
+    try:
+        with (
+            open_read(path) as stream,
+            tarfile.open(fileobj=stream, mode="r|*", tarinfo=_Member) as tar,
+        ):
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every header
+                name = member.name.removeprefix("./")
+                if member.isdir():
+                    continue
+                if not is_picture(name):
+                    left_out[_suffix(name)] += 1
+                    continue
+                if name in seen:
+                    raise DataError(f"duplicate image {name!r:.80}; ids must be unique", path)
+                seen.add(name)
+                loader = _member_loader(tar, member, name)
+                yield Item(name, f"{member.size} {member.mtime}", loader)
+            if not getattr(tar, "ended", False):
+                why = f"is truncated or damaged after {name!r:.80}: it has no end mark; {again}"
+                raise DataError(why, path)
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        location = f" after {name!r:.80}" if name else ""
+        why = f"is truncated, damaged or not a tar{location}: {error}; {again}"
+        raise DataError(why, path) from None
+    if not seen:
+        raise _no_image(path, left_out)
+
+
+def _member_loader(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Callable[[], bytes]:
+    """Read a member's bytes now, as a stream must, or note why not."""
+
+    def refuse(why: str) -> bytes:
+        raise ImageError(why)
+
+    if not member.isreg():
+        return partial(refuse, "a link or device inside a tar; only regular files are read")
+    if name.startswith("/") or ".." in name.split("/"):
+        return partial(refuse, "its name leads out of the archive")
+    if member.size > MAX_BYTES:
+        return partial(refuse, _too_large(member.size))
+    content = tar.extractfile(member)
+    assert content is not None
+    data = content.read()
+    if len(data) != member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return lambda: data
+
+
+def id_fault(image: str) -> str | None:
+    """Return why an id cannot be a line of `X.ids`, or None."""
+    if not image or any(c in image for c in "\n\r\0") or image.startswith("\ufeff"):
+        return "its name holds a line break or NUL, which an id cannot"
+    try:
+        image.encode()
+    except UnicodeEncodeError:
+        return "its name is not valid UTF-8"
+    return None
+
+
+def folder_captions(root: str, ids: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yield `{"image", "text"}` per line of the `.txt` file of the same name beside an image.
+
+    Source: the folder form of clip-retrieval (paper-details F-1).
+    """
+    for image in ids:
+        path = os.path.splitext(os.path.join(root, image))[0] + ".txt"
+        if os.path.isfile(path):
+            for line in read_lines(path):
+                if line.strip():
+                    yield {"image": image, "text": line.strip()}

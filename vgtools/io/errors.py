@@ -1,0 +1,166 @@
+"""What a user can cause, as one exception with an exit code; `vgtools.cli` prints it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+
+class Exit(IntEnum):
+    """Exit codes of every command (sysexits.h where it has a fitting one)."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    DATA = 65
+    NO_INPUT = 66
+    UNAVAILABLE = 69
+    CANNOT_CONTINUE = 70
+    CANNOT_CREATE = 73
+    IO = 74
+    STOPPED = 75
+    CONFIG = 78
+    INTERRUPTED = 130
+    PIPE = 141
+    TERMINATED = 143
+
+
+class DataError(Exception):
+    """Something a user can cause and fix; printed as `vg: FILE:LINE: why`.
+
+    Args:
+        why: what was expected, what is there instead, and the way out.
+        file: the file it is about.
+        line: its line, counted from 1.
+        code: the exit code of the command.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        file: str | Path | None = None,
+        line: int | None = None,
+        code: Exit = Exit.DATA,
+    ) -> None:
+        self.why = why
+        self.file = file
+        self.line = line
+        self.code = code
+        location = "" if file is None else f"{name_of(file)}:"
+        if file is not None and line is not None:
+            location += f"{line}:"
+        super().__init__(f"{location} {why}".strip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep file, line and code on the way from another process."""
+        return DataError, (self.why, self.file, self.line, self.code)
+
+    def record(self) -> dict[str, Any]:
+        """Return the row of an `X.errors.jsonl`."""
+        return {"file": str(self.file or ""), "line": self.line, "error": self.why}
+
+
+def name_of(path: str | Path) -> str:
+    """Return what a path is called in messages (`-` is the standard stream)."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception means that host or device memory ran out.
+
+    The test is by name, because torch need not be loaded.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
+        return True
+    phrases = ("can't allocate memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
+
+
+def amount(number: int, one: str, many: str = "") -> str:
+    """Return a number with what it counts: `1 image`, `2,000 images`; `many` is an odd plural."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def input_changed(path: str | Path) -> DataError:
+    """Return the error of an output whose input is not the one that its first run read."""
+    why = "the input changed since this output was begun; --restart starts over"
+    return DataError(why, path, code=Exit.CONFIG)
+
+
+def plain(text: object) -> str:
+    """Return text for a terminal: control characters and escape sequences are written out."""
+
+    def visible(character: str) -> str:
+        if character.isprintable() or character in "\n\t":
+            return character
+        return character.encode("unicode_escape").decode()
+
+    return "".join(map(visible, str(text)))
+
+
+def storable(value: Any) -> Any:
+    """Return a JSON value with strings that JSON can hold.
+
+    Bytes of file names that are not UTF-8 are written out as `\\udcff`.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {storable(key): storable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(entry) for entry in value]
+    return value
+
+
+def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
+    """Return an operating-system error as a message and exit code that a user can act on."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if reading:
+        missing = error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR)
+        code = Exit.NO_INPUT if missing else Exit.IO
+        return DataError(f"cannot be read: {reason}", path, code=code)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    stream = str(path) == "-" or str(path).startswith("/dev/")
+    hint = ""
+    if full:
+        # What went to a stream is gone, so nothing resumes there.
+        again = "start again" if stream else "run the same command again to resume"
+        hint = f"; free some space and {again}"
+    if stream and error.errno == errno.EBADF:
+        reason = "it is closed; give -o a file name"
+    name = "standard output" if str(path) == "-" else path
+    code = Exit.IO if full or stream else Exit.CANNOT_CREATE
+    return DataError(f"cannot be written: {reason}{hint}", name, code=code)
+
+
+@dataclass
+class Tally:
+    """What was left out and why, and how bad items are handled.
+
+    Args:
+        skip: note a bad item and continue; otherwise the first one ends the command.
+        most: with `skip`, give up after more bad items than this.
+    """
+
+    skip: bool = False
+    most: int | None = None
+    left_out: Counter[str] = field(default_factory=Counter)
+    errors: list[DataError] = field(default_factory=list)
+
+    def bad(self, error: DataError) -> None:
+        """Handle a bad item: raise it, or note it."""
+        if not self.skip:
+            raise error
+        self.errors.append(error)
+        self.left_out["bad item"] += 1
+        if self.most is not None and len(self.errors) > self.most:
+            why = f"{error.why} (bad item {len(self.errors)}, --max-errors allows {self.most})"
+            raise DataError(why, error.file, error.line, error.code)

@@ -1,0 +1,425 @@
+"""Hashes, manifests, arrays and small files: what is checked when it is read, and whole when it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import platform
+import stat
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import orjson
+
+from vgtools import __version__
+from vgtools.io.errors import DataError as DataError
+from vgtools.io.errors import Exit as Exit
+from vgtools.io.errors import file_error
+from vgtools.io.errors import name_of as name_of
+from vgtools.io.errors import plain as plain
+from vgtools.io.errors import storable as storable
+from vgtools.io.process import Lock as Lock
+from vgtools.io.process import Progress as Progress
+from vgtools.io.process import Stop as Stop
+from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines
+from vgtools.io.streams import zstd as zstd
+
+if TYPE_CHECKING:
+    # At run time numpy is imported by the functions that need it: it takes a third of the time
+    # that `vg --help` may take.
+    import numpy as np
+
+FORMAT = 1  # of manifests and run.json
+
+
+def sha256_file(path: str | Path) -> str:
+    """Return the sha256 of a file's bytes, in hex."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise file_error(error, path, reading=True) from None
+
+
+def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
+    """Return what a manifest says about an input: its name, its size, and its hash on request."""
+    name = storable(str(path))
+    if name == "-" or not os.path.isfile(path):
+        return {"path": name}
+    entry: dict[str, Any] = {"path": name, "bytes": os.path.getsize(path)}
+    if sha256:
+        entry["sha256"] = sha256_file(path)
+    return entry
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of vgtools, Python and the numeric packages that are loaded."""
+    known = {"vgtools": __version__, "python": platform.python_version()}
+    for name in ("numpy", "torch", "transformers", "tokenizers", "timm", "faiss", "PIL"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version:
+            known[name] = str(version)
+    return known
+
+
+def manifest_path(artifact: str | Path) -> Path:
+    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.faiss`, `X.jsonl.gz` …"""
+    path = Path(artifact)
+    if path.suffix in (".gz", ".zst"):
+        path = path.with_suffix("")
+    return path.parent / f"{path.stem}.json"
+
+
+def check_format(body: Mapping[str, Any], path: str | Path) -> None:
+    """Refuse a manifest or run.json of a newer format than this version reads.
+
+    Args:
+        body: what the file says; without "format" it was written before the key existed.
+        path: the file.
+
+    Raises:
+        DataError: the format is newer (65); it and the version that wrote it are named.
+    """
+    number = body.get("format", 1)
+    if number == FORMAT:
+        return
+    loaded = body.get("versions")
+    writer = body.get("vg") or (loaded.get("vgtools") if isinstance(loaded, dict) else None)
+    raise DataError(
+        f"format {number!r:.20} was written by vg {writer or 'of another version'}; "
+        f"this vg ({__version__}) reads format {FORMAT}; upgrade vgtools",
+        path,
+    )
+
+
+def write_manifest(
+    artifact: str | Path,
+    files: Iterable[str | Path],
+    inputs: Iterable[str | Path] = (),
+    **facts: Any,
+) -> None:
+    """Write the manifest of an artifact, last: without its manifest an artifact is incomplete.
+
+    Args:
+        artifact: the main file; the manifest is `X.json` beside it.
+        files: all files of the artifact, hashed here.
+        inputs: what it was made from, hashed here.
+        **facts: JSON values: kind, rows, fingerprints, configuration.
+    """
+    body = {
+        "format": FORMAT,
+        "vg": __version__,
+        **facts,
+        "argv": sys.argv,
+        "versions": versions(),
+        "files": {
+            Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files
+        },
+        "inputs": [identity(i, sha256=True) for i in inputs],
+    }
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    atomic_write(manifest_path(artifact), orjson.dumps(storable(body), option=option) + b"\n")
+
+
+def _read_value(path: str | Path, expected: str) -> Any:
+    with open_read(path) as stream:
+        try:
+            return orjson.loads(stream.read())
+        except (*BROKEN_STREAM, orjson.JSONDecodeError) as error:
+            raise DataError(f"not valid JSON ({error}); expected {expected}", path) from None
+
+
+def read_json(path: str | Path, expected: str = "a JSON object") -> dict[str, Any]:
+    """Read one small JSON file that must hold an object.
+
+    Args:
+        path: the file.
+        expected: what it is, for messages.
+
+    Raises:
+        DataError: missing (66), or not a JSON object (65).
+    """
+    body = _read_value(path, expected)
+    if not isinstance(body, dict):
+        raise DataError(f"expected {expected}, got {type(body).__name__}", path)
+    return body
+
+
+def read_manifest(
+    artifact: str | Path, kind: str | None = None, verify: bool = True
+) -> dict[str, Any]:
+    """Read an artifact's manifest and check the artifact against it.
+
+    Args:
+        artifact: the main file.
+        kind: what it must be, for example `image-features`.
+        verify: compare size and sha256 of every file of the artifact.
+
+    Raises:
+        DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
+            or the files are not the ones it names (65). Both sides are printed.
+    """
+    if str(artifact) == "-" or os.path.isdir(artifact):
+        got = "a pipe" if str(artifact) == "-" else "a directory"
+        why = f"expected the name of a .npy or .faiss file, got {got}"
+        raise DataError(why, artifact, code=Exit.USAGE)
+    path = manifest_path(artifact)
+    if not path.exists():
+        if not os.path.exists(artifact):
+            raise DataError("does not exist", artifact, code=Exit.NO_INPUT)
+        why = f"the manifest of {artifact} is missing; run the command that writes it again"
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    body = read_json(path, "a vg manifest")
+    files = body.get("files")
+    if "vg" in body:
+        check_format(body, path)
+    if not isinstance(files, dict) or "vg" not in body:
+        raise DataError("is not a manifest that vg wrote", path)
+    if kind is not None and body.get("kind") != kind:
+        raise DataError(f"expected the manifest of {kind!r}, got {body.get('kind')!r}", path)
+    if verify:
+        for name, facts in files.items():
+            _check_file(path, name, facts)
+    return body
+
+
+def _check_file(manifest: Path, name: str, facts: Any) -> None:
+    """Compare one file of an artifact with what the manifest says about it."""
+    if not isinstance(facts, dict) or name in ("", ".", "..") or "/" in name:
+        why = f"has {facts!r:.60} for {name!r:.80}, expected size and sha256 of a file beside it"
+        raise DataError(f"{why}; create the artifact again", manifest)
+    file = manifest.with_name(name)
+    if not file.exists():
+        raise DataError(f"is missing; {manifest} names it", file, code=Exit.NO_INPUT)
+    size = os.path.getsize(file)
+    if size != facts.get("bytes"):
+        why = f"has {size} bytes, its manifest says {facts.get('bytes')}; create it again"
+        raise DataError(why, file)
+    sha256 = sha256_file(file)
+    if sha256 != facts.get("sha256"):
+        why = f"sha256 {sha256}, its manifest says {facts.get('sha256')}"
+        raise DataError(f"is damaged or from another run: {why}", file)
+
+
+def manifest_beside(stream: str | Path) -> dict[str, Any]:
+    """Return the manifest beside a stream's file, or an empty one.
+
+    A stream needs no manifest, and the file with its name may have nothing to do with vg.
+
+    Raises:
+        DataError: the manifest is damaged or of a newer format, or the file has another size than
+            it says (65).
+    """
+    path = manifest_path(stream)
+    if str(stream) == "-" or not path.is_file():
+        return {}
+    body = _read_value(path, "a vg manifest")
+    if not isinstance(body, dict) or "vg" not in body:
+        return {}
+    check_format(body, path)
+    files = body.get("files")
+    facts = files.get(Path(stream).name) if isinstance(files, dict) else None
+    if not isinstance(facts, dict):
+        return {}
+    if os.path.isfile(stream) and os.path.getsize(stream) != facts.get("bytes"):
+        why = f"has {os.path.getsize(stream)} bytes, its manifest says {facts.get('bytes')}"
+        cause = "it is cut off, or was written without -o"
+        raise DataError(f"{why}: {cause}; create it again, or remove {path}", stream)
+    return body
+
+
+def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
+    """Open a `.npy` file as a read-only memory map, its size checked against its header.
+
+    Raises:
+        DataError: missing (66); cut off, trailing bytes, an object array (which would unpickle), or
+            wrong dimensions (65).
+    """
+    import numpy as np
+
+    if str(path) == "-":
+        why = "a .npy file cannot come from a pipe; write it to a file and name that"
+        raise DataError(why, path, code=Exit.USAGE)
+    try:
+        with open(path, "rb") as stream:
+            version = np.lib.format.read_magic(stream)
+            if version == (1, 0):
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            else:
+                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+            start = stream.tell()
+    except OSError as error:
+        raise file_error(error, path, reading=True) from None
+    except Exception as error:  # numpy's header parser raises many types on damaged bytes
+        raise DataError(f"is not a readable .npy file: {error}", path) from None
+    if dtype.hasobject:
+        why = "expected numbers, got Python objects, which could run code when read"
+        raise DataError(why, path)
+    expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = os.path.getsize(path)
+    if size != expected:
+        why = f"has {size} bytes, its header says {expected}; it is cut off or was appended to"
+        raise DataError(why, path)
+    if ndim is not None and len(shape) != ndim:
+        raise DataError(f"expected {ndim} dimensions, got shape {shape}", path)
+    if 0 in shape:
+        return np.empty(shape, dtype)  # an empty file region cannot be mapped
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def read_ids(path: str | Path, count: int | None = None) -> list[str]:
+    """Read a list of image ids, one per line, in the row order of the array beside it.
+
+    Raises:
+        DataError: another count than the array's rows, an empty or a duplicate id.
+    """
+    ids = list[str]()
+    seen = dict[str, int]()
+    for number, line in enumerate(read_lines(path), 1):
+        if not line:
+            raise DataError("an empty image id", path, number)
+        if line in seen:
+            why = f"duplicate image id {line!r:.80} (first on line {seen[line]})"
+            raise DataError(why, path, number)
+        seen[line] = number
+        ids.append(line)
+    if count is not None and len(ids) != count:
+        why = f"has {len(ids)} ids for {count} rows; both must come from the same run"
+        raise DataError(why, path)
+    return ids
+
+
+@dataclass(frozen=True)
+class Features:
+    """Image features as `extract-image-feats` wrote them: row i belongs to ids[i]."""
+
+    array: np.ndarray[Any, Any]  # (N, D), float16 or float32, memory-mapped
+    ids: list[str]
+    manifest: dict[str, Any]
+
+
+def open_features(path: str | Path) -> Features:
+    """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
+
+    Raises:
+        DataError: any of the three is missing, damaged or from another run; or a row is NaN,
+            infinite or all zero.
+    """
+    import numpy as np
+
+    manifest = read_manifest(path, "image-features")
+    array = open_npy(path, ndim=2)
+    ids = read_ids(Path(path).with_suffix(".ids"), len(array))
+    for start in range(0, len(array), 4096):
+        block = np.asarray(array[start : start + 4096], np.float32)
+        bad = ~np.isfinite(block).all(1) | ~block.any(1)
+        if bad.any():
+            row = start + int(bad.argmax())
+            why = f"row {row} ({ids[row]}) is NaN, infinite or all zero"
+            raise DataError(f"{why}; extract it again or leave it out", path)
+    return Features(array, ids, manifest)
+
+
+def dumps(row: object) -> bytes:
+    """Return one jsonl line (numpy arrays allowed), line end included."""
+    return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def sync_dir(path: Path) -> None:
+    """Make a rename survive a power cut, on file systems that can sync a directory."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def atomic_write(path: str | Path, data: bytes) -> None:
+    """Write a small file so that, whatever happens, it is the old or the new one, whole."""
+    path = Path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise file_error(error, path, reading=False) from None
+    sync_dir(path.parent)
+
+
+def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the settings in which two runs differ, with both values, or an empty string."""
+    before, after = (orjson.loads(dumps(side)) for side in (old, new))
+    return "; ".join(
+        f"{key} was {json.dumps(before.get(key))}, is now {json.dumps(after.get(key))}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    )
+
+
+def compress(data: bytes, path: str | Path) -> bytes:
+    """Return data as one gzip member or zstd frame, by the path's suffix.
+
+    It has a checksum and no time stamp, so that the same data are the same bytes.
+    """
+    if str(path).endswith(".gz"):
+        return gzip.compress(data, 6, mtime=0)
+    return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+def is_stream(path: str) -> bool:
+    """Return whether bytes written there cannot be read back: `-`, a pipe, a terminal, a device."""
+    if path == "-":
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
+    except OSError:
+        return False
+
+
+def open_stream(path: str) -> IO[bytes]:
+    """Open `-`, a pipe or a device for writing bytes."""
+    if path == "-":
+        return sys.stdout.buffer
+    try:
+        return open(path, "wb")
+    except OSError as error:
+        raise file_error(error, path, reading=False) from None
+
+
+def final_path(path: str, inputs: Sequence[str]) -> Path:
+    """Return where an output really goes, links followed.
+
+    Args:
+        path: the output as the user named it.
+        inputs: files read, which must not be overwritten.
+
+    Raises:
+        DataError: it cannot be written (73); known before any work is done.
+    """
+    real = Path(os.path.realpath(path))
+    taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
+    if storable(str(real)) != str(real):
+        why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
+    elif os.path.islink(path) and not real.exists():
+        why = f"is a link to {real}, which does not exist"
+    elif real.is_dir():
+        why = "expected a file name, got a directory"
+    elif not real.parent.is_dir():
+        why = f"the folder {real.parent} does not exist; create it first"
+    elif taken:
+        why = "is an input of this command and would be overwritten; choose another -o"
+    else:
+        return real
+    raise DataError(why, path, code=Exit.CANNOT_CREATE)

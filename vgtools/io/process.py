@@ -1,0 +1,160 @@
+"""What a running command needs: to be the only writer of its output, to stop, to show progress."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from vgtools.io.errors import DataError, Exit, file_error
+
+
+class Lock:
+    """Keep a second writer away from an output; the kernel releases it when its owner dies."""
+
+    def __init__(self, target: str | Path) -> None:
+        self.path = Path(f"{target}.lock")
+        while True:
+            try:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise file_error(error, target, reading=False) from None
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = (
+                    os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
+                )
+                os.close(self._fd)
+                why = f"is being written by {owner}; wait for it or stop it"
+                raise DataError(why, target, code=Exit.STOPPED) from None
+            with contextlib.suppress(OSError):
+                if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
+                    break
+            os.close(self._fd)  # the former owner removed the file between our open and our lock
+        # The owner's name is only for messages: on a full disk the lock holds without it.
+        with contextlib.suppress(OSError):
+            os.truncate(self._fd, 0)
+            os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+    def release(self) -> None:
+        """Remove the lock file and release the lock."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Stop:
+    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError):  # only the main thread may set handlers
+                self._old[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            self.__exit__(None, None, None)
+            os.kill(os.getpid(), number)
+            return
+        self.signal = number
+        print("vg: stopping at the next checkpoint; a second signal stops at once", file=sys.stderr)
+
+    def check(self) -> None:
+        """Raise if a stop was requested; call it where all work so far is safe on disk."""
+        if self.signal is not None:
+            code = Exit.INTERRUPTED if self.signal == signal.SIGINT else Exit.STOPPED
+            raise DataError("stopped; run the same command again to resume", code=code)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+
+class Progress:
+    """Show progress on stderr: a bar on a terminal, elsewhere a line every 30 seconds.
+
+    Args:
+        what: the command or step.
+        unit: what is counted, for example `tokens`.
+        total: how many there will be, if known.
+        quiet: show nothing.
+        clock: seconds; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        unit: str,
+        total: int | None = None,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what = what
+        self.unit = unit
+        self.total = total
+        self.done = 0
+        self._clock = clock
+        self._start = self._last = clock()
+        self._bar: Any = None
+        self._task: Any = None
+        self._quiet = quiet or sys.stderr is None
+        self._terminal = (
+            not self._quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        )
+
+    def __enter__(self) -> Progress:
+        if self._terminal:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self.what, total=self.total, rate="")
+        return self
+
+    def advance(self, count: int) -> None:
+        """Count more as done."""
+        self.done += count
+        now = self._clock()
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=self.done, rate=self._rate(now))
+        elif not self._quiet and now - self._last >= 30:
+            self._last = now
+            of = f" of {self.total:,}" if self.total else ""
+            print(
+                f"vg {self.what}: {self.done:,}{of} {self.unit}, {self._rate(now)}", file=sys.stderr
+            )
+
+    def _rate(self, now: float) -> str:
+        rate = self.done / max(now - self._start, 1e-9)
+        return f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,306 @@
+"""Streams, files and manifests: the one layer through which every byte enters or leaves.
+
+A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with
+`vgtools.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is raised
+as `DataError`; `vgtools.cli` prints it and chooses the exit code.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import orjson
+
+from vgtools.io.errors import DataError as DataError
+from vgtools.io.errors import Exit as Exit
+from vgtools.io.errors import file_error
+from vgtools.io.errors import name_of as name_of
+from vgtools.io.errors import plain as plain
+from vgtools.io.errors import storable as storable
+from vgtools.io.process import Lock as Lock
+from vgtools.io.process import Progress as Progress
+from vgtools.io.process import Stop as Stop
+
+if TYPE_CHECKING:
+    # At run time numpy is imported by the functions that need it: it takes a third of the time
+    # that `vg --help` may take.
+    pass
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
+
+
+BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
+
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def open_read(path: str | Path) -> BinaryIO:
+    """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
+
+    Raises:
+        DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes
+            (65).
+    """
+    name = str(path)
+    if name == "-":
+        if sys.stdin is None or sys.stdin.closed:
+            raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
+        return sys.stdin.buffer
+    try:
+        if os.path.isdir(name):
+            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        if name.endswith(".gz"):
+            facts = os.stat(name)
+            # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
+            if stat.S_ISREG(facts.st_mode) and not facts.st_size:
+                raise DataError("is empty, without even a gzip header; create it again", path)
+            return cast(BinaryIO, gzip.open(name, "rb"))
+        if name.endswith(".zst"):
+            return cast(BinaryIO, zstd.open(name, "rb"))
+        return open(name, "rb")
+    except OSError as error:
+        raise file_error(error, path, reading=True) from None
+
+
+def _raw_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
+
+    A damaged archive is a DataError.
+    """
+    stream = open_read(path)
+    number = 0
+    try:
+        for line in stream:
+            number += 1
+            yield line
+    except BROKEN_STREAM as error:
+        why = f"compressed data is cut off or damaged: {error}; create the file again"
+        raise DataError(why, path, number + 1) from None
+    except OSError as error:
+        raise file_error(error, path, reading=True) from None
+    finally:
+        if str(path) != "-":
+            stream.close()
+
+
+@dataclass
+class TextStats:
+    """What reading a text counts."""
+
+    lines: int = 0
+    replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
+
+
+def decode(raw: bytes, first: bool = False, stats: TextStats | None = None) -> str:
+    """Decode a raw line: line end and byte-order mark go, bad bytes become U+FFFD."""
+    if first:
+        raw = raw.removeprefix(_BYTE_ORDER_MARK)
+    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        if stats is not None:
+            stats.replaced += 1
+        return raw.decode("utf-8", "replace")
+
+
+def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str]:
+    """Yield the lines of a text: split on `\\n` only, N lines in are N strings out.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        stats: counts lines, and lines with bad bytes, as they pass.
+
+    Raises:
+        DataError: missing (66), or a damaged archive (65, with the line of the damage).
+    """
+    for number, raw in enumerate(_raw_lines(path)):
+        if stats is not None:
+            stats.lines += 1
+        yield decode(raw, number == 0, stats)
+
+
+def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:
+    """Parse one jsonl line into an object.
+
+    Raises:
+        DataError: it is not a JSON object; file and line are named.
+    """
+    try:
+        row = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        why = f"not valid JSON: {error}; expected one JSON object per line"
+        raise DataError(why, path, line) from None
+    if not isinstance(row, dict):
+        raise DataError(f"expected a JSON object, got {type(row).__name__}", path, line)
+    return row
+
+
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    bool: "a boolean",
+}
+
+
+def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, line: int) -> None:
+    """Check that a row has the keys with the types that a reader needs.
+
+    Raises:
+        DataError: a key is missing or of another type; file, line and key are named.
+    """
+    for key, expected in keys.items():
+        if key not in row:
+            present = ", ".join(map(repr, row)) or "no keys"
+            raise DataError(f'the key "{key}" is missing; the row has {present}', path, line)
+        value = row[key]
+        types = (int, float) if expected is float else expected
+        # In Python a boolean is an integer; in a file it is not.
+        if not isinstance(value, types) or (isinstance(value, bool) and expected is not bool):
+            name = _TYPE_NAMES.get(expected, expected.__name__)
+            raise DataError(f'"{key}" must be {name}, got {value!r:.60}', path, line)
+
+
+def read_jsonl(
+    path: str | Path, keys: Mapping[str, type] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield `(line number, object)` of a jsonl stream; blank lines are errors, not skipped.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        keys: required keys and their types.
+
+    Raises:
+        DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
+    """
+    for number, raw in enumerate(_raw_lines(path), 1):
+        if number == 1:
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
+        row = parse_json(raw, path, number)
+        if keys:
+            require(row, keys, path, number)
+        yield number, row
+
+
+def is_jsonl(path: str | Path) -> bool:
+    """Return whether a file's name, compressed or not, says that it holds JSON lines."""
+    return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+
+
+def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator[dict[str, Any]]:
+    """Return the rows of a `.jsonl`, each with a "text", or the lines of a text as {"text"}.
+
+    Raises:
+        DataError: it cannot be read, is an array, or a row has no "text".
+    """
+    name = str(path).removesuffix(".gz").removesuffix(".zst")
+    if name.endswith((".npy", ".npz", ".faiss", ".safetensors")):
+        raise DataError("is not text; expected a text or a .jsonl", path)
+    if is_jsonl(path):
+        return (row for _, row in read_jsonl(path, {"text": str}))
+    return ({"text": line} for line in read_lines(path, stats))
+
+
+def read_texts(path: str | Path, stats: TextStats | None = None) -> Iterator[str]:
+    """Return the sentences of a file, one per line or row; as `read_text_rows` otherwise."""
+    return (row["text"] for row in read_text_rows(path, stats))
+
+
+@dataclass
+class Window:
+    """Consecutive input lines, and what is needed to resume after them."""
+
+    path: str
+    first: int  # line number of lines[0], counted from 1
+    lines: list[str]
+    digest: str  # sha256 of every raw byte of the input up to the window's end
+    replaced: int = 0  # lines of the window that had bytes which are not UTF-8
+
+    def texts(self) -> list[str]:
+        """Return the sentences of the lines: "text" of the rows of a `.jsonl`, else the lines.
+
+        Raises:
+            DataError: a row has no "text"; with file and line.
+        """
+        if not is_jsonl(self.path):
+            return self.lines
+        rows = [parse_json(line, self.path, n) for n, line in enumerate(self.lines, self.first)]
+        for number, row in enumerate(rows, self.first):
+            require(row, {"text": str}, self.path, number)
+        return [row["text"] for row in rows]
+
+
+def read_windows(
+    path: str | Path,
+    size: int,
+    state: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+) -> Iterator[Window]:
+    """Yield windows of up to `size` decoded lines, resuming after a committed state.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        size: lines per window; windows start at multiples of it, so a resumed run has the same
+            windows.
+        state: `{"rows": …, "digest": …}` of the last committed window; those lines are read again,
+            checked and skipped.
+        limit: stop after this many lines of the input.
+
+    Raises:
+        DataError: the lines already done have changed (78), or the input cannot be read.
+    """
+    done = int((state or {}).get("rows", 0))
+    digest = hashlib.sha256()
+    lines = list[str]()
+    first = done + 1
+    number = 0
+    stats = TextStats()
+    for number, raw in enumerate(_raw_lines(path), 1):
+        if limit is not None and number > limit:
+            number -= 1
+            break
+        digest.update(raw)
+        if number <= done:
+            if number == done:
+                _check_prefix(path, done, digest.hexdigest(), state)
+            continue
+        lines.append(decode(raw, number == 1, stats))
+        if len(lines) == size:
+            yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
+            lines = []
+            first = number + 1
+            stats = TextStats()
+    if number < done:
+        _check_prefix(path, done, f"only {number} lines", state)
+    if lines:
+        yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
+
+
+def _check_prefix(
+    path: str | Path, rows: int, digest: str, state: Mapping[str, Any] | None
+) -> None:
+    expected = (state or {}).get("digest")
+    if expected and expected != digest:
+        raise DataError(
+            "changed since the run that is being resumed: "
+            f"its first {rows} lines had sha256 {expected}, now {digest}; --restart starts over",
+            path,
+            code=Exit.CONFIG,
+        )

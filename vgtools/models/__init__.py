@@ -1,0 +1,1 @@
+"""Pretrained models, opened by reference, and what is computed with them."""

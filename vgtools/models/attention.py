@@ -1,0 +1,157 @@
+"""Encoders that return what every attention head looks at, for probes and VisualBERT alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from vgtools.io import DataError
+from vgtools.models.encoder import Encoder, load_encoder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class TextEncoderAttention:
+    """What `vg probe-attention` needs of the text encoder in a model whose attention it reads."""
+
+    encoder: Encoder
+
+    @property
+    def layers(self) -> int:
+        """L, layers with attention."""
+        return self.encoder.layers
+
+    @property
+    def heads(self) -> int:
+        """H, heads of a layer."""
+        return int(self.encoder.model.config.num_attention_heads)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The encoder's tokenizer."""
+        return self.encoder.tokenizer
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text that fit, special tokens not counted."""
+        return self.encoder.max_tokens
+
+
+class JointEncoder(Protocol):
+    """What a model must offer to be probed; a text encoder has `region_width` 0, and no regions.
+
+    Attributes:
+        layers: L.
+        heads: H.
+        tokenizer: without padding and truncation.
+        max_tokens: tokens of a text that fit, special tokens not counted.
+        region_width: D, channels of a region feature.
+    """
+
+    @property
+    def layers(self) -> int: ...  # noqa: D102
+    @property
+    def heads(self) -> int: ...  # noqa: D102
+    @property
+    def tokenizer(self) -> Tokenizer: ...  # noqa: D102
+    @property
+    def max_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def region_width(self) -> int: ...  # noqa: D102
+
+    def attentions(
+        self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield the attention weights of each layer, the first layer first.
+
+        Args:
+            ids: (B, T) tokens with special ones.
+            text_mask: (B, T) bool, False at padding.
+            regions: (B, R, D) features.
+            region_mask: (B, R) bool, False at padding.
+
+        Yields:
+            (B, H, T + R, T + R) after the softmax, text first; rows attend, columns are attended
+            to; 0 at padding.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TransformersEncoder(TextEncoderAttention):
+    """Any text encoder of `transformers`, and its VisualBERT, as a `JointEncoder`."""
+
+    @property
+    def region_width(self) -> int:
+        """D, or 0 for a text encoder."""
+        config = self.encoder.model.config
+        return int(config.visual_embedding_dim) if config.model_type == "visual_bert" else 0
+
+    def attentions(
+        self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
+    ) -> Iterator[Tensor]:
+        """Yield the attention weights of each layer; see `JointEncoder`.
+
+        Raises:
+            DataError: the model gives none, or none that regions take part in.
+        """
+        model = self.encoder.model
+        device = model.device
+        visual = {}
+        if regions.shape[1]:
+            visual["visual_embeds"] = regions.to(device, model.dtype)
+            visual["visual_attention_mask"] = region_mask.to(device).long()
+        output = model(
+            input_ids=ids.to(device),
+            attention_mask=text_mask.to(device).long(),
+            output_attentions=True,
+            **visual,
+        )
+        layers = getattr(output, "attentions", None)
+        size = ids.shape[1] + regions.shape[1]
+        expected = (len(ids), self.heads, size, size)
+        if not layers or any(x is None or tuple(x.shape) != expected for x in layers):
+            got = "none" if not layers or layers[0] is None else str(tuple(layers[0].shape))
+            raise DataError(
+                f"the attention of {model.config.model_type} cannot be read: expected weights of "
+                f"shape {expected} (rows, heads, text and regions twice) per layer, got {got}",
+                self.encoder.ref,
+            )
+        yield from layers
+
+
+def open_encoder(
+    ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
+) -> TransformersEncoder:
+    """Load a text encoder or a VisualBERT with the eager attention, which returns its weights.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`.
+        device: as `--device`.
+        dtype: as `--dtype`.
+        offline: never connect.
+
+    Raises:
+        DataError: as `load_encoder`; or joint attention cannot be read (a late-fusion VisualBERT).
+    """
+    encoder = load_encoder(ref, device=device, dtype=dtype, offline=offline, attention="eager")
+    config = encoder.model.config
+    if not isinstance(getattr(config, "num_attention_heads", None), int):
+        raise DataError(
+            f"the attention of {config.model_type} cannot be read: its configuration names no "
+            "attention heads",
+            ref,
+        )
+    if getattr(config, "bypass_transformer", False):
+        raise DataError(
+            "is a VisualBERT without early fusion (bypass_transformer): regions join the text in "
+            "one last layer, whose attention transformers does not return; "
+            "`visualbert.open_attention` reads it",
+            ref,
+        )
+    return TransformersEncoder(encoder)

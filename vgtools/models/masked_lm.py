@@ -1,0 +1,175 @@
+"""Masked language models: shapes, heads, and a cross entropy that never holds all logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vgtools.io import DataError, Exit
+from vgtools.text.masking import special_id
+from vgtools.text.tokens import special_ids
+
+if TYPE_CHECKING:
+    pass
+
+# Tan & Bansal 2020 (Vokenization), section 4.2 and Table 2; `vocab_size` and the padding id come
+# from the tokenizer.
+_SMALL = {
+    "num_hidden_layers": 6,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "intermediate_size": 2048,
+}
+
+
+_ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "bert-base": {"model_type": "bert"},
+    "bert-small": {"model_type": "bert", **_SMALL},
+    "roberta-base": _ROBERTA,
+    "roberta-small": _ROBERTA | _SMALL,
+}
+
+
+def new_lm(shape: Mapping[str, Any], tokenizer: Any) -> Any:
+    """Return an untrained masked language model for a tokenizer, drawn from torch's random state.
+
+    Args:
+        shape: a transformers configuration with its `model_type`; what follows from the tokenizer
+            is set here.
+        tokenizer: gives vocabulary and special ids.
+
+    Raises:
+        DataError: the tokenizer has no padding.
+    """
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    values = dict(shape)
+    values["vocab_size"] = tokenizer.get_vocab_size()
+    values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
+    if values["model_type"] == "roberta":
+        # RoBERTa counts positions from after the padding id.
+        values.setdefault("max_position_embeddings", 512 + values["pad_token_id"] + 1)
+        ends = [ids[0] for ids in special_ids(tokenizer) if ids]
+        if len(ends) == 2:
+            values["bos_token_id"], values["eos_token_id"] = ends
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    return AutoModelForMaskedLM.from_config(config)
+
+
+def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
+    """Return a masked language model's head without its decoder, which can then run in chunks.
+
+    Raises:
+        DataError: the head is of an unknown shape.
+    """
+    bert = getattr(getattr(lm, "cls", None), "predictions", None)
+    if hasattr(bert, "transform"):
+        return bert.transform  # type: ignore[union-attr,no-any-return]
+    roberta = getattr(lm, "lm_head", None)
+    if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
+        return lambda rows: roberta.layer_norm(F.gelu(roberta.dense(rows)))  # type: ignore[union-attr]
+    raise DataError(
+        "expected a masked language model with a head like that of BERT or RoBERTa, "
+        f"got {lm.config.model_type}",
+        code=Exit.CONFIG,
+    )
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Sum of the cross entropies of a linear layer's outputs, a few rows at a time.
+
+    The forward pass computes the gradients, too, while a chunk's logits are in memory.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        dtype: torch.dtype,
+        chunk: int,
+        learn: bool,
+    ) -> Tensor:
+        learn = learn and any(ctx.needs_input_grad)
+        total = torch.zeros((), device=rows.device)
+        low_weight = weight.to(dtype)
+        low_rows = rows.to(dtype)
+        rows_grad = torch.empty_like(low_rows) if learn else None
+        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if learn else None
+        bias_grad = None
+        if learn and bias is not None:
+            bias_grad = torch.zeros_like(bias, dtype=torch.float32)
+        for start in range(0, len(rows), chunk):
+            part = low_rows[start : start + chunk]
+            labels = target[start : start + chunk, None]
+            logits = (part @ low_weight.T).float()  # (chunk, C)
+            if bias is not None:
+                logits += bias
+            norm = logits.logsumexp(1, keepdim=True)
+            total += (norm - logits.gather(1, labels)).sum()
+            if rows_grad is not None and weight_grad is not None:
+                grad = logits.sub_(norm).exp_()  # softmax, in the memory of the logits
+                grad.scatter_add_(1, labels, grad.new_full((1, 1), -1.0).expand_as(labels))
+                if bias_grad is not None:
+                    bias_grad += grad.sum(0)
+                grad = grad.to(dtype)
+                torch.mm(grad, low_weight, out=rows_grad[start : start + chunk])
+                if dtype == torch.float32:
+                    weight_grad.addmm_(grad.T, part)
+                else:
+                    weight_grad += grad.T @ part
+        if learn:
+            ctx.save_for_backward(rows_grad, weight_grad, bias_grad)
+            ctx.dtypes = rows.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        rows_grad, weight_grad, bias_grad = ctx.saved_tensors
+        rows_dtype, weight_dtype = ctx.dtypes
+        scale = grads[0]
+        return (
+            (rows_grad * scale).to(rows_dtype),
+            (weight_grad * scale).to(weight_dtype),
+            None if bias_grad is None else bias_grad * scale,
+            *[None] * 4,  # target, dtype, chunk, learn
+        )
+
+
+def linear_cross_entropy(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    dtype: torch.dtype = torch.float32,
+    chunk: int | None = None,
+) -> Tensor:
+    """Return the summed cross entropy of `rows @ weight.T + bias`, never all in memory at once.
+
+    Args:
+        rows: (N, H).
+        weight: (C, H).
+        bias: (C,) or None.
+        target: (N,) int64 below C.
+        dtype: of the products; sums and the softmax are float32.
+        chunk: rows at a time; by default as many as fit in 64 MB of logits (512 MB on a GPU).
+
+    Returns:
+        Scalar, the sum over N; 0 for N = 0.
+    """
+    if chunk is None:
+        chunk = max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
+    with torch.autocast(rows.device.type, enabled=False):
+        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled()
+        )
+        return loss

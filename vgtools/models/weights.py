@@ -1,0 +1,213 @@
+"""The distance between the weights of two encoders, and noise of that size.
+
+Source: Tan & Bansal 2020 (Vokenization), Table 3.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vgtools.io import DataError, Exit, atomic_write, read_json
+from vgtools.io.errors import file_error
+from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
+from vgtools.models.runs import save_run
+from vgtools.text.tokens import tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+
+
+# `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
+_ENCODER_WEIGHT = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
+
+
+_KIND = "noise"
+
+
+def encoder_weights(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the weights of the encoder in a checkpoint, under the names of a bare encoder.
+
+    The prefix of the network is removed; heads and tensors of integers are left out. Old
+    checkpoints call the weight and bias of a LayerNorm gamma and beta.
+    """
+    weights = {}
+    for name, tensor in tensors.items():
+        match = _ENCODER_WEIGHT.fullmatch(name)
+        if match and tensor.is_floating_point():
+            plain = re.sub(r"(?<=LayerNorm\.)gamma$", "weight", match[1])
+            plain = re.sub(r"(?<=LayerNorm\.)beta$", "bias", plain)
+            weights[plain] = tensor
+    return weights
+
+
+@dataclass(frozen=True)
+class WeightDifference:
+    """The distance between two encoders."""
+
+    total: float  # mean |difference| over all shared parameters, each number counted once
+    by_name: dict[str, float]  # the same for each tensor
+    numbers: int  # shared parameters
+    alone: list[str]  # names in one of them only, or of different shapes: not compared
+
+
+def difference(a: Tensors, b: Tensors) -> WeightDifference:
+    """Return the mean |difference| of the parameters with the same name and shape in both.
+
+    Args:
+        a: tensors of one checkpoint, as in its files.
+        b: those of the other.
+
+    Raises:
+        DataError: they share no parameter (65).
+
+    Source: Tan & Bansal 2020 (Vokenization), Table 3, "Diff. to BERT Weight".
+    Deviation: the paper does not define it; the mean of the absolute difference is the natural
+    reading.
+    """
+    left = encoder_weights(a)
+    right = encoder_weights(b)
+    by_name = dict[str, float]()
+    total = 0.0
+    numbers = 0
+    for name in sorted(left.keys() & right.keys()):
+        size = left[name].numel()
+        if left[name].shape == right[name].shape and size:
+            distance = float((left[name].double() - right[name].double()).abs().sum())
+            by_name[name] = distance / size
+            total += distance
+            numbers += size
+    if not numbers:
+        why = "the two encoders share no parameter: no tensor has the same name and shape in both"
+        raise DataError(why)
+    alone = sorted((left.keys() | right.keys()) - by_name.keys())
+    return WeightDifference(total / numbers, by_name, numbers, alone)
+
+
+def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor]:
+    """Return a checkpoint's tensors, those of the encoder with Gaussian noise added.
+
+    Args:
+        tensors: as in the files; those outside the encoder do not change.
+        magnitude: mean |noise|, which is what `difference` measures. The standard deviation is
+            sqrt(pi / 2) = 1.2533 times as large.
+        seed: of the noise; the same seed gives the same weights.
+
+    Source: Tan & Bansal 2020 (Vokenization), Table 3, "Weight Noise 6.5e-3", and section 5.1: "of
+    the same magnitude".
+    Deviation: the paper does not say whether its 6.5e-3 is a mean or a standard deviation. For the
+    latter multiply by 0.798.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    changed = {id(tensor) for tensor in encoder_weights(tensors).values()}
+    noisy = {}
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        if id(tensor) in changed:
+            noise = torch.randn(tensor.shape, generator=generator) * (
+                magnitude * math.sqrt(math.pi / 2)
+            )
+            tensor = (tensor.float() + noise).to(tensor.dtype)
+        noisy[name] = tensor
+    return noisy
+
+
+def save_noisy(
+    ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False
+) -> dict[str, Any]:
+    """Write an encoder with noise as a run; heads, configuration and tokenizer do not change.
+
+    Args:
+        ref: the encoder; any reference.
+        output: run directory: new, empty, or a run of this kind.
+        magnitude: mean |noise|; see `add_noise`.
+        seed: of the noise.
+        offline: never connect.
+
+    Returns:
+        The facts: ref, output, magnitude, std, seed, fingerprint.
+
+    Raises:
+        DataError: the encoder cannot be read, or the output would overwrite something else (73) or
+            cannot be written.
+    """
+    from safetensors.torch import save
+
+    folder = Path(output)
+    path = folder / "encoder"
+
+    def refuse(why: str) -> NoReturn:
+        raise DataError(f"{why}; choose another folder", folder, code=Exit.CANNOT_CREATE)
+
+    if (folder / "run.json").exists():
+        if read_json(folder / "run.json").get("kind") != _KIND:
+            refuse("has a run of another kind, which would be lost")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        refuse("exists and is not a run of vg")
+    source, tensors = read_weights(ref, offline=offline)
+    if not encoder_weights(tensors):
+        raise DataError("has no weights of an encoder (embeddings, encoder, transformer)", source)
+    if path.exists() and path.samefile(source):
+        refuse("is the encoder itself and would be overwritten")
+    noisy = add_noise(tensors, magnitude, seed)
+    std = magnitude * math.sqrt(math.pi / 2)
+    facts = {"ref": ref, "magnitude": magnitude, "std": std, "seed": seed}
+    tokenizer = tokenizer_fingerprint(load_tokenizer(str(source), offline=True))
+    try:
+        (folder / "run.json").unlink(missing_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+        for name in TOKENIZER_FILES:
+            (path / name).unlink(missing_ok=True)
+            if (source / name).exists():
+                shutil.copyfile(source / name, path / name)
+    except OSError as error:
+        raise file_error(error, folder, reading=False) from None
+    atomic_write(path / "model.safetensors", save(noisy, metadata={"format": "pt"}))
+    digest = fingerprint(encoder_weights(noisy))
+    own = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
+    save_run(folder, _KIND, {}, {"noise": facts, "encoder": own})
+    return {"output": str(output), **facts, "fingerprint": own["fingerprint"]}
+
+
+def compare_encoders(
+    refs: Sequence[str], noise: str | None, magnitude: float | None, seed: int, offline: bool
+) -> list[dict[str, Any]]:
+    """Measure how far encoders are from the first; write the first with noise.
+
+    Args:
+        refs: the encoders; any references.
+        noise: run folder for the first encoder with noise; None writes nothing.
+        magnitude: mean |noise|; None takes the distance of the second encoder.
+        seed: of the noise.
+        offline: never connect.
+
+    Returns:
+        A record per encoder after the first, and one of the noise.
+    """
+    first = read_weights(refs[0], offline=offline)[1]
+    records: list[dict[str, Any]] = []
+    for ref in refs[1:]:
+        distance = difference(first, read_weights(ref, offline=offline)[1])
+        records.append(
+            {
+                "encoder": ref,
+                "from": refs[0],
+                "difference": distance.total,
+                "parameters": distance.numbers,
+                "not_shared": distance.alone,
+                "by_name": distance.by_name,
+            }
+        )
+    if noise is not None:
+        size = records[0]["difference"] if magnitude is None else magnitude
+        records.append(save_noisy(refs[0], noise, size, seed, offline=offline))
+    return records

@@ -1,0 +1,708 @@
+"""What the attention heads of a joint model ground: entities and syntactic neighbours in regions.
+
+Each head is taken as a classifier that was never trained: for a word it answers with the region
+that it attends to most. Any model whose text and regions share one attention can be probed through
+`JointEncoder`; all heads are probed at once.
+
+Axes: B batch, T tokens (special ones included), R regions, L layers, H heads, Q queries, P phrases,
+S bootstrap samples.
+
+Source: Li et al. 2020 (What Does BERT with Vision Look At?), sections 3.1 and 3.2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.images.boxes import box_fault, clip, iou
+from vgtools.images.regions import Regions, RegionSet, backbone_of
+from vgtools.io import DataError, Progress, read_json, read_jsonl
+from vgtools.io.arrays import Array
+from vgtools.io.errors import Tally, is_out_of_memory
+from vgtools.models.attention import JointEncoder
+from vgtools.models.references import check_same
+from vgtools.systems.attention_probes.examples import Example, make_groups
+from vgtools.systems.attention_probes.scores import (
+    ENTITY,
+    Cell,
+    Key,
+    Relations,
+    Scores,
+    head_name,
+    records,
+)
+from vgtools.text.parses import Parse, Parser
+from vgtools.text.tokens import WORD, Tokens, row_starts, special_ids, tokenize
+
+if TYPE_CHECKING:
+    pass
+
+_T = TypeVar("_T")
+
+
+OVERLAP = 0.5  # a region is right from this IoU with a gold box on
+
+
+_WINDOW = 512  # captions that are sorted by length together
+
+
+@dataclass(frozen=True)
+class Caption:
+    """One caption with the entities that have boxes."""
+
+    line: int
+    image: str
+    text: str
+    side: str  # which of the reports it counts for
+    spans: list[tuple[int, int]]  # P phrases with a box
+    boxes: list[Array]  # P times (G, 4), pixels of the picture that the regions refer to
+
+
+def read_caption(
+    row: Mapping[str, Any], side: str, regions: Regions, path: str, line: int
+) -> Caption | None:
+    """Return a row of `vg prepare flickr30k-entities`, checked against its regions.
+
+    Gold boxes are scaled to the picture that the regions refer to where the row has the size of
+    its own ("width", "height"). A photo without a region gives None.
+
+    Raises:
+        DataError: a span outside the text, an invalid box, or a photo that the regions do not have.
+    """
+    image, text, phrases = row["image"], row["text"], row.get("phrases", [])
+    if image not in regions:
+        why = f"{regions.path} holds no regions of the image {image!r:.80}; extract them"
+        raise DataError(why, path, line)
+    region_set = regions.of(image)
+    if not len(region_set):
+        return None
+    width = row.get("width", region_set.width)
+    height = row.get("height", region_set.height)
+    if not all(type(size) in (int, float) and size > 0 for size in (width, height)):
+        why = f'"width" and "height" are {[width, height]}, expected the size in pixels'
+        raise DataError(why, path, line)
+    scale = np.array([region_set.width / width, region_set.height / height] * 2)
+    spans: list[tuple[int, int]] = []
+    golds: list[Array] = []
+    for number, phrase in enumerate(phrases if isinstance(phrases, list) else [None], 1):
+        try:
+            span, gold = _read_phrase(phrase, number, text)
+            fault = box_fault(gold, width, height)
+            if fault:
+                raise ValueError(f"phrase {number}: {fault}")
+        except ValueError as error:
+            raise DataError(str(error), path, line) from None
+        if len(gold):
+            spans.append(span)
+            golds.append(clip(gold, width, height) * scale)
+    return Caption(line, image, text, side, spans, golds)
+
+
+def _read_phrase(phrase: Any, number: int, text: str) -> tuple[tuple[int, int], Array]:
+    """Return the span of a phrase and its boxes, (G, 4).
+
+    Raises:
+        ValueError: either is invalid.
+    """
+    keys = ("start", "end", "boxes")
+    start, end, boxes = (phrase.get(k) if isinstance(phrase, dict) else None for k in keys)
+    # `type`, because True is an int, too.
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
+        raise ValueError(
+            f"phrase {number} has the span {start!r:.20} to {end!r:.20}, "
+            f"the text has {len(text)} characters"
+        )
+    try:
+        gold = np.array(boxes, np.float64)
+        valid = gold.size == 0 or gold.shape[1:] == (4,)
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        expected = "expected a list of [x1, y1, x2, y2]"
+        raise ValueError(f'phrase {number} has "boxes" {boxes!r:.60}, {expected}')
+    return (start, end), gold.reshape(-1, 4)
+
+
+def read_captions(
+    path: str,
+    regions: Regions,
+    sides: Mapping[str, str] | None,
+    tally: Tally,
+    limit: int | None = None,
+) -> Iterator[Caption]:
+    """Yield the captions of a stream that can be probed, checked; the tally handles the others.
+
+    Args:
+        path: rows as `vg prepare flickr30k-entities` writes them; `.gz`, `.zst` or `-`.
+        regions: of the photos.
+        sides: split of the rows -> report that they count for; rows of other splits are ignored.
+            None takes all as `report`.
+        tally: handles bad rows; counts photos without regions.
+        limit: stop after this many captions.
+    """
+    count = 0
+    for line, row in read_jsonl(path, {"image": str, "text": str}):
+        side = "report" if sides is None else sides.get(str(row.get("split")))
+        if side is None:
+            continue
+        try:
+            caption = read_caption(row, side, regions, path, line)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        if caption is None:
+            tally.left_out["photo without regions"] += 1
+            continue
+        yield caption
+        count += 1
+        if count == limit:
+            return
+
+
+def check_captions(
+    path: str, regions: Regions, sides: Mapping[str, str] | None, limit: int | None = None
+) -> None:
+    """Read all captions once before a model is loaded, so that bad rows are reported early.
+
+    Raises:
+        DataError: a bad row; or there is no caption with an entity for one of the sides.
+    """
+    captions = read_captions(path, regions, sides, Tally(), limit)
+    counts = Counter(caption.side for caption in captions if caption.spans)
+    for split, side in (sides or {"": "report"}).items():
+        if not counts[side]:
+            of_split = f' of the split "{split}"' if split else ""
+            raise DataError(
+                f"has no caption{of_split} with an entity that has a box, on a photo with regions",
+                path,
+            )
+
+
+def check_backbone(ref: str, regions: Regions) -> None:
+    """Refuse regions made with another backbone than those that a vg run was trained on."""
+    info = Path(ref) / "run.json"
+    trained = read_json(info).get("backbone") if info.is_file() else None
+    if trained:
+        backbone = backbone_of(regions)
+        # Only a run of `vg pretrain` names the preprocessing, too.
+        if " " not in str(trained.get("fingerprint")):
+            backbone["fingerprint"] = backbone["fingerprint"].split(" ")[0]
+        check_same("backbone", backbone, trained, regions.path)
+
+
+class Queries(NamedTuple):
+    """Q questions to every head: does this word attend most to a region of that phrase?"""
+
+    row: Array  # (Q,) caption of the window
+    first: Array  # (Q,) first token of the source in its caption
+    last: Array  # (Q,) last one
+    phrase: Array  # (Q,) phrase of the window whose regions are right
+    key: Array  # (Q,) index in the list of keys
+
+
+def covering(tokens: Tokens, spans: Array, rows: Array) -> tuple[Array, Array]:
+    """Return the first and the last token that share a character with each span.
+
+    Tokens are counted in their row; last < first where there is none.
+
+    Args:
+        tokens: of R texts.
+        spans: (Q, 2) code points.
+        rows: (Q,) which text each span is of.
+    """
+    solid = np.flatnonzero(tokens.spans[:, 1] > tokens.spans[:, 0])  # empty tokens share nothing
+    owner = np.repeat(np.arange(len(tokens.starts) - 1), np.diff(tokens.starts))[solid]
+    # Positions over all texts: each text gets a range of its own, wider than any position in it.
+    width = 1 + max(int(tokens.spans.max(initial=0)), int(spans.max(initial=0)))
+    starts = owner * width + tokens.spans[solid, 0]
+    ends = np.maximum.accumulate(owner * width + tokens.spans[solid, 1]) if len(solid) else starts
+    low = np.searchsorted(ends, rows * width + spans[:, 0], "right")
+    high = np.searchsorted(starts, rows * width + spans[:, 1], "left")
+    solid = np.append(solid, 0)
+    first = solid[np.minimum(low, len(solid) - 1)]
+    last = solid[np.maximum(high - 1, 0)]
+    base = tokens.starts[rows]
+    return np.asarray(first - base), np.where(high > low, last - base, first - base - 1)
+
+
+def entity_queries(tokens: Tokens, captions: Sequence[Caption]) -> Queries:
+    """Return one query per phrase with boxes: the phrase itself asks for its own regions."""
+    spans, rows = _phrases(captions)
+    first, last = covering(tokens, spans, rows)
+    count = np.arange(len(rows))
+    return Queries(rows, first, last, count, np.zeros_like(count))
+
+
+def _phrases(captions: Sequence[Caption]) -> tuple[Array, Array]:
+    """Return the spans of all phrases (P, 2) and the captions that they are in (P,)."""
+    rows = np.repeat(np.arange(len(captions)), [len(c.spans) for c in captions])
+    return span_array(span for c in captions for span in c.spans), rows
+
+
+def span_array(spans: Iterable[tuple[int, int]]) -> Array:
+    """Return spans as an array, (N, 2) int64."""
+    return np.array(list(spans), np.int64).reshape(-1, 2)
+
+
+def _ranges(starts: Array, sizes: Array) -> Array:
+    """Return the numbers of all ranges, one after another: `sizes[i]` of them from `starts[i]`."""
+    return np.asarray(
+        np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+    )
+
+
+def syntactic_queries(
+    tokens: Tokens,
+    captions: Sequence[Caption],
+    parses: Sequence[Parse],
+    keys: dict[Key, int],
+    words: str = "head",
+) -> Queries:
+    """Return a query per pair of related words (w1, w2), w1 an entity with boxes.
+
+    w2 asks for w1's regions. Both directions are taken: w1 as the dependent of w2, and as its head.
+    The root has no second word.
+
+    Args:
+        tokens: of the captions.
+        captions: R captions.
+        parses: of the same captions.
+        keys: numbers of (relation, what the entity is); new ones are added.
+        words: which words of a phrase represent it as w1: `head` is the one whose own head is
+            outside the phrase (the first of them); `any` takes every word, so that two words of one
+            phrase ask for one another's region.
+
+    Source: Li et al. 2020, section 3.1, "Syntactic Grounding".
+    Deviation: the paper does not say which word of a phrase is the entity. `any` is the wider
+        reading.
+    """
+    counts = row_starts(len(p.spans) for p in parses)
+    word_spans = span_array(span for p in parses for span in p.spans)
+    word_row = np.repeat(np.arange(len(parses)), np.diff(counts))
+    local = np.array([h for p in parses for h in p.heads], np.int64)
+    head = np.where(local >= 0, local + counts[word_row], -1)
+    names, relation = np.unique(
+        [r for p in parses for r in p.relations] or [""], return_inverse=True
+    )
+    phrase, word = _entity_words(captions, word_spans, counts, head, words)
+    # Upwards to the head of each, and down to each word whose head it is.
+    up = np.flatnonzero(head[word] >= 0) if len(word) else np.zeros(0, np.int64)
+    order = np.argsort(head, kind="stable")
+    begin, end = (np.searchsorted(head[order], word, side) for side in ("left", "right"))
+    down = np.repeat(np.arange(len(word)), end - begin)
+    child = order[_ranges(begin, end - begin)]
+    source = np.concatenate([head[word[up]], child])
+    target = np.concatenate([phrase[up], phrase[down]])
+    label = np.concatenate([relation[word[up]], relation[child]])
+    direction = np.repeat(np.array([0, 1]), [len(up), len(down)])
+    pairs, pair = np.unique(np.column_stack([label, direction]), axis=0, return_inverse=True)
+    numbers = [
+        keys.setdefault((str(names[r]), ("dependent", "head")[d]), len(keys))
+        for r, d in pairs.tolist()
+    ]
+    first, last = covering(tokens, word_spans[source], word_row[source])
+    key = np.array(numbers, np.int64)[pair.reshape(-1)]
+    return Queries(word_row[source], first, last, target, key)
+
+
+def _entity_words(
+    captions: Sequence[Caption], word_spans: Array, counts: Array, head: Array, words: str
+) -> tuple[Array, Array]:
+    """Return the words that represent the phrases: (which phrase, which word), in pairs."""
+    # The words of each phrase are a range, since parses keep the order of the text.
+    as_tokens = Tokens(np.zeros(len(word_spans), np.int32), word_spans.astype(np.int32), counts)
+    spans, rows = _phrases(captions)
+    low, high = covering(as_tokens, spans, rows)
+    low, high = low + counts[rows], high + counts[rows]
+    size = np.maximum(high - low + 1, 0)
+    phrase = np.repeat(np.arange(len(rows)), size)
+    word = _ranges(low, size)
+    if words == "any":
+        return phrase, word
+    above = head[word]
+    outside = np.flatnonzero((above < low[phrase]) | (above > high[phrase]))
+    _, first = np.unique(phrase[outside], return_index=True)
+    return phrase[outside[first]], word[outside[first]]
+
+
+def _hits(captions: Sequence[Caption], sets: Sequence[RegionSet]) -> Array:
+    """Return which regions are right for each phrase: (P, R) bool, R that of the richest photo."""
+    phrases = sum(len(c.spans) for c in captions)
+    hits = np.zeros((phrases, max(map(len, sets), default=0)), bool)
+    end = 0
+    for caption, regions in zip(captions, sets, strict=True):
+        if caption.spans:
+            overlap = iou(np.concatenate(caption.boxes), regions.boxes)  # (all gold boxes, R)
+            heads = row_starts(map(len, caption.boxes))[:-1]
+            best = np.maximum.reduceat(overlap, heads, axis=0)  # (phrases of the caption, R)
+            hits[end : end + len(heads), : len(regions)] = best >= OVERLAP
+            end += len(heads)
+    return hits
+
+
+class Batch(NamedTuple):
+    """Captions with their regions, padded to the longest: what `JointEncoder.attentions` takes."""
+
+    ids: Tensor  # (B, T)
+    text_mask: Tensor  # (B, T) bool
+    regions: Tensor  # (B, R, D)
+    region_mask: Tensor  # (B, R) bool
+
+
+def make_batch(
+    tokens: Tokens,
+    rows: Sequence[int],
+    sets: Sequence[RegionSet],
+    ends: tuple[list[int], list[int]],
+    width: int,
+) -> Batch:
+    """Return some rows of tokenised captions with the regions of their photos.
+
+    Args:
+        tokens: of all captions.
+        rows: which of them.
+        sets: regions of those rows; none for text alone.
+        ends: special ids before and after a text.
+        width: D.
+    """
+    prefix, suffix = ends
+    texts = [[*prefix, *tokens.row(row)[0].tolist(), *suffix] for row in rows]
+    longest = max(map(len, texts))
+    richest = max(map(len, sets), default=0)
+    ids = np.zeros((len(rows), longest), np.int64)
+    features = np.zeros((len(rows), richest, width), np.float32)
+    for i, text in enumerate(texts):
+        ids[i, : len(text)] = text
+    for i, regions in enumerate(sets):
+        features[i, : len(regions)] = regions.features
+    text_sizes = np.array([len(text) for text in texts])
+    region_sizes = np.array([len(regions) for regions in sets] or [0] * len(rows))
+    return Batch(
+        torch.from_numpy(ids),
+        torch.from_numpy(np.arange(longest) < text_sizes[:, None]),
+        torch.from_numpy(features),
+        torch.from_numpy(np.arange(richest) < region_sizes[:, None]),
+    )
+
+
+def answers(
+    layers: Iterable[Tensor],
+    batch: Batch,
+    row: Tensor,
+    first: Tensor,
+    last: Tensor,
+    hits: Tensor,
+    reduce: str = "last",
+) -> tuple[Tensor, Tensor]:
+    """Return whether each head is right on each query, and its attention to regions.
+
+    Args:
+        layers: as `JointEncoder.attentions` yields them; each is released before the next one.
+        batch: what they are of.
+        row: (Q,) row of the batch.
+        first: (Q,) first token of the source, special tokens counted.
+        last: (Q,) last one.
+        hits: (Q, R) bool, regions that are right.
+        reduce: `last` takes the attention of the source's last sub-word, `mean` the mean over its
+            sub-words.
+
+    Returns:
+        (Q, L, H) bool; (Q, L, H) float32 in [0, 1]. Of regions with the same weight the first is
+        the answer.
+
+    Source: Li et al. 2020, section 3.1; the last sub-word: appendix B.4.
+    """
+    tokens = batch.ids.shape[1]
+    token, token_row = last, row
+    if reduce == "mean":
+        count = last - first + 1
+        query = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
+        start = torch.repeat_interleave(count.cumsum(0) - count, count)
+        within = torch.arange(len(query), device=row.device) - start
+        token, token_row = first[query] + within, row[query]
+    right: list[Tensor] = []
+    mass: list[Tensor] = []
+    for layer in layers:
+        weights = layer[token_row, :, token, tokens:].float()  # (Q or the queries' tokens, H, R)
+        if reduce == "mean":
+            total = weights.new_zeros(len(row), *weights.shape[1:])
+            weights = total.index_add_(0, query, weights) / count[:, None, None]
+        present = batch.region_mask.to(weights.device)[row][:, None]  # (Q, 1, R)
+        mass.append((weights * present).sum(-1))
+        right.append(hits.gather(1, weights.masked_fill(~present, -1.0).argmax(-1)))
+    return torch.stack(right, 1), torch.stack(mass, 1)
+
+
+def _confident(regions: RegionSet, hits: Array) -> Array:
+    """Return for each phrase how often the most confident region is right: (P,).
+
+    Equally confident regions share the answer.
+    """
+    top = regions.confidence == regions.confidence.max()
+    return np.asarray(hits[:, : len(regions)][:, top].mean(1))
+
+
+@dataclass
+class GroundingProbe:
+    """Probe every head of a model with captions, window by window.
+
+    Args:
+        encoder: the model.
+        regions: of the photos.
+        parser: for syntactic grounding; None leaves it out.
+        reduce: of a source's sub-words, `last` or `mean`.
+        words: that represent a phrase in relations, `head` or `any`.
+        samples: S.
+        seed: of the resampling.
+        batch_size: captions per step; halved where memory runs out.
+        progress: counts captions.
+
+    Attributes:
+        scores: by side.
+        skipped: captions and sources left out, by reason.
+    """
+
+    encoder: JointEncoder
+    regions: Regions
+    parser: Parser | None = None
+    reduce: str = "last"
+    words: str = "head"
+    samples: int = 1000
+    seed: int = 0
+    batch_size: int = 32
+    progress: Progress | None = None
+    scores: dict[str, Scores] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        width = self.encoder.region_width
+        if width != self.regions.width:
+            takes = str(width) if width else "no regions: it is a text encoder"
+            raise DataError(
+                f"has {self.regions.width} channels per region, the model takes {takes}",
+                self.regions.path,
+            )
+        self._keys: dict[Key, int] = {ENTITY: 0}
+        self._ends = special_ids(self.encoder.tokenizer)
+        self._columns = self.encoder.layers * self.encoder.heads
+
+    def run(self, captions: Iterator[Caption]) -> None:
+        """Count all captions; `scores` and `skipped` have the result."""
+        for window in windows(captions, _WINDOW, self.progress):
+            self._window(window)
+
+    def _sides(self, choose: bool) -> tuple[Scores, Scores]:
+        """Return the scores to report and those to choose heads by."""
+        scores = self.scores["report"]
+        if not choose:
+            return scores, scores
+        return scores, self.scores.get("select", Scores(self._columns, self.samples, self.seed))
+
+    def records(self, relations: Relations = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the results of the side `report`, as `attention_scores.records` returns them.
+
+        Args:
+            relations: names, how many of the most frequent ones, or None for all.
+            choose: heads are chosen on the side `select`.
+        """
+        scores, chooser = self._sides(choose)
+        return records(
+            scores, chooser, self.encoder.layers, self.encoder.heads, relations=relations
+        )
+
+    def examples(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
+        """Yield captions with what each word attends to, by the best head of each layer.
+
+        Captions that do not fit are left out.
+
+        Args:
+            captions: to look at.
+            choose: heads are chosen on the side `select`.
+        """
+        heads = self.encoder.heads
+        cell = self._sides(choose)[1].cells.get(ENTITY) or Cell.empty(self._columns, 1)
+        best, chosen = cell.by_layer(heads)
+        names = [head_name(layer * heads + head, heads) for layer, head in enumerate(best)]
+        for caption in captions:
+            words = [match.span() for match in WORD.finditer(caption.text)]
+            length = len(tokenize(self.encoder.tokenizer, [caption.text]).ids)
+            if not words or length > self.encoder.max_tokens:
+                continue
+            regions = self.regions.of(caption.image)
+            all_weights = word_attention(self.encoder, caption, regions, words)
+            weights = all_weights[np.arange(len(best)), best]  # (L, W, R)
+            groups = make_groups(
+                caption.text, caption.spans, caption.boxes, regions, weights[chosen]
+            )
+            yield Example(
+                caption.image, caption.text, words, regions, groups, names, chosen, weights, None
+            )
+
+    def _window(self, captions: list[Caption]) -> None:
+        tokens = tokenize(self.encoder.tokenizer, [c.text for c in captions])
+        queries = self._queries(captions, tokens)
+        if not len(queries.row):
+            return
+        of_image = {image: self.regions.of(image) for image in {c.image for c in captions}}
+        sets = [of_image[c.image] for c in captions]
+        hits = _hits(captions, sets)
+        counts = row_starts(len(c.spans) for c in captions)
+        ranges = zip(sets, pairwise(counts), strict=True)
+        base = np.concatenate([_confident(regions, hits[a:b]) for regions, (a, b) in ranges])
+        right, mass = self._ask(tokens, sets, queries, hits[queries.phrase])
+        side = np.array([c.side for c in captions])[queries.row]
+        for name in np.unique(side).tolist():
+            some = np.flatnonzero(side == name)
+            rows, phrase = queries.row[some], queries.phrase[some]
+            images = list(dict.fromkeys(captions[r].image for r in rows.tolist()))
+            number = {image: n for n, image in enumerate(images)}
+            image = np.array([number[captions[r].image] for r in rows.tolist()])
+            empty = Scores(self._columns, self.samples, self.seed)
+            scores = self.scores.setdefault(name, empty)
+            scores.captions += len(np.unique(rows))
+            scores.count_photos(images)
+            scores.add(
+                list(self._keys),
+                images,
+                image,
+                queries.key[some],
+                right[some],
+                mass[some],
+                base[phrase],
+                np.asarray(hits[phrase].any(1)),
+            )
+
+    def _queries(self, captions: list[Caption], tokens: Tokens) -> Queries:
+        """Return the queries of a window that can be answered; count the others."""
+        queries = entity_queries(tokens, captions)
+        if self.parser:
+            parses = list(self.parser([c.text for c in captions]))
+            more = syntactic_queries(tokens, captions, parses, self._keys, self.words)
+            queries = Queries(*(np.concatenate(pair) for pair in zip(queries, more, strict=True)))
+        fits = np.diff(tokens.starts) <= self.encoder.max_tokens
+        whole = queries.last >= queries.first
+        self.skipped["caption longer than the encoder"] += int((~fits).sum())
+        self.skipped["caption without an entity that has a box"] += sum(
+            not c.spans for c in captions
+        )
+        self.skipped["source without a token"] += int((~whole & fits[queries.row]).sum())
+        keep = np.flatnonzero(whole & fits[queries.row])
+        return Queries(*(column[keep] for column in queries))
+
+    def _ask(
+        self, tokens: Tokens, sets: Sequence[RegionSet], queries: Queries, hits: Array
+    ) -> tuple[Array, Array]:
+        """Return what every head answers: (Q, L × H) bool and float32."""
+        right = np.zeros((len(queries.row), self._columns), bool)
+        mass = np.zeros(right.shape, np.float32)
+        asked = np.unique(queries.row)
+        size = np.diff(tokens.starts)[asked] + np.array([len(sets[r]) for r in asked.tolist()])
+        rows = asked[np.argsort(size, kind="stable")]
+        by_row = np.argsort(queries.row, kind="stable")
+        begin, end = (
+            np.searchsorted(queries.row[by_row], rows, side) for side in ("left", "right")
+        )
+
+        def ask(low: int, high: int) -> None:
+            counts = (end - begin)[low:high]
+            part_queries = by_row[_ranges(begin[low:high], counts)]
+            part = rows[low:high].tolist()
+            part_sets = [sets[r] for r in part]
+            batch = make_batch(tokens, part, part_sets, self._ends, self.encoder.region_width)
+            row = np.repeat(np.arange(high - low), counts)
+            before = len(self._ends[0])
+            first = queries.first[part_queries] + before
+            last = queries.last[part_queries] + before
+            answer = self._step(batch, row, first, last, hits[part_queries])
+            right[part_queries], mass[part_queries] = answer
+
+        retry_in_halves(ask, len(rows), self.batch_size)
+        return right, mass
+
+    def _step(
+        self, batch: Batch, row: Array, first: Array, last: Array, hits: Array
+    ) -> tuple[Array, Array]:
+        with torch.inference_mode():
+            layers = self.encoder.attentions(*batch)
+            first_layer = next(layers)
+            rows, begin, end, golds = (
+                torch.from_numpy(x).to(first_layer.device)
+                for x in (row, first, last, hits[:, : batch.regions.shape[1]])
+            )
+            right, mass = answers(
+                chain([first_layer], layers), batch, rows, begin, end, golds, self.reduce
+            )
+        check_finite(mass)
+        return right.flatten(1).cpu().numpy(), mass.flatten(1).cpu().numpy()
+
+
+def windows(items: Iterator[_T], size: int, progress: Progress | None) -> Iterator[list[_T]]:
+    """Yield runs of up to `size` items, and report each as progress once it has been handled."""
+    while window := list(islice(items, size)):
+        yield window
+        if progress is not None:
+            progress.advance(len(window))
+
+
+def check_finite(weights: Tensor) -> None:
+    """Refuse attention that is NaN, which would make every head's answer its first region.
+
+    Raises:
+        DataError: the model is damaged, or its dtype is too narrow.
+    """
+    if not torch.isfinite(weights).all():
+        raise DataError(
+            "the model's attention is NaN: its weights are damaged, or --dtype float16 is too "
+            "narrow for it; use --dtype float32"
+        )
+
+
+def retry_in_halves(work: Callable[[int, int], None], total: int, size: int) -> None:
+    """Do `work(low, high)` on runs of at most `size` of `total` items.
+
+    Where memory runs out, `size` is halved and the run is tried again.
+    """
+    low = 0
+    while low < total:
+        high = min(low + size, total)
+        try:
+            work(low, high)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if high - low == 1:
+                raise MemoryError from None
+            size = (high - low + 1) // 2
+            continue
+        low = high
+
+
+def word_attention(
+    encoder: JointEncoder, caption: Caption, regions: RegionSet, words: Sequence[tuple[int, int]]
+) -> Array:
+    """Return how much the last sub-word of each word attends to each region.
+
+    Returns:
+        (L, H, W, R) float32; 0 for a word without a sub-word.
+    """
+    tokens = tokenize(encoder.tokenizer, [caption.text])
+    ends = special_ids(encoder.tokenizer)
+    first, last = covering(tokens, span_array(words), np.zeros(len(words), np.int64))
+    batch = make_batch(tokens, [0], [regions], ends, encoder.region_width)
+    token = torch.from_numpy(np.maximum(last, 0) + len(ends[0]))
+    start = batch.ids.shape[1]  # of the regions
+    with torch.inference_mode():
+        layers = encoder.attentions(*batch)
+        weights = [
+            layer[0, :, token.to(layer.device), start:].float().cpu().numpy() for layer in layers
+        ]
+    return np.asarray(np.stack(weights) * (last >= first)[:, None])

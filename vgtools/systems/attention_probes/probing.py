@@ -1,0 +1,180 @@
+"""Probes from start to end: rows in, records out, what was found so far kept when they are stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from vgtools.io import DataError, Stop
+from vgtools.systems.attention_probes import head_classifier
+from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
+from vgtools.systems.attention_probes.text import TextProbe, Texts
+from vgtools.text.parses import Parser
+
+
+def probe_all(
+    work: Callable[[Iterator[Any]], None], rows: Iterator[Any], stop: Stop
+) -> Exception | None:
+    """Probe rows until one cannot be read, a signal asks to stop, or the probe fails.
+
+    Args:
+        work: takes the rows, as the `run` of a probe does.
+        rows: captions or texts.
+        stop: whether to stop.
+
+    Returns:
+        What ended it early, to be raised once the results so far are written; None at the end.
+    """
+    faults: list[DataError] = []
+
+    def readable() -> Iterator[Any]:
+        try:
+            yield from takewhile(lambda _: stop.signal is None, rows)
+        except DataError as error:
+            faults.append(error)
+
+    try:
+        work(readable())
+        stop.check()
+    except DataError as error:
+        if stop.signal is None:
+            return error
+        why = "stopped: the results are of what was read up to there"
+        return DataError(why, code=error.code)
+    except Exception as error:  # whatever it is, it must not cost hours of work
+        return error
+    return faults[0] if faults else None
+
+
+def keep_examples(captions: Iterator[Caption], kept: list[Caption], most: int) -> Iterator[Caption]:
+    """Pass captions on, and keep the first ones of different photos with several entities.
+
+    Args:
+        captions: in order.
+        kept: takes those of the side `report` that have two entities or more.
+        most: captions to keep.
+    """
+    for caption in captions:
+        usable = len(kept) < most and caption.side == "report" and len(caption.spans) > 1
+        if usable and all(caption.image != other.image for other in kept):
+            kept.append(caption)
+        yield caption
+
+
+@dataclass
+class Findings:
+    """What was found, up to where it was stopped.
+
+    Args:
+        probe: has the scores.
+        count: captions or texts.
+        skipped: those left out, by reason.
+        failure: what stopped it early, if anything.
+        kept: captions to be shown.
+        classifier: learned from all heads together; None if there is none, or it was stopped.
+    """
+
+    probe: Any
+    count: int
+    skipped: Counter[str]
+    failure: Exception | None
+    kept: list[Caption] = field(default_factory=list)
+    classifier: Any = None
+
+    def records(
+        self, relations: Sequence[str] | int | None, select_on: str | None
+    ) -> list[dict[str, Any]]:
+        """Return the records of the probe and of the classifier; the last one sums up.
+
+        Args:
+            relations: names, how many of the most frequent ones, or None for all.
+            select_on: split that heads were chosen on; None if it is the reported one.
+        """
+        rows = list(self.probe.records(relations, choose=select_on is not None))
+        if self.classifier is not None:
+            rows[-1:-1] = self.classifier.records(relations)
+        rows[-1]["skipped"] = dict(+self.skipped)
+        if self.failure is not None:
+            rows[-1]["stopped"] = str(self.failure) or type(self.failure).__name__
+        of = "captions" if isinstance(self.probe, GroundingProbe) else "texts"
+        rows[-1]["selected_on"] = select_on or f"the same {of}"
+        return rows
+
+
+def probe_captions(
+    probe: GroundingProbe, captions: Iterator[Caption], stop: Stop, examples: int
+) -> Findings:
+    """Probe a joint model on captions.
+
+    Args:
+        probe: of the model.
+        captions: in order.
+        stop: whether to stop.
+        examples: captions to keep for the page.
+    """
+    kept: list[Caption] = []
+    failure = probe_all(probe.run, keep_examples(captions, kept, examples), stop)
+    count = probe.scores["report"].captions if "report" in probe.scores else 0
+    return Findings(probe, count, probe.skipped, failure, kept)
+
+
+def probe_texts(
+    probe: TextProbe,
+    texts: Texts,
+    stop: Stop,
+    open_parser: Callable[[], Parser],
+    learning: Learning | None,
+) -> Findings:
+    """Probe a text encoder, then learn from all its heads together.
+
+    Args:
+        probe: of the encoder.
+        texts: read once for the probe, and once per pass of the classifier.
+        stop: whether to stop.
+        open_parser: opens what says which heads of words are right.
+        learning: of the classifier; None for no classifier.
+    """
+    failure = probe_all(probe.run, texts.of("report", "select"), stop)
+    found = Findings(probe, probe.texts, probe.skipped, failure)
+    if learning is None or failure is not None:
+        return found
+    vectors = learning.vectors
+    if learning.kind == "words" and vectors is None:
+        model: Any = probe.encoder  # a text encoder, with what it wraps
+        table = model.encoder.model.get_input_embeddings().weight
+        vectors = head_classifier.own_vectors(probe.encoder, table)
+
+    def sentences(side: str) -> Iterator[str]:
+        running = takewhile(lambda _: stop.signal is None, texts.of(side))
+        return (text.text for text in running)
+
+    classifier = head_classifier.ClassifierProbe(
+        probe.encoder,
+        sentences,
+        open_parser,
+        learning.kind,
+        vectors,
+        learning.count,
+        learning.epochs,
+        samples=probe.samples,
+        seed=probe.seed,
+        batch_size=probe.batch_size,
+        progress=probe.progress,
+    )
+    found.failure = probe_all(lambda _: classifier.run(), iter(()), stop)
+    if found.failure is None:
+        found.classifier = classifier
+    return found
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How the classifier of the text side learns: see `dependency_probes.ClassifierProbe`."""
+
+    kind: str
+    vectors: Any  # of `dependency_probes.open_vectors`; None takes the encoder's own
+    count: int
+    epochs: int

@@ -1,0 +1,461 @@
+"""How right attention heads are, how certain that is, and which head is best.
+
+These are the numbers of `vg probe-attention`. Answers of all heads are counted as they come,
+together with those of S resamplings of the photos, so that memory does not growing_windows with the photos.
+`records` reports the result.
+
+Axes: L layers, H heads, Q queries, S bootstrap samples.
+
+Source: Li et al. 2020 (What Does BERT with Vision Look At?), section 3.1. The significance is
+ours: the paper has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vgtools.io.arrays import Array
+from vgtools.text.parses import stanford
+
+ACTIVE = 0.2  # a head that gives regions more than this share of its attention (section 3.1)
+
+
+ENTITY = ("entity", "")
+
+
+Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": what the entity is in it)
+
+
+# Names of relations, how many of the most frequent ones, or None for all.
+Relations = Sequence[str] | int | None
+
+
+@dataclass
+class Cell:
+    """How all heads did on one kind of query, also in S resamplings of the photos."""
+
+    right: Array  # (L × H,) int64
+    mass: Array  # (L × H,) float64, summed attention to regions
+    drawn: Array  # (S, L × H) float32, `right` of each resampling
+    base: float = 0.0  # right answers of the most confident region
+    bound: int = 0  # queries that any region is right for
+    total: int = 0
+    drawn_base: Array = field(default_factory=lambda: np.zeros(0))  # (S,)
+    drawn_total: Array = field(default_factory=lambda: np.zeros(0))  # (S,)
+
+    @classmethod
+    def empty(cls, heads: int, samples: int) -> Cell:
+        """Return a cell of no query."""
+        return cls(
+            right=np.zeros(heads, np.int64),
+            mass=np.zeros(heads),
+            drawn=np.zeros((samples, heads), np.float32),
+            drawn_base=np.zeros(samples),
+            drawn_total=np.zeros(samples),
+        )
+
+    def __add__(self, other: Cell) -> Cell:
+        return Cell(**{key: value + getattr(other, key) for key, value in vars(self).items()})
+
+    @property
+    def accuracy(self) -> Array:
+        """(L × H,) share of right answers."""
+        return np.asarray(self.right / max(self.total, 1))
+
+    @property
+    def attention(self) -> Array:
+        """(L × H,) mean share of a source's attention that goes to regions."""
+        return np.asarray(self.mass / max(self.total, 1))
+
+    def against(self, heads: int, column: int) -> Cell:
+        """Return the cell of the first `heads` columns, with another column as the baseline."""
+        return Cell(
+            right=self.right[:heads],
+            mass=self.mass[:heads],
+            drawn=self.drawn[:, :heads],
+            base=float(self.right[column]),
+            total=self.total,
+            drawn_base=self.drawn[:, column].astype(np.float64),
+            drawn_total=self.drawn_total,
+        )
+
+    def best(self) -> int | None:
+        """Return the active head with the highest accuracy, the first of equals.
+
+        It is None where no head is active.
+        """
+        active = self.attention > ACTIVE
+        if not active.any() or not self.total:
+            return None
+        return int(np.argmax(np.where(active, self.accuracy, -1.0)))
+
+    def by_layer(self, heads: int, layers: int = 6) -> tuple[list[int], list[int]]:
+        """Return the best head of each layer (active if one is), and the `layers` best layers.
+
+        Args:
+            heads: H.
+            layers: how many to choose; they come in order.
+
+        Source: section 3.2, "the best heads of 6 layers that achieve the highest entity grounding
+            accuracy".
+        """
+        # Any active head ranks above all others.
+        value = np.where(self.attention > ACTIVE, self.accuracy + 1, self.accuracy)
+        value = value.reshape(-1, heads)
+        top_layers = np.argsort(-value.max(1), kind="stable")[:layers]
+        return value.argmax(1).tolist(), np.sort(top_layers).tolist()
+
+    def resampled(self) -> tuple[Array, Array]:
+        """Return accuracies (S, L × H) and baselines (S,) of the resamplings that hold a query."""
+        some = self.drawn_total > 0
+        total = self.drawn_total[some]
+        return self.drawn[some] / total[:, None], self.drawn_base[some] / total
+
+
+class Scores:
+    """Cells by kind of query, filled window by window; their size is independent of the photos.
+
+    The photos are resampled as they pass by: in each of S resamplings a photo counts as often as a
+    draw from a Poisson distribution of mean 1 says, which depends on nothing but the seed and the
+    photo's id. So all captions of a photo, and all entities in them, come and go together. Without
+    photos the sentences are resampled, and a sentence is its id.
+
+    Source: Chamandy et al. 2012 (Estimating uncertainty for massive data streams): the Poisson
+        bootstrap.
+    """
+
+    def __init__(self, heads: int, samples: int = 1000, seed: int = 0) -> None:
+        self.cells: dict[Key, Cell] = {}
+        self.heads = heads
+        self.samples = samples
+        self.seed = seed
+        self.captions = 0
+        self._photos = set[bytes]()
+
+    @property
+    def photos(self) -> int:
+        """Photos that have been counted."""
+        return len(self._photos)
+
+    def count_photos(self, images: Iterable[str]) -> None:
+        """Note photos, each once however often it comes."""
+        for image in images:
+            self._photos.add(hashlib.blake2b(image.encode(), digest_size=8).digest())
+
+    def draws(self, image: str) -> Array:
+        """Return how often a photo counts in each resampling: (S,) float32."""
+        salt = self.seed.to_bytes(8, "little")
+        digest = hashlib.blake2b(image.encode(), digest_size=16, salt=salt).digest()
+        rng = np.random.default_rng(int.from_bytes(digest, "little"))
+        return rng.poisson(1.0, self.samples).astype(np.float32)
+
+    def add(
+        self,
+        keys: Sequence[Key],
+        images: Sequence[str],
+        image: Array,
+        key: Array,
+        right: Array,
+        mass: Array,
+        base: Array,
+        bound: Array,
+    ) -> None:
+        """Count answers.
+
+        Args:
+            keys: what the numbers in `key` mean.
+            images: photos of the window.
+            image: (Q,) which of them.
+            key: (Q,).
+            right: (Q, L × H) bool.
+            mass: (Q, L × H).
+            base: (Q,) share of the most confident regions that are right.
+            bound: (Q,) bool, some region is right.
+        """
+        draws = np.stack([self.draws(name) for name in images], 1)  # (S, photos)
+        for number in np.unique(key).tolist():
+            cell = self.cells.setdefault(keys[number], Cell.empty(self.heads, self.samples))
+            some = np.flatnonzero(key == number)
+            some = some[np.argsort(image[some], kind="stable")]
+            photos, begin = np.unique(image[some], return_index=True)
+            # Summed by photo first: the product then has a row per photo, not per query.
+            weights = draws[:, photos]
+            hits = np.add.reduceat(right[some], begin, axis=0, dtype=np.float32)
+            cell.right += right[some].sum(0)
+            cell.mass += mass[some].sum(0, dtype=np.float64)
+            cell.drawn += weights @ hits
+            cell.base += float(base[some].sum())
+            cell.drawn_base += weights @ np.add.reduceat(base[some], begin)
+            cell.drawn_total += weights @ np.diff(begin, append=len(some))
+            cell.bound += int(bound[some].sum())
+            cell.total += len(some)
+
+
+def head_name(number: int, heads: int) -> str:
+    """Return `<layer>-<head>`, both from 1, as in Table 2."""
+    return f"{number // heads + 1}-{number % heads + 1}"
+
+
+def percent(value: Any) -> Any:
+    """Return shares as percentages, numbers or nested lists of them."""
+    return np.round(100 * np.asarray(value, np.float64), 4).tolist()
+
+
+@dataclass(frozen=True)
+class Significance:
+    """How certain the accuracy of each head is; all (L × H,), shares.
+
+    `low` and `high` hold for one head chosen beforehand. `low_all` and `high_all` hold for all
+    heads at once: they are the bootstrap's max-t band, as wide as the largest deviation of any
+    head, in its own standard errors, is in `level` of the resamplings. `p` is the two-sided p-value
+    of the difference to the baseline, `p_corrected` the same against the largest of all heads'
+    deviations, which keeps the family-wise error.
+
+    Source: Romano & Wolf 2005 (Exact and approximate stepdown methods), single step.
+    """
+
+    low: Array
+    high: Array
+    low_all: Array
+    high_all: Array
+    p: Array
+    p_corrected: Array
+
+
+def _ends(level: float) -> list[float]:
+    """Return the two quantiles of an interval."""
+    return [(1 - level) / 2, (1 + level) / 2]
+
+
+def significance(cell: Cell, level: float = 0.95) -> Significance:
+    """Return the intervals of all heads and their p-values against the baseline.
+
+    Both also corrected over all heads.
+    """
+    drawn, base = cell.resampled()
+    accuracy = cell.accuracy
+    if not len(drawn):
+        return Significance(*[np.full_like(accuracy, np.nan)] * 6)
+    low, high = np.quantile(drawn, _ends(level), axis=0)
+    error = drawn.std(0)
+    deviation = np.abs(drawn - accuracy) / np.where(error > 0, error, np.inf)
+    reach = np.quantile(deviation.max(1), level) * error
+    gain = accuracy - cell.base / max(cell.total, 1)
+    drawn_gain = drawn - base[:, None]
+    spread = drawn_gain.std(0)
+    scale = np.where(spread > 0, spread, np.inf)
+    deviation = np.abs(drawn_gain - gain) / scale
+    # A difference that never varies is certain, unless it is zero.
+    certain = (spread == 0) & (np.abs(gain) > 1e-9)
+    observed = np.where(certain, np.inf, np.abs(gain) / scale)
+    one_head = (deviation >= observed - 1e-9).sum(0)
+    any_head = (deviation.max(1)[:, None] >= observed - 1e-9).sum(0)
+    return Significance(
+        low,
+        high,
+        np.maximum(accuracy - reach, 0),
+        np.minimum(accuracy + reach, 1),
+        (1 + one_head) / (1 + len(drawn)),
+        (1 + any_head) / (1 + len(drawn)),
+    )
+
+
+def chosen(
+    cell: Cell, choose: Cell | None, number: int | None, level: float, corrected: bool
+) -> dict[str, Any]:
+    """Return how a chosen head does against the baseline, in percent, with intervals.
+
+    Args:
+        cell: what is reported.
+        choose: what the head was chosen by; the same cell, or that of another split; None where
+            there was no choice.
+        number: the head; None where none could be chosen.
+        level: of the intervals.
+        corrected: the head was chosen on what is reported: its p-value is the one corrected over
+            all heads.
+    """
+    facts: dict[str, Any] = {"accuracy": None}
+    drawn, base = cell.resampled()
+    if not len(base):
+        return facts
+    low, high = percent(np.quantile(base, _ends(level)))
+    facts |= {"baseline_low": low, "baseline_high": high}
+    if number is None:
+        return facts
+    heads = significance(cell, level)
+    p = heads.p_corrected if corrected else heads.p
+    low, high = np.quantile(drawn[:, number] - base, _ends(level))
+    facts |= {
+        "accuracy": percent(cell.accuracy[number]),
+        "low": percent(heads.low[number]),
+        "high": percent(heads.high[number]),
+        "difference": percent(cell.accuracy[number] - cell.base / cell.total),
+        "p": round(float(p[number]), 6),
+        "difference_low": percent(low),
+        "difference_high": percent(high),
+    }
+    if choose is not None:
+        facts["accuracy_where_chosen"] = percent(choose.accuracy[number])
+    return facts
+
+
+def _best(
+    scores: Scores, chooser: Scores, cell: Cell, choose: Cell | None, level: float, heads: int
+) -> dict[str, Any]:
+    """Return the facts of the best active head, chosen on one side and measured on the other."""
+    number = None if choose is None else choose.best()
+    facts = chosen(cell, choose, number, level, scores is chooser)
+    if number is not None and "difference" in facts:
+        facts["attention"] = percent(cell.attention[number])
+    return facts | {"head": None if number is None else head_name(number, heads)}
+
+
+def records(
+    scores: Scores,
+    chooser: Scores,
+    layers: int,
+    heads: int,
+    *,
+    relations: Relations = 10,
+    level: float = 0.95,
+) -> Iterator[dict[str, Any]]:
+    """Yield the results: one record per head, layer and relation, and a summary; in percent.
+
+    Args:
+        scores: of the side that is reported.
+        chooser: of the side that heads are chosen on; the same object where there is one side, and
+            then the p-value of the best head is the corrected one.
+        layers: L.
+        heads: H.
+        relations: which, by the parser's names or Stanford's.
+        level: of the intervals.
+    """
+    cell = scores.cells.get(ENTITY)
+    if cell is not None:
+        choose = None if chooser is scores else chooser.cells.get(ENTITY)
+        yield from _head_records(cell, heads, level)
+        yield from _layer_records(cell, choose, layers, heads)
+    for name, entity, pairs in _relations(scores, relations):
+        yield {
+            "kind": "relation",
+            "relation": name,
+            "stanford": stanford(name),
+            "entity": entity,
+            "pairs": pairs.total,
+            "baseline": percent(pairs.base / pairs.total),
+            "upper_bound": percent(pairs.bound / pairs.total),
+            **_best(scores, chooser, pairs, _cell(chooser, name, entity), level, heads),
+            "active_heads": int((pairs.attention > ACTIVE).sum()),
+            "accuracies": percent(pairs.accuracy.reshape(layers, heads)),
+            "attentions": percent(pairs.attention.reshape(layers, heads)),
+        }
+    if cell is not None:
+        yield {
+            "kind": "summary",
+            "entities": cell.total,
+            "captions": scores.captions,
+            "photos": scores.photos,
+            "layers": layers,
+            "heads": heads,
+            "baseline": percent(cell.base / cell.total),
+            "upper_bound": percent(cell.bound / cell.total),
+            "without_a_right_region": cell.total - cell.bound,
+            "active_heads": int((cell.attention > ACTIVE).sum()),
+            **_best(scores, chooser, cell, chooser.cells.get(ENTITY), level, heads),
+            "level": level,
+        }
+
+
+def _head_records(cell: Cell, heads: int, level: float) -> Iterator[dict[str, Any]]:
+    sure = significance(cell, level)
+    for n in range(len(cell.right)):
+        yield {
+            "kind": "head",
+            "name": head_name(n, heads),
+            "layer": n // heads + 1,
+            "head": n % heads + 1,
+            "accuracy": percent(cell.accuracy[n]),
+            "low": percent(sure.low[n]),
+            "high": percent(sure.high[n]),
+            "low_all": percent(sure.low_all[n]),
+            "high_all": percent(sure.high_all[n]),
+            "p": round(float(sure.p[n]), 6),
+            "p_corrected": round(float(sure.p_corrected[n]), 6),
+            "attention": percent(cell.attention[n]),
+            "active": bool(cell.attention[n] > ACTIVE),
+            "right": int(cell.right[n]),
+            "total": cell.total,
+        }
+
+
+def _layer_records(
+    cell: Cell, choose: Cell | None, layers: int, heads: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a record per layer.
+
+    The best head on the very photos that are reported is flattered; "chosen" is one that was
+    chosen on others.
+    """
+    chosen_heads = None if choose is None else choose.by_layer(heads)[0]
+    for layer in range(layers):
+        part = slice(layer * heads, (layer + 1) * heads)
+        accuracy = cell.accuracy[part]
+        active = cell.attention[part] > ACTIVE
+        record = {
+            "kind": "layer",
+            "layer": layer + 1,
+            "best": percent(accuracy.max()),
+            "best_head": head_name(layer * heads + int(accuracy.argmax()), heads),
+            "best_active": percent(accuracy[active].max()) if active.any() else None,
+        }
+        if chosen_heads is not None:
+            head = chosen_heads[layer]
+            record["chosen_head"] = head_name(layer * heads + head, heads)
+            record["chosen"] = percent(accuracy[head])
+        yield record | {
+            "mean": percent(accuracy.mean()),
+            "active_heads": int(active.sum()),
+            "attention": percent(cell.attention[part].mean()),
+        }
+
+
+def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
+    """Return the cell of a relation, or None; of both directions if `entity` is "either"."""
+    sides = ("dependent", "head") if entity == "either" else (entity,)
+    cells = [scores.cells[name, side] for side in sides if (name, side) in scores.cells]
+    if len(cells) == 2:
+        return cells[0] + cells[1]
+    return cells[0] if cells else None
+
+
+def select_relations(totals: Mapping[str, int], relations: Relations) -> list[str]:
+    """Return names of relations by falling count, those asked for.
+
+    Args:
+        totals: name -> count.
+        relations: which, by the parser's names or Stanford's.
+    """
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    if relations is None:
+        return names
+    if isinstance(relations, int):
+        return names[:relations]
+    return [name for name in names if name in relations or stanford(name) in relations]
+
+
+def _relations(scores: Scores, relations: Relations) -> Iterator[tuple[str, str, Cell]]:
+    """Yield (relation, direction, cell): both directions together as in Table 2, then each."""
+    totals: dict[str, int] = {}
+    for (name, side), cell in scores.cells.items():
+        if side:
+            totals[name] = totals.get(name, 0) + cell.total
+    for name in select_relations(totals, relations):
+        for direction in ("either", "dependent", "head"):
+            pairs = _cell(scores, name, direction)
+            if pairs is not None:
+                yield name, direction, pairs

@@ -1,0 +1,718 @@
+"""VisualBERT learns a downstream task: its heads, its batches, and the model transformers opens.
+
+The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.finetuning`; here is
+what pictures add.
+
+Axes: B units per batch, T tokens, R regions, D region feature, H hidden, C classes, P phrases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vgtools.images.boxes import iou
+from vgtools.images.regions import Regions, RegionSet, backbone_of, open_regions
+from vgtools.io import DataError, atomic_write
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, read_config, save_pretrained
+from vgtools.models.references import check_same, fingerprint, pick_dtype
+from vgtools.models.runs import read_run
+from vgtools.systems.visualbert.model import (
+    VisualBert,
+    VisualBertConfig,
+    is_visualbert,
+    load_visualbert,
+    named_for_transformers,
+)
+from vgtools.tasks import finetune
+from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.examples import VisualExample
+from vgtools.tasks.finetune import LOSS, Learner, Split, outputs_of
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.kinds.answer import soft_targets
+from vgtools.tasks.kinds.choice import Link, SceneExample
+from vgtools.tasks.kinds.ground import Captions, Ranking
+from vgtools.tasks.sequences import CHUNK, Inputs, special_tokens
+from vgtools.tasks.table import Task
+from vgtools.text.masking import special_id
+from vgtools.text.tokens import tokenize
+
+
+class Adaptation(NamedTuple):
+    """How VisualBERT learns a kind of task."""
+
+    network: str  # transformers' class that opens the result
+    reads_mask: bool = False  # the head reads a [MASK] after the text, not the pooled first token
+    phrases: bool = False  # the head is attention from phrases to regions
+
+
+# Source: Li et al. 2020, appendix B, and its released code.
+ADAPTATIONS = {
+    "classify": Adaptation("VisualBertForVisualReasoning"),
+    "choice": Adaptation("VisualBertForMultipleChoice"),
+    "answer": Adaptation("VisualBertForQuestionAnswering", reads_mask=True),
+    # Transformers' class for phrase grounding has one head, as the published code.
+    "ground": Adaptation("VisualBertModel", phrases=True),
+}
+
+
+@dataclass(frozen=True)
+class RegionInput:
+    """What a task with pictures needs beside its files.
+
+    Attributes:
+        regions: of all pictures.
+        boxes: how many regions of a picture are seen, the most confident ones; None: all.
+        answers: VQA, those that can be predicted.
+    """
+
+    regions: Regions
+    boxes: int | None = None
+    answers: tuple[str, ...] = ()
+
+    def of(self, image: str) -> RegionSet:
+        """Return the regions of a picture that are seen, in the order of the file."""
+        found = self.regions.of(image)
+        if self.boxes is None or len(found) <= self.boxes:
+            return found
+        return pick(found, np.sort(np.argsort(-found.confidence, kind="stable")[: self.boxes]))
+
+    def config(self) -> dict[str, Any]:
+        """Return what of it decides the weights."""
+        config = {"regions": self.regions.manifest["files"], "boxes": self.boxes}
+        if self.answers:
+            config["answers"] = hashlib.sha256("\n".join(self.answers).encode()).hexdigest()
+        return config
+
+
+def pick(found: RegionSet, kept: Array) -> RegionSet:
+    """Return some of a picture's regions."""
+    labels = None if found.labels is None else [found.labels[i] for i in kept]
+    features, boxes, confidence = found.features[kept], found.boxes[kept], found.confidence[kept]
+    return RegionSet(features, boxes, confidence, labels, found.width, found.height)
+
+
+def open_regions_of(
+    ref: str,
+    path: str,
+    boxes: int | None = None,
+    answers: tuple[str, ...] = (),
+) -> RegionInput:
+    """Open the regions of a task, and check that they are of the kind the encoder learnt from.
+
+    Args:
+        ref: of the encoder.
+        path: X.npy.
+        boxes: see `RegionInput`.
+        answers: see `RegionInput`.
+
+    Raises:
+        DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
+    """
+    regions = open_regions(path)
+    if (Path(ref) / "run.json").is_file() and is_visualbert(ref):
+        known = read_run(ref, "visualbert")
+        if "backbone" in known:
+            own = backbone_of(regions)
+            check_same("region features of the backbone", own, known["backbone"], path)
+    return RegionInput(regions, boxes, answers)
+
+
+@dataclass(frozen=True)
+class VisualInputs:
+    """The examples of a file as a network reads them.
+
+    Attributes:
+        text: their tokens; grounding: `Captions`.
+        images: names in the region features for each unit.
+        targets: VQA, answer number -> score for each unit, where the file has answers.
+        golds: grounding, the boxes of each phrase of a caption, in the pixels of the regions.
+        seen: VCR, the regions of the picture that each unit sees.
+        links: VCR, (W, 3), a row for each word that names an object, by sequence: its sequence, the
+            region among those seen, its first token.
+    """
+
+    text: Inputs
+    images: list[tuple[str, ...]]
+    targets: list[dict[int, float]] | None = None
+    golds: list[list[Array]] | None = None
+    seen: list[Array] | None = None
+    links: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    @property
+    def lengths(self) -> Array:
+        """(U,) tokens of each unit."""
+        return self.text.lengths
+
+    @property
+    def ids(self) -> Array:
+        """All tokens."""
+        return self.text.ids
+
+    @property
+    def cut(self) -> int:
+        """Examples of which not all is read."""
+        return self.text.cut
+
+    @property
+    def unlearnable(self) -> int:
+        """Examples that nothing can be learnt from."""
+        return sum(not target for target in self.targets or ())
+
+    def report(self, max_length: int) -> Iterator[str]:
+        """Yield the lines for the user about examples that are not read in full."""
+        yield from self.text.report(max_length)
+        if self.unlearnable:
+            why = "have no answer among those that can be predicted; they are not learnt from"
+            yield f"{self.unlearnable} questions {why}"
+
+
+def read_split(
+    task: Task,
+    name: str,
+    path: str,
+    tuner: VisualTuner,
+    encoder: Encoder,
+    settings: Mapping[str, Any],
+    sight: RegionInput,
+) -> Split:
+    """Read the file of a split and find its pictures.
+
+    Raises:
+        DataError: as `vgtools.finetuning.read_split`, or a picture has no regions.
+    """
+    masks = int(ADAPTATIONS[task.kind].reads_mask)
+    shorter = {**settings, "max_length": settings["max_length"] - masks}
+    part = finetune.read_split(task, name, path, tuner, encoder, shorter)
+    text: Inputs = part.inputs
+    asked = [cast("VisualExample", part.examples[number]) for number in text.examples.tolist()]
+    images = [tuple(sight.regions.find(i, path, e.line) for i in e.images) for e in asked]
+    targets = golds = seen = links = None
+    if masks:
+        text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
+        known = {answer: number for number, answer in enumerate(sight.answers)}
+        if all(example.answers for example in asked):
+            targets = [soft_targets(example.answers, known) for example in asked]
+    if task.choices:
+        seen = _objects(part, images, sight, path)
+        links = _links(part, encoder, text, seen)
+    if isinstance(text, Captions):
+        golds = _gold_boxes(part, text, images, sight, path)
+    part.inputs = VisualInputs(text, images, targets, golds, seen, links)
+    return part
+
+
+def _objects(
+    part: Split, images: list[tuple[str, ...]], sight: RegionInput, path: str
+) -> list[Array]:
+    """Return the regions that each question of VCR is about.
+
+    They are followed by the regions that are not objects of the picture: the whole of it.
+
+    Raises:
+        DataError: the regions of a picture do not begin with its objects.
+
+    Source: Li et al. 2020, released code.
+    """
+    found = list[Array]()
+    known = dict[str, tuple[tuple[str, ...], int]]()
+    for example, (image,) in zip(part.examples, images, strict=True):
+        assert isinstance(example, SceneExample)
+        if image not in known:
+            regions = sight.regions.of(image)
+            labels = tuple(regions.labels or ())[: len(example.objects)]
+            known[image] = labels, len(regions)
+        labels, total = known[image]
+        if labels != example.objects:
+            have = ", ".join(labels) or "none with a name"
+            raise DataError(
+                f"the regions of {image!r:.80} in {sight.regions.path} begin with {have}, "
+                f"its objects are {', '.join(example.objects)}; extract all boxes of "
+                "vg prepare vcr, and those first",
+                path,
+                example.line,
+            )
+        found.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
+    return found
+
+
+def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Array:
+    """Return which word names which region, (W, 3) as `VisualInputs` says.
+
+    Words that are cut off name none.
+
+    Source: Li et al. 2020, appendix B.2, and its released code: the first sub-word of each such
+        word.
+    """
+    before, between, after = map(len, special_tokens(encoder.tokenizer).pair)
+    rows = list[tuple[int, int, int]]()
+    for start in range(0, len(part.examples), CHUNK):
+        examples = part.examples[start : start + CHUNK]
+        firsts = tokenize(encoder.tokenizer, [e.text for e in examples])
+        seconds = tokenize(encoder.tokenizer, [choice for e in examples for choice in e.choices])
+        for i, example in enumerate(examples):
+            assert isinstance(example, SceneExample)
+            place = {region: at for at, region in enumerate(seen[start + i].tolist())}
+            for c, links in enumerate(example.links[1:]):
+                row = (start + i) * text.each + c
+                second = int(text.second[row])
+                end = int(text.starts[row + 1] - text.starts[row]) - after
+                found = _named(firsts.row(i)[1], example.links[0], before, second - between)
+                found += _named(seconds.row(i * text.each + c)[1], links, second, end)
+                rows += [(row, place[region], token) for region, token in found]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tuple[int, int]]:
+    """Return (region, token) of the words that name one.
+
+    The text's tokens begin at `begin`; those from `end` are cut off.
+    """
+    found = list[tuple[int, int]]()
+    for first, last, region in links:
+        touched = np.flatnonzero((spans[:, 0] < last) & (spans[:, 1] > first))
+        if len(touched) and begin + touched[0] < end:
+            found.append((region, begin + int(touched[0])))
+    return found
+
+
+def _gold_boxes(
+    part: Split,
+    text: Captions,
+    images: list[tuple[str, ...]],
+    sight: RegionInput,
+    path: str,
+) -> list[list[Array]]:
+    """Return the boxes of the phrases of each caption, in the pixels of the regions.
+
+    Raises:
+        DataError: a picture has no region.
+    """
+    golds = list[list[Array]]()
+    for phrases, (image,) in zip(text.phrases, images, strict=True):
+        seen = sight.of(image)
+        examples = [cast("VisualExample", part.examples[number]) for number in phrases]
+        if not len(seen):
+            why = f"{sight.regions.path} holds a picture without a region: {image!r:.80}"
+            raise DataError(why, path, examples[0].line)
+        golds.append([np.array(e.boxes, np.float64) * _scale(e, seen) for e in examples])
+    return golds
+
+
+def _scale(example: VisualExample, seen: RegionSet) -> Array:
+    """Return what takes boxes of the data set to the pixels of the regions' picture, (4,)."""
+    width, height = example.size or (seen.width, seen.height)
+    return np.array([seen.width / width, seen.height / height] * 2)
+
+
+def _with_mask(text: Inputs, mask: int) -> Inputs:
+    """Return texts with [MASK] before the last token of each.
+
+    Source: Li et al. 2020, released code: VQA is answered at the last but one token of the text.
+    """
+    ids = np.insert(text.ids, text.starts[1:] - 1, mask)
+    starts = text.starts + np.arange(len(text.starts))
+    return dataclasses.replace(text, ids=ids, starts=starts, second=text.second + 1)
+
+
+class Batch(NamedTuple):
+    """Units to learn from; the loss is their sum divided by `whole`, so that halves add up."""
+
+    ids: Tensor  # (B, T) int64; VCR: (B, C, T)
+    types: Tensor  # likewise, 1 in the second text
+    mask: Tensor  # likewise, bool, False at padding
+    regions: Tensor  # (B, R, D) float32
+    region_mask: Tensor  # (B, R) bool
+    kinds: Tensor  # (B, R) int64, segments: which of its pictures a region is of
+    labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) scores; grounding: (B, P, R) shares
+    places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
+    alignment: Tensor | None  # (B, C, R, A) int64 VCR: tokens that name each region, -1 for none
+    whole: float
+
+
+def collate(
+    inputs: VisualInputs,
+    sight: RegionInput,
+    units: Array,
+    pad: int,
+    device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
+) -> Batch:
+    """Build a batch, padded to its own longest sequence and its own most regions.
+
+    `part` and `parts` are those of `vgtools.finetuning.collate`.
+
+    Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a
+        single picture has segment 1, as in pretraining.
+    """
+    text = finetune.collate(inputs.text, units, pad, True, device, part, parts)
+    assert text.segments is not None
+    whole = text.whole
+    if isinstance(inputs.text, Captions):
+        whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
+    units = units[part::parts]
+    shown = [[sight.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
+    if inputs.seen is not None:
+        kept = [inputs.seen[unit] for unit in units.tolist()]
+        shown = [[pick(each[0], own)] for each, own in zip(shown, kept, strict=True)]
+    most = max(sum(map(len, each)) for each in shown)
+    regions = np.zeros((len(units), most, sight.regions.width), np.float32)
+    kinds = np.full((len(units), most), -1, np.int64)
+    for row, each in enumerate(shown):
+        at = 0
+        for number, found in enumerate(each):
+            regions[row, at : at + len(found)] = found.features
+            kinds[row, at : at + len(found)] = number if len(each) > 1 else 1
+            at += len(found)
+
+    def tensor(array: Array) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    labels = text.labels
+    if inputs.targets is not None:
+        scores = np.zeros((len(units), len(sight.answers)), np.float32)
+        for row, unit in enumerate(units.tolist()):
+            target = inputs.targets[unit]
+            scores[row, list(target)] = list(target.values())
+        labels = tensor(scores)
+    places = alignment = None
+    if isinstance(inputs.text, Captions) and inputs.golds is not None:
+        own_places = [inputs.text.places[unit] for unit in units.tolist()]
+        counts = [len(each) for each in own_places]
+        tokens = np.full((len(units), max(counts)), -1, np.int64)
+        shares = np.zeros((len(units), max(counts), most), np.float32)
+        for row, unit in enumerate(units.tolist()):
+            tokens[row, : counts[row]] = own_places[row]
+            boxes = shown[row][0].boxes
+            for number, gold in enumerate(inputs.golds[unit]):
+                shares[row, number, : len(boxes)] = covering(boxes, gold)
+        places = tensor(tokens)
+        labels = tensor(shares)
+    if inputs.links is not None:
+        alignment = tensor(_alignment(inputs, inputs.links, units, most))
+    seen = (tensor(regions), tensor(kinds >= 0), tensor(kinds.clip(min=0)))
+    return Batch(text.ids, text.segments, text.mask.bool(), *seen, labels, places, alignment, whole)
+
+
+def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> Array:
+    """Return (B, C, R, A) the tokens that name each of R regions, -1 for none."""
+    each = inputs.text.each
+    found: list[list[int]] = [[] for _ in range(len(units) * each * most)]
+    for row, unit in enumerate(units.tolist()):
+        first, last = np.searchsorted(links[:, 0], (unit * each, (unit + 1) * each))
+        for sequence, region, token in links[first:last].tolist():
+            found[(row * each + sequence - unit * each) * most + region].append(token)
+    array = np.full((len(found), max(1, *map(len, found))), -1, np.int64)
+    for row, tokens in enumerate(found):
+        array[row, : len(tokens)] = tokens
+    return array.reshape(len(units), each, most, -1)
+
+
+def covering(boxes: Array, gold: Array) -> Array:
+    """Return (R,) shares: equal for regions with IoU >= 0.5 with a gold box, 0 for the others.
+
+    Source: Li et al. 2020, released code.
+    """
+    good = (iou(boxes, gold) >= 0.5).any(1)
+    return np.asarray(good / max(1, good.sum()))
+
+
+class PhraseAttention(nn.Module):
+    """One more block of attention, from phrases to regions; its heads' weights are averaged.
+
+    Args:
+        width: H.
+        heads: of the block, as many as BERT has.
+
+    Source: Li et al. 2020, appendix B.4.
+    Deviation: the published code has one head of 64 dimensions, the paper an average of heads.
+        Attention is among the regions alone, as in the code.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+
+    def forward(self, text: Tensor, regions: Tensor, places: Tensor, mask: Tensor) -> Tensor:
+        """Return (B, P, R) logarithms of the attention.
+
+        Args:
+            text: (B, T, H) states.
+            regions: (B, R, H) states.
+            places: (B, P) tokens of the phrases, -1 for none.
+            mask: (B, R) bool.
+        """
+        rows = torch.arange(len(places), device=places.device)[:, None]
+        query = self._split(self.query(text[rows, places.clamp(min=0)]))  # (B, heads, P, d)
+        key = self._split(self.key(regions))  # (B, heads, R, d)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, heads, P, R)
+        scores = scores.masked_fill(~mask[:, None, None], -1e4).log_softmax(-1)
+        average: Tensor = scores.logsumexp(1) - math.log(self.heads)
+        return average
+
+    def _split(self, states: Tensor) -> Tensor:
+        """Return (B, heads, P or R, H / heads)."""
+        split: Tensor = states.float().unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split
+
+
+class VisualTuner(nn.Module):
+    """A VisualBERT under the head of a task, and its loss.
+
+    Args:
+        model: loses its heads of pretraining.
+        task: what is learnt.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token,
+        VQA's over the [MASK] after the question, as in the published code.
+    """
+
+    def __init__(self, model: VisualBert, task: Task, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        config = model.lm.config
+        self.task = task
+        self.adaptation = ADAPTATIONS[task.kind]
+        self.dtype = dtype
+        self.pad = int(config.pad_token_id or 0)
+        self.segments = True
+        model.lm.cls = nn.Identity()
+        model.match = nn.Identity()  # type: ignore[assignment]
+        self.model = model
+        self.dropout = nn.Dropout(float(config.hidden_dropout_prob))
+        width = int(config.hidden_size)
+        self.head: nn.Module
+        if self.adaptation.phrases:
+            self.head = PhraseAttention(width, int(config.num_attention_heads))
+        else:
+            self.head = nn.Linear(width, 1 if task.choices else task.classes)
+        for part in self.head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=float(config.initializer_range))
+                nn.init.zeros_(part.bias)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Return (B, C) logits; grounding: (B, P, R) log shares of the attention."""
+        device = batch.ids.device
+        low = self.dtype != torch.float32
+        with torch.autocast(device.type, self.dtype) if low else contextlib.nullcontext():
+            if batch.alignment is not None:
+                return self._choose(batch, batch.alignment)
+            text = (batch.ids, batch.types, batch.mask)
+            states = self.model.states(*text, batch.regions, batch.region_mask, batch.kinds)
+            if batch.places is not None:
+                count = batch.ids.shape[1]
+                sides = (states[:, :count], states[:, count:])
+                attention: Tensor = self.head(*sides, batch.places, batch.region_mask)
+                return attention
+            if self.adaptation.reads_mask:
+                last = batch.mask.sum(1) - 2
+                pooled = states[torch.arange(len(states), device=device), last]  # (B, H)
+            else:
+                pooled = self.model.pool(states)
+            logits: Tensor = self.head(self.dropout(pooled)).float()
+            return logits
+
+    def _choose(self, batch: Batch, alignment: Tensor) -> Tensor:
+        """Return (B, C) logits of choices, each of which is a sequence beside the same regions."""
+        each = batch.ids.shape[1]
+        text = (x.flatten(0, 1) for x in (batch.ids, batch.types, batch.mask))
+        regions = (batch.regions, batch.region_mask, batch.kinds)
+        seen = (x.repeat_interleave(each, 0) for x in regions)
+        pooled = self.model.pool(self.model.states(*text, *seen, alignment.flatten(0, 1)))
+        found: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
+        return found
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.task.kind].loss(self.outputs(batch), batch) / batch.whole}
+
+
+def new_tuner(
+    task: Task,
+    ref: str,
+    seed: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    offline: bool = False,
+    sight: RegionInput,
+) -> tuple[VisualTuner, Encoder]:
+    """Return a network to fine-tune, its new weights drawn by the seed, and the encoder in it.
+
+    Args:
+        task: what it will learn.
+        ref: a VisualBERT, or a BERT, to which untrained region embeddings are added (the paper's
+            "w/o COCO Pre-training").
+        seed: of the head and whatever else is new.
+        dtype: of matrix products.
+        offline: never connect.
+        sight: whose regions it will see.
+
+    Raises:
+        DataError: as `load_visualbert`.
+    """
+    late = False
+    if is_visualbert(ref, offline=offline):
+        late = bool(read_config(ref, offline=offline).get("bypass_transformer"))
+    torch.manual_seed(seed)
+    config = VisualBertConfig(sight.regions.width, late)
+    model, encoder = load_visualbert(ref, config, offline=offline)
+    own = dataclasses.replace(task, labels=sight.answers or task.labels)
+    return VisualTuner(model, own, dtype), encoder
+
+
+def predict(
+    tuner: VisualTuner,
+    inputs: VisualInputs,
+    sight: RegionInput,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+) -> Iterator[tuple[Array, Array]]:
+    """Yield (units, their outputs), each unit once, long ones first.
+
+    Raises:
+        DataError: as `outputs_of`.
+    """
+
+    def build(units: Array) -> Batch:
+        return collate(inputs, sight, units, tuner.pad, device)
+
+    return outputs_of(tuner, inputs.lengths, build, batch_size)
+
+
+def predict_rows(
+    tuner: VisualTuner,
+    part: Split,
+    sight: RegionInput,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+) -> list[dict[str, Any]]:
+    """Return the rows of `predictions.jsonl` for a split, in the order of its examples.
+
+    Raises:
+        DataError: as `outputs_of`.
+    """
+    rows = list[dict[str, Any]]([{}] * len(part.examples))
+    text = part.inputs.text
+    for units, outputs in predict(tuner, part.inputs, sight, batch_size, device):
+        numbers: list[int] = units.tolist()
+        given: Any = outputs
+        if isinstance(text, Captions):
+            numbers = [number for unit in units.tolist() for number in text.phrases[unit]]
+            given = _rank(part, text, sight, units, outputs)
+        examples = [part.examples[number] for number in numbers]
+        made = predictions(tuner.task, examples, text, given)
+        for number, row in zip(numbers, made, strict=True):
+            rows[number] = row
+    return rows
+
+
+def _rank(
+    part: Split, text: Captions, sight: RegionInput, units: Array, outputs: Array
+) -> list[Ranking]:
+    """Return the ten boxes with most attention for each phrase of some captions."""
+    rankings = list[Ranking]()
+    for unit, attention in zip(units.tolist(), outputs, strict=True):
+        seen = sight.of(part.inputs.images[unit][0])
+        golds = part.inputs.golds[unit]
+        for number, gold, shares in zip(text.phrases[unit], golds, attention, strict=False):
+            example = cast("VisualExample", part.examples[number])
+            best = np.argsort(-shares[: len(seen)], kind="stable")[:10]
+            boxes = (seen.boxes[best] / _scale(example, seen)).round(3).tolist()
+            reachable = bool(covering(seen.boxes, gold).any())
+            rankings.append(Ranking(boxes, float(np.exp(shares[best[0]])), reachable))
+    return rankings
+
+
+def learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    sight: RegionInput,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task with pictures: a VisualBERT.
+
+    Args:
+        task: to learn.
+        ref: of the encoder.
+        settings: of the fine-tuning.
+        device: where it learns.
+        sight: what is seen.
+        offline: never connect.
+    """
+
+    def new(seed: int) -> tuple[VisualTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, sight=sight)
+
+    def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
+        return read_split(task, name, path, tuner, encoder, settings, sight)
+
+    def batch(
+        tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int
+    ) -> Batch:
+        return collate(inputs, sight, units, tuner.pad, device, part, parts)
+
+    def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
+        return predict_rows(tuner, split, sight, 4 * settings["batch_size"], device)
+
+    return Learner(new, read, batch, ask, save)
+
+
+def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
+    """Write a network that learnt a task, as transformers opens it."""
+    network = to_transformers(tuner)
+    mark = fingerprint(tuner)
+    save_pretrained(folder, dataclasses.replace(encoder, model=network, fingerprint=mark))
+    if tuner.adaptation.phrases:
+        from safetensors.torch import save as serialise
+
+        weights = {name: tensor.cpu() for name, tensor in tuner.head.state_dict().items()}
+        atomic_write(folder / "phrase_attention.safetensors", serialise(weights))
+
+
+def to_transformers(tuner: VisualTuner) -> Any:
+    """Return a network that learnt a task as the class of transformers that `ADAPTATIONS` names.
+
+    Phrase grounding leaves the VisualBERT alone.
+
+    Deviation: a region of VCR gets the sum of the positions of its words, as in the paper;
+        transformers takes their mean.
+    """
+    import transformers
+
+    settings: dict[str, Any] = {}
+    if tuner.task.labels:
+        settings["id2label"] = dict(enumerate(tuner.task.labels))
+        settings["label2id"] = {name: number for number, name in enumerate(tuner.task.labels)}
+    network = getattr(transformers, tuner.adaptation.network)
+    theirs = network(tuner.model.their_config(**settings)).eval()
+    state = tuner.model.state_dict()
+    weights = {named_for_transformers(name): t.detach().cpu() for name, t in state.items()}
+    if tuner.adaptation.phrases:
+        weights = {name.removeprefix("visual_bert."): t for name, t in weights.items()}
+    else:
+        head = tuner.head.state_dict()
+        weights |= {f"cls.{name}": tensor.detach().cpu() for name, tensor in head.items()}
+    theirs.load_state_dict(weights)
+    return theirs

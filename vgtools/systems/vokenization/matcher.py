@@ -1,0 +1,275 @@
+"""Vokenization (Tan & Bansal 2020): the contextual token-image matching model, its training and its evaluation.
+
+    r(w_i, x; s) = f(w_i; s) . g(x)        section 3.2
+
+f projects the frozen text encoder's hidden state of a token, g the frozen backbone's feature of an image, into one space of
+unit vectors, where the most relevant image of a token, its voken, is the nearest one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vgtools.models.packed import TILE
+from vgtools.models.runs import Run, as_config, open_run
+
+
+@dataclass(frozen=True)
+class MatcherConfig:
+    """What a matcher is and what it learns from; stands in `run.json`.
+
+    The defaults are the recipe that measured best (examples/vokenization/NOTES.md); `--preset paper`
+    is the paper's.
+
+    Attributes:
+        text_width: `layers` times the width of the text encoder.
+        image_width: D, channels of the image features.
+        level: `token`, or `sentence`: [CLS] against the image (appendix A.4).
+        layers: last layers of the text encoder, concatenated.
+        hidden: width of the hidden layer of the MLPs.
+        dim: E, width of the shared space.
+        dropout: behind the hidden layer, in training.
+        sentence: add a projection of the sentence's mean hidden state to each of its tokens.
+        root: take the square root of the image features (sign kept), which tames their few large channels.
+        loss: `info_nce`, every other photo of the batch a negative; or `hinge`, one random other photo.
+        margin: M of the hinge.
+        share: InfoNCE: part of a content word's target that all photos of the batch share whose captions hold its stem.
+        stop_share: part of the tokens outside content words that a step learns from, drawn anew each time.
+    """
+
+    text_width: int
+    image_width: int
+    level: str = "token"
+    layers: int = 4
+    hidden: int = 512
+    dim: int = 256
+    dropout: float = 0.3
+    sentence: bool = True
+    root: bool = True
+    loss: str = "info_nce"
+    margin: float = 0.5
+    share: float = 0.7
+    stop_share: float = 0.3
+
+
+class TokenImageMatcher(nn.Module):
+    """Score tokens of a sentence against images: MLPs over frozen features, into one space of unit vectors.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1; appendix A.4 for `level="sentence"`.
+    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence; `--preset paper` does not.
+    """
+
+    def __init__(self, config: MatcherConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.text = _mlp(config.text_width, config)
+        self.image = _mlp(config.image_width, config)
+        self.context = (
+            _mlp(config.text_width, config) if config.sentence and config.level == "token" else None
+        )
+        if config.loss == "info_nce":
+            self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))  # of the logits; learned
+
+    def embed_tokens(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """Return f(w; s) of packed tokens; a sentence's embeddings do not depend on its neighbours.
+
+        Args:
+            hidden: (T, text_width) the concatenated hidden states of S sentences behind one another, no special tokens.
+            lengths: (S,) int64 tokens of each sentence, summing to T; 0 is allowed.
+
+        Returns:
+            (T, E) unit vectors, float32.
+        """
+        kept = lengths[lengths > 0]
+        means = sentence_means(hidden, kept) if self.context is not None else hidden[:0]
+        return self.project_tokens(hidden, means, torch.repeat_interleave(kept))
+
+    def project_tokens(self, hidden: Tensor, means: Tensor, rows: Tensor) -> Tensor:
+        """Return f(w; s) of tokens whose sentences' means are known.
+
+        Args:
+            hidden: (T, text_width) hidden states of any tokens.
+            means: (S, text_width) mean hidden state of each sentence; unused without `config.sentence`.
+            rows: (T,) int64 the sentence of each token.
+
+        Returns:
+            (T, E) unit vectors, float32.
+        """
+        found = _project(self.text, hidden)
+        if self.context is not None:
+            found = found + F.embedding(rows, _project(self.context, means))
+        return F.normalize(found, dim=1)
+
+    def embed_sentences(self, first: Tensor) -> Tensor:
+        """Return f(s) of sentences from the hidden states of their [CLS], (S, text_width) -> (S, E) unit vectors."""
+        return F.normalize(_project(self.text, first), dim=1)
+
+    def embed_images(self, feats: Tensor) -> Tensor:
+        """Return g(x) of image features, (N, image_width) -> (N, E) unit vectors, float32."""
+        feats = feats.float()
+        return F.normalize(
+            _project(self.image, feats.sign() * feats.abs().sqrt() if self.config.root else feats),
+            dim=1,
+        )
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss of a batch under its name."""
+        if self.config.level == "sentence":
+            text = self.embed_sentences(batch.hidden)
+        else:
+            text = self.project_tokens(batch.hidden, batch.means, batch.rows)
+        images = self.embed_images(batch.feats)
+        if self.config.loss == "hinge":
+            return {
+                "hinge": hinge_loss(
+                    text, images[batch.own], images[batch.other], self.config.margin
+                )
+            }
+        scale = self.log_scale.clamp(max=math.log(100.0)).exp()
+        return {
+            "info_nce": info_nce(
+                text, batch.own, images, scale, batch.keys, batch.holders, self.config.share
+            )
+        }
+
+
+def _mlp(width: int, config: MatcherConfig) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(width, config.hidden),
+        nn.ReLU(),
+        nn.Dropout(config.dropout),
+        nn.Linear(config.hidden, config.dim),
+    )
+
+
+def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
+    """Run an MLP over rows in float32; whole tiles of rows, so that no row depends on how many others there are."""
+    size = len(rows)
+    tiled = rows.float() if mlp.training else F.pad(rows.float(), (0, 0, 0, -size % TILE))
+    return mlp(tiled)[:size]  # type: ignore[no-any-return]
+
+
+def sentence_means(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mean hidden state of each sentence, (T, D) and (S,) lengths of at least 1 -> (S, D) float32."""
+    return torch.segment_reduce(hidden.float(), "mean", lengths=lengths, axis=0, unsafe=True)
+
+
+def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMatcher, Run]:
+    """Open a run of `vg train-matcher`: the matcher in eval mode, and the run (`run.info`, `run.fingerprint`).
+
+    The encoder it was trained with is `checkpoint.load_encoder(path)`.
+
+    Raises:
+        DataError: no finished run (66), of another kind or damaged (65), or from a later version (78).
+    """
+    from vgtools.models.references import pick_device
+
+    run = open_run(path, "matcher")
+    matcher = TokenImageMatcher(
+        as_config(MatcherConfig, run.info["matcher"], run.path / "run.json")
+    )
+    matcher.load_state_dict(run.weights)
+    return matcher.eval().requires_grad_(False).to(pick_device(device)), run
+
+
+def hinge_loss(tokens: Tensor, images: Tensor, negatives: Tensor, margin: float = 0.5) -> Tensor:
+    """Return the margin by which true images fail to beat random ones, per token.
+
+    Every token of a caption is weakly aligned with the caption's image.
+
+    Args:
+        tokens: (T, E) token embeddings f(w; s), unit norm.
+        images: (T, E) embedding g(x) of each token's own image.
+        negatives: (T, E) embedding of another image for each token.
+        margin: M, on the cosine scale (relevance lies in [-1, 1]).
+
+    Returns:
+        Scalar >= 0. Gradient reaches all three embeddings.
+
+    Raises:
+        ValueError: shapes disagree.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.2, "Training"; appendix A.4 for sentences.
+    Deviation: mean over tokens; the paper sums. Multiply by T for its value.
+    """
+    if not tokens.shape == images.shape == negatives.shape:
+        raise ValueError(
+            f"one image and one negative a token are wanted, (T, E) each; given {tuple(tokens.shape)}, "
+            f"{tuple(images.shape)}, {tuple(negatives.shape)}"
+        )
+    return F.relu(margin - (tokens * images).sum(1) + (tokens * negatives).sum(1)).mean()
+
+
+def info_nce(
+    tokens: Tensor,
+    own: Tensor,
+    images: Tensor,
+    scale: Tensor,
+    keys: Tensor,
+    holders: Tensor,
+    share: float = 0.7,
+) -> Tensor:
+    """Return the cross entropy of choosing a token's images among all of the batch.
+
+    A token's target is its own image; for a token with a key, the part `share` of the target is spread over all images that
+    hold the key, so that a photo of another dog is no negative for "dog".
+
+    Args:
+        tokens: (T, E) token embeddings, unit norm.
+        own: (T,) row of each token's own image.
+        images: (C, E) embeddings of distinct images.
+        scale: scalar, what cosines are multiplied by.
+        keys: (T,) row of `holders`, or -1 for none.
+        holders: (K, C) how a key's share is spread over the images; rows sum to 1.
+        share: 0 is plain InfoNCE.
+
+    Returns:
+        Scalar, mean over tokens.
+
+    Raises:
+        ValueError: shapes disagree.
+
+    Deviation: not in Tan & Bansal 2020, which takes `hinge_loss`.
+    """
+    if len(own) != len(tokens) or len(keys) != len(tokens) or holders.shape[1] != len(images):
+        raise ValueError(
+            f"wanted own (T,), keys (T,), holders (K, C) for tokens {tuple(tokens.shape)}, images "
+            f"{tuple(images.shape)}; given {tuple(own.shape)}, {tuple(keys.shape)}, {tuple(holders.shape)}"
+        )
+    logits = scale * tokens @ images.T  # (T, C)
+    target = logits.gather(1, own[:, None])[:, 0]
+    if share and len(holders):
+        # The mean logit over a key's images is the logit of their mean embedding: no (T, C) target is built.
+        part = share * (keys >= 0)
+        shared = scale * (tokens * F.embedding(keys.clamp(min=0), holders @ images)).sum(1)
+        target = (1 - part) * target + part * shared
+    return (logits.logsumexp(1) - target).mean()
+
+
+class Batch(NamedTuple):
+    """One step's data; T tokens (sentences with `level="sentence"`) of S sentences, C distinct images."""
+
+    hidden: Tensor  # (T, text_width)
+    rows: Tensor  # (T,) sentence of each token
+    means: Tensor  # (S, text_width)
+    feats: Tensor  # (C, image_width)
+    own: Tensor  # (T,) image of each token
+    other: Tensor  # (T,) another image, random, the same for all tokens of a sentence
+    keys: Tensor  # (T,) row of `holders`, or -1
+    holders: Tensor  # (K, C) rows sum to 1
+
+
+def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:
+    """Return the part of the settings that the matcher has; the rest is the training's."""
+    known = {
+        key: value for key, value in settings.items() if key in MatcherConfig.__dataclass_fields__
+    }
+    return replace(MatcherConfig(**shape), **known)

@@ -1,0 +1,616 @@
+"""Training and evaluation of the token-image matcher (section 3.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vgtools.io import DataError, Features, Progress, dumps, read_jsonl
+from vgtools.io.arrays import Array
+from vgtools.io.errors import amount
+from vgtools.models.encoder import Encoder
+from vgtools.models.packed import PackedEncoder
+from vgtools.systems.vokenization.matcher import (
+    Batch,
+    MatcherConfig,
+    TokenImageMatcher,
+    matcher_config,
+    sentence_means,
+)
+from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
+from vgtools.training.loop import Batches
+from vgtools.training.session import Session
+from vgtools.training.steps import plan_for, train_config
+
+
+class Captions(NamedTuple):
+    """Captions of images, tokenised; S captions, T tokens, special tokens left out."""
+
+    images: Array  # (S,) int64 feature row of each caption's image
+    tokens: Tokens
+    content: Array  # (T,) bool, part of a content word
+    keys: Array  # (T,) int64 number of the word's stem, -1 outside content words
+    holds: Holds
+
+
+class Holds(NamedTuple):
+    """Which image's captions hold which stem, sorted by image."""
+
+    first: Array  # (largest image row + 2,) where each image starts in the next two
+    keys: Array  # (P,)
+    counts: Array  # (P,) captions of the image that hold it
+
+
+def read_captions(
+    texts: Sequence[str],
+    images: Sequence[int],
+    tokenizer: Any,
+    longest: int,
+    stop_words: frozenset[str] | None = None,
+) -> tuple[Captions, dict[str, int]]:
+    """Tokenise captions and find their content words.
+
+    Args:
+        texts: S captions.
+        images: feature row of each.
+        tokenizer: of the text encoder.
+        longest: tokens a caption may have; more are cut off.
+        stop_words: lower-case words that are no content words; our own list if None.
+
+    Returns:
+        The captions that hold a token, and counts of what was left out: `empty` captions, `cut` ones.
+    """
+    tokens = tokenize(tokenizer, texts)
+    lengths = np.diff(tokens.starts)
+    words = word_spans(texts, tokens.spans, tokens.starts)
+    content = content_mask(texts, tokens.spans, tokens.starts, stop_words)
+    rows = np.repeat(np.arange(len(texts)), lengths)
+    keys = np.full(len(rows), -1, np.int64)
+    if content.any():
+        found, inverse = np.unique(
+            np.column_stack([rows, words])[content], axis=0, return_inverse=True
+        )
+        stems = np.array([stem_key(texts[r][a:b]) for r, a, b in found.tolist()], object)
+        keys[content] = np.unique(stems.astype(str), return_inverse=True)[1][inverse.reshape(-1)]
+    kept = np.minimum(lengths, longest)
+    where = _ranges(tokens.starts[:-1], kept)
+    some = kept > 0
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept[some])])
+    image = np.asarray(images, np.int64)[some]
+    cut = Tokens(tokens.ids[where], tokens.spans[where], starts)
+    captions = Captions(
+        image,
+        cut,
+        content[where],
+        keys[where],
+        _holds(np.repeat(image, kept[some]), keys[where], starts),
+    )
+    return captions, {"empty": int((~some).sum()), "cut": int((lengths > longest).sum())}
+
+
+def _holds(images: Array, keys: Array, starts: Array) -> Holds:
+    """Count for each image its captions that hold each stem, from the tokens' images and keys."""
+    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    once = np.unique(
+        np.column_stack([images, keys, rows])[keys >= 0], axis=0
+    )  # a caption counts once
+    pairs, counts = np.unique(once[:, :2], axis=0, return_counts=True)
+    top = int(images.max(initial=-1)) + 1
+    return Holds(np.searchsorted(pairs[:, 0], np.arange(top + 1)), pairs[:, 1], counts)
+
+
+def _ranges(starts: Array, lengths: Array) -> Array:
+    """Return start, start + 1, … (length of them) for each pair, behind one another."""
+    ends = np.cumsum(lengths)
+    found: Array = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
+        starts - ends + lengths, lengths
+    )
+    return found
+
+
+class States(NamedTuple):
+    """Hidden states of some sentences."""
+
+    hidden: Tensor  # (T, D) their tokens behind one another, float16
+    means: Tensor  # (S, D)
+    first: Tensor  # (S, D) [CLS]
+
+
+class HiddenStates:
+    """The frozen encoder's output for captions: computed once if it fits a memory budget, else whenever it is asked for.
+
+    Both ways give the same numbers: float16, which halves the memory.
+
+    Args:
+        encoder: the text encoder.
+        tokens: the captions' tokens.
+        budget: bytes that may be held.
+        watch: called with the number of tokens done.
+    """
+
+    def __init__(
+        self, encoder: PackedEncoder, tokens: Tokens, budget: int, watch: Any = None
+    ) -> None:
+        self._encoder, self._tokens = encoder, tokens
+        self._lengths = np.diff(tokens.starts)
+        width = encoder.layers * encoder.encoder.width
+        wanted = 2 * width * (len(tokens.ids) + 2 * len(self._lengths))
+        self.held = 0  # bytes in memory
+        self._kept: States | None = None
+        if wanted <= budget:
+            self.held = wanted
+            kept = States(
+                *(
+                    torch.empty(n, width, dtype=torch.float16)
+                    for n in (len(tokens.ids), len(self._lengths), len(self._lengths))
+                )
+            )
+            for start in range(0, len(self._lengths), 4096):
+                part = np.arange(start, min(start + 4096, len(self._lengths)))
+                found = self._compute(part)
+                at = slice(int(tokens.starts[part[0]]), int(tokens.starts[part[-1] + 1]))
+                kept.hidden[at], kept.means[part], kept.first[part] = (
+                    found.hidden,
+                    found.means,
+                    found.first,
+                )
+                if watch is not None:
+                    watch(len(found.hidden))
+            self._kept = kept
+
+    def take(self, sentences: Array) -> States:
+        """Return the states of sentences, in the order given, on the CPU."""
+        if self._kept is None:
+            return self._compute(sentences)
+        where = _ranges(self._tokens.starts[sentences], self._lengths[sentences])
+        rows = torch.from_numpy(sentences)
+        return States(
+            self._kept.hidden[torch.from_numpy(where)],
+            self._kept.means[rows],
+            self._kept.first[rows],
+        )
+
+    def _compute(self, sentences: Array) -> States:
+        lengths = self._lengths[sentences]
+        begin = np.cumsum(lengths) - lengths
+        width = self._encoder.layers * self._encoder.encoder.width
+        found = States(
+            *(
+                torch.empty(n, width, dtype=torch.float16)
+                for n in (int(lengths.sum()), len(lengths), len(lengths))
+            )
+        )
+        for pack in self._encoder(self._tokens.ids, self._tokens.starts[sentences], lengths):
+            hidden = pack.tokens.float().cpu()
+            sizes = lengths[pack.segments]
+            found.hidden[torch.from_numpy(_ranges(begin[pack.segments], sizes))] = hidden.half()
+            rows = torch.from_numpy(pack.segments)
+            found.means[rows] = sentence_means(hidden, torch.from_numpy(sizes)).half()
+            found.first[rows] = pack.first.half().cpu()
+        return found
+
+
+def make_batches(
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    config: MatcherConfig,
+    batch_size: int,
+    seed: int,
+    device: torch.device,
+) -> Batches:
+    """Return the batches of an epoch as a pure function of (seed, epoch), as `train` wants them.
+
+    Captions are shuffled and cut into batches of equal size, at most `batch_size`.
+    """
+    size = len(captions.images)
+    number = -(-size // batch_size)
+
+    def batches(epoch: int, first: int) -> Iterator[Batch]:
+        order = np.random.default_rng([seed, epoch]).permutation(size)
+        for index, part in enumerate(np.array_split(order, number)):
+            if index >= first:
+                rng = np.random.default_rng([seed, epoch, index])
+                yield collate(captions, states, feats, config, np.sort(part), rng, device)
+
+    return batches
+
+
+def collate(
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    config: MatcherConfig,
+    sentences: Array,
+    rng: np.random.Generator,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """Build the batch of some captions: the tokens to learn from, the images, and who else holds a token's stem.
+
+    Args:
+        captions: all captions.
+        states: their hidden states.
+        feats: (N, image_width) features of all images.
+        config: decides which tokens are learned from, and what they are compared with.
+        sentences: (S,) the captions of this batch.
+        rng: draws the tokens outside content words that are kept, and the negatives.
+        device: where the batch goes.
+    """
+    found = states.take(sentences)
+    starts, lengths = captions.tokens.starts[sentences], np.diff(captions.tokens.starts)[sentences]
+    where = _ranges(starts, lengths)
+    rows = np.repeat(np.arange(len(sentences)), lengths)
+    draw = rng.random(len(where))
+    if config.level == "sentence":
+        hidden, rows, keys = found.first, np.arange(len(sentences)), np.full(len(sentences), -1)
+    else:
+        kept = captions.content[where] | (draw < config.stop_share)
+        if not kept.any():  # a batch of nothing but stop words
+            kept[:] = True
+        hidden, rows, keys = (
+            found.hidden[torch.from_numpy(kept)],
+            rows[kept],
+            captions.keys[where][kept],
+        )
+    image = captions.images[sentences]
+    if config.loss == "hinge":
+        # Any image of the bank but the caption's own: count on from it, around the circle of all images.
+        bank = np.unique(captions.images)
+        place = np.searchsorted(bank, image)
+        negative = bank[(place + rng.integers(1, len(bank), len(image))) % len(bank)]
+    else:
+        negative = image
+    distinct = np.unique(np.concatenate([image, negative]))
+    own, other = np.searchsorted(distinct, image), np.searchsorted(distinct, negative)
+    numbers, compact = np.unique(keys, return_inverse=True)
+    compact = np.where(
+        keys >= 0, compact - int(numbers[0] < 0), -1
+    )  # -1, if there, is the first number
+    holders = _holders(captions.holds, distinct, numbers[numbers >= 0])
+    arrays = (rows, own[rows], other[rows], compact)
+    at = [torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(device) for a in arrays]
+    bank_feats = torch.from_numpy(np.asarray(feats[distinct], np.float32)).to(device)
+    return Batch(
+        hidden.to(device).float(),
+        at[0],
+        found.means.to(device).float(),
+        bank_feats,
+        at[1],
+        at[2],
+        at[3],
+        torch.from_numpy(holders).to(device),
+    )
+
+
+def _holders(holds: Holds, images: Array, keys: Array) -> Array:
+    """Return (K, C): for each key the share of each image, by how many of the image's captions hold the key."""
+    begin, end = holds.first[images], holds.first[images + 1]
+    where = _ranges(begin, end - begin)
+    column = np.repeat(np.arange(len(images)), end - begin)
+    row = np.searchsorted(keys, holds.keys[where])
+    wanted = row < len(keys)
+    wanted[wanted] = keys[row[wanted]] == holds.keys[where][wanted]
+    table = np.zeros((len(keys), len(images)), np.float32)
+    table[row[wanted], column[wanted]] = holds.counts[where][wanted]
+    table /= np.maximum(table.sum(1, keepdims=True), 1e-9)
+    return table
+
+
+class Ranked(NamedTuple):
+    """Where the own image stands among all images, for a block of captions."""
+
+    sentences: Array  # (S,)
+    ranks: Array  # (T,) of each token's own image, 0 is best; T is 0 with `level="sentence"`
+    top: Array  # (T,) feature row of the most relevant image
+    caption_ranks: Array  # (S,) of the caption's own image
+
+
+@torch.inference_mode()
+def rank_captions(
+    matcher: TokenImageMatcher,
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    bank: Array | None = None,
+) -> Iterator[Ranked]:
+    """Rank the own image of every token and caption among a bank of images, block by block.
+
+    A caption's embedding is the normalised mean of its tokens' (`level="sentence"`: that of [CLS]). Among images of the same
+    relevance the lower row comes first, as in retrieval: a matcher that cannot tell images apart gets no credit.
+
+    Args:
+        matcher: in eval mode.
+        captions: the captions.
+        states: their hidden states.
+        feats: (N, D) features of all images.
+        bank: rows of `feats` to search; the captions' own images if None. It must hold those.
+
+    Yields:
+        Blocks in caption order; memory does not growing_windows with the number of captions.
+    """
+    device = next(matcher.parameters()).device
+    bank = np.unique(captions.images) if bank is None else np.unique(bank)
+    images = torch.cat(
+        [
+            matcher.embed_images(torch.from_numpy(np.asarray(feats[part], np.float32)).to(device))
+            for part in np.array_split(bank, -(-len(bank) // 4096))
+        ]
+    )
+    lengths = np.diff(captions.tokens.starts)
+    for start in range(0, len(captions.images), 256):
+        sentences = np.arange(start, min(start + 256, len(captions.images)))
+        found = states.take(sentences)
+        own = np.searchsorted(bank, captions.images[sentences])
+        rows = np.repeat(np.arange(len(sentences)), lengths[sentences])
+        if matcher.config.level == "sentence":
+            whole = matcher.embed_sentences(found.first.to(device))
+            ranks, top = np.empty(0, np.int64), np.empty(0, np.int64)
+        else:
+            at = torch.from_numpy(rows).to(device)
+            tokens = matcher.project_tokens(found.hidden.to(device), found.means.to(device), at)
+            whole = F.normalize(
+                tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, at, tokens), dim=1
+            )
+            ranks, top = _ranks(tokens, images, own[rows])
+        yield Ranked(sentences, ranks, bank[top], _ranks(whole, images, own)[0])
+
+
+def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array]:
+    """Return the rank of each query's own image and its best image, in blocks of about 64 MB of scores."""
+    ranks, top = list[Tensor](), list[Tensor]()
+    target = torch.from_numpy(own).to(queries.device)
+    order = torch.arange(len(images), device=queries.device)
+    for part, mine in zip(
+        *(x.split(max(1, (1 << 24) // len(images))) for x in (queries, target)), strict=True
+    ):
+        scores = part @ images.T
+        true = scores.gather(1, mine[:, None])
+        ranks.append(((scores > true) | ((scores == true) & (order < mine[:, None]))).sum(1))
+        top.append(scores.argmax(1))
+    return tuple(torch.cat(x).cpu().numpy() if x else np.empty(0, np.int64) for x in (ranks, top))  # type: ignore[return-value]
+
+
+def recall(ranks: Array) -> dict[str, float]:
+    """Return R@1, R@5 and R@10 in per cent from ranks that start at 0."""
+    return {
+        f"r{k}": round(100 * float((ranks < k).mean()), 2) if len(ranks) else 0.0
+        for k in (1, 5, 10)
+    }
+
+
+def evaluate_matcher(
+    matcher: TokenImageMatcher,
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    bank: Array | None = None,
+) -> dict[str, Any]:
+    """Measure true recall: the own image among the first k of the whole bank.
+
+    Returns:
+        Per cent under `chance` (a random order), `word` (all tokens), `content` (those of content words) and `caption`, each
+        `r1`, `r5`, `r10`; `concept`, how often the first image of a content token has a caption that holds its stem; and
+        `images`, the size of the bank.
+
+    Source: recall against the whole image set is in the published code; its recall within validation batches is not true
+        recall, and off by one.
+    """
+    was_training = matcher.training
+    matcher.eval()
+    blocks = list(rank_captions(matcher, captions, states, feats, bank))
+    matcher.train(was_training)
+    size = len(np.unique(captions.images if bank is None else bank))
+    result: dict[str, Any] = {
+        "images": size,
+        "chance": {f"r{k}": round(100 * min(1.0, k / size), 2) for k in (1, 5, 10)},
+    }
+    if matcher.config.level == "token":
+        ranks, top = (
+            np.concatenate([b.ranks for b in blocks]),
+            np.concatenate([b.top for b in blocks]),
+        )
+        result |= {"word": recall(ranks), "content": recall(ranks[captions.content])}
+        hits = holds_stem(captions.holds, top[captions.content], captions.keys[captions.content])
+        result["concept"] = round(100 * float(hits.mean()), 2) if len(hits) else 0.0
+    result["caption"] = recall(np.concatenate([b.caption_ranks for b in blocks]))
+    return result
+
+
+def score(found: Mapping[str, Any] | None) -> float:
+    """Return what the best epoch is chosen by: content words' R@10 plus concept hit; of sentences, R@10; 0 if not measured."""
+    if not found:
+        return 0.0
+    return float(
+        found["content"]["r10"] + found["concept"]
+        if "content" in found
+        else found["caption"]["r10"]
+    )
+
+
+def holds_stem(holds: Holds, images: Array, keys: Array) -> Array:
+    """Say for each pair whether a caption of the image holds the stem."""
+    if not len(holds.keys):
+        return np.zeros(len(keys), bool)
+    base = int(holds.keys.max()) + 1
+    owner = np.repeat(np.arange(len(holds.first) - 1), np.diff(holds.first))
+    inside = images < len(holds.first) - 1
+    return np.isin(np.where(inside, images * base + keys, -1), owner * base + holds.keys)
+
+
+Rows = list[tuple[int, str]]  # (feature row, caption)
+
+
+@dataclass
+class Splits:
+    """The captions of a training."""
+
+    train: Rows = field(default_factory=list)
+    valid: Rows = field(default_factory=list)
+    unsplit: int = 0  # captions without a split, left out as others have one
+
+    def digest(self) -> str:
+        """Return the sha256 of what is read."""
+        return digest({"train": self.train, "valid": self.valid})
+
+
+def digest(value: object) -> str:
+    """Return the sha256 of a JSON value."""
+    return hashlib.sha256(dumps(value)).hexdigest()
+
+
+def read_splits(path: str, bank: Features, split: str | None, valid_split: str | None) -> Splits:
+    """Return the captions to train and to validate on; in a file without splits all train.
+
+    Args:
+        path: of the rows {"image", "text"}, some with a "split".
+        bank: features of their images.
+        split: to train on; None for all.
+        valid_split: to validate on.
+
+    Raises:
+        DataError: a row is not of this form, or its image has no features.
+    """
+    row_of = {name: i for i, name in enumerate(bank.ids)}
+    splits = Splits()
+    unsplit = Rows()
+    others = 0
+    for line, row in read_jsonl(path, {"image": str, "text": str}):
+        own = row.get("split")
+        if own is not None and not isinstance(own, str):
+            raise DataError(f'"split" must be a string, got {own!r:.60}', path, line)
+        if split is not None and own is not None and own not in (split, valid_split):
+            others += 1
+            continue
+        if row["image"] not in row_of:
+            raise DataError(
+                f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS; "
+                "extract them, or leave the caption out",
+                path,
+                line,
+            )
+        if own is not None and own == valid_split:
+            part = splits.valid
+        elif split is not None and own is None:
+            part = unsplit
+        else:
+            part = splits.train
+        part.append((row_of[row["image"]], row["text"]))
+    if unsplit and not others and not splits.train and not splits.valid:
+        return Splits(train=unsplit)
+    splits.unsplit = len(unsplit)
+    return splits
+
+
+def hold_out(splits: Splits, number: int, path: str) -> Splits:
+    """Move the captions of some training images to validation: the same images for every seed.
+
+    Raises:
+        DataError: fewer than 2 images are left to train on, or images are in both parts.
+    """
+    images = sorted(
+        {image for image, _ in splits.train},
+        key=lambda image: hashlib.sha256(str(image).encode()).digest(),
+    )
+    if len(images) - number < 2:
+        raise DataError(
+            f"captions of {amount(len(images), 'image')} to train on, less {number} held out: at "
+            "least 2 must stay, one to match and one to distinguish; check --split and the "
+            '"split" of the rows',
+            path,
+        )
+    held = set(images[:number])
+    train = [row for row in splits.train if row[0] not in held]
+    valid = splits.valid + [row for row in splits.train if row[0] in held]
+    both = {image for image, _ in train} & {image for image, _ in valid}
+    if both:
+        raise DataError(
+            f"{len(both)} images are in both training and validation; split by image", path
+        )
+    return Splits(train, valid, splits.unsplit)
+
+
+def fit(
+    session: Session,
+    encoder: Encoder,
+    bank: Features,
+    splits: Splits,
+    stop_words: frozenset[str],
+    budget: int,
+) -> None:
+    """Train a matcher to its last epoch, and write the run with the best.
+
+    Args:
+        session: its run holds the settings.
+        encoder: of the captions.
+        bank: features of the images.
+        splits: the captions.
+        stop_words: words that are no content words.
+        budget: bytes of memory for hidden states.
+
+    Raises:
+        DataError: fewer than 2 images to train on, or as `Session.fit`.
+    """
+    run = session.run
+    config = run.config
+    packed = PackedEncoder(encoder, config["layers"])
+    data: dict[str, tuple[Captions, HiddenStates]] = {}
+    left_out: dict[str, dict[str, int]] = {}
+    what = "train-matcher: hidden states"
+    with Progress(what, "tokens", quiet=session.quiet) as bar:
+
+        def watch(tokens: int) -> None:
+            bar.advance(tokens)
+            session.stop.check()
+
+        for name, rows in (("train", splits.train), ("valid", splits.valid)):
+            if rows:
+                images, texts = zip(*rows, strict=True)
+                captions, left_out[name] = read_captions(
+                    texts, images, encoder.tokenizer, encoder.max_tokens, stop_words
+                )
+                states = HiddenStates(packed, captions.tokens, budget, watch)
+                data[name] = captions, states
+                budget -= states.held
+    for name, counts in left_out.items():
+        if any(counts.values()):
+            session.note(
+                f"{name}: {counts['empty']} captions without a token left out, {counts['cut']} cut "
+                f"to {encoder.max_tokens} tokens"
+            )
+    captions, states = data["train"]
+    if len(set(captions.images.tolist())) < 2:
+        raise DataError(
+            "captions of fewer than 2 images hold a token; there is nothing to distinguish"
+        )
+    shape = matcher_config(
+        config, text_width=packed.layers * encoder.width, image_width=bank.array.shape[1]
+    )
+    torch.manual_seed(config["seed"])
+    matcher = TokenImageMatcher(shape).to(session.device)
+    size = config["batch_size"]
+    batches = make_batches(
+        captions, states, bank.array, shape, size, config["seed"], session.device
+    )
+    plan = plan_for(len(captions.images), {**config, "steps": None})
+    settings = train_config({**config, "weight_decay": 0.0, "clip": 5.0}, plan, log_every=10)
+    for record in session.fit(matcher, batches, settings, weights={shape.loss: 1.0}):
+        if record.pop("end"):
+            measured: Mapping[str, Any] | None = None
+            if "valid" in data:
+                measured = evaluate_matcher(matcher, *data["valid"], bank.array)
+                record["valid"] = measured
+            run.end_epoch(matcher, record, score(measured))
+    facts = {
+        "matcher": dataclasses.asdict(shape),
+        "backbone": bank.manifest.get("backbone"),
+        "left_out": left_out,
+    }
+    session.finish(lambda: (facts, encoder))

@@ -1,0 +1,218 @@
+"""Token-level retrieval by term frequency (Tan & Bansal 2020, section 5.2, appendix A.5): vokens without context.
+
+    tf(tok, x) = #(tok, x) / sum over tok' of #(tok', x)        p(x | tok) = exp(tf(tok, x) / gamma) / sum over x' of the same
+
+#(tok, x) counts the token in the captions of image x. A token's voken is drawn from p, of which every image of the bank has a
+part: one whose captions do not hold the token has exp(0).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vgtools.io import DataError, read_jsonl, read_windows, sha256_file
+from vgtools.io.arrays import Array
+from vgtools.models.references import load_tokenizer
+from vgtools.retrieval import Index
+from vgtools.systems.vokenization.vokenize import Vokens, Work, matcher_path
+from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint
+
+_CAPTIONS = 8192  # captions tokenised at a time
+
+
+class TermFrequency:
+    """Draw vokens by term frequency; works in the place of a `Vokenizer`.
+
+    What a sentence gets is a pure function of the seed and the sentence.
+
+    Args:
+        tokenizer: of the text that is to get vokens.
+        ids: the image bank.
+        files: captions, rows {"image": ID, "text": ...}; those of images outside the bank are left out.
+        gamma: temperature of the distribution.
+        seed: of the draws.
+
+    Attributes:
+        captions: how many are of images of the bank.
+        images: how many images of the bank have a caption.
+
+    Raises:
+        DataError: a row is no caption, or none is of an image of the bank.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 5.2 "Token-level Retrieval", appendix A.5 (gamma = 0.01).
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        ids: Sequence[str],
+        files: Sequence[str],
+        gamma: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        self._tokenizer, self._bank, self._gamma, self._seed = tokenizer, len(ids), gamma, seed
+        row_of = {name: row for row, name in enumerate(ids)}
+        counts: dict[tuple[int, int], int] = {}
+        self.captions = 0
+        rows, texts = list[int](), list[str]()
+        for image, caption in _captions(files):
+            if image in row_of:
+                rows.append(row_of[image])
+                texts.append(caption)
+            if len(texts) == _CAPTIONS:
+                self._count(rows, texts, counts)
+                rows, texts = [], []
+        self._count(rows, texts, counts)
+        if not counts:
+            raise DataError(
+                f"no caption is of one of the {len(ids)} images of the bank; captions of those images are wanted",
+                files[0],
+            )
+        pairs = np.array(list(counts), np.int64)  # (P, 2) token id, image
+        number = np.fromiter(counts.values(), np.float64, len(counts))
+        share = number / np.bincount(pairs[:, 1], number, len(ids))[pairs[:, 1]]
+        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+        self._tokens, self._images, self._share = pairs[order, 0], pairs[order, 1], share[order]
+        self.images = len(np.unique(self._images))
+        self._known: dict[int, tuple[Array, Array]] = {}
+
+    def _count(
+        self, rows: Sequence[int], texts: Sequence[str], counts: dict[tuple[int, int], int]
+    ) -> None:
+        if not texts:
+            return
+        found = tokenize(self._tokenizer, texts)
+        owner = np.repeat(np.array(rows, np.int64), np.diff(found.starts))
+        pairs, number = np.unique(
+            np.column_stack([found.ids.astype(np.int64), owner]), axis=0, return_counts=True
+        )
+        for (token, image), count in zip(pairs.tolist(), number.tolist(), strict=True):
+            counts[token, image] = counts.get((token, image), 0) + count
+        self.captions += len(texts)
+
+    def probabilities(self, token: int) -> tuple[Array, Array]:
+        """Return the images whose captions hold a token, sorted, and p of each; the others share the rest of 1 equally."""
+        images, mass = self._holders(token)
+        steps = np.diff(mass, prepend=0.0)
+        return images, steps / self._total(images, mass)
+
+    def _holders(self, token: int) -> tuple[Array, Array]:
+        """Return the images that hold a token and the running sum of their exp(tf / gamma)."""
+        if token not in self._known:
+            a, b = np.searchsorted(self._tokens, [token, token + 1])
+            self._known[token] = (
+                self._images[a:b],
+                np.cumsum(np.exp(self._share[a:b] / self._gamma)),
+            )
+        return self._known[token]
+
+    def _total(self, images: Array, mass: Array) -> float:
+        return float(mass[-1] if len(mass) else 0.0) + self._bank - len(images)
+
+    def draw(self, token: int, uniform: float) -> tuple[int, float]:
+        """Return the image that a number in [0, 1) stands for in p(x | token), and its probability."""
+        images, mass = self._holders(token)
+        total = self._total(images, mass)
+        inside = float(mass[-1]) if len(mass) else 0.0
+        at = uniform * total
+        if at < inside:
+            place = int(np.searchsorted(mass, at, "right"))
+            return int(images[place]), float(
+                mass[place] - (mass[place - 1] if place else 0.0)
+            ) / total
+        other = min(
+            int(at - inside), self._bank - len(images) - 1
+        )  # the other-th of the images without the token
+        if other < 0:
+            return int(images[-1]), float(mass[-1] - (mass[-2] if len(mass) > 1 else 0.0)) / total
+        return other + int(
+            np.searchsorted(images - np.arange(len(images)), other, "right")
+        ), 1.0 / total
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Return the tokens of sentences."""
+        return tokenize(self._tokenizer, texts)
+
+    def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
+        """Return drawn vokens of sentences; a score is the probability of its image."""
+        tokens = self.tokenize(texts) if tokens is None else tokens
+        vokens, scores = (
+            np.empty((len(tokens.ids), 1), np.int32),
+            np.empty((len(tokens.ids), 1), np.float32),
+        )
+        for i, text in enumerate(texts):
+            begin, end = int(tokens.starts[i]), int(tokens.starts[i + 1])
+            key = np.frombuffer(
+                hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16], "<u4"
+            )
+            uniform = np.random.default_rng([self._seed, *key.tolist()]).random(end - begin)
+            for at, token, number in zip(
+                range(begin, end), tokens.ids[begin:end].tolist(), uniform.tolist(), strict=True
+            ):
+                vokens[at, 0], scores[at, 0] = self.draw(token, number)
+        return Vokens(texts, tokens, vokens, np.round(scores, 4))
+
+    def cancel(self) -> None:
+        """Do nothing: a window is done soon."""
+
+
+def draw_work(
+    bank: Index,
+    matcher: str | None,
+    files: Sequence[str],
+    gamma: float,
+    seed: int,
+    text: str,
+    window: int,
+    limit: int | None,
+    offline: bool = False,
+) -> Work:
+    """Return the draw of the vokens of a text; of the matcher only the tokenizer is used.
+
+    Args:
+        bank: the images.
+        matcher: its run, or None: where the bank says.
+        files: captions of the bank's images.
+        gamma: temperature.
+        seed: of the draws.
+        text: file, or `-`.
+        window: lines per step.
+        limit: stop after this many lines.
+        offline: never connect.
+    """
+    ref = matcher or matcher_path(bank)
+    tokenizer = load_tokenizer(ref, offline=offline)
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    config = {
+        "command": "vokenize",
+        "control": "term-frequency",
+        "index_sha256": bank.manifest["files"],
+        "tokenizer": fingerprint,
+        "captions": [sha256_file(path) for path in files],
+        "gamma": gamma,
+        "seed": seed,
+        "limit": limit,
+    }
+
+    def facts(worker: TermFrequency) -> dict[str, Any]:
+        names = {"ref": ref, "sha256": fingerprint}
+        return {"count": len(bank.ids), "k": 1, "tokenizer": names, "captions": worker.captions}
+
+    return Work(
+        config,
+        [text, *files],
+        lambda: TermFrequency(tokenizer, bank.ids, files, gamma, seed),
+        lambda state: read_windows(text, window, state, limit),
+        facts,
+        searched=False,
+    )
+
+
+def _captions(files: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for path in files:
+        for _, row in read_jsonl(path, {"image": str, "text": str}):
+            yield row["image"], row["text"]

@@ -1,0 +1,431 @@
+"""Visually supervised language models (Tan & Bansal 2020, section 2.2): masked language model and voken classification.
+
+    L(s, s^) = L_voken-cls(s, s^) + lambda * L_mlm(s, s^)        equation 1
+
+The encoder reads a masked block; one head predicts the masked tokens, the other the voken of every token. What pretraining
+does with blocks of tokens stands here; where they come from, in `vgtools/blocks.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder
+from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
+from vgtools.text.blocks import Corpus, Packed, check_range
+from vgtools.text.masking import Masking, mask_tokens
+from vgtools.training.loop import Batches, halves
+from vgtools.training.session import mean_losses
+from vgtools.training.steps import Plan, step_batches
+
+LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
+
+
+CONTROLS = ("random", "shuffle", "reverse", "tokens")
+
+
+IGNORED = -1  # a token without a voken
+
+
+_MASK, _FIXED, _CONTROL = range(
+    1, 4
+)  # what a random generator is for; the first of its seeds (0: the order of blocks)
+
+
+@dataclass(frozen=True)
+class VokenLMConfig:
+    """What is predicted beside the encoder's own outputs; stands in `run.json`.
+
+    Attributes:
+        losses: names among `LOSSES`.
+        vokens: size of the voken vocabulary, the image bank's.
+        feats_width: D, width of the images' features, for `voken_reg` and `voken_ctr`.
+        joint: width of the space in which `voken_ctr` compares.
+        shared_head: the hidden layer of the masked language model's head serves the vokens, too.
+    """
+
+    losses: tuple[str, ...] = ("mlm", "voken_cls")
+    vokens: int = 0
+    feats_width: int = 0
+    joint: int = 512
+    shared_head: bool = False
+
+
+class VokenHead(nn.Module):
+    """dense -> GELU -> LayerNorm -> linear, as the head of BERT's masked language model is.
+
+    Source: Tan & Bansal 2020, section 2.2, "a linear layer and a softmax layer"; the hidden layer is in the published code.
+    """
+
+    def __init__(
+        self, width: int, outputs: int, eps: float, scale: float, shared: bool = False
+    ) -> None:
+        super().__init__()
+        self.hidden = (
+            None
+            if shared
+            else nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=eps))
+        )
+        self.decoder = nn.Linear(width, outputs)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=scale)
+                nn.init.zeros_(module.bias)
+
+
+class Batch(NamedTuple):
+    """Blocks to learn from: B blocks of T tokens, M masked tokens, K tokens with a voken.
+
+    The losses are sums over the tokens here, divided by the counts: the tokens of the whole step over the number of batches
+    that it is cut into. So neither the cut into batches nor the number of processes changes a step.
+    """
+
+    ids: Tensor  # (B, T) int64, masked
+    attention: Tensor | None  # (B, T) int64, 0 at padding; None where there is none
+    masked: Tensor  # (M,) int64, places in the B * T
+    tokens: Tensor  # (M,) int64, the ids to predict
+    places: Tensor  # (K,) int64, places in the B * T
+    vokens: Tensor  # (K,) int64
+    token_count: float
+    voken_count: float
+
+
+class VisuallySupervisedLM(nn.Module):
+    """A masked language model of transformers that also predicts vokens.
+
+    Args:
+        lm: BertForMaskedLM, RobertaForMaskedLM or one of their shape.
+        config: which losses, and the sizes.
+        feats: (vokens, D) features of the image bank, for `voken_reg` and `voken_ctr`; kept out of the weights.
+        dtype: numbers that the products are computed with (autocast); weights stay float32.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 2.2, figure 2, equation 1.
+    """
+
+    feats: Tensor | None
+
+    def __init__(
+        self,
+        lm: Any,
+        config: VokenLMConfig,
+        feats: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.lm, self.config, self.dtype = lm, config, dtype
+        self.register_buffer("feats", feats, persistent=False)
+        shape = lm.config
+        width, eps = int(shape.hidden_size), float(shape.layer_norm_eps)
+        sizes = {
+            "voken_cls": config.vokens,
+            "voken_reg": config.feats_width,
+            "voken_ctr": config.joint,
+        }
+        self.heads = nn.ModuleDict(
+            {
+                name: VokenHead(
+                    width, size, eps, float(shape.initializer_range), config.shared_head
+                )
+                for name, size in sizes.items()
+                if name in config.losses
+            }
+        )
+        if "voken_ctr" in config.losses:
+            self.image = nn.Linear(config.feats_width, config.joint)
+            self.norms = nn.ModuleList(
+                [nn.LayerNorm(config.joint, eps=eps), nn.LayerNorm(config.joint, eps=eps)]
+            )
+        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the losses of a batch by name, unweighted; see `Batch` for what they are divided by."""
+        with self._autocast(batch.ids.device.type):
+            states = self.lm.base_model(
+                input_ids=batch.ids, attention_mask=batch.attention
+            ).last_hidden_state
+            states = states.flatten(0, 1)  # (B * T, H)
+            losses: dict[str, Tensor] = {}
+            if "mlm" in self.config.losses:
+                decoder = self.lm.get_output_embeddings()
+                rows = mlm_hidden(self.lm)(states[batch.masked])
+                total = linear_cross_entropy(
+                    rows, decoder.weight, decoder.bias, batch.tokens, self.dtype
+                )
+                losses["mlm"] = total / batch.token_count
+            if self.heads:
+                states = states[batch.places]
+            for name in self.heads:
+                head = cast(VokenHead, self.heads[name])
+                rows = (head.hidden or mlm_hidden(self.lm))(states)
+                losses[name] = (
+                    getattr(self, f"_{name}")(head, rows, batch.vokens) / batch.voken_count
+                )
+        return losses
+
+    def _autocast(self, device: str) -> contextlib.AbstractContextManager[Any]:
+        return (
+            torch.autocast(device, self.dtype)
+            if self.dtype != torch.float32
+            else contextlib.nullcontext()
+        )
+
+    def _voken_cls(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
+        """Return the summed negative log probability of the vokens; rows (K, H)."""
+        return linear_cross_entropy(
+            rows, head.decoder.weight, head.decoder.bias, vokens, self.dtype
+        )
+
+    def _voken_reg(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
+        """Return the summed distance (smooth L1, summed over D) of the predicted features from the vokens'.
+
+        Source: the published code; the authors report that it performs similarly.
+        Deviation: mean over the tokens with a voken; the published code's is over all positions.
+        """
+        assert self.feats is not None
+        return F.smooth_l1_loss(
+            head.decoder(rows).float(), F.embedding(vokens, self.feats), reduction="sum"
+        )
+
+    def _voken_ctr(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
+        """Return the summed cross entropy of telling the voken among all by inner products in the joint space.
+
+        Source: the published code: joint width 512, LayerNorm on both sides, divided by its square root.
+        """
+        assert self.feats is not None
+        queries = self.norms[0](head.decoder(rows))
+        keys = self.norms[1](self.image(self.feats)) / math.sqrt(self.config.joint)
+        return linear_cross_entropy(queries, keys, None, vokens, self.dtype)
+
+    def own_weights(self) -> dict[str, Tensor]:
+        """Return the weights beside the language model's: the voken heads'."""
+        return {
+            name: weight for name, weight in self.state_dict().items() if not name.startswith("lm.")
+        }
+
+
+def count_vokens(
+    files: Sequence[Packed],
+    held: Sequence[Packed],
+    encoder: Encoder,
+    learned: bool,
+    control: str | None,
+    given: int | None,
+) -> int:
+    """Return the size of the voken vocabulary, every token id and voken checked before any training.
+
+    Args:
+        files: to train on.
+        held: to evaluate on.
+        encoder: its vocabulary bounds the token ids.
+        learned: vokens are learned.
+        control: as `control_vokens`.
+        given: by the user; else what the manifests say; else one more than the largest voken.
+
+    Raises:
+        DataError: a token id or voken out of range (file and line are named), files of different image banks, or no voken to
+            learn.
+    """
+    vocabulary = int(encoder.model.config.vocab_size)
+    named = [file for file in (*files, *held) if file.vokens is not None]
+    for file in named:
+        if given is None and file.vokens != named[0].vokens:
+            raise DataError(
+                f"its vokens are of {file.vokens} images, those of {named[0].name} of {named[0].vokens}; use one image bank",
+                file.name,
+            )
+    bound = given if given is not None else named[0].vokens if named else None
+    tops = [check_range(file, vocabulary, bound) for file in (*files, *held)]
+    if control == "tokens":
+        return vocabulary
+    if learned and max(tops[: len(files)], default=-1) < 0:
+        raise DataError(
+            "holds no voken to learn; make some with vg vokenize, or train without: --weight mlm=1",
+            files[0].name,
+        )
+    return bound if bound is not None else max(tops, default=-1) + 1
+
+
+def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: str) -> Corpus:
+    """Return the corpus of some files: with `pack` "stream" blocks cross sentences, with "document" none crosses a document.
+
+    Raises:
+        DataError: the block does not fit the encoder, or the files hold no token.
+    """
+    size = recipe.block - len(recipe.prefix) - len(recipe.suffix)
+    if not 1 <= size <= encoder.max_tokens:
+        raise DataError(
+            f"--block {recipe.block}: the encoder takes {encoder.max_tokens + recipe.block - size} tokens",
+            code=Exit.CONFIG,
+        )
+    corpus = Corpus(files, size, by_document=pack == "document")
+    if files and not len(corpus):
+        raise DataError("holds no token", files[0].name)
+    return corpus
+
+
+@dataclass(frozen=True)
+class Recipe(Masking):
+    """How blocks become inputs and labels.
+
+    Attributes:
+        vokens: number of vokens.
+        block: tokens of a block, special tokens counted.
+        on: the tokens whose vokens are learned: `all` (the paper), `masked` or `unmasked`.
+        label: `all`, or `first`: the first token of each sentence only, table 5's sentence label.
+        control: vokens to take in place of the real ones, one of `CONTROLS`.
+        seed: of order, masks and controls.
+        rate: share of the tokens that are masked.
+    """
+
+    vokens: int
+    block: int = 128
+    on: str = "all"
+    label: str = "all"
+    control: str | None = None
+    seed: int = 0
+    rate: float = 0.15
+
+
+def control_vokens(
+    control: str | None, vokens: Array, ids: Array, rng: np.random.Generator, number: int
+) -> Array:
+    """Return the labels that a control puts in the place of a block's vokens; a token without a voken stays without.
+
+    Args:
+        control: `random`: a random voken each; `shuffle`: the block's own in a random order; `reverse`: from the last to the
+            first; `tokens`: the token ids themselves, for every token; None: the vokens.
+        vokens: (n,) vokens of a block, -1 is none.
+        ids: (n,) its token ids.
+        rng: decides; the same for a block in every epoch.
+        number: of vokens.
+
+    Source: Tan & Bansal 2020 (Vokenization), table 6, appendix A.6; `reverse` is in the published code.
+    Deviation: "in each batch" is within each block, as in the published code.
+    """
+    if control is None:
+        return vokens
+    if control == "tokens":
+        return ids
+    found, own = vokens.copy(), vokens != IGNORED
+    if control == "random":
+        found[own] = rng.integers(0, number, int(own.sum()))
+    else:
+        found[own] = rng.permutation(vokens[own]) if control == "shuffle" else vokens[own][::-1]
+    return found
+
+
+def collate(
+    corpus: Corpus,
+    numbers: Array,
+    recipe: Recipe,
+    epoch: int | None,
+    parts: int = 1,
+    device: torch.device | str = "cpu",
+) -> list[Batch]:
+    """Build the batches of one step from its blocks.
+
+    Args:
+        corpus: where the blocks come from.
+        numbers: (B,) blocks of the step.
+        recipe: what becomes of them.
+        epoch: decides the masks; None are the fixed ones of evaluation, the same whatever the seed.
+        parts: batches to cut the step into; at most B.
+        device: where they go.
+
+    Returns:
+        The batches, whose losses add up to `parts` times the mean over the step.
+    """
+    shape = (len(numbers), recipe.block)
+    ids, labels = np.full(shape, recipe.pad, np.int64), np.full(shape, IGNORED, np.int64)
+    read, chosen, here = ids.copy(), np.zeros(shape, bool), np.zeros(shape, bool)
+    longest, head = 0, len(recipe.prefix)
+    for i, number in enumerate(numbers.tolist()):
+        tokens, heads = corpus.block(number)
+        size = head + len(tokens)
+        inner = slice(head, size)
+        own, vokens = tokens[:, 0].astype(np.int64), tokens[:, 1].astype(np.int64)
+        rng = np.random.default_rng(
+            [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
+        )
+        read[i, inner], chosen[i, inner] = mask_tokens(
+            own, rng, recipe.mask, recipe.vocabulary, recipe.rate
+        )
+        vokens = control_vokens(
+            recipe.control,
+            vokens,
+            own,
+            np.random.default_rng([_CONTROL, recipe.seed, number]),
+            recipe.vokens,
+        )
+        labels[i, inner] = np.where(heads, vokens, IGNORED) if recipe.label == "first" else vokens
+        ids[i, inner] = own
+        for row in (ids, read):
+            row[i, :head], row[i, size : size + len(recipe.suffix)] = recipe.prefix, recipe.suffix
+        longest = max(longest, size + len(recipe.suffix))
+        here[i, : size + len(recipe.suffix)] = True
+    if recipe.on != "all":
+        labels[chosen != (recipe.on == "masked")] = IGNORED
+    counts = [max(1, int(mask.sum())) / parts for mask in (chosen, labels != IGNORED)]
+    found = list[Batch]()
+    for part in np.array_split(np.arange(len(numbers)), parts):
+        mine = [
+            torch.from_numpy(a[part][:, :longest]).to(device, non_blocking=True)
+            for a in (read, here, chosen, ids, labels)
+        ]
+        masked, places = mine[2].flatten(), mine[4].flatten() != IGNORED
+        found.append(
+            Batch(
+                mine[0],
+                None if bool(here[part][:, :longest].all()) else mine[1].long(),
+                masked.nonzero()[:, 0],
+                mine[3].flatten()[masked],
+                places.nonzero()[:, 0],
+                mine[4].flatten()[places],
+                *counts,
+            )
+        )
+    return found
+
+
+def halve(batch: Batch) -> tuple[Batch, ...]:
+    """Return the two halves of a batch, whose losses add up to its own; a single block cannot be cut."""
+    return halves(batch, {"masked": "tokens", "places": "vokens"})
+
+
+def make_batches(
+    corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.device | str = "cpu"
+) -> Batches:
+    """Return the batches of an epoch as `train` wants them; see `step_batches`."""
+
+    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+        return collate(corpus, numbers, recipe, epoch, parts, device)
+
+    return step_batches(len(corpus), recipe.seed, schedule, build)
+
+
+def evaluate(
+    model: VisuallySupervisedLM,
+    corpus: Corpus,
+    recipe: Recipe,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+) -> dict[str, float]:
+    """Measure the losses on a corpus with fixed masks, which no seed and no epoch changes; perplexity is exp(mlm)."""
+    parts = np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size))
+    batches = (
+        batch for numbers in parts for batch in collate(corpus, numbers, recipe, None, 1, device)
+    )
+    return mean_losses(
+        model, batches, lambda batch, name: len(batch.tokens if name == "mlm" else batch.vokens)
+    )

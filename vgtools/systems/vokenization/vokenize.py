@@ -1,0 +1,483 @@
+"""Vokenization (Tan & Bansal 2020), section 3.1: assign to every token of a text the most relevant image of the bank.
+
+    v(w_i; s) = argmax_x r(w_i, x; s)
+
+The paper's matcher stands in `vokenization.py`, section 3.3 in `revokenization.py`; here is the stream from text to vokens.
+What a sentence gets does not depend on its neighbours, the window or the batch, up to rounding: the encoder runs each segment
+at its own length and products over whole tiles of rows (`nn.TILE` says where even the rounding is the same), and the search
+is exact (`retrieval`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vgtools.io import DataError, Exit, Window, read_windows
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, load_encoder
+from vgtools.models.packed import Hidden, PackedEncoder
+from vgtools.models.references import check_same
+from vgtools.retrieval import Index, check_embeddings
+from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
+from vgtools.text.tokens import Tokens, split_window, tokenize, tokenizer_fingerprint
+
+_SEARCH = 16384  # queries a call: a search call costs little, and a stop is noticed between two
+
+
+_FIRST_WINDOW = 64  # lines: what a person waits for before the first row
+
+
+_BANK_BLOCK = 4096  # images a step
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """A trained matcher with the text encoder that it reads."""
+
+    matcher: TokenImageMatcher  # eval mode, float32
+    encoder: Encoder
+    info: dict[str, Any]  # run.json
+    ref: str
+    fingerprint: str  # of the matcher's weights, the encoder's and the tokenizer
+
+
+def open_matcher(
+    path: str | Path, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
+) -> Matcher:
+    """Load a run of `vg train-matcher` with its encoder; `dtype` is the encoder's, the matcher itself keeps float32.
+
+    Raises:
+        DataError: not there or not finished (66); damaged, or the encoder in it is not the one it was trained with (65).
+    """
+    matcher, run = load_matcher(path, device=device)
+    encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
+    wanted, file = run.info.get("encoder", {}), run.path / "run.json"
+    check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, wanted, file)
+    own = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}
+    check_same(
+        "tokenizer", own, {"ref": wanted.get("ref"), "fingerprint": wanted.get("tokenizer")}, file
+    )
+    return Matcher(matcher, encoder, run.info, str(path), run.fingerprint)
+
+
+class Segments(NamedTuple):
+    """Pieces of the sentences that fit the encoder; of each, the tokens from `keep` to `keep_end` count."""
+
+    starts: Array  # (S,) int64, first token of the segment in the flat ids
+    lengths: Array  # (S,) int64
+    keep: Array  # (S,) int64, counted from the segment's first token
+    keep_end: Array  # (S,) int64
+
+
+class Vokens(NamedTuple):
+    """The vokens of a window of sentences."""
+
+    texts: Sequence[str]
+    tokens: Tokens
+    vokens: Array  # (T, k) int32, -1 is none
+    scores: Array  # (T, k) float32 relevance, four decimals
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row a sentence, in order; with k > 1 the entries are lists of k."""
+        vokens, scores = (
+            a[:, 0].copy() if a.shape[1] == 1 else a for a in (self.vokens, self.scores)
+        )
+        edges = self.tokens.starts.tolist()
+        return [
+            {
+                "text": text,
+                "spans": self.tokens.spans[a:b],
+                "vokens": vokens[a:b],
+                "scores": scores[a:b],
+            }
+            for text, (a, b) in zip(self.texts, pairwise(edges), strict=True)
+        ]
+
+
+def segment(starts: Array, max_tokens: int) -> Segments:
+    """Cut sentences that are too long for the encoder into overlapping segments; every token is kept exactly once.
+
+    Args:
+        starts: (R + 1,) row starts of R sentences; an empty one has no segment.
+        max_tokens: most tokens of a segment, special tokens not counted.
+    """
+    lengths = np.diff(starts)
+    long = lengths > max_tokens
+    first = starts[:-1][(lengths > 0) & ~long]
+    size = lengths[(lengths > 0) & ~long]
+    pieces = [
+        (start + a, b - a, keep - a, keep_end - a)
+        for start, length in zip(starts[:-1][long].tolist(), lengths[long].tolist(), strict=True)
+        for a, b, keep, keep_end in split_window(length, max_tokens)
+    ]
+    extra = np.array(pieces, np.int64).reshape(-1, 4).T
+    plain = np.stack([first, size, np.zeros_like(size), size])
+    return Segments(*np.concatenate([plain, extra], axis=1))
+
+
+class Vokenizer:
+    """Give the tokens of sentences their vokens.
+
+    Args:
+        matcher: as `open_matcher` returns it.
+        index: the image bank, embedded by this very matcher.
+        k: images a token.
+        min_score: relevance below which a token has no voken (-1).
+        pack: tokens a step of the encoder; halved when memory runs out.
+
+    Raises:
+        DataError: the index is not one of this matcher's; both sides are printed.
+    """
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        index: Index,
+        *,
+        k: int = 1,
+        min_score: float | None = None,
+        pack: int | None = None,
+    ) -> None:
+        dim = matcher.matcher.config.dim
+        if index.manifest["dim"] != dim:
+            raise DataError(
+                f"has dimension {index.manifest['dim']}, the matcher {matcher.ref} has {dim}",
+                index.path,
+            )
+        self.matcher, self.index, self.k, self.min_score = matcher, index, k, min_score
+        self.encoder = PackedEncoder(matcher.encoder, matcher.matcher.config.layers, pack)
+        self.index.to(self.encoder.device)
+        self._cancelled = threading.Event()
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Return the tokens of sentences, special tokens left out."""
+        return tokenize(self.matcher.encoder.tokenizer, texts)
+
+    def embed(self, tokens: Tokens) -> tuple[torch.Tensor, Array]:
+        """Return the query embeddings of sentences and, for each token, which query is its own.
+
+        Returns:
+            (Q, E) unit vectors on the encoder's device and (T,) int64. For a matcher of level `token` each token is a query;
+            for level `sentence` each segment is, and its tokens share it (appendix A.4).
+        """
+        pieces = segment(tokens.starts, self.matcher.encoder.max_tokens)
+        by_token = self.matcher.matcher.config.level == "token"
+        owner = np.arange(len(tokens.ids))
+        queries = torch.zeros(
+            len(owner) if by_token else len(pieces.starts),
+            self.matcher.matcher.config.dim,
+            device=self.encoder.device,
+        )
+        for hidden in self.encoder(tokens.ids, pieces.starts, pieces.lengths):
+            self._check()
+            where, kept = self._places(pieces, hidden)
+            if by_token:
+                lengths = torch.from_numpy(pieces.lengths[hidden.segments]).to(self.encoder.device)
+                found = self.matcher.matcher.embed_tokens(hidden.tokens, lengths)
+                queries[torch.from_numpy(where[kept]).to(queries.device)] = found[
+                    torch.from_numpy(kept).to(queries.device)
+                ]
+            else:
+                rows = torch.from_numpy(hidden.segments).to(queries.device)
+                queries[rows] = self.matcher.matcher.embed_sentences(hidden.first)
+                owner[where[kept]] = np.repeat(hidden.segments, pieces.lengths[hidden.segments])[
+                    kept
+                ]
+        return queries, owner
+
+    @staticmethod
+    def _places(pieces: Segments, hidden: Hidden) -> tuple[Array, Array]:
+        """Return for each hidden row its place in the flat ids, and the rows that count."""
+        lengths = pieces.lengths[hidden.segments]
+        position = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        keep, end, start = (
+            np.repeat(a[hidden.segments], lengths)
+            for a in (pieces.keep, pieces.keep_end, pieces.starts)
+        )
+        return start + position, np.flatnonzero((position >= keep) & (position < end))
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
+        """Return the vokens of sentences; special tokens are neither searched nor in the result."""
+        tokens = self.tokenize(texts) if tokens is None else tokens
+        queries, owner = self.embed(tokens)
+        rows, scores = (
+            np.empty((len(queries), self.k), np.int32),
+            np.empty((len(queries), self.k), np.float32),
+        )
+        for i in range(0, len(queries), _SEARCH):
+            self._check()
+            rows[i : i + _SEARCH], scores[i : i + _SEARCH] = self.index.search(
+                queries[i : i + _SEARCH], self.k
+            )
+        if self.min_score is not None:
+            below = scores < self.min_score
+            rows[below], scores[below] = -1, 0
+        if not np.array_equal(owner, np.arange(len(rows))):
+            rows, scores = rows[owner], scores[owner]
+        return Vokens(texts, tokens, rows, np.round(scores, 4))
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
+        self._cancelled.set()
+
+    def _check(self) -> None:
+        if self._cancelled.is_set():
+            raise InterruptedError
+
+
+def vokenize(
+    windows: Iterable[Window],
+    vokenizer: Vokenizer | Any,
+) -> Generator[tuple[Window, Vokens], None, None]:
+    """Yield each window with its vokens, in order; the next ones are read, tokenised and computed meanwhile.
+
+    Args:
+        windows: of input lines.
+        vokenizer: does the work; a `TermFrequency` does, too.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.1.
+    """
+    host, device = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    pending = deque[tuple[Window, Future[Vokens]]]()
+    depth = 0  # the first window is given out before more is read: somebody may be waiting for it
+
+    def prepare(window: Window) -> tuple[Sequence[str], Tokens]:
+        texts = window.texts()
+        return texts, vokenizer.tokenize(texts)
+
+    def compute(prepared: Future[tuple[Sequence[str], Tokens]]) -> Vokens:
+        return vokenizer(*prepared.result())
+
+    try:
+        for window in windows:
+            pending.append((window, device.submit(compute, host.submit(prepare, window))))
+            while len(pending) > depth:
+                done, vokens = pending.popleft()
+                yield done, vokens.result()
+            depth = 2
+        while pending:
+            done, vokens = pending.popleft()
+            yield done, vokens.result()
+    finally:
+        vokenizer.cancel()
+        device.shutdown(wait=True, cancel_futures=True)
+        host.shutdown(wait=True, cancel_futures=True)
+
+
+def growing_windows(
+    windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW
+) -> Iterator[Window]:
+    """Join small windows into larger ones, each four times the last up to `size` lines: the first rows come early.
+
+    Behind rows that are done (the first window is not at line 1) the windows end where those of an unbroken run do: a
+    compressed output has one frame a window, and a resumed one is to have the same bytes.
+    """
+    joined: Window | None = None
+    wanted, behind = min(first, size), 0  # `behind`: lines before the window that is being joined
+    for window in windows:
+        if joined is None:
+            while behind + wanted <= window.first - 1:
+                step = -(-wanted // len(window.lines)) * len(
+                    window.lines
+                )  # whole windows: what the loop below joins
+                behind, wanted = behind + step, min(4 * wanted, size)
+            joined = window
+        else:
+            joined = replace(
+                joined,
+                lines=joined.lines + window.lines,
+                digest=window.digest,
+                replaced=joined.replaced + window.replaced,
+            )
+        if len(joined.lines) >= wanted:
+            yield joined
+            behind, joined, wanted = behind + len(joined.lines), None, min(4 * wanted, size)
+    if joined is not None:
+        yield joined
+
+
+def matcher_path(index: Index) -> str:
+    """Return where the run of an index's matcher lies, as its manifest says."""
+    named = index.manifest.get("matcher", {})
+    return os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+
+
+def load_for(
+    index: Index,
+    run: str | None = None,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    offline: bool = False,
+    level: str | None = None,
+) -> Matcher:
+    """Load the matcher that embedded an index, from where the index says or from `run`.
+
+    Args:
+        index: its manifest names the run, as a path from the index's own folder, and the fingerprint.
+        run: a run directory, if it has moved.
+        device: as `--device`.
+        dtype: as `--dtype`.
+        offline: never connect.
+        level: what the user wants, if anything.
+
+    Raises:
+        DataError: the run is not there (66), another one than the index was built with (65; both fingerprints are printed), or
+            trained for another level (78).
+    """
+    named = index.manifest.get("matcher")
+    if not isinstance(named, Mapping):
+        raise DataError(
+            "does not say which matcher made it; build it anew with vg build-index", index.path
+        )
+    path = run or matcher_path(index)
+    if run is None and not os.path.isdir(path):
+        raise DataError(
+            f"its matcher {path} is not there; name where it is now with --matcher",
+            index.path,
+            code=Exit.NO_INPUT,
+        )
+    matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)
+    check_same("matcher", named, {"run": path, "fingerprint": matcher.fingerprint}, index.path)
+    own = matcher.matcher.config.level
+    if level not in (None, own):
+        raise DataError(
+            f"was trained with --level {own}, --level {level} was asked for; train one with vg train-matcher --level {level}",
+            path,
+            code=Exit.CONFIG,
+        )
+    return matcher
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command needs to give a text its vokens.
+
+    Args:
+        config: what decides the vokens.
+        inputs: files that are read, beside the index.
+        open: makes the worker, once it is known that there is work.
+        windows: of the text, after the state of what is written already.
+        facts: about a worker that is done, for the manifest.
+        searched: whether vokens are searched, not drawn.
+    """
+
+    config: dict[str, Any]
+    inputs: list[str]
+    open: Callable[[], Any]
+    windows: Callable[[Mapping[str, Any]], Iterator[Window]]
+    facts: Callable[[Any], dict[str, Any]]
+    searched: bool
+
+
+def search_work(
+    worker: Vokenizer, index: str, text: str, window: int, limit: int | None, dtype: str
+) -> Work:
+    """Return the search for the vokens of a text.
+
+    Args:
+        worker: does it.
+        index: what the manifest calls the bank.
+        text: file, or `-`.
+        window: lines per step; fewer where each token gets several images.
+        limit: stop after this many lines.
+        dtype: of the encoder.
+    """
+    bank = worker.index
+    config = {
+        "command": "vokenize",
+        "index_sha256": bank.manifest["files"],
+        "matcher": worker.matcher.fingerprint,
+        "k": worker.k,
+        "min_score": worker.min_score,
+        "dtype": dtype,
+        "device": worker.encoder.device.type,
+        "limit": limit,
+    }
+
+    def windows(state: Mapping[str, Any]) -> Iterator[Window]:
+        lines = read_windows(text, min(64, window), state, limit)
+        return growing_windows(lines, max(1, window // worker.k))
+
+    def facts(worker: Vokenizer) -> dict[str, Any]:
+        sha256 = tokenizer_fingerprint(worker.matcher.encoder.tokenizer)
+        return {
+            "index": index,
+            "matcher": bank.manifest["matcher"],
+            "count": len(bank.ids),
+            "level": worker.matcher.matcher.config.level,
+            "k": worker.k,
+            "pack": worker.encoder.pack,
+            "agreement_with_float32": None,
+            "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
+        }
+
+    return Work(config, [text], lambda: worker, windows, facts, searched=True)
+
+
+def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
+    """Return on which share of the tokens the vokens are those of the float32 encoder, which is loaded for this."""
+    loaded = open_matcher(vokenizer.matcher.ref, device=str(vokenizer.encoder.device), offline=True)
+    tokens = vokenizer.tokenize(texts)
+    exact = Vokenizer(loaded, vokenizer.index)
+    own, wanted = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
+    return float((own == wanted).mean()) if len(own) else 1.0
+
+
+def embed_bank(
+    matcher: Matcher,
+    feats: Array,
+    ids: list[str],
+    advance: Callable[[int], None] = lambda count: None,
+) -> Array:
+    """Return (N, E) float32 embeddings of (N, D) image features, block by block; equal features get equal embeddings.
+
+    Raises:
+        DataError: another feature width than the matcher's, or an embedding that is NaN, infinite or zero; both are named.
+    """
+    config, device = matcher.matcher.config, next(matcher.matcher.parameters()).device
+    if feats.ndim != 2 or feats.shape[1] != config.image_width:
+        raise DataError(
+            f"features have shape {feats.shape}, the matcher {matcher.ref} takes (images, {config.image_width})"
+        )
+    emb = np.empty((len(feats), config.dim), np.float32)
+    for start in range(0, len(feats), _BANK_BLOCK):
+        block = torch.from_numpy(np.array(feats[start : start + _BANK_BLOCK], np.float32)).to(
+            device
+        )
+        with torch.inference_mode():
+            found = matcher.matcher.embed_images(block).cpu().numpy()
+        check_embeddings(found, ids, start)
+        emb[start : start + len(found)] = found
+        advance(len(found))
+    return emb
+
+
+def vocabulary_queries(matcher: Matcher, count: int = 2048) -> Array:
+    """Return (Q, E) embeddings of words of the tokenizer's own vocabulary, each as a sentence: text that is always at hand."""
+    words = sorted(
+        word for word in matcher.encoder.tokenizer.get_vocab() if word.isalpha() and len(word) > 2
+    )
+    texts = words[:: max(1, len(words) // count)][:count]
+    bare = Index(
+        "",
+        [],
+        {"dim": matcher.matcher.config.dim},
+        None,
+        np.zeros((0, matcher.matcher.config.dim), np.float32),
+    )
+    worker = Vokenizer(matcher, bare)
+    with torch.inference_mode():
+        return worker.embed(worker.tokenize(texts))[0].float().cpu().numpy()

@@ -1,0 +1,377 @@
+"""Fine-tuned models side by side: scores with their spread, significance, gain and grounding ratio.
+
+Reads the runs of `vg finetune` and their saved predictions; no model and no torch is needed.
+
+Source: Tan & Bansal 2020 (Vokenization), section 4.3, Tables 2 to 6, appendix A.7.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools.analysis.corpora import CorpusStats
+from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, sha256_file
+from vgtools.models.runs import read_run
+from vgtools.tasks import metrics
+from vgtools.tasks.dispatch import gather, read_examples, read_predictions
+from vgtools.tasks.examples import Example
+from vgtools.tasks.predictions import Items, headline
+from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
+from vgtools.text.ngrams import Vocabulary, count
+
+Record = dict[str, Any]
+
+
+# Columns of a table, Table 2's first.
+ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))
+
+
+_KIND = "finetune"
+
+
+SIGNIFICANT = 0.05  # a p-value below it is marked
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A finished fine-tuning run: one task, one or more seeds."""
+
+    path: Path
+    task: Task
+    info: Record  # run.json
+    scores: dict[str, dict[str, float]]  # seed -> metrics in percent, `headline` among them
+
+    def items(self) -> list[Items]:
+        """Return the predictions of each seed beside their gold, all in the order of the first.
+
+        Raises:
+            DataError: a file is missing, cannot be scored, is about other examples than the first,
+                or is not what run.json has the scores of.
+        """
+        seeds = list[Items]()
+        digests = self.info.get("predictions", {})
+        for seed, scores in self.scores.items():
+            name = f"seed-{seed}/predictions.jsonl"
+            file = self.path / name
+            digest = digests.get(name)
+            if digest is not None and file.exists() and sha256_file(file) != digest:
+                why = "is not the file that run.json names (its sha256 differs); fine-tune again"
+                raise DataError(why, file)
+            items = gather(self.task, read_predictions(self.task, file), file=file)
+            value = 100 * float(items.statistic(items.gold, items.predicted, None))
+            recorded = scores["headline"]
+            if abs(value - recorded) > 0.01:
+                why = f"scores {value:.3f}, but run.json says {recorded:.3f}; fine-tune again"
+                raise DataError(why, file)
+            seeds.append(aligned(items, seeds[0], file) if seeds else items)
+        return seeds
+
+
+def aligned(one: Items, other: Items, file: str | Path) -> Items:
+    """Return predictions in the order of others of the same examples.
+
+    Raises:
+        DataError: the examples are not the same, by id or by gold.
+    """
+    place = {name: i for i, name in enumerate(one.ids)}
+    if place.keys() != set(other.ids):
+        odd = sorted(place.keys() ^ set(other.ids))
+        found = f"{len(odd)} ids are not in both of the runs compared, the first {odd[0]!r:.80}"
+        raise DataError(f"{found}; score the same dev file", file)
+    order = [place[name] for name in other.ids]
+    labels = [one.labels[i] for i in order]
+    pairs = zip(other.ids, labels, other.labels, strict=True)
+    odd = [name for name, ours, theirs in pairs if not _same(ours, theirs)]
+    if odd:
+        raise DataError(
+            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, "
+            f"the first {odd[0]!r:.80}; score the same dev file",
+            file,
+        )
+    return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Return whether two labels are equal: class, score, or answers or boxes in any order."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return sorted(map(repr, ours)) == sorted(map(repr, theirs))
+    return bool(ours == theirs)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model: a name and its fine-tuning runs, one per task."""
+
+    name: str
+    path: Path
+    tasks: dict[str, TaskRun]
+    left_out: list[Path] = field(default_factory=list)  # folders with no finished run
+
+
+def read_row(path: str | Path) -> Row:
+    """Open a fine-tuning run, or a folder whose sub-folders are such runs, one per task.
+
+    Raises:
+        DataError: neither, a run is damaged, of another kind, or two are of the same task.
+    """
+    path = Path(path)
+    name = path.resolve().name
+    if (path / "run.json").exists():
+        run = _task_run(path)
+        return Row(name, path, {run.task.name: run})
+    if not path.is_dir():
+        why = "does not exist; expected a run of vg finetune, or a folder of such runs"
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    tasks = dict[str, TaskRun]()
+    left_out = list[Path]()
+    for folder in sorted(p for p in path.iterdir() if p.is_dir()):
+        file = folder / "run.json"
+        if not file.exists() or read_json(file, "the run.json of a vg run").get("kind") != _KIND:
+            left_out.append(folder)
+            continue
+        run = _task_run(folder)
+        task = run.task.name
+        if task in tasks:
+            why = f"is a run of {task}, and so is {tasks[task].path}; name one of them"
+            raise DataError(why, folder)
+        tasks[task] = run
+    if not tasks:
+        why = "holds no finished run of vg finetune (a sub-folder with run.json)"
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    return Row(name, path, tasks, left_out)
+
+
+def _task_run(path: Path) -> TaskRun:
+    info = read_run(path, _KIND)
+    task = find_task(str(info.get("task")))
+    seeds = info.get("seeds")
+    if not isinstance(seeds, dict) or not seeds:
+        raise DataError('has no scores under "seeds"', path / "run.json")
+    scores = {seed: found | {"headline": headline(task, found)} for seed, found in seeds.items()}
+    return TaskRun(path, task, info, scores)
+
+
+def read_rows(paths: Sequence[str], baseline: str | None = None) -> list[Row]:
+    """Open the runs to compare, the baseline first; rows of the same name are named by their paths.
+
+    Raises:
+        DataError: as `read_row`, or the baseline is not one of them (usage).
+    """
+    places = [Path(p).resolve() for p in paths]
+    rows = [read_row(path) for path in paths]
+    if baseline is not None:
+        first = Path(baseline).resolve()
+        if first not in places:
+            why = f"--baseline must be one of {', '.join(paths)}, got {baseline}"
+            raise DataError(why, code=Exit.USAGE)
+        rows.insert(0, rows.pop(places.index(first)))
+    names = [row.name for row in rows]
+    return [row if names.count(row.name) == 1 else replace(row, name=str(row.path)) for row in rows]
+
+
+def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Iterator[Record]:
+    """Yield one record per row: scores with their spread over seeds, and gains over the baseline.
+
+    A difference is that of the means over seeds. Its p-value and interval come from the paired
+    bootstrap of `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and
+    seeds of each row by themselves. They are not corrected for the number of comparisons. `average`
+    is over the tasks that all rows have.
+
+    Args:
+        rows: the first is the baseline.
+        samples: bootstrap samples.
+        seed: of the samples.
+
+    Raises:
+        DataError: predictions are missing, damaged, or about other examples than the baseline's.
+
+    Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1; QQP
+    as that of F1 and accuracy); Table 2 does not say how its significance was tested.
+    """
+    shared = [name for name in ORDER if all(name in row.tasks for row in rows)]
+    base = rows[0]
+    gold = dict[str, list[Items]]()
+    for row in rows:
+        cells = dict[str, Record]()
+        for name in (n for n in ORDER if n in row.tasks):
+            cells[name] = summary(row.tasks[name])
+            if row is base or name not in base.tasks:
+                continue
+            if name not in gold:
+                gold[name] = base.tasks[name].items()
+            difference = _difference(gold[name], row.tasks[name], samples, seed)
+            cells[name]["difference"] = difference
+        yield {
+            "run": row.name,
+            "path": str(row.path),
+            "baseline": row is base,
+            "tasks": cells,
+            "average": _average([cells[name]["mean"] for name in shared]),
+            "average_of_medians": _average([cells[name]["median"] for name in shared]),
+            "average_of": shared,
+        }
+
+
+def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) -> Record:
+    """Return the gain of a run over the baseline, in points, with its interval and p-value."""
+    ours = [aligned(items, gold[0], run.path) for items in run.items()]
+    found = metrics.paired_bootstrap(
+        gold[0].statistic,
+        gold[0].gold,
+        np.stack([items.predicted for items in gold]),
+        np.stack([items.predicted for items in ours]),
+        samples=samples,
+        seed=seed,
+    )
+    percent = {key: 100 * getattr(found, key) for key in ("value", "low", "high")}
+    return percent | {"p": found.p, "significant": found.p < SIGNIFICANT}
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def summary(run: TaskRun) -> Record:
+    """Return a task's number over the seeds, with its spread, and each metric's mean and median."""
+    seeds = list(run.scores.values())
+    values = np.array([scores["headline"] for scores in seeds])
+    names = [name for name in seeds[0] if name != "headline" and not name.startswith("total")]
+    common = [name for name in names if all(name in scores for scores in seeds)]
+    return {
+        "seeds": len(values),
+        **_center(values),
+        "std": float(values.std(ddof=1)) if len(values) > 1 else None,
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "metrics": {name: _center(np.array([s[name] for s in seeds])) for name in common},
+    }
+
+
+def _center(values: arrays.Array) -> dict[str, float]:
+    return {"mean": float(values.mean()), "median": float(np.median(values))}
+
+
+def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
+    """Return the grounded types: counted in captions, or as `vg stats --grounded-types` lists them.
+
+    Args:
+        path: captions (text or `.jsonl`), or such a list, known by its keys `type` and `count`.
+        types: what a token is.
+        above: in captions, a grounded type occurs more often than this.
+
+    Raises:
+        DataError: it cannot be read, or nothing would be grounded.
+
+    Source: Vokenization, section 2.3.
+    """
+    if re.search(r"\.jsonl(\.gz|\.zst)?$", path):
+        row = next((row for _, row in read_jsonl(path)), {})
+        if {"type", "count"} <= row.keys():
+            return frozenset(row["type"] for _, row in read_jsonl(path, {"type": str}))
+    stats = CorpusStats(types, captions=path, above=above)
+    return frozenset(row["type"] for row in stats.grounded_types())
+
+
+def grounding_ratio(
+    sentences: Iterable[str],
+    types: Vocabulary,
+    grounded: frozenset[str],
+) -> float | None:
+    """Return the share of a text's tokens whose type is grounded; None where it has no token."""
+    counts = count(sentences, types).unigrams
+    named = zip(types.names(), counts, strict=False)
+    hits = sum(int(number) for name, number in named if number and name in grounded)
+    return hits / int(counts.sum()) if counts.sum() else None
+
+
+def data_of(run: TaskRun) -> Path:
+    """Return the file that a run learnt from, as its run.json names it.
+
+    Raises:
+        DataError: run.json names none, or it is no longer there.
+    """
+    task = run.task
+    named = run.info.get("data", {}).get("train", {}).get("file")
+    if not isinstance(named, str) or not Path(named).is_file():
+        why = f"the text of {task.name} that it names, {named!r}, is not there"
+        file = run.path / "run.json"
+        raise DataError(f"{why}; --text {task.name}=FILE names it", file, code=Exit.NO_INPUT)
+    return Path(named)
+
+
+def texts_of(task: Task, path: str | Path, unlabelled: bool = False) -> Iterator[str]:
+    """Yield the texts of a task's examples.
+
+    The context of several questions, and what comes before choices, is there once.
+    """
+    last = ""
+    for example in read_examples(task, path, unlabelled=unlabelled):
+        if example.pair != last or task.kind != "span":
+            yield from _texts(example)
+        else:
+            yield example.text
+        last = example.pair or ""
+
+
+def _texts(example: Example) -> Iterator[str]:
+    yield example.text
+    if example.pair is not None:
+        yield example.pair
+    yield from example.choices
+
+
+def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
+    """Return Pearson's and Spearman's correlation, with 95 % intervals of enough points.
+
+    Returns:
+        `n`; with 3 points or more `pearson` and `spearman`, each {"value"} and, with 4 or more,
+        {"low", "high"} by Fisher's transformation (Spearman's with the variance 1.06 / (n - 3) of
+        Fieller, Hartley & Pearson 1957). They are wide: ten points leave a Pearson of 0.6 anything
+        from 0 to 0.9.
+    """
+    found: Record = {"n": len(xs)}
+    if len(xs) < 3:
+        return found
+    for name, factor in (("pearson", 1.0), ("spearman", 1.06)):
+        value = float(metrics.METRICS[name](np.array(xs, float), np.array(ys, float), None))
+        found[name] = {"value": value}
+        if len(xs) > 3:
+            width = 1.959964 * math.sqrt(factor / (len(xs) - 3))
+            z = math.atanh(min(max(value, -1 + 1e-12), 1 - 1e-12))
+            found[name] |= {"low": math.tanh(z - width), "high": math.tanh(z + width)}
+    return found
+
+
+def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Record]:
+    """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
+
+    Args:
+        records: of `compare`.
+        ratios: task -> grounding ratio of its text.
+
+    Source: Vokenization, appendix A.7.
+    """
+    for record in records:
+        points = [
+            {
+                "task": name,
+                "grounding_ratio": ratios[name],
+                "gain": difference["value"],
+                "low": difference["low"],
+                "high": difference["high"],
+                "p": difference["p"],
+            }
+            for name, cell in record["tasks"].items()
+            if name in ratios and (difference := cell.get("difference"))
+        ]
+        if points:
+            xs = [point["grounding_ratio"] for point in points]
+            ys = [point["gain"] for point in points]
+            yield {"gain_of": record["run"], "points": points, **correlation(xs, ys)}

@@ -1,0 +1,563 @@
+"""Fine-tuning: a transformers model under the head of a task learns it, seed by seed.
+
+The heads are transformers' own (sequence classification, question answering, multiple choice), so
+that it opens what is saved.
+
+Axes: B units per batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vgtools.io import DataError, Exit, atomic_write, dumps, sha256_file
+from vgtools.io.arrays import Array
+from vgtools.io.errors import is_out_of_memory
+from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, score_predictions
+from vgtools.tasks.examples import Example, ReadStats
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.predictions import with_answers
+from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.table import Task
+from vgtools.text.tokens import tokenizer_fingerprint
+from vgtools.training import processes
+from vgtools.training.loop import Batches, TrainState, halves
+from vgtools.training.session import Session
+from vgtools.training.steps import plan_for, prefetch, steps_by_length, train_config
+
+LOSS = "task"
+
+
+class Batch(NamedTuple):
+    """Units to learn from.
+
+    The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and those
+    of the parts of a step have its loss as their mean.
+    """
+
+    ids: Tensor  # (B, T) int64; choices (B, C, T)
+    mask: Tensor  # likewise, 0 at padding
+    segments: Tensor | None  # likewise, 1 in the second text
+    labels: Tensor | None  # (B,) or (B, 2)
+    whole: float
+
+
+def collate(
+    inputs: Inputs,
+    units: Array,
+    pad: int,
+    segments: bool,
+    device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
+) -> Batch:
+    """Build a batch, padded to its own longest sequence.
+
+    Args:
+        inputs: of a file.
+        units: (U,) of a step.
+        pad: id of the padding.
+        segments: whether the encoder distinguishes the texts of a pair.
+        device: where the batch goes.
+        part: number of the part to build, of a step that several processes share.
+        parts: number of parts; at most U.
+    """
+    whole = len(units) / parts
+    units = units[part::parts]
+    each = inputs.each
+    rows = (units[:, None] * each + np.arange(each)).ravel()
+    starts = inputs.starts[rows]
+    lengths = np.diff(inputs.starts)[rows]
+    place = np.arange(lengths.max())
+    mask = place < lengths[:, None]  # (B * C, T)
+    ids = np.full(mask.shape, pad, np.int64)
+    ids[mask] = inputs.ids[(starts[:, None] + place)[mask]]
+    second = (place >= inputs.second[rows][:, None]) & mask
+
+    def tensor(array: Array) -> Tensor:
+        shaped = array.reshape(-1, each, array.shape[1]) if each > 1 else array
+        return torch.from_numpy(shaped.astype(np.int64)).to(device, non_blocking=True)
+
+    labels = None if inputs.labels is None else torch.from_numpy(inputs.labels[units]).to(device)
+    return Batch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
+
+
+def make_batches(
+    lengths: Array,
+    build: Callable[[Array], Any],
+    settings: Mapping[str, Any],
+    seed: int,
+    steps: int,
+) -> Batches:
+    """Return the batches of an epoch as `train` expects them, up to the last step, prefetched.
+
+    Args:
+        lengths: (U,) tokens per unit.
+        build: makes a batch of the units of a step.
+        settings: `batch_size` and `window`, see `steps_by_length`.
+        seed: of the order.
+        steps: of all epochs together.
+    """
+
+    def batches(epoch: int, first: int) -> Iterator[Any]:
+        units = steps_by_length(lengths, settings["batch_size"], seed, epoch, settings["window"])
+        yield from map(build, units[first : max(0, steps - epoch * len(units))])
+
+    return lambda epoch, first: prefetch(batches(epoch, first))
+
+
+class FineTuner(nn.Module):
+    """A transformers model with the head of a task, and its loss.
+
+    Args:
+        net: for sequence classification, question answering or multiple choice.
+        kind: of the task.
+        dtype: numbers that the products are computed with (autocast); weights stay float32.
+    """
+
+    def __init__(self, net: Any, kind: str, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.net, self.kind, self.dtype = net, kind, dtype
+        self.pad = int(net.config.pad_token_id or 0)
+        self.segments = has_segments(net.config)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Return (B, C) logits or scores; SQuAD: (B, T, 2), how well each token begins and ends the answer."""
+        given = {"input_ids": batch.ids, "attention_mask": batch.mask}
+        if batch.segments is not None:
+            given["token_type_ids"] = batch.segments
+        kind = batch.ids.device.type
+        with (
+            torch.autocast(kind, self.dtype)
+            if self.dtype != torch.float32
+            else contextlib.nullcontext()
+        ):
+            found = self.net(**given)
+        if "logits" in found:
+            return found.logits.float()  # type: ignore[no-any-return]
+        return torch.stack([found.start_logits, found.end_logits], -1).float()
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
+
+
+def has_segments(config: Any) -> bool:
+    """Say whether an encoder tells the second text of a pair by a segment number."""
+    return int(getattr(config, "type_vocab_size", 0) or 0) > 1
+
+
+def new_tuner(
+    task: Task, ref: str, seed: int, *, dtype: torch.dtype = torch.float32, offline: bool = False
+) -> tuple[FineTuner, Encoder]:
+    """Return a network to fine-tune, its head drawn by the seed, and the encoder in it.
+
+    Raises:
+        DataError: as `load_encoder`.
+    """
+    head = KINDS[task.kind].head(task)
+    assert head is not None
+    network, settings = head
+    encoder = load_with_head(ref, network, seed, settings, offline=offline)
+    return FineTuner(encoder.model, task.kind, dtype), encoder
+
+
+@torch.no_grad()
+def outputs_of(
+    tuner: nn.Module, lengths: Array, build: Callable[[Array], Any], batch_size: int
+) -> Iterator[tuple[Array, Array]]:
+    """Yield (units, their outputs), each unit once, long ones first. The batch is halved when memory runs out.
+
+    Args:
+        tuner: has a method `outputs`, batch -> Tensor.
+        lengths: (U,) tokens of each unit.
+        build: makes a batch of units.
+        batch_size: most units a batch.
+
+    Raises:
+        DataError: an output is no number, or memory ran out with a single unit (exit 70).
+    """
+    was_training = tuner.training
+    tuner.eval()
+    order, size, at = np.argsort(-lengths, kind="stable"), batch_size, 0
+    while at < len(order):
+        units = order[at : at + size]
+        try:
+            part = tuner.outputs(build(units)).cpu().numpy()  # type: ignore[operator]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(units) == 1:
+                why = f"out of memory with one sequence of {int(lengths[units[0]])} tokens"
+                why += "; a smaller --max-length (with pictures: or --boxes) needs less"
+                raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+            size = len(units) // 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        if not np.isfinite(part).all():
+            raise DataError(
+                "the model's outputs are no longer numbers; a lower --lr usually helps",
+                code=Exit.CANNOT_CONTINUE,
+            )
+        yield units, part
+        at += len(units)
+    tuner.train(was_training)
+
+
+def predict(
+    tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.device | str = "cpu"
+) -> Array:
+    """Return (U, C) outputs of every unit; SQuAD: (T, 2), of every token.
+
+    Raises:
+        DataError: as `outputs_of`.
+    """
+    found, lengths = np.empty(0), inputs.lengths
+    for units, part in outputs_of(
+        tuner,
+        lengths,
+        lambda units: collate(inputs, units, tuner.pad, tuner.segments, device),
+        batch_size,
+    ):
+        if not found.size:
+            found = np.empty(
+                (len(inputs.ids) if inputs.spans is not None else len(inputs), part.shape[-1]),
+                np.float32,
+            )
+        if inputs.spans is not None:
+            for unit, row in zip(units.tolist(), part, strict=True):
+                found[inputs.starts[unit] : inputs.starts[unit + 1]] = row[: lengths[unit]]
+        else:
+            found[units] = part
+    return found
+
+
+def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return median, mean, standard deviation (of a sample; 0 of one seed), least and most of every metric over the seeds."""
+    found = {}
+    for name in next(iter(seeds.values())):
+        if name == "total" or name.startswith("total_"):
+            continue
+        values = np.array([scores[name] for scores in seeds.values()])
+        spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+        found[name] = {
+            "median": float(np.median(values)),
+            "mean": float(values.mean()),
+            "std": spread,
+        }
+        found[name] |= {"min": float(values.min()), "max": float(values.max())}
+    return found
+
+
+@dataclass
+class Split:
+    """The examples of one file, and their tokens."""
+
+    path: str
+    examples: list[Example]
+    stats: ReadStats
+    digest: str  # sha256 of the examples
+    inputs: Any  # Inputs, or what a system with pictures makes of them
+
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json says about it."""
+        inputs = self.inputs
+        return {
+            "file": self.path, "examples": len(self.examples), "balance": self.stats.balance(), "units": len(inputs),
+            "tokens": len(inputs.ids), "cut": inputs.cut, "unlearnable": inputs.unlearnable,
+        }  # fmt: skip
+
+
+def read_split(
+    task: Task, name: str, path: str, tuner: Any, encoder: Encoder, settings: Mapping[str, Any]
+) -> Split:
+    """Read the file of a split: `train` to learn from, `test…` with labels or without.
+
+    Raises:
+        DataError: as `read_examples` and `encode`.
+    """
+    stats, digest = ReadStats(), hashlib.sha256()
+    found = list(
+        islice(
+            read_examples(task, path, unlabelled=name.startswith("test"), stats=stats),
+            settings["limit"],
+        )
+    )
+    for example in found:
+        digest.update(repr(example).encode())
+    inputs = encode(
+        task, found, encoder.tokenizer, max_length=settings["max_length"], stride=settings["stride"], learn=name == "train",
+        segments=tuner.segments, file=path,
+    )  # fmt: skip
+    return Split(path, found, stats, digest.hexdigest(), inputs)
+
+
+class Learner(NamedTuple):
+    """What learns a task; a system with pictures hands over its own."""
+
+    # seed -> a network under the head of the task, and the encoder in it
+    new: Callable[[int], tuple[Any, Encoder]]
+    # (split, file, network, encoder) -> its examples
+    read: Callable[[str, str, Any, Encoder], Split]
+    # (network, inputs, units, part, parts) -> part of the batch of a step
+    collate: Callable[[Any, Any, Array, int, int], Any]
+    # (network, split) -> a row of predictions per example
+    predict: Callable[[Any, Split], list[dict[str, Any]]]
+    # writes a network, as transformers opens it, to a folder
+    save: Callable[[Any, Encoder, Path], None]
+
+
+def text_learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task of texts: a transformers model."""
+
+    def new(seed: int) -> tuple[FineTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline)
+
+    def read(name: str, path: str, tuner: FineTuner, encoder: Encoder) -> Split:
+        return read_split(task, name, path, tuner, encoder, settings)
+
+    def batch(tuner: FineTuner, inputs: Inputs, units: Array, part: int, parts: int) -> Batch:
+        return collate(inputs, units, tuner.pad, tuner.segments, device, part, parts)
+
+    def ask(tuner: FineTuner, split: Split) -> list[dict[str, Any]]:
+        outputs = predict(tuner, split.inputs, 4 * settings["batch_size"], device)
+        threshold = settings["null_threshold"]
+        return predictions(task, split.examples, split.inputs, outputs, threshold)
+
+    def save(tuner: FineTuner, encoder: Encoder, folder: Path) -> None:
+        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
+
+    return Learner(new, read, batch, ask, save)
+
+
+class FineTuning:
+    """One task, one encoder, several seeds.
+
+    Args:
+        task: to learn.
+        learner: what learns it.
+        files: by split; `train` and `dev` among them.
+        settings: what decides the weights; see `vg finetune`.
+        ref: of the encoder.
+
+    Raises:
+        DataError: the encoder takes no texts of the length (78), or as `Learner.read`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        learner: Learner,
+        files: Mapping[str, str],
+        settings: Mapping[str, Any],
+        ref: str,
+    ) -> None:
+        self.task = task
+        self.learner = learner
+        self.settings = dict(settings)
+        tuner, encoder = learner.new(settings["seeds"][0])
+        most = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
+        if settings["max_length"] > most:
+            raise DataError(
+                f"the encoder accepts at most {most} tokens; lower --max-length ({settings['max_length']}) to {most}",
+                ref,
+                code=Exit.CONFIG,
+            )
+        self.splits = {
+            name: learner.read(name, path, tuner, encoder) for name, path in files.items()
+        }
+        self.encoder = {
+            "ref": ref,
+            "fingerprint": encoder.fingerprint,
+            "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
+        }
+        self.plan = plan_for(len(self.splits["train"].inputs), settings)
+        self._made = {settings["seeds"][0]: (tuner, encoder)}
+        self._asked = list[dict[str, Any]]()  # predictions of the last epoch
+        self._kept = list[dict[str, Any]]()  # of the epoch that is kept, if it ran just now
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a user should know about the files."""
+        for name, split in self.splits.items():
+            lines = (*split.stats.report(), *split.inputs.report(self.settings["max_length"]))
+            yield from (f"{name}: {line}" for line in lines)
+
+    def config(self, device: torch.device) -> dict[str, Any]:
+        """Return what decides the weights, for `run.json`."""
+        config = {
+            **self.settings,
+            "encoder": self.encoder["fingerprint"],
+            "tokenizer": self.encoder["tokenizer"],
+            "files": {name: split.digest for name, split in self.splits.items()},
+            "device": device.type,
+        }
+        if processes.world() > 1:  # dropout differs between processes
+            config["processes"] = processes.world()
+        return config
+
+    def fit(self, session: Session) -> None:
+        """Train the seeds that are left, print a record per epoch, and write the run.
+
+        Raises:
+            DataError: as `Session.fit`.
+        """
+        run = session.run
+        run.state.notes.setdefault("seeds", {})
+        for number, seed in enumerate(self.settings["seeds"]):
+            if str(seed) in run.state.notes["seeds"]:
+                continue
+            if run.state.notes.get("seed") != seed:
+                fresh = {"seed": seed, "score": None, "sum": 0.0, "count": 0}
+                state = TrainState()
+                state.saved = run.state.saved
+                state.notes = run.state.notes | fresh
+                run.state = state  # lets go of network and optimiser of the seed before
+            self._kept = []
+            tuner, encoder = self._network(seed)
+            self._learn(session, tuner.to(session.device), seed, number)
+            finish = partial(self._finish, session, tuner, encoder, seed)
+            run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
+            run.save()
+            session.check()
+        session.finish(lambda: (self._facts(session), None, {}))
+
+    def _network(self, seed: int) -> tuple[Any, Encoder]:
+        """Return the network of a seed; that of the first seed was made to read the files."""
+        made = self._made.pop(seed, None)
+        self._made.clear()
+        return made or self.learner.new(seed)
+
+    def _learn(self, session: Session, tuner: Any, seed: int, number: int) -> None:
+        """Train one seed to its end."""
+        run = session.run
+        state = run.state
+        settings = self.settings
+        plan = self.plan
+        optimizer = settings | {
+            "schedule": "linear",
+            "warmup": round(settings["warmup"] * plan.steps),
+            "clip": self.task.hyper.clip,
+            "seed": seed,
+        }
+        if self._stale(session, seed):
+            plan = plan._replace(epochs=state.epoch)
+        inputs = self.splits["train"].inputs
+
+        def build(units: Array) -> Any:
+            rank = processes.rank()
+            return self.learner.collate(tuner, inputs, units, rank, processes.world())
+
+        for record in session.fit(
+            tuner,
+            make_batches(inputs.lengths, build, settings, seed, plan.steps),
+            train_config(optimizer, plan),
+            weights={LOSS: 1.0},
+            halve=halves,
+            before=number * plan.steps,
+            total=len(settings["seeds"]) * plan.steps,
+        ):
+            if not record["end"]:
+                state.notes["sum"] += record["loss"]
+                state.notes["count"] += 1
+                continue
+            scores = processes.on_first(partial(self._evaluate, tuner))
+            noted = {
+                "seed": seed,
+                "epoch": record["epoch"],
+                "step": record["step"],
+                "lr": record["lr"],
+                "loss": state.notes["sum"] / max(1, state.notes["count"]),
+                **scores,
+            }
+            state.notes |= {"sum": 0.0, "count": 0}
+            score = scores["headline"] if settings["keep"] == "best" else record["epoch"]
+            noted = run.end_epoch(tuner, noted, score)
+            if noted["best"]:
+                self._kept = self._asked
+            session.print(noted)
+            if self._stale(session, seed):
+                session.check()
+                return
+
+    def _stale(self, session: Session, seed: int) -> bool:
+        """Return whether the last epochs of a seed, as many as --patience, were not its best."""
+        best = [record["best"] for record in session.run.records if record["seed"] == seed]
+        patience = self.settings["patience"]
+        return bool(patience and best and not any(best[-patience:]))
+
+    def _evaluate(self, tuner: Any) -> dict[str, float]:
+        """Return the scores of the dev set; the first process keeps the predictions."""
+        self._asked = self.learner.predict(tuner, self.splits["dev"])
+        return self._score("dev", self._asked)
+
+    def _finish(
+        self, session: Session, tuner: Any, encoder: Encoder, seed: int
+    ) -> dict[str, float]:
+        """Write predictions and model of the epoch that is kept; return its scores."""
+        tuner.load_state_dict(session.run.best_weights())
+        folder = session.folder / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        scores: dict[str, float] = {}
+        for name, split in self.splits.items():
+            if name == "train":
+                continue
+            kept = self._kept if name == "dev" else []
+            rows = kept or self.learner.predict(tuner, split)
+            scores |= self._score(name, rows)
+            file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
+            atomic_write(folder / file, b"".join(map(dumps, rows)))
+            session.stop.check()
+        self.learner.save(tuner, encoder, folder / "model")
+        return scores
+
+    def _score(self, split: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return the scores of a split, none without labels; beside those of dev named after it."""
+        if any("label" not in row for row in rows):
+            return {}
+        threshold = self.settings["null_threshold"] if self.task.name == "squad-2.0" else None
+        scores = score_predictions(self.task, with_answers(rows), threshold=threshold)
+        if split == "dev":
+            return scores
+        return {f"{name}_{split.removeprefix('dev_')}": x for name, x in scores.items()}
+
+    def _facts(self, session: Session) -> dict[str, Any]:
+        """Return what run.json holds beside the settings."""
+        notes = session.run.state.notes
+        written = sorted(session.folder.glob("seed-*/predictions*.jsonl"))
+        train, dev = self.splits["train"], self.splits["dev"]
+        return {
+            "task": self.task.name,
+            "encoder": self.encoder,
+            "seeds": notes["seeds"],
+            "summary": summarise(notes["seeds"]),
+            "majority": majority(self.task, train.examples, dev.examples),
+            "data": {name: split.facts() for name, split in self.splits.items()},
+            "steps": self.plan.steps,
+            "pieces": session.run.oom_splits,  # parts that a lack of memory cut each batch into
+            "predictions": {
+                str(path.relative_to(session.folder)): sha256_file(path) for path in written
+            },
+        }

@@ -1,0 +1,1 @@
+"""Tokens, words, vokens and blocks of text."""

