@@ -1,0 +1,163 @@
+"""Bad inputs: each file that a command reads, damaged in every way of `mutations`.
+
+An id is `inputs CASE FILE WAY.N`. Ways are the mutations of the file's format; with `+` after it the
+manifest or run.json is made to fit, as a hostile maker would; and `missing`, `folder`, `dangling`,
+`device`, `fifo` (fed once) and `stdin`. The command must end with a code of its own and one line that names
+the file, or with a result; where a hash protects the file, with the right result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import threading
+from pathlib import Path
+
+from tests.faults.cases import Case
+from tests.faults.mutations import FORMATS, mutated, reseal, reseal_run
+from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter, remove
+from vgtools.io import Exit
+
+SPECIAL = ("missing", "folder", "dangling", "device", "fifo", "stdin")
+PIPES = ("text", "jsonl", "table", "json", "gz")
+
+
+def plan(space: Workspace, case: Case, count: int, seed: int) -> list[str]:
+    """Return ids, spread over files and ways."""
+    rng = random.Random(f"inputs {case.name} {seed}")
+    found: list[str] = []
+    for place in case.reads:
+        file, form = place.split()
+        kind = form.rstrip("!")
+        ways = [f"{m.__name__}.{seed + i}" for i, m in enumerate(FORMATS[kind])]
+        if kind in ("npy", "faiss", "ids", "run", "weights") and form.endswith("!"):
+            ways += [f"{m.__name__}+.{seed + i}" for i, m in enumerate(FORMATS[kind])]
+        if kind in PIPES:
+            ways += [way for way in SPECIAL if way != "stdin" or f"in/{file}" in case.words]
+        else:
+            ways += SPECIAL[:3]
+        found += [f"inputs {case.name} {file} {way}" for way in ways]
+    rng.shuffle(found)
+    more = 0
+    while case.reads and len(found) < count:  # other seeds of the same ways
+        more += 1
+        file, form = rng.choice(case.reads).split()
+        way = rng.choice(FORMATS[form.rstrip("!")]).__name__
+        found.append(f"inputs {case.name} {file} {way}.{seed + 1000 * more}")
+    return found[:count]
+
+
+def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
+    """Run one trial."""
+    trial = f"inputs {case.name} {detail}"
+    file, way = detail.split()
+    form = next(place.split()[1] for place in case.reads if place.split()[0] == file)
+    expected = space.reference(case)
+    space.clear()
+    path = space.folder / "in" / file
+    manifest = _manifest(path, space)
+    argv = None
+    stdin = b""
+    good = path.read_bytes()
+    refuse = False
+    feeder: _Feeder | None = None
+    try:
+        if way == "stdin":
+            argv = ["-" if word == f"in/{file}" else word for word in case.words]
+            stdin = good
+        elif way in SPECIAL:
+            remove(path)
+            feeder = _special(path, way, good)
+        else:
+            name, _, number = way.partition(".")
+            bad = mutated(good, name.rstrip("+"), int(number), f"{case.name} {file}")
+            if bad is None or bad == good:
+                return Outcome(trial)
+            if name.endswith("+"):
+                if form.startswith("run"):
+                    bad = reseal_run(bad) or bad
+                elif manifest is not None:
+                    manifest.write_bytes(reseal(path.name, bad, manifest.read_bytes()))
+            path.write_bytes(bad)
+            refuse = name.startswith("weights_lost")
+        done = space.run(case, argv=argv, stdin=stdin, limit=True, seconds=40 if feeder else 100)
+    finally:
+        if feeder:
+            feeder.stop()
+        space.restore(file)
+        if manifest is not None:
+            space.restore(str(manifest.relative_to(space.folder / "in")))
+    names = {path.name, path.parent.name, f"{path.name.split('.')[0]}."}
+    if way == "stdin":
+        names.add("standard input")
+    verdict, said = fault_of(done, names=names - {"in"})
+    if verdict:
+        return Outcome(trial, verdict, said)
+    tree = space.tree(data_only=True)
+    left = litter(tree)
+    if left:
+        return Outcome(trial, "leftover", f"exit {done.code}: {left}")
+    if done.code != 0:
+        if way in ("fifo", "stdin") and done.code not in (Exit.USAGE, Exit.NO_INPUT, Exit.DATA):
+            return Outcome(trial, "exit", f"exit {done.code}: {done.err[-200:]}")
+        return Outcome(trial)
+    if refuse:
+        return Outcome(trial, "different", "exit 0 with weights that do not fit")
+    if (form.endswith("!") and "+" not in way) or way in ("fifo", "stdin"):
+        wanted = {k: v for k, v in expected.tree.items() if not k.endswith(".json")}
+        changes = difference(tree, wanted)
+        if changes:
+            return Outcome(trial, "different", f"exit 0, but {changes}")
+    return Outcome(trial)
+
+
+def _manifest(path: Path, space: Workspace) -> Path | None:
+    """Return the manifest that protects a file: beside it, or the run.json of its run."""
+    beside = path.parent / f"{path.name.split('.')[0]}.json"
+    run = path.parent / "run.json"
+    return next((p for p in (beside, run) if p.exists() and p != path), None)
+
+
+class _Feeder:
+    """Write a file's bytes into a FIFO for the first reader, as a shell does."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._path = path
+        self._data = data
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self._thread.start()
+
+    def _feed(self) -> None:
+        while not self._over.wait(0.01):
+            try:
+                number = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nobody reads yet
+                    continue
+                return
+            os.set_blocking(number, True)
+            with contextlib.suppress(OSError), os.fdopen(number, "wb") as stream:
+                stream.write(self._data)
+            return
+
+    def stop(self) -> None:
+        self._over.set()
+        with contextlib.suppress(OSError):
+            os.close(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK))  # frees a writer that waits
+        self._thread.join(5)
+
+
+def _special(path: Path, way: str, good: bytes) -> _Feeder | None:
+    if way == "folder":
+        path.mkdir()
+    elif way == "dangling":
+        path.symlink_to("nowhere")
+    elif way == "device":
+        path.symlink_to(os.devnull)
+    elif way == "fifo":
+        os.mkfifo(path)
+        return _Feeder(path, good)
+    return None
