@@ -53,8 +53,8 @@ def _prepare(folder: Path) -> None:
     photos.mkdir(parents=True)
     for n in range(1, 4):
         Image.new("RGB", (8, 6), (n, 0, 0)).save(photos / f"{n}_x.jpg")
-    tokens = "".join(f"{n}_x.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2))
-    (folder / "tokens.txt").write_text(tokens)
+    tokens = [f"{n}_x.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2)]
+    (folder / "tokens.txt").write_text("".join(tokens))
     (folder / "lists").mkdir()
     (folder / "lists/Flickr_8k.trainImages.txt").write_text("1_x.jpg\n")
     (folder / "lists/Flickr_8k.devImages.txt").write_text("2_x.jpg\n3_x.jpg\n")
@@ -72,10 +72,8 @@ def _prepare(folder: Path) -> None:
 
     images = [{"id": n, "file_name": f"{n}_x.jpg", "width": 8, "height": 6} for n in range(1, 4)]
     captions = [{"id": n, "image_id": n, "caption": f"A red square {n}."} for n in range(1, 4)]
-    boxes = [
-        {"id": n, "image_id": n, "category_id": 1, "bbox": [1, 1, 4, 3.5], "iscrowd": 0}
-        for n in range(1, 4)
-    ]
+    box = {"category_id": 1, "bbox": [1, 1, 4, 3.5], "iscrowd": 0}
+    boxes = [{"id": n, "image_id": n} | box for n in range(1, 4)]
     coco = {"images": images, "annotations": captions}
     (folder / "captions.json").write_text(json.dumps(coco))
     instances = {
@@ -85,10 +83,8 @@ def _prepare(folder: Path) -> None:
     }
     (folder / "instances.json").write_text(json.dumps(instances))
 
-    data = [
-        {"image_id": n, "url": f"https://x.org/VG_100K/{n}.jpg", "coco_id": None}
-        for n in range(1, 4)
-    ]
+    url = "https://x.org/VG_100K/{}.jpg"
+    data = [{"image_id": n, "url": url.format(n), "coco_id": None} for n in range(1, 4)]
     (folder / "image_data.json").write_text(json.dumps(data))
     regions = [{"id": n, "regions": [{"phrase": f"part of {n}"}]} for n in range(1, 4)]
     (folder / "region_descriptions.json").write_text(json.dumps(regions))
@@ -96,9 +92,8 @@ def _prepare(folder: Path) -> None:
     (folder / "web.tsv").write_text(web)
     (folder / "urls.txt").write_text("".join(f"http://f.org/{n}_a.jpg\n" for n in range(4)))
     (folder / "texts.txt").write_text("".join(f"A boat {n} .\n" for n in range(4)))
-    (folder / "wiki.txt").write_text(
-        " = Tower = \n \n It is on the rock . It is <unk> white . \n Two words \n"
-    )
+    wiki = " = Tower = \n \n It is on the rock . It is <unk> white . \n Two words \n"
+    (folder / "wiki.txt").write_text(wiki)
     paragraphs = [{"context": f"One is here. Two is there {n}.", "qas": []} for n in range(3)]
     squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
     (folder / "squad.json").write_text(json.dumps(squad))
@@ -108,11 +103,17 @@ def _prepare(folder: Path) -> None:
     rows = []
     for n in range(3):
         row = {
-            "img_id": f"COCO_{n}", "img_h": "50", "img_w": "100", "objects_id": _b64([0, 1], "<i8"),
-            "objects_conf": _b64([0.5] * 2, "<f4"), "attrs_id": _b64([0] * 2, "<i8"),
-            "attrs_conf": _b64([0] * 2, "<f4"), "num_boxes": "2", "boxes": _b64(corners, "<f4"),
+            "img_id": f"COCO_{n}",
+            "img_h": "50",
+            "img_w": "100",
+            "objects_id": _b64([0, 1], "<i8"),
+            "objects_conf": _b64([0.5] * 2, "<f4"),
+            "attrs_id": _b64([0] * 2, "<i8"),
+            "attrs_conf": _b64([0] * 2, "<f4"),
+            "num_boxes": "2",
+            "boxes": _b64(corners, "<f4"),
             "features": _b64(features + n, "<f4"),
-        }  # fmt: skip
+        }
         rows.append("\t".join(row.values()) + "\n")
     (folder / "lxmert.tsv").write_text("".join(rows))
     (folder / "names.txt").write_text("dog\ncat\n")
@@ -130,9 +131,8 @@ def _prepare(folder: Path) -> None:
         box = [[5 * n, 2, 30, 15, 0.9], [0, 0, 40, 20, 0.8]]
         facts = {"boxes": box, "names": ["person", "dog"], "width": 40, "height": 20}
         (vcr / f"{n}.json").write_text(json.dumps(facts | {"segms": [[], []]}))
-        questions.append(
-            {"img_fn": f"{n}.jpg", "metadata_fn": f"{n}.json", "objects": ["person", "dog"]}
-        )
+        names = {"img_fn": f"{n}.jpg", "metadata_fn": f"{n}.json"}
+        questions.append(names | {"objects": ["person", "dog"]})
     _jsonl(folder / "vcr.jsonl", questions)
 
 
@@ -149,7 +149,7 @@ def _pictures() -> None:
     save_photo(Path("photos/p8.gif"), 8)
     names = sorted(p.name for p in Path("photos").iterdir() if p.suffix != ".txt")
     _jsonl(Path("images.jsonl"), ({"image": name, "path": f"photos/{name}"} for name in names))
-    Path("list.txt").write_text("".join(f"in/photos/{name}\n" for name in names))
+    Path("list.txt").write_text("".join(f"photos/{name}\n" for name in names))
     with tarfile.open("photos.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         for name in names:
             facts = tarfile.TarInfo(name)
@@ -180,8 +180,16 @@ def _bank() -> None:
     ]
     _jsonl(Path("captions.jsonl"), captions)
     _run(
-        "vokenize", "text.txt", "--index", "vg.faiss", "--device", "cpu", "-q", "-o", "v.jsonl",
-    )  # fmt: skip
+        "vokenize",
+        "text.txt",
+        "--index",
+        "vg.faiss",
+        "--device",
+        "cpu",
+        "-q",
+        "-o",
+        "v.jsonl",
+    )
     from PIL import Image
 
     Path("bank").mkdir()
@@ -205,9 +213,24 @@ def _language() -> None:
     Path("plain.txt").write_text("".join(t + "\n" for t in texts))
     _run("revokenize", "rows.jsonl", "-t", "tokenizer", "-q", "-o", "packed.npy")
     _run(
-        "pretrain", "plain.txt", "--shape", "shape.json", "-t", "tokenizer", "--steps", 2,
-        "--block", 16, "--batch-size", 4, "--device", "cpu", "-q", "-o", "lm",
-    )  # fmt: skip
+        "pretrain",
+        "plain.txt",
+        "--shape",
+        "shape.json",
+        "-t",
+        "tokenizer",
+        "--steps",
+        2,
+        "--block",
+        16,
+        "--batch-size",
+        4,
+        "--device",
+        "cpu",
+        "-q",
+        "-o",
+        "lm",
+    )
 
 
 def _visual() -> None:
@@ -272,9 +295,25 @@ def _tasks() -> None:
     tiny_vtasks.save_pictures(Path("vcr.npy"), pictures, labels=labels)
     for task in ("vcr-qa", "vcr-qar"):
         _run(
-            "finetune", task, "vcr", "-e", "visualbert", "--regions", "vcr.npy", "--epochs", 1,
-            "--max-length", 40, "--batch-size", 8, "--device", "cpu", "-q", "-o", task,
-        )  # fmt: skip
+            "finetune",
+            task,
+            "vcr",
+            "-e",
+            "visualbert",
+            "--regions",
+            "vcr.npy",
+            "--epochs",
+            1,
+            "--max-length",
+            40,
+            "--batch-size",
+            8,
+            "--device",
+            "cpu",
+            "-q",
+            "-o",
+            task,
+        )
 
 
 if __name__ == "__main__":

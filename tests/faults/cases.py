@@ -1,10 +1,10 @@
 """Every writing command, one row each: how it is called and what it reads.
 
-A row is enough for a command to be killed, stopped, starved of disk space, raced, and fed bad inputs.
-Words of `argv` are separated by blanks; artefacts are `in/NAME`; outputs go into the working directory.
-`reads` lists `NAME FORMAT` for each file that is worth damaging; FORMAT is a key of
-`mutations.FORMATS`, and a `!` after it means that a hash protects the file: a result with exit 0
-must then be the undamaged one.
+A row is enough for a command to be killed, stopped, starved of disk space, raced, and fed bad
+inputs. Words of `argv` are separated by blanks; artefacts are `in/NAME`; outputs go into the
+working directory. `reads` lists `NAME FORMAT` for each file that is worth damaging; FORMAT is a
+key of `mutations.FORMATS`, and a `!` after it means that a hash protects the file: a result
+with exit 0 must then be the undamaged one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Case:
         argv: after `vg`.
         reads: `NAME FORMAT` of its input files.
         restart: whether it takes --restart.
-        folder: the output is a folder; a race through a link to it is tried.
+        folder: the output, if it is a folder; a race through a link to it is tried.
+        quick: a share of its trials runs in `make test`.
     """
 
     name: str
@@ -29,13 +30,18 @@ class Case:
     reads: tuple[str, ...] = ()
     restart: bool = True
     folder: str = ""
+    quick: bool = False
 
     @property
     def words(self) -> list[str]:
         return self.argv.split()
 
 
-_ENCODER = ("encoder/config.json json", "encoder/tokenizer.json json", "encoder/model.safetensors weights")
+_ENCODER = (
+    "encoder/config.json json",
+    "encoder/tokenizer.json json",
+    "encoder/model.safetensors weights",
+)
 _MATCHER = (
     "matcher/run.json run!",
     "matcher/matcher.safetensors weights!",
@@ -63,18 +69,24 @@ CASES = (
         "prepare-flickr8k",
         "prepare flickr8k in/sets/tokens.txt --splits in/sets/lists --images in/sets/photos"
         " --images-out i.jsonl -o c.jsonl",
-        ("sets/tokens.txt text", "sets/lists/Flickr_8k.devImages.txt text", "sets/photos/2_x.jpg image"),
+        (
+            "sets/tokens.txt text",
+            "sets/lists/Flickr_8k.devImages.txt text",
+            "sets/photos/2_x.jpg image",
+        ),
     ),
     Case(
         "prepare-entities",
-        "prepare flickr30k-entities in/sets/entities --images in/sets/photos --images-out i.jsonl"
-        " -o c.jsonl",
+        "prepare flickr30k-entities in/sets/entities --images in/sets/photos --images-out"
+        " i.jsonl -o c.jsonl",
         ("sets/entities/Sentences/2.txt text", "sets/entities/Annotations/2.xml xml"),
     ),
     Case(
         "prepare-coco",
-        "prepare coco in/sets/captions.json --images in/sets/photos --images-out i.jsonl -o c.jsonl",
+        "prepare coco in/sets/captions.json --images in/sets/photos --images-out i.jsonl -o"
+        " c.jsonl",
         ("sets/captions.json json",),
+        quick=True,
     ),
     Case(
         "prepare-instances",
@@ -118,7 +130,11 @@ CASES = (
     ),
     Case("prepare-wikitext", "prepare wikitext in/sets/wiki.txt -o w.txt", ("sets/wiki.txt text",)),
     Case("prepare-squad", "prepare squad in/sets/squad.json -o s.txt", ("sets/squad.json json",)),
-    Case("prepare-sentences", "prepare sentences in/sets/wiki.txt -o s.jsonl.zst", ("sets/wiki.txt text",)),
+    Case(
+        "prepare-sentences",
+        "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
+        ("sets/wiki.txt text",),
+    ),
     # ------------------------------------------------------------------------------------- images
     Case(
         "extract",
@@ -146,27 +162,32 @@ CASES = (
     ),
     Case(
         "extract-tar",
-        "extract-image-feats in/photos.tar -b in/net --device cpu --batch-size 4 --workers 1 -o f.npy",
+        "extract-image-feats in/photos.tar -b in/net --device cpu --batch-size 4 --workers 1"
+        " -o f.npy",
         ("photos.tar tar",),
     ),
     Case(
         "extract-regions",
         "extract-image-feats in/photos -b in/net --device cpu --batch-size 2 --workers 1"
-        " --regions in/boxes.jsonl --regions grid --grid-scales 1 --on-error skip --picture 64 -o r.npy",
+        " --regions in/boxes.jsonl --regions grid --grid-scales 1 --on-error skip --picture"
+        " 64 -o r.npy",
         ("boxes.jsonl jsonl", "photos/p3.png image", "photos/p7.jpg image", "net/config.json json"),
+        quick=True,
     ),
-    # ------------------------------------------------------------------------- matcher, bank, vokens
+    # --------------------------------------------------------------------- matcher, bank, vokens
     Case(
         "train-matcher",
         "train-matcher in/captions.jsonl in/feats.npy -e in/encoder --epochs 2 --batch-size 8"
         " --hidden 8 --dim 4 --layers 2 --hold-out 3 --device cpu -q -o run",
         ("captions.jsonl jsonl", *_FEATS, *_ENCODER),
         folder="run",
+        quick=True,
     ),
     Case(
         "build-index",
         "build-index in/feats.npy -m in/matcher --device cpu -o b.faiss",
         (*_FEATS, *_MATCHER),
+        quick=True,
     ),
     Case(
         "build-index-hnsw",
@@ -176,6 +197,7 @@ CASES = (
         "vokenize",
         "vokenize in/text.txt --index in/vg.faiss --device cpu --window 8 -o v.jsonl",
         ("text.txt text", *_INDEX),
+        quick=True,
     ),
     Case(
         "vokenize-jsonl",
@@ -198,11 +220,17 @@ CASES = (
         "revokenize in/rows.jsonl -t in/encoder -o r.jsonl",
         ("rows.jsonl jsonl", "encoder/tokenizer.json json"),
     ),
-    Case("revokenize-npy", "revokenize in/v.jsonl -t in/tokenizer -o r.npy", ("v.jsonl jsonl!", "v.json manifest")),
+    Case(
+        "revokenize-npy",
+        "revokenize in/v.jsonl -t in/tokenizer -o r.npy",
+        ("v.jsonl jsonl!", "v.json manifest"),
+        quick=True,
+    ),
     # ------------------------------------------------------------------------------------ training
     Case(
         "pretrain",
-        "pretrain in/rows.jsonl --valid in/valid.jsonl --shape in/shape.json -t in/tokenizer --block 16"
+        "pretrain in/rows.jsonl --valid in/valid.jsonl --shape in/shape.json -t in/tokenizer"
+        " --block 16"
         " --batch-size 8 --steps 5 --checkpoint-steps 2 --log-every 2 --device cpu -q -o run",
         (
             "rows.jsonl jsonl",
@@ -211,11 +239,12 @@ CASES = (
             "tokenizer/tokenizer.json json",
         ),
         folder="run",
+        quick=True,
     ),
     Case(
         "pretrain-further",
-        "pretrain in/packed.npy --encoder in/lm --cache cache --block 16 --batch-size 8 --steps 3"
-        " --device cpu -q -o run",
+        "pretrain in/packed.npy --encoder in/lm --cache cache --block 16 --batch-size 8"
+        " --steps 3 --device cpu -q -o run",
         ("packed.npy npy!", "packed.rows.npy npy!", "packed.json manifest", *_LM),
         folder="run",
     ),
@@ -238,6 +267,7 @@ CASES = (
         " --device cpu -q -o run",
         ("sst-2/train.tsv table", "sst-2/dev.tsv table", "sst-2/test.tsv table", *_LM),
         folder="run",
+        quick=True,
     ),
     Case(
         "finetune-squad",
@@ -248,14 +278,15 @@ CASES = (
     ),
     Case(
         "finetune-codah",
-        "finetune codah in/codah -e in/encoder --epochs 1 --batch-size 8 --max-length 40 --keep best"
-        " --device cpu -q -o run",
+        "finetune codah in/codah -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
+        " --keep best --device cpu -q -o run",
         ("codah/train.tsv table",),
         folder="run",
     ),
     Case(
         "finetune-vqa",
-        "finetune vqa in/vqa -e in/visualbert --regions in/vqa.npy --answers 2 --epochs 1 --max-length 40"
+        "finetune vqa in/vqa -e in/visualbert --regions in/vqa.npy --answers 2 --epochs 1"
+        " --max-length 40"
         " --batch-size 8 --device cpu -q -o run",
         (
             "vqa/v2_OpenEnded_mscoco_train2014_questions.json json",
@@ -279,7 +310,7 @@ CASES = (
         ("vcr/train.jsonl jsonl", "vcr/val.jsonl jsonl"),
         folder="run",
     ),
-    # ------------------------------------------------------------------------------ pages and figures
+    # -------------------------------------------------------------------------- pages and figures
     Case(
         "submission",
         "finetune vcr-qar --score in/vcr-qar/seed-9595/predictions.test.jsonl"
@@ -289,16 +320,24 @@ CASES = (
             "vcr-qa/seed-9595/predictions.test.jsonl jsonl",
         ),
         restart=False,
+        quick=True,
     ),
     Case(
         "show-page",
         "show in/v.jsonl --index in/vg.faiss --images in/bank.jsonl -o page.html",
-        ("v.jsonl jsonl!", "v.json manifest", "vg.json manifest", "vg.ids ids!", "bank.jsonl jsonl"),
+        (
+            "v.jsonl jsonl!",
+            "v.json manifest",
+            "vg.json manifest",
+            "vg.ids ids!",
+            "bank.jsonl jsonl",
+        ),
         restart=False,
+        quick=True,
     ),
     Case(
         "show-sheet",
-        "show in/v.jsonl --ids in/vg.ids --images in/bank --png sheet.png -o page.html",
+        "show in/v.jsonl --ids in/vg.ids --images in/bank.jsonl -o page.html --png sheet.png",
         ("vg.ids ids", "bank/image004.png image"),
         restart=False,
     ),
@@ -308,6 +347,7 @@ CASES = (
         " --grounded-above 1 --plot t.svg",
         ("plain.txt text", "captions.jsonl jsonl"),
         restart=False,
+        quick=True,
     ),
     Case(
         "stats-vokens",
@@ -333,6 +373,7 @@ CASES = (
             "tables/rte.tsv table",
         ),
         restart=False,
+        quick=True,
     ),
     Case(
         "compare-png",
@@ -342,10 +383,11 @@ CASES = (
     ),
     Case(
         "compare-noise",
-        "compare --weights in/lm in/encoder --noise noisy --seed 4 --offline --magnitude 0.01",
+        "compare --weights in/lm in/encoder --seed 4 --offline --magnitude 0.01 --noise noisy",
         (*_LM, *_ENCODER),
         restart=False,
         folder="noisy",
+        quick=True,
     ),
     Case(
         "probe",
@@ -362,6 +404,7 @@ CASES = (
         ),
         restart=False,
         folder="probe",
+        quick=True,
     ),
     Case(
         "probe-text",
@@ -371,6 +414,6 @@ CASES = (
         restart=False,
         folder="probe",
     ),
-)  # fmt: skip
+)
 
 BY_NAME = {case.name: case for case in CASES}

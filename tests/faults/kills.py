@@ -1,8 +1,8 @@
 """Kills, stops and full disks at numbered file operations; then the same command again.
 
-An id is `kills CASE KIND@N` or `kills CASE KIND@N,KIND@M`: the second harm meets the second attempt.
-Whatever happened, the last attempt must end with exit 0 and leave what an undisturbed run leaves,
-byte for byte, and nothing else.
+An id is `kills CASE KIND@N` or `kills CASE KIND@N,KIND@M`: the second harm meets the second
+attempt. Whatever happened, the last attempt must end with exit 0 and leave what an undisturbed
+run leaves, byte for byte, and nothing else.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         done = space.run(case, Fault(kind, int(number)))
         if done.code == -9 and kind == "kill":
             continue
-        if done.code == Exit.TERMINATED and kind == "term" and not done.err:
-            continue
         verdict, said = fault_of(done, CODES[kind])
+        if done.code == Exit.TERMINATED and verdict == "message":  # it says nothing
+            verdict = ""
         if verdict:
             return Outcome(trial, verdict, f"{word}: {said}")
         left = litter(space.tree())

@@ -1,6 +1,7 @@
 """Bad files made from good ones: one named function per kind of damage, each with its own seed.
 
-A mutation takes the good bytes and a `random.Random` and returns bad bytes, or None where it does not apply.
+A mutation takes the good bytes and a `random.Random` and returns bad bytes, or None where it
+does not apply.
 """
 
 from __future__ import annotations
@@ -60,7 +61,15 @@ def append(data: bytes, rng: random.Random) -> bytes | None:
 def insert(data: bytes, rng: random.Random) -> bytes | None:
     """Insert bytes that parsers dislike."""
     at = rng.randrange(len(data) + 1)
-    odd = (b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"\x1b[31m", b"\xe2\x80\xa8", b"\r", b"\xf4\x90\x80\x80")
+    odd = (
+        b"\0",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        b"\x1b[31m",
+        b"\xe2\x80\xa8",
+        b"\r",
+        b"\xf4\x90\x80\x80",
+    )
     return data[:at] + rng.choice(odd) + data[at:]
 
 
@@ -136,7 +145,20 @@ def odd_line(data: bytes, rng: random.Random) -> bytes | None:
     return b"".join(rows)
 
 
-NUMBERS = ("-1", "0", "1e400", "nan", "-inf", "99999999999999999999999", "0x10", "1_0", "", "\u0663", "3.7", "-0.0")
+NUMBERS = (
+    "-1",
+    "0",
+    "1e400",
+    "nan",
+    "-inf",
+    "99999999999999999999999",
+    "0x10",
+    "1_0",
+    "",
+    "\u0663",
+    "3.7",
+    "-0.0",
+)
 
 
 def numbers(data: bytes, rng: random.Random) -> bytes | None:
@@ -149,7 +171,23 @@ def numbers(data: bytes, rng: random.Random) -> bytes | None:
     return (text[: hit.start()] + rng.choice(NUMBERS) + text[hit.end() :]).encode()
 
 
-CELLS = ("", " ", "NA", "nan", '"', "\\", "\0", "x" * 70_000, "-1", "1e999", "\ufeff", "\u2028", "<b>", "=1+1", "../../x")
+CELLS = (
+    "",
+    " ",
+    "NA",
+    "nan",
+    '"',
+    "\\",
+    "\0",
+    "x" * 70_000,
+    "-1",
+    "1e999",
+    "\ufeff",
+    "\u2028",
+    "<b>",
+    "=1+1",
+    "../../x",
+)
 
 
 def cells(data: bytes, rng: random.Random) -> bytes | None:
@@ -178,7 +216,10 @@ def tags(data: bytes, rng: random.Random) -> bytes | None:
     if rng.random() < 0.15:
         return (bomb + "]>" + text.replace(">5<", ">&j;<")).encode()
     if rng.random() < 0.1:
-        return ('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>' + text.replace(">5<", ">&x;<")).encode()
+        return (
+            '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'
+            + text.replace(">5<", ">&x;<")
+        ).encode()
     hit = rng.choice(list(re.finditer(r"<[^>]+>", text)))
     return (text[: hit.start()] + rng.choice(("", hit[0] * 2, "<x>")) + text[hit.end() :]).encode()
 
@@ -187,9 +228,10 @@ def tags(data: bytes, rng: random.Random) -> bytes | None:
 
 LONE = "\ud800"
 VALUES: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 3.5, -0.0, 1e308, 10**18, 2**63, 2**64, -(2**63), 10**30, "", " ", "x", "1", LONE,
-    "a\nb", "a\0b", "\u2028", "../../x", "/etc/passwd", "\x1b[31m", "a" * 100_000, [], {}, [[]], [None], [0, 0], [[-1, -1]],
-    {"a": 1}, [1e300] * 3, float("nan"), float("inf"), float("-inf"), "\U0001f469\u200d\U0001f4bb" * 3, [LONE], -5, 5,
+    None, True, False, -1, 0, 1, 3.5, -0.0, 1e308, 10**18, 2**63, 2**64, -(2**63), 10**30, "",
+    " ", "x", "1", LONE, "a\nb", "a\0b", "\u2028", "../../x", "/etc/passwd", "\x1b[31m", "a" *
+    100_000, [], {}, [[]], [None], [0, 0], [[-1, -1]], {"a": 1}, [1e300] * 3, float("nan"),
+    float("inf"), float("-inf"), "\U0001f469\u200d\U0001f4bb" * 3, [LONE], -5, 5,
 )  # fmt: skip
 
 
@@ -222,7 +264,9 @@ def _documents(data: bytes) -> tuple[list[Any], bool]:
         return [json.loads(line) for line in data.splitlines()], True
 
 
-def _edit(data: bytes, rng: random.Random, change: Callable[[Any, tuple[Any, ...]], Any]) -> bytes | None:
+def _edit(
+    data: bytes, rng: random.Random, change: Callable[[Any, tuple[Any, ...]], Any]
+) -> bytes | None:
     """Apply a change to one place of one value of a JSON or jsonl file."""
     try:
         values, rows = _documents(data)
@@ -281,16 +325,29 @@ def json_move(data: bytes, rng: random.Random) -> bytes | None:
 
 
 def json_text(data: bytes, rng: random.Random) -> bytes | None:
-    """Write what other JSON writers write: duplicate keys, NaN, deep nesting, huge numbers, comments."""
+    """Write what other JSON writers write: NaN, deep nesting, huge numbers, comments."""
 
     def change(value: Any, path: tuple[Any, ...]) -> bytes:
         _holder(value, path)[path[-1]] = "@@@"
         odd = rng.choice(
             (
-                b"NaN", b"-Infinity", b"1e999", b"[" * 50_000 + b"]" * 50_000, b"1" * 5_000, b"01", b"'x'",
-                b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'"\t"', b"// no\n1", b"1,", b'{"a":1,"a":2}', b"True",
+                b"NaN",
+                b"-Infinity",
+                b"1e999",
+                b"[" * 50_000 + b"]" * 50_000,
+                b"1" * 5_000,
+                b"01",
+                b"'x'",
+                b'"\\ud800"',
+                b'"\\udc00\\ud800"',
+                b'"\xff"',
+                b'"\t"',
+                b"// no\n1",
+                b"1,",
+                b'{"a":1,"a":2}',
+                b"True",
             )
-        )  # fmt: skip
+        )
         return _encode(value).replace(b'"@@@"', odd)
 
     return _edit(data, rng, change)
@@ -303,7 +360,14 @@ def json_twice(data: bytes, rng: random.Random) -> bytes | None:
         if not isinstance(value, dict):
             return value
         key = rng.choice(list(value))
-        return _encode(value)[:-1] + b", " + _encode(key) + b": " + _encode(rng.choice((1, "x", None))) + b"}"
+        return (
+            _encode(value)[:-1]
+            + b", "
+            + _encode(key)
+            + b": "
+            + _encode(rng.choice((1, "x", None)))
+            + b"}"
+        )
 
     return _edit(data, rng, change)
 
@@ -312,7 +376,20 @@ def json_row(data: bytes, rng: random.Random) -> bytes | None:
     """Replace a whole file or row by another value."""
     rows = data.splitlines(keepends=True) or [b""]
     at = rng.randrange(len(rows))
-    odd = (b"[]", b"null", b"1", b'"x"', b"{}", b"[[]]", b"{}{}", b"", b"{", b'{"a":}', b"true", b"[1,2")
+    odd = (
+        b"[]",
+        b"null",
+        b"1",
+        b'"x"',
+        b"{}",
+        b"[[]]",
+        b"{}{}",
+        b"",
+        b"{",
+        b'{"a":}',
+        b"true",
+        b"[1,2",
+    )
     if len(rows) > 1 and rng.random() < 0.7:
         rows[at] = rng.choice(odd) + b"\n"
         return b"".join(rows)
@@ -337,10 +414,35 @@ def npy_header(data: bytes, rng: random.Random) -> bytes | None:
     array = _npy(data)
     shape, descr = array.shape, array.dtype.str
     shapes = (
-        (0, *shape[1:]), (-1, *shape[1:]), (2**63, *shape[1:]), (2**40, *shape[1:]), (2**64, 2**64), (), (shape[0],),
-        (*shape, 1), (shape[0] + 1, *shape[1:]), (shape[0], 0), (*shape[::-1],), (1,) * 40,
-    )  # fmt: skip
-    types = ("'|O'", "'<U4'", "'|S4'", "'|V4'", "'<f8'", "'>f4'", "'<c8'", "'<M8[s]'", "'|b1'", "'x'", "5", "[('a','<f4')]", "'<f2'", "'<i8'")
+        (0, *shape[1:]),
+        (-1, *shape[1:]),
+        (2**63, *shape[1:]),
+        (2**40, *shape[1:]),
+        (2**64, 2**64),
+        (),
+        (shape[0],),
+        (*shape, 1),
+        (shape[0] + 1, *shape[1:]),
+        (shape[0], 0),
+        (*shape[::-1],),
+        (1,) * 40,
+    )
+    types = (
+        "'|O'",
+        "'<U4'",
+        "'|S4'",
+        "'|V4'",
+        "'<f8'",
+        "'>f4'",
+        "'<c8'",
+        "'<M8[s]'",
+        "'|b1'",
+        "'x'",
+        "5",
+        "[('a','<f4')]",
+        "'<f2'",
+        "'<i8'",
+    )
     kind, order, size = repr(descr), "False", repr(shape)
     way = rng.randrange(4)
     if way == 0:
@@ -350,7 +452,9 @@ def npy_header(data: bytes, rng: random.Random) -> bytes | None:
     elif way == 2:
         order = rng.choice(("True", "None", "2", "'x'"))
     else:
-        size = rng.choice(("'x'", "None", "(1.5, 2)", "[3, 4]", "__import__('os')", "(True, 2)", "(1e9,)"))
+        size = rng.choice(
+            ("'x'", "None", "(1.5, 2)", "[3, 4]", "__import__('os')", "(True, 2)", "(1e9,)")
+        )
     head = f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {size}, }}".encode()
     head = head.ljust(max(128 - 11, len(head))) + b"\n"
     body = data[10 + struct.unpack("<H", data[8:10])[0] :]
@@ -417,7 +521,9 @@ def weights_header(data: bytes, rng: random.Random) -> bytes | None:
     if way == 0:
         entry["dtype"] = rng.choice(("F64", "I64", "BF16", "F8_E4M3", "BOOL", "X", 5, "F16"))
     elif way == 1:
-        entry["shape"] = rng.choice(([2**40], [-1], [], [0], None, [1.5], entry["shape"][::-1] + [1]))
+        entry["shape"] = rng.choice(
+            ([2**40], [-1], [], [0], None, [1.5], [*entry["shape"][::-1], 1])
+        )
     elif way == 2:
         entry["data_offsets"] = rng.choice(([0, 0], [0, 2**60], [5, 1], [-4, 0], None, [0]))
     elif way == 3:
@@ -436,7 +542,9 @@ def weights_header(data: bytes, rng: random.Random) -> bytes | None:
 def weights_values(data: bytes, rng: random.Random) -> bytes | None:
     """Put NaN or infinity into one tensor."""
     head, body = _tensors(data)
-    entry = head[rng.choice([n for n, e in head.items() if n != "__metadata__" and e["dtype"] == "F32"])]
+    entry = head[
+        rng.choice([n for n, e in head.items() if n != "__metadata__" and e["dtype"] == "F32"])
+    ]
     low, high = entry["data_offsets"]
     odd = np.full((high - low) // 4, rng.choice((np.nan, np.inf, -np.inf, 1e38)), "<f4").tobytes()
     return _weights(head, body[:low] + odd + body[high:])
@@ -445,7 +553,11 @@ def weights_values(data: bytes, rng: random.Random) -> bytes | None:
 def weights_lost(data: bytes, rng: random.Random) -> bytes | None:
     """Leave tensors out, or rename them, so that nothing fits: it must be refused."""
     head, body = _tensors(data)
-    names = [n for n in head if n != "__metadata__" and not re.search("pooler|cls|predictions|position_ids", n)]
+    names = [
+        n
+        for n in head
+        if n != "__metadata__" and not re.search("pooler|cls|predictions|position_ids", n)
+    ]
     parts, place, kept = [], 0, dict[str, Any]()
     lost = set(rng.sample(names, rng.choice((1, len(names) // 2, len(names)))))
     rename = rng.random() < 0.4
@@ -493,7 +605,12 @@ def pictures(data: bytes, rng: random.Random) -> bytes | None:
         lambda: saved(Image.frombytes("RGBA", (40, 30), noise_), "PNG"),
         lambda: saved(Image.frombytes("I;16", (40, 30), noise_[:2400]), "PNG"),
         lambda: saved(Image.frombytes("F", (40, 30), noise_), "TIFF"),
-        lambda: saved(Image.new("P", (40, 30)), "GIF", save_all=True, append_images=[Image.new("P", (40, 30), 3)]),
+        lambda: saved(
+            Image.new("P", (40, 30)),
+            "GIF",
+            save_all=True,
+            append_images=[Image.new("P", (40, 30), 3)],
+        ),
         lambda: saved(Image.new("RGB", (40, 30)), "BMP"),
         lambda: saved(Image.new("RGB", (40, 30)), "ICO"),
         lambda: saved(Image.new("RGB", (40, 30)), "PDF"),
@@ -511,16 +628,24 @@ def pictures(data: bytes, rng: random.Random) -> bytes | None:
 def tars(data: bytes, rng: random.Random) -> bytes | None:
     """Give an archive of odd members."""
     stream = io.BytesIO()
-    picture = next(m for m in tarfile.open(fileobj=io.BytesIO(data)) if m.isfile())
-    body = tarfile.open(fileobj=io.BytesIO(data)).extractfile(picture)
-    content = body.read() if body else b""
-    with tarfile.open(fileobj=stream, mode="w", format=rng.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        body = archive.extractfile(next(m for m in archive if m.isfile()))
+        content = body.read() if body else b""
+    form = rng.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
+    with tarfile.open(fileobj=stream, mode="w", format=form, errors="surrogateescape") as archive:
         for name, kind in (
-            ("../evil.png", tarfile.REGTYPE), ("/tmp/evil.png", tarfile.REGTYPE), ("link.png", tarfile.SYMTYPE),
-            ("hard.png", tarfile.LNKTYPE), ("null.png", tarfile.CHRTYPE), ("fifo.png", tarfile.FIFOTYPE),
-            ("twice.png", tarfile.REGTYPE), ("twice.png", tarfile.REGTYPE), ("a\nb.png", tarfile.REGTYPE),
-            ("\udcff.png", tarfile.REGTYPE), ("x" * 90 + ".png", tarfile.REGTYPE),
-        ):  # fmt: skip
+            ("../evil.png", tarfile.REGTYPE),
+            ("/tmp/evil.png", tarfile.REGTYPE),
+            ("link.png", tarfile.SYMTYPE),
+            ("hard.png", tarfile.LNKTYPE),
+            ("null.png", tarfile.CHRTYPE),
+            ("fifo.png", tarfile.FIFOTYPE),
+            ("twice.png", tarfile.REGTYPE),
+            ("twice.png", tarfile.REGTYPE),
+            ("a\nb.png", tarfile.REGTYPE),
+            ("\udcff.png", tarfile.REGTYPE),
+            ("x" * 90 + ".png", tarfile.REGTYPE),
+        ):
             if rng.random() < 0.6:
                 continue
             facts = tarfile.TarInfo(name)
@@ -528,7 +653,11 @@ def tars(data: bytes, rng: random.Random) -> bytes | None:
             facts.linkname = rng.choice(("../../etc/passwd", "twice.png", name))
             facts.size = len(content) if kind == tarfile.REGTYPE else 0
             if rng.random() < 0.2 and archive.format == tarfile.PAX_FORMAT:
-                facts.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "s.png"}
+                facts.pax_headers = {
+                    "GNU.sparse.major": "1",
+                    "GNU.sparse.minor": "0",
+                    "GNU.sparse.name": "s.png",
+                }
             archive.addfile(facts, io.BytesIO(content))
     made = stream.getvalue()
     return made + data if rng.random() < 0.3 else made
@@ -541,7 +670,9 @@ def tar_header(data: bytes, rng: random.Random) -> bytes | None:
     head = bytearray(data[at : at + 512])
     field = rng.choice(((0, 100), (124, 12), (136, 12), (156, 1), (257, 8), (345, 155), (100, 8)))
     size = field[1]
-    head[field[0] : field[0] + size] = rng.choice((rng.randbytes(size), b"\xff" * size, b"7" * size, b"\0" * size))
+    head[field[0] : field[0] + size] = rng.choice(
+        (rng.randbytes(size), b"\xff" * size, b"7" * size, b"\0" * size)
+    )
     head[148:156] = b" " * 8
     head[148:156] = f"{sum(head):06o}\0 ".encode()
     return data[:at] + bytes(head) + data[at + 512 :]
@@ -560,7 +691,9 @@ def id_lines(data: bytes, rng: random.Random) -> bytes | None:
     at = rng.randrange(len(rows))
     way = rng.randrange(5)
     if way == 0:
-        rows[at] = rng.choice((b"", b" ", b"\t", b"\0", b"\xff", b"../x", b"a\rb", b"\xe2\x80\xa8", b"x" * 10_000))
+        rows[at] = rng.choice(
+            (b"", b" ", b"\t", b"\0", b"\xff", b"../x", b"a\rb", b"\xe2\x80\xa8", b"x" * 10_000)
+        )
     elif way == 1:
         rows[at] = rows[at - 1]
     elif way == 2:
@@ -574,9 +707,27 @@ def id_lines(data: bytes, rng: random.Random) -> bytes | None:
 
 # ---------------------------------------------------------------------------------------- formats
 
-_BYTES: tuple[Mutation, ...] = (flip, flips, truncate, empty, cut_out, append, insert, noise, other_kind)
+_BYTES: tuple[Mutation, ...] = (
+    flip,
+    flips,
+    truncate,
+    empty,
+    cut_out,
+    append,
+    insert,
+    noise,
+    other_kind,
+)
 _TEXT: tuple[Mutation, ...] = (*_BYTES, marks, line_ends, lines, odd_line)
-_JSON: tuple[Mutation, ...] = (json_value, json_value, json_drop, json_move, json_text, json_twice, json_row)
+_JSON: tuple[Mutation, ...] = (
+    json_value,
+    json_value,
+    json_drop,
+    json_move,
+    json_text,
+    json_twice,
+    json_row,
+)
 FORMATS: dict[str, tuple[Mutation, ...]] = {
     "text": (*_TEXT, numbers),
     "table": (*_TEXT, numbers, cells, cells),
@@ -605,7 +756,7 @@ def mutated(data: bytes, name: str, number: int, salt: str) -> bytes | None:
 
 
 def reseal(file: str, bad: bytes, manifest: bytes) -> bytes:
-    """Return a manifest that claims the bad bytes of one of its files, as a hostile maker would write."""
+    """Return a manifest that fits the bad bytes of one of its files, as a hostile maker does."""
     body = json.loads(manifest)
     if file in body.get("files", {}):
         body["files"][file] = {"bytes": len(bad), "sha256": hashlib.sha256(bad).hexdigest()}

@@ -1,9 +1,9 @@
 """Number the file operations of a process, and do harm at one of them.
 
-`install` replaces `open` and functions of `os` in this process. Counted are, inside one folder only:
-opening for writing, each write that reaches the system, fsync, truncate, rename, unlink, mkdir, rmdir,
-link. Writers in C or Rust (faiss, safetensors, tokenizers) are met between their operations, and by a full
-disk through RLIMIT_FSIZE, which binds every writer of the process.
+`install` replaces `open` and functions of `os` in this process. Counted are, inside one folder
+only: opening for writing, each write that reaches the system, fsync, truncate, rename, unlink,
+mkdir, rmdir, link. Writers in C or Rust (faiss, safetensors, tokenizers) are met between their
+operations, and by a full disk through RLIMIT_FSIZE, which binds every writer of the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Fault:
     """What happens at which operation, counted from 1.
 
     Args:
-        kind: `kill` (SIGKILL, a write is torn in the middle), `term` (SIGTERM) or `full` (no space from there on).
+        kind: `kill` (SIGKILL, a write is torn in the middle), `term` (SIGTERM) or `full` (no space
+            from there on).
         at: number of the operation.
     """
 
@@ -118,9 +119,15 @@ def install(root: str, fault: Fault | None, log: int) -> None:
     plain_open = io.open
 
     def counted_open(
-        file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None,
-        errors: str | None = None, newline: str | None = None, closefd: bool = True, opener: Any = None,
-    ) -> Any:  # fmt: skip
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
         writes = isinstance(mode, str) and set(mode) & set("wax+")
         if not writes or isinstance(file, int) or opener or counter.path_of(file) is None:
             return plain_open(file, mode, buffering, encoding, errors, newline, closefd, opener)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import importlib
+import os
 import queue
 import subprocess
 import sys
@@ -14,32 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
+from tests.faults import changes, damage, inputs, kills, races
 from tests.faults.cases import BY_NAME, CASES, Case
 from tests.faults.known import excused
 from tests.faults.server import QUIET, ROOT, Server
 from tests.faults.trials import VERDICTS, Outcome, Workspace
 
-SUITES = ("kills", "inputs", "damage", "races")
-
-
-class Suite(Protocol):
-    """A module of trials."""
-
-    def plan(self, space: Workspace, case: Case, count: int, seed: int) -> list[str]: ...
-    def attempt(self, space: Workspace, case: Case, detail: str) -> Outcome: ...
-
-
-def suite(name: str) -> Suite:
-    return importlib.import_module(f"tests.faults.{name}")  # type: ignore[return-value]
+SUITES = {"kills": kills, "inputs": inputs, "damage": damage, "changes": changes, "races": races}
 
 
 def build_artefacts(folder: Path) -> Path:
     """Make the good inputs, in a process of their own."""
     command = [sys.executable, "-m", "tests.faults.artefacts", str(folder)]
-    import os
-
     env = os.environ | QUIET | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -49,14 +36,19 @@ def build_artefacts(folder: Path) -> Path:
 def attempt(space: Workspace, trial: str) -> Outcome:
     """Run the trial of an id."""
     name, case, *detail = trial.split()
-    return suite(name).attempt(space, BY_NAME[case], " ".join(detail))
+    return SUITES[name].attempt(space, BY_NAME[case], " ".join(detail))
 
 
 def run_all(
-    jobs: Iterable[tuple[str, Case, int]], seed: int, folder: Path, workers: int,
+    jobs: Iterable[tuple[str, Case, int]],
+    seed: int,
+    folder: Path,
+    workers: int,
+    minutes: float,
     seen: Callable[[Outcome], None],
-) -> None:  # fmt: skip
+) -> None:
     """Run (suite, case, count) on several servers; `seen` gets each outcome."""
+    end = time.monotonic() + 60 * minutes
     artefacts = build_artefacts(folder / "artefacts")
     waiting: queue.SimpleQueue[tuple[str, Case, int]] = queue.SimpleQueue()
     for job in jobs:
@@ -73,7 +65,9 @@ def run_all(
                     return
                 trial = f"{name} {case.name}"
                 try:
-                    for trial in suite(name).plan(space, case, count, seed):
+                    for trial in SUITES[name].plan(space, case, count, seed):
+                        if time.monotonic() > end:
+                            return
                         outcome = attempt(space, trial)
                         with lock:
                             seen(outcome)
@@ -111,7 +105,7 @@ class Table:
         """Return the table."""
         heads = ("points", "good", *VERDICTS)
         lines = [f"{'':28}" + "".join(f"{head:>10}" for head in heads)]
-        rows = sorted(self.counts.items(), key=lambda item: (SUITES.index(item[0][0]), item[0]))
+        rows = sorted(self.counts.items(), key=lambda row: ([*SUITES].index(row[0][0]), row[0]))
         total: Counter[str] = Counter()
         for (name, case), counts in rows:
             total += counts
@@ -125,12 +119,14 @@ def main(argv: list[str] | None = None) -> int:
     """Parse the command line, run, print."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("trials", nargs="*", metavar="ID", help="repeat these trials alone")
-    parser.add_argument("--kills", type=int, default=1_100, help="points of all cases [%(default)s]")
+    parser.add_argument("--kills", type=int, default=1_100, help="points in all [%(default)s]")
     parser.add_argument("--inputs", type=int, default=2_200, help="bad inputs [%(default)s]")
     parser.add_argument("--damage", type=int, default=600, help="damaged outputs [%(default)s]")
+    parser.add_argument("--changes", type=int, default=150, help="inputs that change [%(default)s]")
     parser.add_argument("--races", type=int, default=2, help="races of each case [%(default)s]")
     parser.add_argument("--only", default="*", metavar="CASE", help="cases, by shell pattern")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600, help="begin no trial after them")
     parser.add_argument("--workers", type=int, default=2, help="processes that run commands")
     given = parser.parse_args(argv)
     cases = [case for case in CASES if fnmatch.fnmatch(case.name, given.only)]
@@ -146,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
                     table.add(outcome)
                     print(f"{trial}: {outcome.verdict or 'good'}")
         else:
-            run_all(jobs(cases, given), given.seed, folder, given.workers, table.add)
+            run_all(jobs(cases, given), given.seed, folder, given.workers, given.minutes, table.add)
     print(table.text())
     print(f"{time.monotonic() - start:.0f} s")
     new = [outcome for outcome, row in table.failures if not row]
@@ -155,7 +151,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, int]]:
-    """Share the points out among the cases: bad inputs by the number of files, the others evenly."""
+    """Share the points out: bad inputs by the number of files of a case, the others evenly."""
     found: list[tuple[str, Case, int]] = []
     files = sum(len(case.reads) for case in CASES)
     for case in cases:
@@ -163,6 +159,7 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
             ("kills", case, -(-given.kills // len(CASES))),
             ("inputs", case, -(-given.inputs * len(case.reads) // files)),
             ("damage", case, -(-given.damage // len(CASES))),
+            ("changes", case, -(-given.changes // len(CASES))),
             ("races", case, given.races),
         ]
     return [job for job in found if job[2]]

