@@ -144,7 +144,7 @@ CASES = (
             "photos/p3.png image",
             "photos/p7.jpg image",
             "photos/p8.gif image",
-            "photos/p2.txt text",
+            "photos/p2.txt beside",
             "net/config.json json",
             "net/model.safetensors weights",
         ),

@@ -730,6 +730,7 @@ _JSON: tuple[Mutation, ...] = (
 )
 FORMATS: dict[str, tuple[Mutation, ...]] = {
     "text": (*_TEXT, numbers),
+    "beside": _TEXT,  # a text in a folder, which is no stream
     "table": (*_TEXT, numbers, cells, cells),
     "json": (*_JSON, *_JSON, flip, truncate, empty, append, insert, other_kind, marks),
     "jsonl": (*_JSON, *_JSON, *_TEXT),

@@ -47,10 +47,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def space(
-    artefacts: Path, server: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Workspace]:
-    yield Workspace(tmp_path_factory.mktemp("faults") / "w", artefacts, server)
+def space(artefacts: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("faults") / "w", artefacts, server)
 
 
 # ------------------------------------------------------------------------------------ quick share
