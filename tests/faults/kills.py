@@ -41,10 +41,12 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     trial = f"kills {case.name} {detail}"
     expected = space.reference(case).tree
     space.clear()
+    killed = False
     for word in detail.split(","):
         kind, _, number = word.partition("@")
         done = space.run(case, Fault(kind, int(number)))
         if done.code == -9 and kind == "kill":
+            killed = True
             continue
         verdict, said = fault_of(done, CODES[kind])
         if done.code == Exit.TERMINATED and verdict == "message":  # it says nothing
@@ -52,7 +54,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         if verdict:
             return Outcome(trial, verdict, f"{word}: {said}")
         left = litter(space.tree())
-        if left:
+        if left and not killed:  # what a kill leaves is for the last attempt to remove
             return Outcome(trial, "leftover", f"{word}, exit {done.code}: {left}")
     done = space.run(case)
     verdict, said = fault_of(done, (0,))

@@ -12,9 +12,11 @@ import builtins
 import errno
 import io
 import os
+import random
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +31,8 @@ class Fault:
 
     Args:
         kind: `kill` (SIGKILL, a write is torn in the middle), `term` (SIGTERM) or `full` (no space
-            from there on).
-        at: number of the operation.
+            from there on); `slow` makes every operation take longer, by chance.
+        at: number of the operation; for `slow` the seed.
     """
 
     kind: str
@@ -73,6 +75,9 @@ class _Counter:
             self.count += 1
             count = self.count
         self._note(self.log, f"{operation} {name}\n".encode("utf-8", "backslashreplace"))
+        if self.fault is not None and self.fault.kind == "slow":
+            time.sleep(random.Random(f"{self.fault.at} {count}").random() / 30)
+            return False
         if self.fault is None or count < self.fault.at:
             return False
         if self.fault.kind == "full":

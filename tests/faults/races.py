@@ -13,6 +13,7 @@ import os
 import threading
 
 from tests.faults.cases import Case
+from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Tree, Workspace, data_of, difference, fault_of
 from vgtools.io import Exit
 
@@ -39,7 +40,11 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         names = (f"d/{output}", "d/alias" if case.folder else f"e/{output}")
     else:
         names = (case.words[-1],) * 3
-    calls = [space.call(case, argv=[*case.words[:-1], name]) for name in names]
+    seed = 10 * int(detail.partition(".")[2])
+    calls = [
+        space.call(case, Fault("slow", seed + i), argv=[*case.words[:-1], name])
+        for i, name in enumerate(names)
+    ]
     done = space.server.run(*calls)
     torn = reader.stop()
     for one in done:

@@ -120,8 +120,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("trials", nargs="*", metavar="ID", help="repeat these trials alone")
     parser.add_argument("--kills", type=int, default=1_100, help="points in all [%(default)s]")
-    parser.add_argument("--inputs", type=int, default=2_200, help="bad inputs [%(default)s]")
-    parser.add_argument("--damage", type=int, default=600, help="damaged outputs [%(default)s]")
+    parser.add_argument("--inputs", type=int, default=3_000, help="bad inputs [%(default)s]")
+    parser.add_argument("--damage", type=int, default=400, help="damaged outputs [%(default)s]")
     parser.add_argument("--changes", type=int, default=150, help="inputs that change [%(default)s]")
     parser.add_argument("--races", type=int, default=2, help="races of each case [%(default)s]")
     parser.add_argument("--only", default="*", metavar="CASE", help="cases, by shell pattern")
@@ -145,8 +145,10 @@ def main(argv: list[str] | None = None) -> int:
             run_all(jobs(cases, given), given.seed, folder, given.workers, given.minutes, table.add)
     print(table.text())
     print(f"{time.monotonic() - start:.0f} s")
-    new = [outcome for outcome, row in table.failures if not row]
-    print(f"{len(table.failures)} failures, {len(table.failures) - len(new)} of them known")
+    rows = Counter(row or "new" for _, row in table.failures)
+    print(f"{len(table.failures)} failures")
+    for row, count in sorted(rows.items()):
+        print(f"{count:6} {row}")
     return 1 if table.failures else 0
 
 
