@@ -350,6 +350,12 @@ CASES = (
         quick=True,
     ),
     Case(
+        "stats-jsonl",
+        "stats in/captions.jsonl --reference in/plain.txt --plot t.svg",
+        ("captions.jsonl jsonl", "plain.txt text"),
+        restart=False,
+    ),
+    Case(
         "stats-vokens",
         "stats in/plain.txt -t in/tokenizer --vokens in/rows.jsonl --vokens in/packed.npy"
         " --memory 1 --plot t.svg",

@@ -105,11 +105,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         space.restore(file)
         if manifest is not None:
             space.restore(str(manifest.relative_to(space.folder / "in")))
-    names = {path.name, path.parent.name, f"{path.name.split('.')[0]}."}
-    if way == "stdin":
-        names.add("standard input")
-    if "+" in way:
-        names.add("in/")  # either of two files that do not fit
+    # A check of two files against each other may name the other one, below `in/`.
+    names = {path.name, path.parent.name, f"{path.name.split('.')[0]}.", "in/", "standard input"}
     verdict, said = fault_of(done, names=() if file in LISTS else names - {"in"})
     if verdict:
         return Outcome(trial, verdict, said)
@@ -129,6 +126,9 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         for name in [n for n in tree if way == "stdin" and n.endswith((".html", ".svg"))]:
             tree[name] = good_tree[name]  # a page names its source
         changes = difference(tree, good_tree)
+        out = expected.out.replace(f"in/{file}".encode(), b"-") if stdin else expected.out
+        if not changes and done.out != out:
+            changes = f"stdout {done.out[:150]!r}"
         if changes:
             return Outcome(trial, "different", f"exit 0, but {changes}")
     return Outcome(trial)

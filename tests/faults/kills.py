@@ -42,6 +42,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     expected = space.reference(case).tree
     space.clear()
     killed = False
+    litter_left = ""
     for word in detail.split(","):
         kind, _, number = word.partition("@")
         done = space.run(case, Fault(kind, int(number)))
@@ -54,11 +55,13 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         if verdict:
             return Outcome(trial, verdict, f"{word}: {said}")
         left = litter(space.tree())
-        if left and not killed:  # what a kill leaves is for the last attempt to remove
-            return Outcome(trial, "leftover", f"{word}, exit {done.code}: {left}")
+        if left and not killed and not litter_left:  # what a kill leaves, the last attempt removes
+            litter_left = f"{word}, exit {done.code}: {left}"
     done = space.run(case)
     verdict, said = fault_of(done, (0,))
     if verdict:
         return Outcome(trial, verdict, f"again: {said}")
     changes = difference(space.tree(), expected)
-    return Outcome(trial, "different" if changes else "", changes)
+    if changes:
+        return Outcome(trial, "different", changes)
+    return Outcome(trial, "leftover" if litter_left else "", litter_left)

@@ -37,6 +37,11 @@ _RUN = r"of run/(metrics|best|encoder|seed-\d+|checkpoint|[\w]+\.safetensors)"
 
 KNOWN = (
     Known(
+        "A1 weights of a backbone that do not fit",
+        "different", "inputs extract* net/model.safetensors *", "weights that do not fit",
+        "inputs extract net/model.safetensors weights_lost.19",
+    ),
+    Known(
         "A2 a finished run is not checked against what it was",
         "different", "damage *", _RUN, "damage finetune done 64 any.0",
     ),
@@ -44,6 +49,12 @@ KNOWN = (
         "A2 a damaged encoder of a run is used",
         "different", "inputs * */encoder/*", "exit 0, but",
         "inputs pretrain-further lm/encoder/model.safetensors flips.1",
+    ),
+    Known(
+        "G1 a --shape that changed is not noticed",
+        "different|stuck", "changes pretrain * shape.json *",
+        "the old result is kept|exit 0, alone|holds the weights of another model",
+        "changes pretrain done shape.json numbers.2",
     ),
     Known(
         "A3 an input that changed after a kill is taken for the one that was read",
@@ -67,8 +78,13 @@ KNOWN = (
     ),
     Known(
         "A6 a damaged journal or checkpoint is believed",
-        "internal", "damage * kill@*", r"\.journal|\.safetensors",
+        "internal", "damage *", r"\.journal|\.safetensors|/complete",
         "damage prepare-regions kill@30 28 any.2",
+    ),
+    Known(
+        "B1 a batch without a box",
+        "internal", "* extract-regions *", "non-empty list of Tensors",
+        "changes extract-regions done boxes.jsonl lines.4",
     ),
     Known(
         "B2 a tokenizer that loads and cannot encode",
@@ -82,7 +98,7 @@ KNOWN = (
     ),
     Known(
         "B5 a shape that transformers refuses",
-        "internal", "inputs pretrain shape.json *", "VG_TRACEBACK",
+        "internal", "* pretrain *shape.json *", "VG_TRACEBACK",
         "inputs pretrain shape.json json_twice.5",
     ),
     Known(
@@ -90,9 +106,18 @@ KNOWN = (
         "internal", "damage *", "JSONDecodeError", "damage pretrain done 88 cut_out.0",
     ),
     Known(
+        "B8 a forged manifest or run.json",
+        "internal", "inputs *+.*", "", "inputs build-index feats.npy npy_header+.30",
+    ),
+    Known(
         "B8 the manifest of a hostile maker",
         "internal", "inputs show-page vg.json *", "KeyError",
         "inputs show-page vg.json json_move.3",
+    ),
+    Known(
+        "B8 the config of a hostile backbone",
+        "internal", "* extract* net/config.json *", "VG_TRACEBACK",
+        "inputs extract net/config.json json_value.15",
     ),
     Known(
         "B8 warnings of libraries before the message",
@@ -114,7 +139,7 @@ KNOWN = (
     ),
     Known(
         "D2 two writers of a run, one through a link",
-        "exit", "races * link.*", r"/(alias|run)/.*: cannot be written: No such file",
+        "exit", "races * link.*", r"/(alias|run)/.*No such file",
         "races pretrain link.1",
     ),
     Known(
@@ -123,7 +148,8 @@ KNOWN = (
     ),
     Known(
         "F1 a damaged manifest beside -o has no way out",
-        "stuck", "damage *", r"not valid JSON|an? .* was wanted|is not a manifest|is not empty and no run",
+        "stuck", "damage *",
+        r"not valid JSON|an? .* was wanted|is not a manifest|is not empty and no run",
         "damage prepare-coco done 28 cut_out.0",
     ),
     Known(

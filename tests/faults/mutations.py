@@ -743,7 +743,7 @@ FORMATS: dict[str, tuple[Mutation, ...]] = {
     "faiss": (*_BYTES, faiss_header, faiss_header),
     "image": (*_BYTES, pictures, pictures, pictures),
     "tar": (*_BYTES, tars, tars, tar_header, tar_header),
-    "gz": _BYTES,
+    "gz": tuple(m for m in _BYTES if m is not append),  # members may follow one another
     "bytes": _BYTES,
 }
 
