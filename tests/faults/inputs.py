@@ -106,8 +106,14 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         if manifest is not None:
             space.restore(str(manifest.relative_to(space.folder / "in")))
     # A check of two files against each other may name the other one, below `in/`.
-    names = {path.name, path.parent.name, f"{path.name.split('.')[0]}.", "in/", "standard input"}
-    verdict, said = fault_of(done, names=() if file in LISTS else names - {"in"})
+    names = {
+        path.name,
+        f"{path.parent.name}:",
+        f"{path.name.split('.')[0]}.",
+        "in/",
+        "standard input",
+    }
+    verdict, said = fault_of(done, names=() if file in LISTS else names)
     if verdict:
         return Outcome(trial, verdict, said)
     tree = space.tree(data_only=True)

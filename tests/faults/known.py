@@ -32,7 +32,7 @@ class Known:
     shown: str
 
 
-_NAN = r"the loss is no longer a number|its features are NaN|attention is not a number"
+_NAN = r"no longer a number|features are NaN|is not a number|puts no token before a pair"
 _RUN = r"of run/(metrics|best|encoder|seed-\d+|checkpoint|[\w]+\.safetensors)"
 
 KNOWN = (
@@ -153,7 +153,7 @@ KNOWN = (
         "damage prepare-coco done 28 cut_out.0",
     ),
     Known(
-        "F3 weights that are no numbers are not named",
+        "F3 an encoder, backbone or features that cannot be used are not named",
         "message", "inputs *", _NAN,
         "inputs pretrain-further lm/encoder/model.safetensors weights_values.11",
     ),

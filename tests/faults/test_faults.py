@@ -64,7 +64,10 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.shown)
 def test_what_is_known_still_fails(known: Known, space: Workspace) -> None:
-    outcome = attempt(space, known.shown)
+    for _ in range(10 if known.shown.startswith("races") else 1):  # a race may be won
+        outcome = attempt(space, known.shown)
+        if outcome.verdict:
+            break
     assert outcome.verdict, "mended: remove the row from KNOWN"
     assert excused(outcome) == known.row, outcome
 
