@@ -128,8 +128,8 @@ def _prepare(folder: Path) -> None:
     questions = []
     for n in range(2):
         Image.new("RGB", (40, 20), (0, n, 0)).save(vcr / f"{n}.jpg")
-        box = [[5 * n, 2, 30, 15, 0.9], [0, 0, 40, 20, 0.8]]
-        facts = {"boxes": box, "names": ["person", "dog"], "width": 40, "height": 20}
+        seen = [[5 * n, 2, 30, 15, 0.9], [0, 0, 40, 20, 0.8]]
+        facts = {"boxes": seen, "names": ["person", "dog"], "width": 40, "height": 20}
         (vcr / f"{n}.json").write_text(json.dumps(facts | {"segms": [[], []]}))
         names = {"img_fn": f"{n}.jpg", "metadata_fn": f"{n}.json"}
         questions.append(names | {"objects": ["person", "dog"]})

@@ -390,7 +390,7 @@ CASES = (
     Case(
         "compare-noise",
         "compare --weights in/lm in/encoder --seed 4 --offline --magnitude 0.01 --noise noisy",
-        (*_LM, *_ENCODER),
+        (*_LM, "encoder/config.json json", "encoder/model.safetensors tensors"),
         restart=False,
         folder="noisy",
         quick=True,

@@ -400,7 +400,8 @@ def json_row(data: bytes, rng: random.Random) -> bytes | None:
 
 
 def _npy(data: bytes) -> np.ndarray[Any, Any]:
-    return np.load(io.BytesIO(data))
+    array: np.ndarray[Any, Any] = np.load(io.BytesIO(data))
+    return array
 
 
 def _save(array: Any, **how: Any) -> bytes:
@@ -740,6 +741,7 @@ FORMATS: dict[str, tuple[Mutation, ...]] = {
     "npy": (*_BYTES, npy_header, npy_header, npy_values, npy_other, npy_other),
     "ids": (*_TEXT, id_lines, id_lines),
     "weights": (*_BYTES, weights_header, weights_header, weights_values, weights_lost),
+    "tensors": (*_BYTES, weights_header, weights_header, weights_values),  # all need not fit
     "faiss": (*_BYTES, faiss_header, faiss_header),
     "image": (*_BYTES, pictures, pictures, pictures),
     "tar": (*_BYTES, tars, tars, tar_header, tar_header),
@@ -750,7 +752,8 @@ FORMATS: dict[str, tuple[Mutation, ...]] = {
 
 def mutated(data: bytes, name: str, number: int, salt: str) -> bytes | None:
     """Return bad bytes of a mutation by its name; the same words give the same bytes."""
-    return globals()[name](data, random.Random(f"{salt} {name} {number}"))
+    mutation: Mutation = globals()[name]
+    return mutation(data, random.Random(f"{salt} {name} {number}"))
 
 
 # --------------------------------------------------------------------- makers that mean harm

@@ -166,7 +166,7 @@ def install(root: str, fault: Fault | None, log: int) -> None:
             counter.step("open" if os.path.lexists(path) else "create", path)
         return plain_os_open(path, flags, *args, **keywords)
 
-    builtins.open = io.open = counted_open  # type: ignore[assignment]
+    builtins.open = io.open = counted_open
     os.open = counted_os_open
     os.write = before(os.write, "write")
     for name, operation, place in (

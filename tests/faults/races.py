@@ -37,9 +37,9 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         if case.folder:
             (space.folder / "d" / output).mkdir()
             (space.folder / "d" / "alias").symlink_to(output)
-        names = (f"d/{output}", "d/alias" if case.folder else f"e/{output}")
+        names = [f"d/{output}", "d/alias" if case.folder else f"e/{output}"]
     else:
-        names = (case.words[-1],) * 3
+        names = [case.words[-1]] * 3
     seed = 10 * int(detail.partition(".")[2])
     calls = [
         space.call(case, Fault("slow", seed + i), argv=[*case.words[:-1], name])

@@ -36,7 +36,8 @@ def build_artefacts(folder: Path) -> Path:
 def attempt(space: Workspace, trial: str) -> Outcome:
     """Run the trial of an id."""
     name, case, *detail = trial.split()
-    return SUITES[name].attempt(space, BY_NAME[case], " ".join(detail))
+    outcome: Outcome = SUITES[name].attempt(space, BY_NAME[case], " ".join(detail))
+    return outcome
 
 
 def run_all(

@@ -165,7 +165,7 @@ def _child(call: Call, streams: tuple[int, int, int, int]) -> int:
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", closefd=False)
-    sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stderr.reconfigure(line_buffering=True)
     for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
