@@ -112,6 +112,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
         f"{path.name.split('.')[0]}.",
         "in/",
         "standard input",
+        "'-'",
     }
     verdict, said = fault_of(done, names=() if file in LISTS else names)
     if verdict:
