@@ -122,7 +122,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if left:
         return Outcome(trial, "leftover", f"exit {done.code}: {left}")
     if done.code != 0:
-        if way in ("fifo", "stdin") and done.code not in (Exit.USAGE, Exit.NO_INPUT, Exit.DATA):
+        refusals = (Exit.USAGE, Exit.DATA, Exit.NO_INPUT, Exit.UNAVAILABLE)
+        if way in ("fifo", "stdin") and done.code not in refusals:
             return Outcome(trial, "exit", f"exit {done.code}: {done.err[-200:]}")
         return Outcome(trial)
     if refuse:
