@@ -286,7 +286,7 @@ EAGER = (
     "from vgtools.commands import extract_image_feats\nextract_image_feats._COMMIT_SECONDS = 0\n"
 )
 KILL = """
-from vgtools import images
+from vgtools.images import extract as images
 write, count = images.FeatureOutput.write, [0]
 def killing(self, batch):
     write(self, batch)

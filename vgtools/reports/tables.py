@@ -79,7 +79,7 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
     """Return the table of scores, Table 2's columns first; a task that a row lacks shows `-`.
 
     Args:
-        records: of `comparison.compare`, and of `reported`.
+        records: of `vgtools.tasks.compare.compare`, and of `reported`.
         key: mean or median over seeds.
         bold: mark what is significantly better in bold (markdown) rather than by a star.
     """
