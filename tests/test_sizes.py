@@ -25,7 +25,9 @@ def is_docstring(node: ast.stmt) -> bool:
 
 
 def is_flag(node: ast.AST) -> bool:
-    """Return whether a node defines a flag: an alias, a field or a parameter that is `Annotated`."""
+    """Return whether a node defines a flag: an alias, a field or a parameter that
+    is `Annotated`.
+    """
     if isinstance(node, ast.arg | ast.AnnAssign):
         return node.annotation is not None and "Annotated[" in ast.unparse(node.annotation)
     return isinstance(node, ast.Assign) and "Annotated[" in ast.unparse(node.value)

@@ -173,7 +173,7 @@ def test_the_ratio_of_one_text() -> None:
     assert grounding.ratio(np.zeros(0, np.int64), content) is None
 
 
-# ---------------------------------------------------------------------------------------------------------------- vokens
+# ------------------------------------------------------------------------------------------- vokens
 
 
 def voken_rows(vokens: list[list[int]]) -> list[dict[str, object]]:

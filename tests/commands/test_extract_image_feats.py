@@ -274,7 +274,10 @@ def start(code: str, *args: str | Path) -> subprocess.Popen[bytes]:
         "--batch-size",
         "4",
     ]
-    body = f"import os, signal, sys, time\nfrom vgtools import cli\n{textwrap.dedent(code)}\ncli.main({given!r})"
+    body = (
+        f"import os, signal, sys, time\nfrom vgtools import cli\n"
+        f"{textwrap.dedent(code)}\ncli.main({given!r})"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", body],
         stderr=subprocess.PIPE,
