@@ -14,16 +14,13 @@ from typing import Any
 
 import numpy as np
 
-# On a busy machine seconds of processor time say more: VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1
-# OPENBLAS_NUM_THREADS=1.
+# On a busy machine seconds of processor time say more: VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1.
 CLOCK = "cpu" if os.environ.get("VG_BENCH_CLOCK") == "cpu" else "wall"
 clock = time.process_time if CLOCK == "cpu" else time.perf_counter
 
 
 def sentences(path: str | None, count: int) -> list[str]:
-    """Return sentences of a file (or of $VG_BENCH_TEXT), repeated as needed, or invented ones of
-    about 29 word-pieces.
-    """
+    """Return sentences of a file (or of $VG_BENCH_TEXT), repeated as needed, or invented ones of about 29 word-pieces."""
     path = path or os.environ.get("VG_BENCH_TEXT")
     if path:
         blocks = Path(path).read_text(encoding="utf-8").split("\n")

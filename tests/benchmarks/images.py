@@ -1,11 +1,8 @@
-"""Image features: the command's path against the bare network, and against decoding and computing
-one after the other.
+"""Image features: the command's path against the bare network, and against decoding and computing one after the other.
 
-All rates are taken in one run, in turns, on photos that the benchmark draws; each line is one JSON
-object.
+All rates are taken in one run, in turns, on photos that the benchmark draws; each line is one JSON object.
 
-    python tests/benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] [--backbone
-    builtin:efficientnet-lite0]
+    python tests/benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] [--backbone builtin:efficientnet-lite0]
 """
 
 from __future__ import annotations
@@ -39,9 +36,7 @@ from vgtools.models.references import pick_device
 
 
 def draw_photos(folder: Path, count: int) -> float:
-    """Write JPEG files of 500x375 pixels with edges, gradients and grain; return their mean size
-    in bytes.
-    """
+    """Write JPEG files of 500x375 pixels with edges, gradients and grain; return their mean size in bytes."""
     rng = np.random.default_rng(0)
     total = 0
     for number in range(count):
@@ -63,9 +58,7 @@ def draw_photos(folder: Path, count: int) -> float:
 
 
 def rates(ways: dict[str, Callable[[], None]], count: int, rounds: int) -> dict[str, float]:
-    """Return the median images/s of each way; they take turns, so that a drifting machine treats
-    all alike.
-    """
+    """Return the median images/s of each way; they take turns, so that a drifting machine treats all alike."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
         for name, way in ways.items():
