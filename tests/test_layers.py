@@ -1,4 +1,6 @@
-"""The house: which package may import which, where files go, light start-up, documented commands."""
+"""The house: which package may import which, where files go, light start-up,
+documented commands.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,34 @@ MAY_IMPORT = {
     "systems": {"io", "text", "images", "models", "training", "analysis", "retrieval", "tasks"},
     "reports": {"io", "text", "images", "analysis", "tasks", "systems"},
     "commands": {
-        "io", "text", "images", "retrieval", "batch", "datasets", "models", "analysis", "training", "tasks", "systems",
+        "io",
+        "text",
+        "images",
+        "retrieval",
+        "batch",
+        "datasets",
+        "models",
+        "analysis",
+        "training",
+        "tasks",
+        "systems",
         "reports",
     },
     "cli": {"io"},
     "__main__": {"cli"},
-}  # fmt: skip
+}
 HEAVY = {
-    "numpy", "torch", "transformers", "timm", "faiss", "nltk", "PIL", "jinja2", "spacy", "tokenizers",
-}  # fmt: skip
+    "numpy",
+    "torch",
+    "transformers",
+    "timm",
+    "faiss",
+    "nltk",
+    "PIL",
+    "jinja2",
+    "spacy",
+    "tokenizers",
+}
 
 
 def module_name(file: Path) -> str:
@@ -54,7 +75,9 @@ MODULES = {module_name(file): file for file in FILES}
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """Return our modules that a module imports: at its top, inside functions and under TYPE_CHECKING."""
+    """Return our modules that a module imports: at its top, inside functions and under
+    TYPE_CHECKING.
+    """
     return frozenset(imports_in(MODULES[module].read_text()))
 
 
@@ -167,7 +190,8 @@ def test_a_paper_maps_its_sections_to_the_definitions_that_implement_them(paper:
             assert definition in tops, (
                 f"{paper}/{module}.py does not define {definition} ({section})"
             )
-            # The number is cited by the definition itself (its methods included) or on top of its module.
+            # The number is cited by the definition itself (its methods included) or on top of its
+            # module.
             said = f"{ast.get_docstring(tree)} {ast.unparse(tops[definition])}"
             assert re.search(rf"(?<![\w.]){re.escape(cited[2])}(?!\w|\.\d)", said), (
                 f"{place} does not cite {section}"
@@ -178,8 +202,9 @@ def test_a_paper_maps_its_sections_to_the_definitions_that_implement_them(paper:
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_imports_nothing_heavy(name: str) -> None:
+    args = [name, "--help"] if name else ["--help"]
     code = (
-        f"import sys; from vgtools.cli import run; run({[name, '--help'] if name else ['--help']}); "
+        f"import sys; from vgtools.cli import run; run({args}); "
         f"print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -106,7 +106,8 @@ def test_kernels_of_other_processors_change_nothing(
     np.savez(tmp_path / "in.npz", queries=queries, bank=bank)
     code = (
         "import sys, numpy as np; from vgtools.retrieval import exact_search; "
-        "data = np.load('in.npz'); found = exact_search(data['queries'], data['bank'], 3, threads=int(sys.argv[1])); "
+        "data = np.load('in.npz'); found = exact_search(data['queries'], "
+        "data['bank'], 3, threads=int(sys.argv[1])); "
         "np.savez('out.npz', rows=found.rows, scores=found.scores)"
     )
     env = os.environ | {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": ":".join(sys.path)}

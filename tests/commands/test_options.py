@@ -15,7 +15,6 @@ from vgtools.commands.options import (
     DefaultGroup,
     Errors,
     Optimizer,
-    Photos,
     RunFolder,
     Runtime,
     Target,
@@ -109,14 +108,14 @@ def test_a_field_without_default_is_a_required_flag() -> None:
 
 def test_a_decorated_command_can_be_called_with_its_fields() -> None:
     @flags
-    def save(*, target: Target, errors: Errors, photos: Photos) -> tuple[Any, ...]:
-        return target, errors, photos
+    def save(*, target: Target, errors: Errors, runtime: Runtime) -> tuple[Any, ...]:
+        return target, errors, runtime
 
     values = {"output": "x", "restart": True, "on_error": "skip", "max_errors": 3}
-    assert save(**values, images="d", images_out=None) == (
+    assert save(**values, device="cpu", offline=False, quiet=True) == (
         Target(output="x", restart=True),
         Errors(on_error="skip", max_errors=3),
-        Photos(images="d"),
+        Runtime(device="cpu", quiet=True),
     )
 
 

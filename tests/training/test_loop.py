@@ -156,7 +156,8 @@ def test_a_loss_that_is_no_number_stops_and_names_the_checkpoint(tmp_path: Path)
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"
     with pytest.raises(
         DataError,
-        match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is .*checkpoint",
+        match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is "
+        r".*checkpoint",
     ) as e:
         for _ in train(
             Line(), numbers(1.0, 1.0, float("nan")), config(), weights=BOTH, state=state
@@ -184,7 +185,9 @@ def test_out_of_memory_is_said_with_the_way_out() -> None:
 
 
 class Sum(nn.Module):
-    """Least squares, summed over rows; more than `most` rows do not fit: the gradients of the first ones are there by then."""
+    """Least squares, summed over rows; more than `most` rows do not fit: the gradients of the
+    first ones are there by then.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -326,7 +326,7 @@ def id_fault(image: str) -> str | None:
 def folder_captions(root: str, ids: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield `{"image", "text"}` per line of the `.txt` file of the same name beside an image.
 
-    Source: the folder form of clip-retrieval (paper-details F-1).
+    Source: the folder form of clip-retrieval.
     """
     for image in ids:
         path = os.path.splitext(os.path.join(root, image))[0] + ".txt"

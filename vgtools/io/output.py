@@ -1,4 +1,4 @@
-"""Outputs that resume: files that growing_windows by committed steps and appear whole or not at all."""
+"""Outputs that resume: files that grow by committed steps and appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 class Output:
-    """Files that growing_windows by committed steps, survive a kill, and appear whole or not at all.
+    """Files that grow by committed steps, survive a kill, and appear whole or not at all.
 
     Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` the length of every
     part and the state of the work; the same command, run again, cuts off what came after the last

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import AsSplit, Errors, Flag, Photos, Quiet, Target, flags, write_rows
+from vgtools.commands.options import AsSplit, Errors, Flag, Quiet, Target, flags
+from vgtools.commands.prepare.photos import Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions
 from vgtools.datasets.rows import Folder, in_split, read_splits, with_split

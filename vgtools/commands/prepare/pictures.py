@@ -10,16 +10,14 @@ import typer
 from vgtools.commands.options import (
     Errors,
     Flag,
-    ImagesOut,
     Limit,
-    Photos,
     Quiet,
     Restart,
     Target,
     flags,
     note,
-    write_rows,
 )
+from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
 from vgtools.io.errors import Tally, amount

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from vgtools.commands.options import Checkpoints, Flag, Optimizer, choice
+from vgtools.commands.options import Checkpoints, Flag, Optimizer
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
@@ -108,20 +108,6 @@ class Masking:
     ] = 0.15
 
 
-def check_streams(inputs: Sequence[str], output: str) -> None:
-    """Refuse a pipe that cannot be read, or a run that is no folder."""
-    from vgtools.training import processes
-
-    if [*inputs, output].count("-") > 1 or output == "-":
-        raise typer.BadParameter(
-            "only one input can come from a pipe, and a run is a directory", param_hint="-"
-        )
-    if processes.world() > 1 and "-" in inputs:
-        raise typer.BadParameter(
-            "several processes cannot read one pipe; write a file first", param_hint="-"
-        )
-
-
 def settle(context: typer.Context, optimizer: AnyOptimizer) -> AnyOptimizer:
     """Return the settings with --steps in place of the default --epochs, and a micro-batch."""
     if optimizer.steps is not None:
@@ -150,7 +136,9 @@ def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[s
     weights: dict[str, float] = {}
     for item in given or ():
         name, _, number = item.partition("=")
-        choice(name, names, "--weight")
+        if name not in names:
+            why = f"{name!r} is not one of {', '.join(names)}"
+            raise typer.BadParameter(why, param_hint="--weight")
         try:
             weights[name] = float(number)
         except ValueError:

@@ -334,7 +334,7 @@ def rank_captions(
         bank: rows of `feats` to search; the captions' own images if None. It must hold those.
 
     Yields:
-        Blocks in caption order; memory does not growing_windows with the number of captions.
+        Blocks in caption order; memory does not grow with the number of captions.
     """
     device = next(matcher.parameters()).device
     bank = np.unique(captions.images) if bank is None else np.unique(bank)

@@ -1,4 +1,6 @@
-"""`vg pretrain` as its users run it: a run that transformers opens, resumed to the bit, bad input refused by line."""
+"""`vg pretrain` as its users run it: a run that transformers opens, resumed to the bit, bad input
+refused by line.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ FAST = ["--block", 16, "--batch-size", 8, "--device", "cpu", "-q", "--log-every"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `shape.json`, a tokenizer `t`, voken rows `rows.jsonl`, their text `text.txt` and `valid.jsonl`."""
+    """A folder with `shape.json`, a tokenizer `t`, voken rows `rows.jsonl`, their text `text.txt`
+    and `valid.jsonl`.
+    """
     folder = tmp_path_factory.mktemp("data")
     save_shape(folder / "shape.json")
     save_tokenizer(folder / "t")
