@@ -30,7 +30,7 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from vgtools import io
 from vgtools.models.references import load_tokenizer
-from vgtools.systems.vokenization.revokenize import revokenize_batch
+from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import span_iou_align, tokenize
 from vgtools.text.vokens import no_collection, parse_rows
 
@@ -154,7 +154,7 @@ def ours(lines: list[str], target: Tokenizer) -> list[bytes]:
             b"".join(
                 map(
                     io.dumps,
-                    revokenize_batch(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows,
+                    revokenize(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows,
                 )
             )
             for i in range(0, len(lines), WINDOW)

@@ -67,7 +67,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.fixture(scope="module")
 def captions(encoder: Encoder) -> Captions:
-    return matcher_training.read_captions(TEXTS, IMAGES, encoder.tokenizer, encoder.max_tokens)[0]
+    return matcher_training.tokenize_captions(TEXTS, IMAGES, encoder.tokenizer, encoder.max_tokens)[
+        0
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +232,7 @@ def test_captions_share_a_key_by_stem_and_stop_words_have_none(
 
 def test_captions_without_a_token_and_too_long_ones_are_counted(encoder: Encoder) -> None:
     texts = ["bam bet", "", "  ", "bam " * 9]
-    found, left_out = matcher_training.read_captions(texts, [1, 2, 3, 4], encoder.tokenizer, 5)
+    found, left_out = matcher_training.tokenize_captions(texts, [1, 2, 3, 4], encoder.tokenizer, 5)
     assert left_out == {"empty": 2, "cut": 1}
     assert found.images.tolist() == [1, 4]
     assert np.diff(found.tokens.starts).tolist() == [2, 5]
@@ -507,7 +509,7 @@ EIGHT = ["dog", "cat", "red car", "a tree", "two balls", "blue house", "the man"
 def test_it_learns_eight_rows_in_a_hundred_steps(
     encoder: Encoder, feats: Any, changes: dict[str, Any]
 ) -> None:
-    captions, _ = matcher_training.read_captions(
+    captions, _ = matcher_training.tokenize_captions(
         EIGHT, list(range(8)), encoder.tokenizer, encoder.max_tokens
     )
     states = HiddenStates(PackedEncoder(encoder, LAYERS), captions.tokens, 1 << 30)

@@ -147,7 +147,7 @@ def test_voken_loss_reads_the_head_of_the_paper() -> None:
 
 def test_shared_head_has_one_hidden_layer_for_both() -> None:
     model = model_of(("mlm", "voken_cls"), vokens=9, shared_head=True)
-    assert sorted(model.own_weights()) == [
+    assert sorted(model.head_weights()) == [
         "heads.voken_cls.decoder.bias",
         "heads.voken_cls.decoder.weight",
     ]

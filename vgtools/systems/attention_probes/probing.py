@@ -1,4 +1,4 @@
-"""Probes from start to end: rows in, records out, what was found so far kept when they are stopped."""
+"""Probes from start to end: rows in, records out; a probe that is stopped keeps its results."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Findings:
 def probe_captions(
     probe: GroundingProbe, captions: Iterator[Caption], stop: Stop, examples: int
 ) -> Findings:
-    """Probe a joint model on captions.
+    """Probe a joint model on captions (Li et al. 2020, section 3.1).
 
     Args:
         probe: of the model.
@@ -172,9 +172,9 @@ def probe_texts(
 
 @dataclass(frozen=True)
 class Learning:
-    """How the classifier of the text side learns: see `dependency_probes.ClassifierProbe`."""
+    """How the classifier of the text side learns: see `head_classifier.ClassifierProbe`."""
 
     kind: str
-    vectors: Any  # of `dependency_probes.open_vectors`; None takes the encoder's own
+    vectors: Any  # of `head_classifier.open_vectors`; None takes the encoder's own
     count: int
     epochs: int
