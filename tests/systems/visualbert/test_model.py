@@ -190,10 +190,10 @@ def test_a_bert_starts_as_itself(tmp_path: Path) -> None:
 def test_other_encoders_are_refused(tmp_path: Path) -> None:
     text = encoder_of()
     text.model.config.model_type = "roberta"
-    with pytest.raises(DataError, match="VisualBERT is made of a BERT, found a roberta encoder"):
+    with pytest.raises(DataError, match="VisualBERT is made of a BERT, got a roberta encoder"):
         make_visualbert(text, VisualBertConfig(REGION))
     save_pretrained(tmp_path / "bert", encoder_of())
-    with pytest.raises(DataError, match="is a bert checkpoint; a VisualBERT was wanted"):
+    with pytest.raises(DataError, match="expected a VisualBERT, got a bert checkpoint"):
         open_attention(str(tmp_path / "bert"))
 
 
