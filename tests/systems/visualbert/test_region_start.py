@@ -75,7 +75,10 @@ def test_the_loss_equals_loops() -> None:
 
 @pytest.fixture
 def planted(tmp_path: Path) -> tuple[Captions, Regions]:
-    """400 images of three letters, which look the same wherever they are, and a region of noise; one image has no region."""
+    """400 images of three letters, which look the same wherever they are, and a region of noise.
+
+    One image has no region.
+    """
     rng = np.random.default_rng(1)
     looks = rng.standard_normal((len(LETTERS), WIDTH)).astype(np.float32)
     captions, items = [], []

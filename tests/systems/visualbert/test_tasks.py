@@ -1,4 +1,7 @@
-"""Heads and batches of VisualBERT's downstream tasks, against transformers' own; runs of `vg finetune`."""
+"""Heads and batches of VisualBERT's downstream tasks, against transformers' own.
+
+Runs of `vg finetune`.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +228,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
 
 
-# ------------------------------------------------------------------------------------------------------------------- NLVR2
+# -------------------------------------------------------------------------------------------- NLVR2
 
 
 def test_two_pictures_have_two_segments(data: Path) -> None:
@@ -264,7 +267,7 @@ def test_transformers_opens_nlvr2_and_says_the_same(data: Path, tmp_path: Path) 
     assert np.abs(logits.numpy() - np.array([row["logits"] for row in said])).max() < 1e-5
 
 
-# --------------------------------------------------------------------------------------------------------------------- VCR
+# ---------------------------------------------------------------------------------------------- VCR
 
 
 def test_words_stand_at_the_regions_that_they_name(data: Path) -> None:
@@ -273,7 +276,8 @@ def test_words_stand_at_the_regions_that_they_name(data: Path) -> None:
     assert batch.alignment is not None
     assert batch.ids.shape == (2, 4, 8)  # [CLS] bam Jessie ? [SEP] dun word [SEP]
     assert batch.types[0, 0].tolist() == [0] * 5 + [1] * 3
-    # Rationales name the other person, so that both are seen, the dog is not, and the whole picture is.
+    # Rationales name the other person, so that both are seen, the dog is not, and the whole picture
+    # is.
     assert batch.regions.argmax(-1).tolist() == [[2, 3, 0], [2, 3, 1]]
     assert batch.segments.tolist() == [[1, 1, 1], [1, 1, 1]]
     assert batch.alignment.tolist() == [[[[-1], [2], [-1]]] * 4, [[[2], [-1], [-1]]] * 4]
@@ -432,7 +436,7 @@ def test_regions_that_are_not_the_objects_are_refused(
     assert "no regions of it" in text
 
 
-# --------------------------------------------------------------------------------------------------------------------- VQA
+# ---------------------------------------------------------------------------------------------- VQA
 
 
 def test_vqa_is_learnt_as_transformers_learns_it(data: Path) -> None:
@@ -482,7 +486,7 @@ def test_the_answers_of_a_file_are_predicted(
     assert "no answer is that of 99 questions" in capfd.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------------- phrase grounding
+# --------------------------------------------------------------------------------- phrase grounding
 
 
 def test_the_attention_is_the_average_of_heads() -> None:
@@ -533,7 +537,7 @@ def test_grounding_leaves_a_visualbert_and_the_block(data: Path, tmp_path: Path)
     ]
 
 
-# --------------------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 def test_regions_that_do_not_fit_are_refused(

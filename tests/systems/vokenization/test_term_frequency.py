@@ -1,4 +1,4 @@
-"""Vokens by term frequency: the distribution worked out by hand, draws that follow it, a control of the command."""
+"""Vokens by term frequency: the distribution by hand, draws that follow it, the command."""
 
 from __future__ import annotations
 
