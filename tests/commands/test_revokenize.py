@@ -25,7 +25,7 @@ from vgtools.io import DataError
 from vgtools.io.output import Output
 from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import tokenize
-from vgtools.text.vokens import VokenWriter
+from vgtools.text.vokens import VokenWriter, check_rows
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 SENTENCES = [
@@ -190,15 +190,15 @@ def test_rows_without_scores_stay_without(vg: Runner, target: tuple[Path, Tokeni
     assert got == {"text": "the mats", "spans": [[0, 3], [4, 7], [7, 8]], "vokens": [2, 3, 3]}
 
 
-def test_the_generator_does_not_depend_on_the_batch(
-    source: Tokenizer, target: tuple[Path, Tokenizer]
-) -> None:
+def test_rows_do_not_depend_on_the_batch(source: Tokenizer, target: tuple[Path, Tokenizer]) -> None:
     rows = rows_of(source, SENTENCES * 4)
-    whole = jsonl(list(revokenize(rows, target[1])))
-    assert jsonl(list(revokenize(iter(rows), target[1], batch=5))) == whole
-    bad = [*rows[:6], {**rows[0], "vokens": []}]
+    whole = revokenize(check_rows(rows), target[1]).rows
+    parts = [rows[i : i + 5] for i in range(0, len(rows), 5)]
+    cut = [row for part in parts for row in revokenize(check_rows(part), target[1]).rows]
+    assert jsonl(cut) == jsonl(whole)
+    bad = [rows[5], {**rows[0], "vokens": []}]
     with pytest.raises(DataError, match='rows:7: "vokens" has 0 entries'):
-        list(revokenize(bad, target[1], batch=5))
+        check_rows(bad, first=6)
 
 
 # -------------------------------------------------------------------------------------------- files

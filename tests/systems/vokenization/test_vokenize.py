@@ -1,4 +1,7 @@
-"""Vokens against a plain computation, sentence by sentence; windows, long sentences, the sentence level."""
+"""Vokens against a plain computation, sentence by sentence.
+
+Windows, long sentences, the sentence level.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def bank_of(matcher: Matcher, feats: Array | None = None) -> Index:
 
 @torch.inference_mode()
 def plain_scores(matcher: Matcher, bank: Array, ids: list[int]) -> Array:
-    """Return (tokens, images) scores of one short sentence: the model's own forward, float64 products."""
+    """Return (tokens, images) scores of a short sentence: the model's forward, in float64."""
     encoder, layers = matcher.encoder, matcher.matcher.config.layers
     whole = torch.tensor([[*encoder.prefix, *ids, *encoder.suffix]])
     states = encoder.model(input_ids=whole, output_hidden_states=True).hidden_states
@@ -114,8 +117,9 @@ def test_a_sentence_gets_the_same_vokens_whatever_its_neighbours(
     index = bank_of(used)
     texts = text(120, longest=60)
     wanted = Vokenizer(used, index, k=2)(texts)
-    # Some libraries sum in another order for another number of rows. That moves a score by a unit of
-    # its last decimal at most, and the first and second image may change places only if that near.
+    # Some libraries sum in another order for another number of rows. That moves a score by a unit
+    # of its last decimal at most, and the first and second image may change places only if that
+    # near.
     clear = wanted.scores[:, 0] - wanted.scores[:, 1] > 2.5 * DECIMALS
     assert clear.mean() > 0.95
 
@@ -172,7 +176,8 @@ def test_a_windowed_token_sees_the_context_that_its_window_has(matcher: Matcher)
     assert index.bank is not None
     found = Vokenizer(small, index)(["bam den fis gom dat kon lus bis gat fem bon"])
     ids = found.tokens.ids.tolist()
-    # 11 tokens in windows of 8: the first keeps 6 (two of context behind), the second, tokens 3 to 10, keeps the last 5.
+    # 11 tokens in windows of 8: the first keeps 6 (two of context behind), the second, tokens 3 to
+    # 10, keeps the last 5.
     scores = np.concatenate(
         [plain_scores(small, index.bank, ids[:8])[:6], plain_scores(small, index.bank, ids[3:])[3:]]
     )

@@ -1,4 +1,4 @@
-"""Probes from start to end: rows in, records out, what was found so far kept when they are stopped."""
+"""Probes from start to end: rows in, records out; a probe that is stopped keeps its results."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Findings:
 def probe_captions(
     probe: GroundingProbe, captions: Iterator[Caption], stop: Stop, examples: int
 ) -> Findings:
-    """Probe a joint model on captions.
+    """Probe a joint model on captions (Li et al. 2020, section 3.1).
 
     Args:
         probe: of the model.

@@ -1,4 +1,4 @@
-"""Pretraining of a visually supervised language model: files of text and vokens become a `Job`."""
+"""Pretraining of a visually supervised language model: text and vokens become a `Job`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from vgtools.training.steps import plan_for
 
 
 class Pretraining:
-    """One pretraining of a masked language model, with vokens if its inputs have any.
+    """One pretraining of a masked language model, with vokens (section 2.2) if its inputs have any.
 
     Args:
         encoder: to start from.
@@ -145,7 +145,7 @@ class Pretraining:
                 "blocks": len(corpus),
             }
             trained = dataclasses.replace(encoder, fingerprint=fingerprint(model.lm.base_model))
-            return facts, trained, model.own_weights()
+            return facts, trained, model.head_weights()
 
         def judge(batch_size: int) -> dict[str, float]:
             return evaluate(model, held, recipe, batch_size, device)
@@ -161,8 +161,8 @@ class Pretraining:
         model = VisuallySupervisedLM(self._encoder.model, shape, table, dtype)
         if self._gradient_checkpointing:
             # The general way of torch, where transformers has none of its own for the class.
-            own = getattr(model.lm, "activation_checkpointing_enable", None)
-            (own or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
+            general = getattr(model.lm, "activation_checkpointing_enable", None)
+            (general or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
         if self._compiled:
             model.lm.base_model.compile()
         return model
