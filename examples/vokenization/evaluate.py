@@ -238,7 +238,7 @@ def text_nouns(
     holders: dict[str, set[int]],
     images: int,
 ) -> dict[str, float]:
-    """Return how many nouns of a text have a best photo with their stem in a caption, and chance."""
+    """Return how many nouns have a best photo with their stem in a caption, and chance."""
     hits, chances = list[bool](), list[float]()
     for i, doc in enumerate(nlp.pipe(lines, batch_size=64)):
         first = {
@@ -310,7 +310,8 @@ def table(records: list[dict[str, Any]]) -> str:
     for name, rows in groups.items():
         lines.append(
             f"| {name} ({len(rows)}) | {triple(rows, 'word')} | {triple(rows, 'content')} | "
-            f"{triple(rows, 'caption')} | {cell(rows, 'concept')} | {cell(rows, 'concept_others')} |"
+            f"{triple(rows, 'caption')} | {cell(rows, 'concept')} | "
+            f"{cell(rows, 'concept_others')} |"
         )
     lines += [
         "",
@@ -328,7 +329,8 @@ def table(records: list[dict[str, Any]]) -> str:
         lines += [
             "",
             f"| {d['tokens']:,} tokens of text, bank of {d['images']:,} training photos | "
-            f"distinct photos | effective | noun hit ({d['nouns']:,} nouns, chance {d['chance']}) |",
+            f"distinct photos | effective | noun hit ({d['nouns']:,} nouns, chance "
+            f"{d['chance']}) |",
             "|---|---|---|---|",
         ]
         columns = ("distinct", "effective", "noun_hit")
