@@ -13,15 +13,15 @@ from tests.wording import counts, find, python_prose
 # Highest allowed counts; `python tests/wording.py --ceilings` prints today's. Lower them as they
 # fall, to 0.
 CEILINGS = {
-    "a (per)": 9,
-    "stands": 11,
-    "wanted": 7,
-    "is no": 9,
-    "behind": 8,
+    "a (per)": 0,
+    "stands": 0,
+    "wanted": 0,
+    "is no": 0,
+    "behind": 0,
     "goes on": 0,
-    "anew": 2,
-    "tells": 3,
-    "say whether": 2,
+    "anew": 0,
+    "tells": 0,
+    "say whether": 0,
     "so many": 0,
     "suffice": 0,
     "most of": 0,
@@ -29,8 +29,8 @@ CEILINGS = {
     "memory was short": 0,
     "dear": 0,
     "of no use": 0,
-    "lines over 100 columns": 174,
-    "a, b = x, y": 97,
+    "lines over 100 columns": 5,
+    "a, b = x, y": 39,
     "public names without docstring": 5,
 }
 

@@ -1,4 +1,4 @@
-"""Hashes, manifests, arrays and small files: what is checked when it is read, and whole when it is written."""
+"""Hashes, manifests, arrays and small files: checked when read, whole when written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model references: hub names, directories, vg runs and `builtin:NAME`; devices, precisions, fingerprints."""
+"""Model references: hub names, directories, runs, `builtin:NAME`; devices, dtypes, fingerprints."""
 
 from __future__ import annotations
 
