@@ -93,7 +93,9 @@ def test_a_backbone_with_weights_of_another_shape_or_too_many_is_refused(tmp_pat
     )
     folder = save_backbone(tmp_path / "other")
     change_weights(folder, lambda tensors: tensors.update({"conv1.0.weight": torch.ones(2)}))
-    assert "has 1 weight of another shape, the first: size mismatch for conv1.0.weight" in refusal(lambda: load_backbone(str(folder)))
+    assert "has 1 weight of another shape, the first: size mismatch for conv1.0.weight" in refusal(
+        lambda: load_backbone(str(folder))
+    )
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.pth", "model.pth"])

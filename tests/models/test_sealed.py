@@ -112,13 +112,13 @@ def test_a_run_without_hashes_is_checked_by_its_fingerprint(tmp_path: Path) -> N
         assert caught.value.code == Exit.DATA
 
 
-def test_a_file_is_hashed_once_per_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_hashed_once_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = save_run(tmp_path)
     hashed: list[str] = []
     real = sealed.sha256_file
-    monkeypatch.setattr(sealed, "sha256_file", lambda file: (hashed.append(str(file)), real(file))[1])
+    monkeypatch.setattr(
+        sealed, "sha256_file", lambda file: (hashed.append(str(file)), real(file))[1]
+    )
     sealed._hashed.cache_clear()
     for _ in range(2):
         load_encoder(str(run))

@@ -171,7 +171,7 @@ def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMa
     Raises:
         DataError: no finished run (66), of another kind or damaged (65), or from a later version (78).
     """
-    from vgtools.models.references import first_line, pick_device
+    from vgtools.models.references import check_whole, first_line, pick_device
 
     run = open_run(path, "matcher")
     file = run.path / "run.json"
@@ -182,6 +182,7 @@ def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMa
     except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
         why = f'"matcher": its settings do not fit matcher.safetensors: {first_line(error)}'
         raise DataError(why, file) from None
+    check_whole(matcher, [], run.path / "matcher.safetensors")
     return matcher.eval().requires_grad_(False).to(pick_device(device)), run
 
 

@@ -64,6 +64,11 @@ def open_matcher(
     encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
     wanted, file = run.info.get("encoder", {}), run.path / "run.json"
     check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, wanted, file)
+    config = matcher.config
+    if config.text_width != config.layers * encoder.width or config.layers > encoder.layers:
+        why = f'"matcher": expected text_width {config.layers * encoder.width} of its encoder'
+        why += f" ({encoder.layers} layers of width {encoder.width}), got {config.text_width}"
+        raise DataError(why, file)
     own = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}
     check_same(
         "tokenizer", own, {"ref": wanted.get("ref"), "fingerprint": wanted.get("tokenizer")}, file
@@ -441,6 +446,7 @@ def embed_bank(
     feats: Array,
     ids: list[str],
     advance: Callable[[int], None] = lambda count: None,
+    file: str | None = None,
 ) -> Array:
     """Return (N, E) float32 embeddings of (N, D) image features, block by block; equal features get equal embeddings.
 
@@ -450,7 +456,8 @@ def embed_bank(
     config, device = matcher.matcher.config, next(matcher.matcher.parameters()).device
     if feats.ndim != 2 or feats.shape[1] != config.image_width:
         raise DataError(
-            f"features have shape {feats.shape}, the matcher {matcher.ref} takes (images, {config.image_width})"
+            f"features have shape {feats.shape}, the matcher {matcher.ref} takes (images, {config.image_width})",
+            file,
         )
     emb = np.empty((len(feats), config.dim), np.float32)
     for start in range(0, len(feats), _BANK_BLOCK):
@@ -459,7 +466,7 @@ def embed_bank(
         )
         with torch.inference_mode():
             found = matcher.matcher.embed_images(block).cpu().numpy()
-        check_embeddings(found, ids, start)
+        check_embeddings(found, ids, start, file)
         emb[start : start + len(found)] = found
         advance(len(found))
     return emb
