@@ -282,6 +282,31 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[bytes
         TrainState.load(path)
 
 
+def test_a_flipped_bit_in_a_checkpoint_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    state, path = TrainState(), tmp_path / "checkpoint.safetensors"
+    state.notes = {"score": 1.5}
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=state):
+        state.save(path)
+    whole = path.read_bytes()
+    assert state._loaded is None
+    expected = TrainState.load(path)
+    assert expected._loaded is not None
+    refused = 0
+    positions = range(0, len(whole), 7)
+    for position in positions:
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        try:
+            found = TrainState.load(path)
+        except DataError:
+            refused += 1
+            continue
+        assert found._loaded is not None
+        assert (found.notes, found.step) == (expected.notes, expected.step)
+        assert found._loaded.keys() == expected._loaded.keys()
+        assert all(torch.equal(t, found._loaded[name]) for name, t in expected._loaded.items())
+    assert refused > 0.9 * len(positions)
+
+
 def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"
     for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=state):

@@ -456,6 +456,7 @@ class FineTuning:
             self._learn(session, tuner.to(session.device), seed, number)
             finish = partial(self._finish, session, tuner, encoder, seed)
             run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
+            run.keep(f"seed-{seed}")
             run.save()
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))

@@ -92,7 +92,7 @@ class Start:
             values = read_json(self.shape, "a transformers configuration")
             require(values, {"model_type": str}, self.shape, 1)
         tokenizer = load_tokenizer(self.tokenizer, offline=offline)
-        return as_encoder(new_lm(values, tokenizer), tokenizer, self.tokenizer)
+        return as_encoder(new_lm(values, tokenizer, self.shape), tokenizer, self.tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,6 +194,8 @@ class VisuallySupervisedLM(nn.Module):
 
         Source: the published code: joint width 512, LayerNorm on both sides, divided by its square
             root.
+        Deviation: one hidden layer more than the published head: LN(GELU(Wh)) comes before the
+            projection into the joint space, which the published head takes of h itself.
         """
         assert self.feats is not None
         queries = self.norms[0](head.decoder(rows))

@@ -65,6 +65,11 @@ def open_matcher(
     file = run.path / "run.json"
     trained = run.info.get("encoder", {})
     check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, trained, file)
+    config = matcher.config
+    if config.text_width != config.layers * encoder.width or config.layers > encoder.layers:
+        why = f'"matcher": expected text_width {config.layers * encoder.width} of its encoder'
+        why += f" ({encoder.layers} layers of width {encoder.width}), got {config.text_width}"
+        raise DataError(why, file)
     given = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}
     expected = {"ref": trained.get("ref"), "fingerprint": trained.get("tokenizer")}
     check_same("tokenizer", given, expected, file)
@@ -456,6 +461,7 @@ def embed_bank(
     feats: Array,
     ids: list[str],
     advance: Callable[[int], None] = lambda count: None,
+    file: str | None = None,
 ) -> Array:
     """Return (N, E) float32 embeddings of (N, D) image features, block by block.
 
@@ -470,14 +476,15 @@ def embed_bank(
     if feats.ndim != 2 or feats.shape[1] != config.image_width:
         raise DataError(
             f"features have shape {feats.shape}, the matcher {matcher.ref} takes (images, "
-            f"{config.image_width})"
+            f"{config.image_width})",
+            file,
         )
     emb = np.empty((len(feats), config.dim), np.float32)
     for start in range(0, len(feats), _BANK_BLOCK):
         rows = np.array(feats[start : start + _BANK_BLOCK], np.float32)
         with torch.inference_mode():
             block = matcher.matcher.embed_images(torch.from_numpy(rows).to(device)).cpu().numpy()
-        check_embeddings(block, ids, start)
+        check_embeddings(block, ids, start, file)
         emb[start : start + len(block)] = block
         advance(len(block))
     return emb
