@@ -130,8 +130,8 @@ def test_a_finished_output_is_not_redone_unless_something_changed(tmp_path: Path
 WRITER = """
 import sys, time
 from vgtools import cli
-from vgtools.errors import DataError
-from vgtools.output import Output
+from vgtools.io.errors import DataError
+from vgtools.io.output import Output
 def work():
     with Output([sys.argv[1]], {}) as out:
         done = out.state.get("rows", 0)
