@@ -482,13 +482,15 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
     Raises:
         DataError: it cannot be written (73); known before any work is done.
     """
+    if not path:
+        raise DataError("the name is empty; give a file name", code=Exit.USAGE)
     real = Path(os.path.realpath(path))
     taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     elif os.path.islink(path) and not real.exists():
         why = f"is a link to {real}, which does not exist"
-    elif real.is_dir():
+    elif real.is_dir() or path.endswith("/"):
         why = "expected a file name, got a directory"
     elif not real.parent.is_dir():
         why = f"the folder {real.parent} does not exist; create it first"
