@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from vgtools.io.errors import DataError, Exit, plain
+from vgtools.io.errors import DataError, Exit, file_error, plain
 
 if TYPE_CHECKING:
     from vgtools.datasets.rows import Folder
@@ -382,11 +382,14 @@ def write_rows(
         urls: whether rows have URLs.
     """
     from vgtools.datasets.rows import Row, listing, save, with_photos
+    from vgtools.io import Inputs
     from vgtools.io.errors import Tally
 
     photos.check(target.output, inputs, urls)
     folder = photos.open()
     images: dict[str, Row] = {}
+    # Two outputs are made from one reading.
+    read = Inputs(inputs) if photos.images_out else inputs
     config = config | {
         "photos": folder.digest() if folder else None,
         "on_error": "skip" if tally.skip else "fail",
@@ -394,26 +397,36 @@ def write_rows(
     if folder:
         rows = with_photos(rows, folder, tally)
     rows = listing(rows, images, folder)
-    save(rows, target.output, tally, what, config, inputs, target.restart, quiet)
+    save(rows, target.output, tally, what, config, read, target.restart, quiet)
     if photos.images_out:
         rest = Tally()
         rest.left_out[f"picture of {photos.images} in no row"] = folder.unused() if folder else 0
         listed = images.values()
-        save(listed, photos.images_out, rest, "images", config, inputs, target.restart, quiet)
+        save(listed, photos.images_out, rest, "images", config, read, target.restart, quiet)
 
 
 def run_folder(output: str) -> Path:
     """Return the run folder, made if needed, before any work is done.
 
     Raises:
+        typer.BadParameter: the name is empty.
         DataError: it is a file, or cannot be created.
     """
+    if not output:
+        raise typer.BadParameter("is empty; give a folder", param_hint="--output")
     path = Path(output)
+    if path.is_symlink() or path.name in ("", ".."):
+        # Files go beside the folder: it needs its real name.
+        path = Path(os.path.realpath(output))
+        if not path.name or not path.exists():
+            why = f"is {path}, expected a folder for a run; choose another -o"
+            raise DataError(why, output, code=Exit.CANNOT_CREATE)
     if path.exists() and not path.is_dir():
         raise DataError("is a file, expected a run folder", path, code=Exit.CANNOT_CREATE)
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
         why = f"cannot be created: {error.strerror}"
-        raise DataError(why, path, code=Exit.CANNOT_CREATE) from None
+        code = file_error(error, path, reading=False).code
+        raise DataError(why, path, code=code) from None
     return path

@@ -350,10 +350,15 @@ def sync_dir(path: Path) -> None:
             os.close(fd)
 
 
-def atomic_write(path: str | Path, data: bytes) -> None:
+def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
     """Write a small file so that, whatever happens, it is the old or the new one, whole.
 
     Two writers take turns; the last one counts.
+
+    Args:
+        path: the file.
+        data: its content.
+        sync: make it survive a power cut as well.
 
     Raises:
         DataError: it cannot be written (73, 74), or another process has been writing it for
@@ -367,7 +372,8 @@ def atomic_write(path: str | Path, data: bytes) -> None:
             with open(fd, "wb", closefd=False) as stream:
                 stream.write(data)
                 stream.flush()
-                os.fsync(fd)
+                if sync:
+                    os.fsync(fd)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -377,7 +383,8 @@ def atomic_write(path: str | Path, data: bytes) -> None:
             os.close(fd)
     except OSError as error:
         raise file_error(error, path, reading=False) from None
-    sync_dir(path.parent)
+    if sync:
+        sync_dir(path.parent)
 
 
 _PATIENCE = 20.0  # seconds that a writer waits for another one of the same small file

@@ -19,8 +19,8 @@ class Inputs:
         **facts: what else is read, for example the listing of a folder.
 
     Attributes:
-        paths: as given, without what cannot be named in a manifest.
-        entries: what a manifest says about them.
+        paths: as given.
+        facts: as given; what is known only after reading is added later.
 
     Raises:
         DataError: a file cannot be read (66).
@@ -92,6 +92,13 @@ def _stamp(path: str) -> tuple[int, ...] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def as_inputs(inputs: Inputs | Sequence[str | Path]) -> Inputs:
-    """Return inputs that a caller hashed before it read them, or hash those it names."""
-    return inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+def as_inputs(inputs: Inputs | Sequence[str | Path], **facts: Any) -> Inputs:
+    """Return inputs that a caller hashed before it read them, or hash those it names.
+
+    Args:
+        inputs: either.
+        **facts: what was read beside them.
+    """
+    found = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+    found.facts |= storable(facts)
+    return found

@@ -170,6 +170,7 @@ class Output:
         inputs: files read; writing over one of them is refused, and the manifest names them with
             their hashes. `Inputs` of those that are read before the output is opened.
         restart: start over.
+        disposable: discard an unfinished run that cannot be resumed, where others are refused.
 
     Example:
         with Output(["out.jsonl"], config) as out:
@@ -187,6 +188,7 @@ class Output:
         npy: Mapping[int, tuple[Any, int | tuple[int, ...] | None]] | None = None,
         inputs: Inputs | Sequence[str | Path] = (),
         restart: bool = False,
+        disposable: bool = False,
     ) -> None:
         self.config = storable(config)
         self._inputs = inputs
@@ -202,6 +204,7 @@ class Output:
         self._lock: Lock | None = None
         self._paths = [str(p) for p in paths]
         self._restart = restart
+        self._disposable = disposable
         self.resumable = not is_stream(self._paths[0])
         if not self.resumable and (len(paths) > 1 or self._npy):
             why = "several files or a .npy cannot go into a pipe; give -o a file name"
@@ -218,7 +221,13 @@ class Output:
         self._stop.__enter__()  # before the lock, so that a signal does not leave one
         try:
             self._lock = Lock(finals[0])
-            self._open_parts(finals)
+            try:
+                self._open_parts(finals)
+            except DataError as error:
+                if not self._disposable or error.code not in (Exit.DATA, Exit.CONFIG):
+                    raise
+                self._restart = True
+                self._open_parts(finals)
             if not self.complete:
                 self._stop.check()
         except BaseException:
@@ -243,6 +252,8 @@ class Output:
             self._journal.unlink(missing_ok=True)
             journal = {"state": {}}
         self.state = journal["state"]
+        while self._parts:
+            self._parts.pop().close(failed=True)
         for index, final in enumerate(finals):
             header = _NPY_HEADER if index in self._npy else 0
             if "files" in journal:
