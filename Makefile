@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-cpus quick lint bench man dist sdist-check clean
+.PHONY: help install demo test test-cpus quick faults lint bench man dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
 	@echo "make test-cpus  the tests seven times: kernels of older x86 processors, 1, 2 and 4 threads"
 	@echo "make quick   the tests without those marked slow"
+	@echo "make faults  kills, full disks, bad inputs and races for every command (about 30 minutes)"
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"
 	@echo "make man     write man/*.1 from the commands' help"
@@ -44,6 +45,9 @@ test-cpus: $(READY)
 
 quick: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+faults: $(READY)
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

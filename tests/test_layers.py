@@ -137,9 +137,10 @@ def test_tests_mirror_the_tree(test: Path) -> None:
     if folder == Path():  # about the whole, or about a module of the root
         return
     name = test.stem.removeprefix("test_")
-    assert (PACKAGE / folder / f"{name}.py").exists() or (PACKAGE / folder / name).is_dir(), (
-        f"{test} tests no module"
-    )
+    modules = {path.stem for path in (PACKAGE / folder).iterdir()}
+    # A long test file may be cut by subject: test_MODULE_SUBJECT.py.
+    known = any(name == module or name.startswith(f"{module}_") for module in modules)
+    assert known or folder.parts[0] not in {path.name for path in PACKAGE.iterdir()}, name
 
 
 PAPERS = sorted(

@@ -196,7 +196,7 @@ def test_weights_and_noise(
         (
             ["mlm", "--reported", "7"],
             Exit.USAGE,
-            "no table .7. of scores; known are vokenization:2, 3, 4, 5, 6",
+            "no table '7' of scores; known are vokenization:2, 3, 4, 5, 6",
         ),
     ],
 )

@@ -280,14 +280,14 @@ EAGER = (
     "from vgtools.commands import extract_image_feats\nextract_image_feats._COMMIT_SECONDS = 0\n"
 )
 KILL = """
-from vgtools import images
-write, count = images.FeatureOutput.write, [0]
+from vgtools.images import extract
+write, count = extract.FeatureOutput.write, [0]
 def killing(self, batch):
     write(self, batch)
     count[0] += 1
     if count[0] == {at}:
         os.kill(os.getpid(), signal.{name})
-images.FeatureOutput.write = killing
+extract.FeatureOutput.write = killing
 """
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests import tiny_tasks
 from tests.conftest import Runner
 from tests.tiny import save_encoder
+from tests.tiny import tasks as tiny_tasks
 from vgtools import cli
 from vgtools.io import Lock
 from vgtools.models.runs import open_run, read_run

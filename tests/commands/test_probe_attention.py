@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests import tiny_probe as t
 from tests.tiny import WORDS, save_encoder
+from tests.tiny import probe as t
 from vgtools import io
 from vgtools.cli import run
 from vgtools.systems.attention_probes.text import Texts

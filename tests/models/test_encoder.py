@@ -65,7 +65,7 @@ def test_a_tokenizer_never_pads_or_cuts(tmp_path: Path) -> None:
 def test_a_tokenizer_loads_without_torch(tmp_path: Path) -> None:
     save_tiny_bert(tmp_path)
     code = (
-        "import sys; from vgtools.checkpoint import load_tokenizer; "
+        "import sys; from vgtools.models.references import load_tokenizer; "
         "load_tokenizer(sys.argv[1]); print('torch' in sys.modules)"
     )
     assert (

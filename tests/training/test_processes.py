@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests import tiny_tasks
 from tests.conftest import Runner, vg_command
 from tests.tiny import save_encoder
+from tests.tiny import tasks as tiny_tasks
 from tests.tiny.lm import save_rows, save_shape, save_tokenizer, sentences, voken_rows
 from vgtools.training import processes
 

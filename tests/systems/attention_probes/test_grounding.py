@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tests import tiny_probe as t
+from tests.tiny import probe as t
 from tests.tiny import save_encoder
 from vgtools.images.regions import open_regions
 from vgtools.io import DataError

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 
-from tests import tiny_probe as t
+from tests.tiny import probe as t
 from tests.tiny import save_encoder
 from vgtools.io import DataError
 from vgtools.models.attention import open_encoder

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tests import tiny_probe as t
 from tests.tiny import WORDS, save_encoder
+from tests.tiny import probe as t
 from vgtools.io import DataError
 from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import text as probes

@@ -203,7 +203,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
 ) -> None:
     flags = ["--epochs", 2, "--seeds", 2]
     assert finetune(data, task, tmp_path / "whole", *flags) == 0
-    real, asked = tasks.prediction_rows, []
+    real, asked = tasks.predict_rows, []
 
     def ask(task: Any, split: Any, *args: Any) -> Any:
         asked.append(split)
@@ -211,7 +211,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
             raise KeyboardInterrupt
         return real(task, split, *args)
 
-    monkeypatch.setattr(tasks, "prediction_rows", ask)
+    monkeypatch.setattr(tasks, "predict_rows", ask)
     assert finetune(data, task, tmp_path / "run", *flags) != 0
     monkeypatch.undo()
     assert finetune(data, task, tmp_path / "run", *flags) == 0

@@ -3,7 +3,7 @@
 # Where each section of the papers is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 3.1": ("grounding.GroundingProbe", "grounding.syntactic_queries", "scores.Scores"),
-    "section 3.2": ("examples.make_groups",),
+    "section 3.2": ("examples.make_groups", "probing.probe_captions"),
     "Clark et al. 2019, section 4.1": ("text.between_words",),
     "Clark et al. 2019, section 4.2": ("text.word_heads",),
     "Clark et al. 2019, section 5": (

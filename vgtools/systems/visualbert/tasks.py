@@ -1,6 +1,6 @@
 """VisualBERT learns a downstream task: its heads, its batches, and the model transformers opens.
 
-The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.finetuning`; here is
+The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.tasks.finetune`; here is
 what pictures add.
 
 Axes: B units per batch, T tokens, R regions, D region feature, H hidden, C classes, P phrases.
@@ -193,7 +193,7 @@ def read_split(
     """Read the file of a split and find its pictures.
 
     Raises:
-        DataError: as `vgtools.finetuning.read_split`, or a picture has no regions.
+        DataError: as `vgtools.tasks.finetune.read_split`, or a picture has no regions.
     """
     masks = int(ADAPTATIONS[task.kind].reads_mask)
     shorter = {**settings, "max_length": settings["max_length"] - masks}
@@ -355,7 +355,7 @@ def collate(
 ) -> Batch:
     """Build a batch, padded to its own longest sequence and its own most regions.
 
-    `part` and `parts` are those of `vgtools.finetuning.collate`.
+    `part` and `parts` are those of `vgtools.tasks.finetune.collate`.
 
     Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a
         single picture has segment 1, as in pretraining.

@@ -1,0 +1,5 @@
+"""The fault harness: every writing command under kills, full disks, bad inputs and races.
+
+`python -m tests.faults` (or `make faults`) runs all of it and prints a table. A new command
+joins by one row of `cases.CASES`.
+"""

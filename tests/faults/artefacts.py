@@ -1,0 +1,324 @@
+"""Good inputs of every command, tiny: the only module here that knows how tests build artefacts.
+
+`python -m tests.faults.artefacts FOLDER` writes them. Cases name them as `in/NAME`.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools.cli import run
+
+
+def build(folder: Path) -> None:
+    """Write all artefacts into an empty folder and make it the working directory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    _prepare(Path("sets"))
+    _pictures()
+    _bank()
+    _language()
+    _visual()
+    _tasks()
+
+
+def _run(*args: object) -> None:
+    code = run([str(a) for a in args])
+    assert code == 0, f"vg {' '.join(map(str, args))} ended with {code}"
+
+
+def _jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _b64(values: Any, dtype: str) -> str:
+    return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()
+
+
+def _prepare(folder: Path) -> None:
+    """Write a few rows of every data set that `vg prepare` reads."""
+    from PIL import Image
+
+    photos = folder / "photos"
+    photos.mkdir(parents=True)
+    for n in range(1, 4):
+        Image.new("RGB", (8, 6), (n, 0, 0)).save(photos / f"{n}_x.jpg")
+    tokens = [f"{n}_x.jpg#{k}\tcaption {k} of {n} .\n" for n in range(1, 4) for k in range(2)]
+    (folder / "tokens.txt").write_text("".join(tokens))
+    (folder / "lists").mkdir()
+    (folder / "lists/Flickr_8k.trainImages.txt").write_text("1_x.jpg\n")
+    (folder / "lists/Flickr_8k.devImages.txt").write_text("2_x.jpg\n3_x.jpg\n")
+
+    entities = folder / "entities"
+    for name in ("Sentences", "Annotations"):
+        (entities / name).mkdir(parents=True)
+    for n in range(1, 4):
+        (entities / f"Sentences/{n}.txt").write_text("[/EN#5/people A man] runs .\n")
+        (entities / f"Annotations/{n}.xml").write_text(
+            "<annotation><size><width>16</width><height>12</height></size><object><name>5</name>"
+            "<bndbox><xmin>2</xmin><ymin>4</ymin><xmax>16</xmax><ymax>12</ymax></bndbox>"
+            "</object></annotation>"
+        )
+
+    images = [{"id": n, "file_name": f"{n}_x.jpg", "width": 8, "height": 6} for n in range(1, 4)]
+    captions = [{"id": n, "image_id": n, "caption": f"A red square {n}."} for n in range(1, 4)]
+    box = {"category_id": 1, "bbox": [1, 1, 4, 3.5], "iscrowd": 0}
+    boxes = [{"id": n, "image_id": n} | box for n in range(1, 4)]
+    coco = {"images": images, "annotations": captions}
+    (folder / "captions.json").write_text(json.dumps(coco))
+    instances = {
+        "images": images,
+        "annotations": boxes,
+        "categories": [{"id": 1, "name": "square"}],
+    }
+    (folder / "instances.json").write_text(json.dumps(instances))
+
+    url = "https://x.org/VG_100K/{}.jpg"
+    data = [{"image_id": n, "url": url.format(n), "coco_id": None} for n in range(1, 4)]
+    (folder / "image_data.json").write_text(json.dumps(data))
+    regions = [{"id": n, "regions": [{"phrase": f"part of {n}"}]} for n in range(1, 4)]
+    (folder / "region_descriptions.json").write_text(json.dumps(regions))
+    web = "".join(f"a red {n}\thttp://x.org/{n}.jpg\n" for n in range(4))
+    (folder / "web.tsv").write_text(web)
+    (folder / "urls.txt").write_text("".join(f"http://f.org/{n}_a.jpg\n" for n in range(4)))
+    (folder / "texts.txt").write_text("".join(f"A boat {n} .\n" for n in range(4)))
+    wiki = " = Tower = \n \n It is on the rock . It is <unk> white . \n Two words \n"
+    (folder / "wiki.txt").write_text(wiki)
+    paragraphs = [{"context": f"One is here. Two is there {n}.", "qas": []} for n in range(3)]
+    squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
+    (folder / "squad.json").write_text(json.dumps(squad))
+
+    features = np.arange(8).reshape(2, 4) / 2
+    corners = [[0, 0, 50, 25], [10, 5, 100, 50]]
+    rows = []
+    for n in range(3):
+        row = {
+            "img_id": f"COCO_{n}",
+            "img_h": "50",
+            "img_w": "100",
+            "objects_id": _b64([0, 1], "<i8"),
+            "objects_conf": _b64([0.5] * 2, "<f4"),
+            "attrs_id": _b64([0] * 2, "<i8"),
+            "attrs_conf": _b64([0] * 2, "<f4"),
+            "num_boxes": "2",
+            "boxes": _b64(corners, "<f4"),
+            "features": _b64(features + n, "<f4"),
+        }
+        rows.append("\t".join(row.values()) + "\n")
+    (folder / "lxmert.tsv").write_text("".join(rows))
+    (folder / "names.txt").write_text("dog\ncat\n")
+    np.save(folder / "others.npy", np.stack([features, features + 1]).astype(np.float32))
+    _jsonl(
+        folder / "others.jsonl",
+        [{"image": f"i{n}", "width": 100, "height": 50, "boxes": corners} for n in range(2)],
+    )
+
+    vcr = folder / "vcr1images"
+    vcr.mkdir()
+    questions = []
+    for n in range(2):
+        Image.new("RGB", (40, 20), (0, n, 0)).save(vcr / f"{n}.jpg")
+        seen = [[5 * n, 2, 30, 15, 0.9], [0, 0, 40, 20, 0.8]]
+        facts = {"boxes": seen, "names": ["person", "dog"], "width": 40, "height": 20}
+        (vcr / f"{n}.json").write_text(json.dumps(facts | {"segms": [[], []]}))
+        names = {"img_fn": f"{n}.jpg", "metadata_fn": f"{n}.json"}
+        questions.append(names | {"objects": ["person", "dog"]})
+    _jsonl(folder / "vcr.jsonl", questions)
+
+
+def _pictures() -> None:
+    """Write pictures, a list of them, a tar, boxes, and a backbone."""
+    from tests.tiny.images import save_backbone, save_photo
+
+    save_backbone(Path("net"))
+    Path("photos").mkdir()
+    for number in range(7):
+        save_photo(Path(f"photos/p{number}.png"), number)
+        Path(f"photos/p{number}.txt").write_text(f"picture {number}\n")
+    save_photo(Path("photos/p7.jpg"), 7)
+    save_photo(Path("photos/p8.gif"), 8)
+    names = sorted(p.name for p in Path("photos").iterdir() if p.suffix != ".txt")
+    _jsonl(Path("images.jsonl"), ({"image": name, "path": f"photos/{name}"} for name in names))
+    Path("list.txt").write_text("".join(f"photos/{name}\n" for name in names))
+    with tarfile.open("photos.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in names:
+            facts = tarfile.TarInfo(name)
+            facts.size = os.path.getsize(f"photos/{name}")
+            with open(f"photos/{name}", "rb") as stream:
+                archive.addfile(facts, stream)
+    phrases = [{"start": 0, "end": 1, "type": "people", "boxes": [[0, 0, 30, 30], [10, 5, 55, 40]]}]
+    row = {"text": "x", "width": 60, "height": 45, "phrases": phrases}
+    _jsonl(Path("boxes.jsonl"), ({"image": name} | row for name in names))
+
+
+def _bank() -> None:
+    """Write an encoder, features, a matcher run, indexes, voken rows."""
+    from tests.tiny import save_encoder, save_feats, save_run_of, text
+
+    save_encoder(Path("encoder"))
+    save_encoder(Path("encoder2"), seed=1)
+    save_run_of(Path("matcher"), Path("encoder"))
+    save_feats(Path("feats.npy"))
+    _run("build-index", "feats.npy", "-m", "matcher", "-o", "vg.faiss", "--device", "cpu", "-q")
+    lines = "".join(line + "\n" for line in text(24, longest=9))
+    Path("text.txt").write_text(lines)
+    Path("text.txt.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
+    _jsonl(Path("text.jsonl"), ({"text": line} for line in lines.splitlines()))
+    captions = [
+        {"image": f"image{i % 12:03}", "text": f"a {line or 'dog'}"}
+        for i, line in enumerate(lines.splitlines())
+    ]
+    _jsonl(Path("captions.jsonl"), captions)
+    _run(
+        "vokenize",
+        "text.txt",
+        "--index",
+        "vg.faiss",
+        "--device",
+        "cpu",
+        "-q",
+        "-o",
+        "v.jsonl",
+    )
+    from PIL import Image
+
+    Path("bank").mkdir()
+    for i in range(60):
+        Image.new("RGB", (9, 6), (4 * i, 0, 0)).save(f"bank/image{i:03}.png")
+    _jsonl(
+        Path("bank.jsonl"),
+        ({"image": f"image{i:03}", "path": f"bank/image{i:03}.png"} for i in range(60)),
+    )
+
+
+def _language() -> None:
+    """Write what a masked language model is pretrained on."""
+    from tests.tiny import lm as tiny_lm
+
+    tiny_lm.save_shape(Path("shape.json"))
+    tiny_lm.save_tokenizer(Path("tokenizer"))
+    texts = tiny_lm.sentences(40)
+    tiny_lm.save_rows(Path("rows.jsonl"), tiny_lm.voken_rows(texts, 11))
+    tiny_lm.save_rows(Path("valid.jsonl"), tiny_lm.voken_rows(tiny_lm.sentences(12, seed=9), 11))
+    Path("plain.txt").write_text("".join(t + "\n" for t in texts))
+    _run("revokenize", "rows.jsonl", "-t", "tokenizer", "-q", "-o", "packed.npy")
+    _run(
+        "pretrain",
+        "plain.txt",
+        "--shape",
+        "shape.json",
+        "-t",
+        "tokenizer",
+        "--steps",
+        2,
+        "--block",
+        16,
+        "--batch-size",
+        4,
+        "--device",
+        "cpu",
+        "-q",
+        "-o",
+        "lm",
+    )
+
+
+def _visual() -> None:
+    """Write captions, regions and models of VisualBERT and of the probes."""
+    from PIL import Image
+
+    from tests.tiny import lm as tiny_lm
+    from tests.tiny import probe as tiny_probe
+    from tests.tiny import visual as tiny_visual
+    from vgtools.models.encoder import save_pretrained
+
+    save_pretrained(Path("joint"), tiny_visual.encoder_of(hidden_dropout_prob=0.1))
+    texts = [t or "a b" for t in tiny_lm.sentences(24, longest=8)]
+    rows = [(f"image{i % 6}", text) for i, text in enumerate(texts)]
+    tiny_visual.save_captions(Path("pairs.jsonl"), rows)
+    tiny_visual.save_regions(Path("regions.npy"))
+
+    sets = tiny_probe.region_sets(6)
+    tiny_probe.save_regions(Path("scenes.npy"), sets)
+    phrases = tiny_probe.caption_rows(sets, 12)
+    _jsonl(Path("entities.jsonl"), phrases)
+    Path("entities.conllu").write_text(tiny_probe.conllu([r["text"] for r in phrases]))
+    tiny_probe.save_visualbert(Path("vb"))
+    Path("scenes").mkdir()
+    for image in sets:
+        Image.new("RGB", (tiny_probe.SIDE, tiny_probe.SIDE), "#4a7").save(f"scenes/{image}")
+
+
+def _tasks() -> None:
+    """Write official files of tasks, runs to compare, and predictions to score."""
+    from tests.tiny import finetune as tiny_finetune
+    from tests.tiny import tasks as tiny_tasks
+    from tests.tiny import vtasks as tiny_vtasks
+
+    tiny_tasks.save_sst2(Path("sst-2"), test=3)
+    tiny_tasks.save_stsb(Path("sts-b"))
+    tiny_tasks.save_mnli(Path("mnli"))
+    tiny_tasks.save_codah(Path("codah"))
+    tiny_tasks.save_squad(Path("squad-1.1"))
+    tiny_tasks.save_squad(Path("squad-2.0"), "2.0")
+    pictures = tiny_vtasks.save_vqa(Path("vqa"), 6)
+    tiny_vtasks.save_pictures(Path("vqa.npy"), pictures)
+    pictures = tiny_vtasks.save_nlvr2(Path("nlvr2"), 8)
+    tiny_vtasks.save_pictures(Path("nlvr2.npy"), pictures)
+    pictures = tiny_vtasks.save_grounding(Path("grounding"), 6)
+    tiny_vtasks.save_pictures(Path("grounding.npy"), pictures)
+    tiny_vtasks.save_visualbert(Path("visualbert"), Path("vqa.npy"))
+
+    gold = [0, 1, 1, 0, 1, 0, 1, 1, 0, 0]
+    texts = {
+        "sst-2": "sentence\tlabel\na dog ran\t1\nno\t0\n",
+        "cola": "x\t1\t*\tthe dog\n",
+        "rte": "index\tsentence1\tsentence2\tlabel\n0\tdog\tb\t0\n",
+    }
+    Path("tables").mkdir()
+    for task, text in texts.items():
+        Path(f"tables/{task}.tsv").write_text(text)
+        for name, wrong in (("mlm", 5), ("vokens", 1)):
+            said = {s: [1 - x if k < wrong else x for k, x in enumerate(gold)] for s in ("1", "2")}
+            data = {"train": {"file": f"in/tables/{task}.tsv"}}
+            tiny_finetune.save_finetuned(Path("compare", name, task), task, gold, said, data=data)
+    _jsonl(Path("grounded.jsonl"), [{"image": "i", "text": "dog dog"}])
+
+    pictures = tiny_vtasks.save_vcr(Path("vcr"), 2)
+    labels = {name: ["person", "person", "dog", "grid"] for name in pictures}
+    tiny_vtasks.save_pictures(Path("vcr.npy"), pictures, labels=labels)
+    for task in ("vcr-qa", "vcr-qar"):
+        _run(
+            "finetune",
+            task,
+            "vcr",
+            "-e",
+            "visualbert",
+            "--regions",
+            "vcr.npy",
+            "--epochs",
+            1,
+            "--max-length",
+            40,
+            "--batch-size",
+            8,
+            "--device",
+            "cpu",
+            "-q",
+            "-o",
+            task,
+        )
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))

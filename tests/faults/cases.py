@@ -1,0 +1,425 @@
+"""Every writing command, one row each: how it is called and what it reads.
+
+A row is enough for a command to be killed, stopped, starved of disk space, raced, and fed bad
+inputs. Words of `argv` are separated by blanks; artefacts are `in/NAME`; outputs go into the
+working directory. `reads` lists `NAME FORMAT` for each file that is worth damaging; FORMAT is a
+key of `mutations.FORMATS`, and a `!` after it means that a hash protects the file: a result
+with exit 0 must then be the undamaged one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line that writes.
+
+    Args:
+        name: in ids and tables.
+        argv: after `vg`.
+        reads: `NAME FORMAT` of its input files.
+        restart: whether it takes --restart.
+        folder: the output, if it is a folder; a race through a link to it is tried.
+        quick: a share of its trials runs in `make test`.
+    """
+
+    name: str
+    argv: str
+    reads: tuple[str, ...] = ()
+    restart: bool = True
+    folder: str = ""
+    quick: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        return self.argv.split()
+
+
+_ENCODER = (
+    "encoder/config.json json",
+    "encoder/tokenizer.json json",
+    "encoder/model.safetensors weights",
+)
+_MATCHER = (
+    "matcher/run.json run!",
+    "matcher/matcher.safetensors weights!",
+    "matcher/encoder/config.json json!",
+    "matcher/encoder/tokenizer.json json!",
+    "matcher/encoder/model.safetensors weights!",
+)
+_INDEX = ("vg.faiss faiss!", "vg.ids ids!", "vg.json manifest", *_MATCHER)
+_FEATS = ("feats.npy npy!", "feats.ids ids!", "feats.json manifest")
+_LM = (
+    "lm/run.json run!",
+    "lm/encoder/config.json json!",
+    "lm/encoder/tokenizer.json json!",
+    "lm/encoder/model.safetensors weights!",
+)
+
+
+def _regions(name: str) -> tuple[str, ...]:
+    return f"{name}.npy npy!", f"{name}.regions.jsonl jsonl!", f"{name}.json manifest"
+
+
+CASES = (
+    # ------------------------------------------------------------------------------------ prepare
+    Case(
+        "prepare-flickr8k",
+        "prepare flickr8k in/sets/tokens.txt --splits in/sets/lists --images in/sets/photos"
+        " --images-out i.jsonl -o c.jsonl",
+        (
+            "sets/tokens.txt text",
+            "sets/lists/Flickr_8k.devImages.txt text",
+            "sets/photos/2_x.jpg image",
+        ),
+    ),
+    Case(
+        "prepare-entities",
+        "prepare flickr30k-entities in/sets/entities --images in/sets/photos --images-out"
+        " i.jsonl -o c.jsonl",
+        ("sets/entities/Sentences/2.txt text", "sets/entities/Annotations/2.xml xml"),
+    ),
+    Case(
+        "prepare-coco",
+        "prepare coco in/sets/captions.json --images in/sets/photos --images-out i.jsonl -o"
+        " c.jsonl",
+        ("sets/captions.json json",),
+        quick=True,
+    ),
+    Case(
+        "prepare-instances",
+        "prepare coco in/sets/instances.json --images in/sets/photos -o c.jsonl",
+        ("sets/instances.json json",),
+    ),
+    Case(
+        "prepare-vcr",
+        "prepare vcr in/sets/vcr1images in/sets/vcr.jsonl --images-out i.jsonl -o boxes.jsonl",
+        ("sets/vcr.jsonl jsonl", "sets/vcr1images/1.json json", "sets/vcr1images/1.jpg image"),
+    ),
+    Case(
+        "prepare-genome",
+        "prepare visual-genome in/sets/image_data.json --regions in/sets/region_descriptions.json"
+        " --images-out i.jsonl -o c.jsonl.gz",
+        ("sets/image_data.json json", "sets/region_descriptions.json json"),
+    ),
+    Case(
+        "prepare-web",
+        "prepare conceptual-captions in/sets/web.tsv --images-out i.jsonl -o c.jsonl",
+        ("sets/web.tsv table",),
+    ),
+    Case(
+        "prepare-sbu",
+        "prepare sbu in/sets/urls.txt in/sets/texts.txt --images-out i.jsonl -o c.jsonl",
+        ("sets/urls.txt text", "sets/texts.txt text"),
+    ),
+    Case(
+        "prepare-openmoji",
+        "prepare openmoji png --limit 3 --size 16 --carriers 1 --images-out i.jsonl -o c.jsonl",
+    ),
+    Case(
+        "prepare-regions",
+        "prepare regions in/sets/lxmert.tsv --labels in/sets/names.txt -o r.npy",
+        ("sets/lxmert.tsv table", "sets/names.txt text"),
+    ),
+    Case(
+        "prepare-arrays",
+        "prepare regions in/sets/others.npy in/sets/others.jsonl -o r.npy",
+        ("sets/others.npy npy", "sets/others.jsonl jsonl"),
+    ),
+    Case("prepare-wikitext", "prepare wikitext in/sets/wiki.txt -o w.txt", ("sets/wiki.txt text",)),
+    Case("prepare-squad", "prepare squad in/sets/squad.json -o s.txt", ("sets/squad.json json",)),
+    Case(
+        "prepare-sentences",
+        "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
+        ("sets/wiki.txt text",),
+    ),
+    # ------------------------------------------------------------------------------------- images
+    Case(
+        "extract",
+        "extract-image-feats in/photos -b in/net --device cpu --batch-size 2 --workers 1"
+        " --captions c.jsonl -o f.npy",
+        (
+            "photos/p3.png image",
+            "photos/p7.jpg image",
+            "photos/p8.gif image",
+            "photos/p2.txt beside",
+            "net/config.json json",
+            "net/model.safetensors weights",
+        ),
+    ),
+    Case(
+        "extract-skip",
+        "extract-image-feats in/images.jsonl -b in/net --device cpu --batch-size 2 --workers 1"
+        " --on-error skip --dtype float16 -o f.npy",
+        ("images.jsonl jsonl", "photos/p3.png image", "photos/p7.jpg image"),
+    ),
+    Case(
+        "extract-list",
+        "extract-image-feats in/list.txt -b in/net --device cpu --workers 1 -o f.npy",
+        ("list.txt text",),
+    ),
+    Case(
+        "extract-tar",
+        "extract-image-feats in/photos.tar -b in/net --device cpu --batch-size 4 --workers 1"
+        " -o f.npy",
+        ("photos.tar tar",),
+    ),
+    Case(
+        "extract-regions",
+        "extract-image-feats in/photos -b in/net --device cpu --batch-size 2 --workers 1"
+        " --regions in/boxes.jsonl --regions grid --grid-scales 1 --on-error skip --picture"
+        " 64 -o r.npy",
+        ("boxes.jsonl jsonl", "photos/p3.png image", "photos/p7.jpg image", "net/config.json json"),
+        quick=True,
+    ),
+    # --------------------------------------------------------------------- matcher, bank, vokens
+    Case(
+        "train-matcher",
+        "train-matcher in/captions.jsonl in/feats.npy -e in/encoder --epochs 2 --batch-size 8"
+        " --hidden 8 --dim 4 --layers 2 --hold-out 3 --device cpu -q -o run",
+        ("captions.jsonl jsonl", *_FEATS, *_ENCODER),
+        folder="run",
+        quick=True,
+    ),
+    Case(
+        "build-index",
+        "build-index in/feats.npy -m in/matcher --device cpu -o b.faiss",
+        (*_FEATS, *_MATCHER),
+        quick=True,
+    ),
+    Case(
+        "build-index-hnsw",
+        "build-index in/feats.npy -m in/matcher --factory HNSW8 --limit 40 --device cpu -o b.faiss",
+    ),
+    Case(
+        "vokenize",
+        "vokenize in/text.txt --index in/vg.faiss --device cpu --window 8 -o v.jsonl",
+        ("text.txt text", *_INDEX),
+        quick=True,
+    ),
+    Case(
+        "vokenize-jsonl",
+        "vokenize in/text.jsonl --index in/vg.faiss --device cpu --window 8 -k 2 -o v.jsonl.gz",
+        ("text.jsonl jsonl",),
+    ),
+    Case(
+        "vokenize-npy",
+        "vokenize in/text.txt.gz --index in/vg.faiss --device cpu --window 8 -o v.npy",
+        ("text.txt.gz gz!",),
+    ),
+    Case(
+        "vokenize-control",
+        "vokenize in/text.txt --index in/vg.faiss --device cpu --control term-frequency"
+        " --captions in/captions.jsonl -o v.jsonl",
+        ("text.txt text", "captions.jsonl jsonl"),
+    ),
+    Case(
+        "revokenize",
+        "revokenize in/rows.jsonl -t in/encoder -o r.jsonl",
+        ("rows.jsonl jsonl", "encoder/tokenizer.json json"),
+    ),
+    Case(
+        "revokenize-npy",
+        "revokenize in/v.jsonl -t in/tokenizer -o r.npy",
+        ("v.jsonl jsonl!", "v.json manifest"),
+        quick=True,
+    ),
+    # ------------------------------------------------------------------------------------ training
+    Case(
+        "pretrain",
+        "pretrain in/rows.jsonl --valid in/valid.jsonl --shape in/shape.json -t in/tokenizer"
+        " --block 16"
+        " --batch-size 8 --steps 5 --checkpoint-steps 2 --log-every 2 --device cpu -q -o run",
+        (
+            "rows.jsonl jsonl",
+            "valid.jsonl jsonl",
+            "shape.json json",
+            "tokenizer/tokenizer.json json",
+        ),
+        folder="run",
+        quick=True,
+    ),
+    Case(
+        "pretrain-further",
+        "pretrain in/packed.npy --encoder in/lm --cache cache --block 16 --batch-size 8"
+        " --steps 3 --device cpu -q -o run",
+        ("packed.npy npy!", "packed.rows.npy npy!", "packed.json manifest", *_LM),
+        folder="run",
+    ),
+    Case(
+        "pretrain-visualbert",
+        "pretrain --system visualbert in/pairs.jsonl --regions in/regions.npy --encoder in/joint"
+        " --batch-size 8 --block 24 --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
+        (
+            "pairs.jsonl jsonl",
+            *_regions("regions"),
+            "joint/config.json json",
+            "joint/tokenizer.json json",
+            "joint/model.safetensors weights",
+        ),
+        folder="run",
+    ),
+    Case(
+        "finetune",
+        "finetune sst-2 in/sst-2 -e in/lm --epochs 2 --seeds 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        ("sst-2/train.tsv table", "sst-2/dev.tsv table", "sst-2/test.tsv table", *_LM),
+        folder="run",
+        quick=True,
+    ),
+    Case(
+        "finetune-squad",
+        "finetune squad-2.0 in/squad-2.0 -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
+        " --stride 8 --device cpu -q -o run",
+        ("squad-2.0/train-v2.0.json json", "squad-2.0/dev-v2.0.json json", *_ENCODER),
+        folder="run",
+    ),
+    Case(
+        "finetune-codah",
+        "finetune codah in/codah -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
+        " --keep best --device cpu -q -o run",
+        ("codah/train.tsv table",),
+        folder="run",
+    ),
+    Case(
+        "finetune-vqa",
+        "finetune vqa in/vqa -e in/visualbert --regions in/vqa.npy --answers 2 --epochs 1"
+        " --max-length 40"
+        " --batch-size 8 --device cpu -q -o run",
+        (
+            "vqa/v2_OpenEnded_mscoco_train2014_questions.json json",
+            "vqa/v2_mscoco_train2014_annotations.json json",
+            "visualbert/run.json run!",
+            *_regions("vqa"),
+        ),
+        folder="run",
+    ),
+    Case(
+        "finetune-nlvr2",
+        "finetune nlvr2 in/nlvr2 -e in/encoder --regions in/nlvr2.npy --epochs 1 --max-length 40"
+        " --batch-size 8 --device cpu -q -o run",
+        ("nlvr2/train.json jsonl", "nlvr2/dev.json jsonl"),
+        folder="run",
+    ),
+    Case(
+        "finetune-vcr",
+        "finetune vcr-qa in/vcr -e in/encoder --regions in/vcr.npy --epochs 1 --max-length 40"
+        " --batch-size 8 --device cpu -q -o run",
+        ("vcr/train.jsonl jsonl", "vcr/val.jsonl jsonl"),
+        folder="run",
+    ),
+    # -------------------------------------------------------------------------- pages and figures
+    Case(
+        "submission",
+        "finetune vcr-qar --score in/vcr-qar/seed-9595/predictions.test.jsonl"
+        " --joint in/vcr-qa/seed-9595/predictions.test.jsonl --submission s.csv",
+        (
+            "vcr-qar/seed-9595/predictions.test.jsonl jsonl",
+            "vcr-qa/seed-9595/predictions.test.jsonl jsonl",
+        ),
+        restart=False,
+        quick=True,
+    ),
+    Case(
+        "show-page",
+        "show in/v.jsonl --index in/vg.faiss --images in/bank.jsonl -o page.html",
+        (
+            "v.jsonl jsonl!",
+            "v.json manifest",
+            "vg.json manifest",
+            "vg.ids ids!",
+            "bank.jsonl jsonl",
+        ),
+        restart=False,
+        quick=True,
+    ),
+    Case(
+        "show-sheet",
+        "show in/v.jsonl --ids in/vg.ids --images in/bank.jsonl -o page.html --png sheet.png",
+        ("vg.ids ids", "bank/image004.png image"),
+        restart=False,
+    ),
+    Case(
+        "stats",
+        "stats in/plain.txt in/captions.jsonl --reference in/plain.txt --captions in/captions.jsonl"
+        " --grounded-above 1 --plot t.svg",
+        ("plain.txt text", "captions.jsonl jsonl"),
+        restart=False,
+        quick=True,
+    ),
+    Case(
+        "stats-jsonl",
+        "stats in/captions.jsonl --reference in/plain.txt --plot t.svg",
+        ("captions.jsonl jsonl", "plain.txt text"),
+        restart=False,
+    ),
+    Case(
+        "stats-vokens",
+        "stats in/plain.txt -t in/tokenizer --vokens in/rows.jsonl --vokens in/packed.npy"
+        " --memory 1 --plot t.svg",
+        (
+            "rows.jsonl jsonl",
+            "packed.npy npy!",
+            "packed.rows.npy npy!",
+            "packed.json manifest",
+            "tokenizer/tokenizer.json json",
+        ),
+        restart=False,
+    ),
+    Case(
+        "compare",
+        "compare in/compare/mlm in/compare/vokens --grounding in/grounded.jsonl --grounded-above 1"
+        " --samples 100 --plot gain.svg",
+        (
+            "compare/mlm/rte/run.json run!",
+            "compare/mlm/sst-2/seed-1/predictions.jsonl jsonl",
+            "grounded.jsonl jsonl",
+            "tables/rte.tsv table",
+        ),
+        restart=False,
+        quick=True,
+    ),
+    Case(
+        "compare-png",
+        "compare in/compare/mlm in/compare/vokens --grounding in/grounded.jsonl --grounded-above 1"
+        " --samples 100 --plot gain.png",
+        restart=False,
+    ),
+    Case(
+        "compare-noise",
+        "compare --weights in/lm in/encoder --seed 4 --offline --magnitude 0.01 --noise noisy",
+        (*_LM, "encoder/config.json json", "encoder/model.safetensors tensors"),
+        restart=False,
+        folder="noisy",
+        quick=True,
+    ),
+    Case(
+        "probe",
+        "probe-attention in/entities.jsonl --encoder in/vb --regions in/scenes.npy --parser"
+        " in/entities.conllu --images in/scenes --samples 20 --examples 1 --device cpu -o probe",
+        (
+            "entities.jsonl jsonl",
+            "entities.conllu table",
+            *_regions("scenes"),
+            "scenes/photo1.jpg image",
+            "vb/config.json json",
+            "vb/model.safetensors weights",
+            "vb/tokenizer.json json",
+        ),
+        restart=False,
+        folder="probe",
+        quick=True,
+    ),
+    Case(
+        "probe-text",
+        "probe-attention in/plain.txt --encoder in/lm --limit 8 --samples 20 --distances 8"
+        " --device cpu -o probe",
+        ("plain.txt text", *_LM),
+        restart=False,
+        folder="probe",
+    ),
+)
+
+BY_NAME = {case.name: case for case in CASES}

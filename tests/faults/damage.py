@@ -1,0 +1,88 @@
+"""Damaged outputs: what a killed or finished run left is spoilt, then the same command runs again.
+
+An id is `damage CASE STATE FILE WAY.N`. STATE is `done`, or `kill@N`; FILE counts the files
+that are there. The command must notice (an error that names the file, and --restart then mends
+it) or mend it: exit 0 means what an undisturbed run leaves.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tests.faults.cases import Case
+from tests.faults.mutations import FORMATS, mutated
+from tests.faults.operations import Fault
+from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
+
+FORMAT_OF = {
+    ".journal": "json",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".npy": "npy",
+    ".safetensors": "weights",
+    ".ids": "ids",
+    ".faiss": "faiss",
+}
+
+
+def plan(space: Workspace, case: Case, count: int, seed: int) -> list[str]:
+    """Return ids; a third of them are of finished runs."""
+    rng = random.Random(f"damage {case.name} {seed}")
+    total = len(space.reference(case).operations)
+    found = []
+    for number in range(count):
+        state = "done" if number % 3 == 0 or total < 8 else f"kill@{rng.randint(total // 4, total)}"
+        way = rng.choice(("flip", "flip", "cut_out", "any", "any", "missing", "empty"))
+        found.append(f"damage {case.name} {state} {rng.randrange(100)} {way}.{seed + number}")
+    return found
+
+
+def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
+    """Run one trial."""
+    trial = f"damage {case.name} {detail}"
+    state, index, way = detail.split()
+    expected = space.reference(case).tree
+    space.clear()
+    fault = None if state == "done" else Fault("kill", int(state.partition("@")[2]))
+    done = space.run(case, fault)
+    if done.code not in (0, -9):
+        return Outcome(trial, "exit", f"{state}: exit {done.code}: {done.err[-200:]}")
+    tree = space.tree()
+    files = sorted(n for n in tree if tree[n] != "folder" and not n.endswith(".lock"))
+    if not files:
+        return Outcome(trial)
+    name = files[int(index) % len(files)]
+    path = space.folder / name
+    good = path.read_bytes()
+    form = FORMAT_OF.get(path.suffix, "bytes")
+    word, _, number = way.partition(".")
+    if word == "missing":
+        path.unlink()
+    else:
+        if word == "any":
+            word = random.Random(detail).choice(FORMATS[form]).__name__
+        try:
+            bad = mutated(good, word, int(number), f"{case.name} {name}")
+        except Exception:  # a half-written file is of no format: any bytes can be flipped
+            bad = mutated(good, "flip", int(number), f"{case.name} {name}")
+        if bad is None or bad == good:
+            return Outcome(trial)
+        path.write_bytes(bad)
+    what = f"{word} of {name}"
+    done = space.run(case, limit=True)
+    verdict, said = fault_of(done, names=(path.name, path.parent.name, case.folder or path.stem))
+    if verdict:
+        return Outcome(trial, verdict, f"{what}: {said}")
+    manifest = path.suffix == ".json" and "/" not in name  # its notes may differ, not the data
+    if done.code == 0:
+        changes = difference(space.tree(manifest), data_of(expected) if manifest else expected)
+        return Outcome(trial, "different" if changes else "", f"{what}: exit 0, but {changes}")
+    if not case.restart:
+        return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}")
+    first = done.err.splitlines()[-1]
+    done = space.run(case, more=["--restart"], limit=True)
+    if done.code != 0:
+        said = f"{what}: {first}; --restart: exit {done.code}: {done.err[-200:]}"
+        return Outcome(trial, "stuck", said)
+    changes = difference(space.tree(data_only=True), data_of(expected))  # argv differs
+    return Outcome(trial, "different" if changes else "", f"{what}: after --restart {changes}")

@@ -1,0 +1,212 @@
+"""A quick share of the fault harness, the failures that are known, and the harness itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.faults import mutations
+from tests.faults.cases import BY_NAME, CASES
+from tests.faults.known import KNOWN, Known, excused
+from tests.faults.mutations import FORMATS, mutated
+from tests.faults.operations import Fault
+from tests.faults.run import SUITES, attempt, build_artefacts, main
+from tests.faults.server import Call, Done, Server
+from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter
+
+# Trials of each quick case in `make test`; `make faults` runs thousands.
+SHARE = {"kills": 2, "inputs": 2, "damage": 1, "races": 1}
+
+
+@pytest.fixture(scope="session")
+def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The good inputs, made once for all test processes."""
+    base = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        base = base.parent
+    with open(base / "artefacts.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / "artefacts.done").exists():
+            build_artefacts(base / "artefacts")
+            (base / "artefacts.done").touch()
+    return base / "artefacts"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def space(artefacts: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("faults") / "w", artefacts, server)
+
+
+# ------------------------------------------------------------------------------------ quick share
+
+
+@pytest.mark.parametrize("case", [c.name for c in CASES if c.quick])
+@pytest.mark.parametrize("suite", SHARE)
+def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
+    for trial in SUITES[suite].plan(space, BY_NAME[case], SHARE[suite], 0):
+        outcome = attempt(space, trial)
+        assert not outcome.verdict or excused(outcome), outcome
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.shown)
+def test_what_is_known_still_fails(known: Known, space: Workspace) -> None:
+    for _ in range(10 if known.shown.startswith("races") else 1):  # a race may be won
+        outcome = attempt(space, known.shown)
+        if outcome.verdict:
+            break
+    assert outcome.verdict, "mended: remove the row from KNOWN"
+    assert excused(outcome) == known.row, outcome
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=6,
+)
+ROWS = st.dictionaries(st.sampled_from(["text", "spans", "vokens", "scores"]), VALUES)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(rows=st.lists(ROWS | VALUES, min_size=1, max_size=3), surrogates=st.booleans())
+@pytest.mark.parametrize("command", ["revokenize - -t in/tokenizer", "show - --ids in/vg.ids"])
+def test_any_json_is_an_answer_or_one_line(
+    command: str, rows: list[object], surrogates: bool, space: Workspace
+) -> None:
+    text = "".join(json.dumps(row, ensure_ascii=surrogates) + "\n" for row in rows)
+    call = Call(
+        command.split(), str(space.folder), stdin=text.encode("utf-8", "surrogatepass"), limit=True
+    )
+    assert fault_of(space.server.one(call)) == ("", "")
+
+
+# ------------------------------------------------------------------------------------ the harness
+
+
+def test_a_kill_tears_the_write_that_it_meets(space: Workspace) -> None:
+    case = BY_NAME["prepare-wikitext"]
+    expected = space.reference(case)
+    writes = [n for n, o in enumerate(expected.operations, 1) if o == "write w.txt.part"]
+    space.clear()
+    done = space.run(case, Fault("kill", writes[0]))
+    assert done.code == -9
+    assert done.operations == expected.operations[: writes[0]]
+    part = (space.folder / "w.txt.part").read_bytes()
+    assert 0 < len(part) < len((space.artefacts / "sets/wiki.txt").read_bytes())
+
+
+def test_a_full_disk_stops_every_growing_operation(space: Workspace) -> None:
+    case = BY_NAME["prepare-wikitext"]
+    space.reference(case)
+    done = space.run(case, Fault("full", 4))
+    assert done.code == 74
+    assert "No space left on device" in done.err
+
+
+def test_a_hang_is_ended(space: Workspace) -> None:
+    os.mkfifo(space.folder / "pipe")
+    call = Call(["stats", "pipe"], str(space.folder), idle=1.0)
+    done = space.server.one(call)
+    assert done.code is None
+    space.clear()
+
+
+@pytest.mark.parametrize(
+    ("done", "verdict"),
+    [
+        (Done(0, b"", "vg prepare: 3 rows\n", []), ""),
+        (Done(65, b"", "vg stats: a note\nvg: x.npy: is damaged\n", []), ""),
+        (Done(65, b"", "vg: y.npy: is damaged\n", []), "message"),
+        (Done(65, b"", "vg: x.npy: is\ndamaged\n", []), "message"),
+        (Done(65, b"", "", []), "message"),
+        (Done(0, b"", "RuntimeWarning: overflow\n", []), "message"),
+        (Done(1, b"", "vg: internal error: KeyError: 'a'\n", []), "internal"),
+        (Done(65, b"", "Traceback (most recent call last):\nvg: x.npy: no\n", []), "internal"),
+        (Done(-11, b"", "", []), "internal"),
+        (Done(None, b"", "", []), "hang"),
+        (Done(130, b"", "vg: x.npy: stopped\n", []), "exit"),
+    ],
+)
+def test_verdicts(done: Done, verdict: str) -> None:
+    assert fault_of(done, names=["x.npy"])[0] == verdict
+
+
+def test_trees_are_compared_by_name_and_content() -> None:
+    assert difference({"a": "1", "b": "2"}, {"a": "1", "b": "2"}) == ""
+    found = difference({"a": "1", "c.tmp": "2"}, {"a": "2", "b": "2"})
+    assert found == "missing: b; left over: c.tmp; changed: a"
+    assert (
+        litter({"a": "1", "c.tmp": "2", "d.lock": "3", "e.tmp.x": "4"}) == "c.tmp, d.lock, e.tmp.x"
+    )
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(number=st.integers(0, 10**6), data=st.data())
+def test_mutations_repeat_and_never_fail(number: int, data: st.DataObject) -> None:
+    good = data.draw(st.sampled_from(GOOD))
+    for mutation in FORMATS[good[0]]:
+        bad = mutated(good[1], mutation.__name__, number, "salt")
+        assert bad == mutated(good[1], mutation.__name__, number, "salt")
+        assert bad is None or isinstance(bad, bytes)
+
+
+GOOD = [
+    ("jsonl", b'{"a": [1, {"b": "c"}]}\n{"a": []}\n'),
+    ("json", b'{"a": {"b": [1, 2.5, null]}}'),
+    ("text", b"one 1\ntwo 2\n"),
+    ("table", b"a\t1\nb\t2\n"),
+    ("xml", b"<a><b>5</b></a>"),
+    ("ids", b"x\ny\n"),
+    ("gz", b"\x1f\x8b\x08\x00"),
+]
+
+
+def test_a_resealed_run_has_the_seal_of_a_run(artefacts: Path) -> None:
+    good = (artefacts / "lm/run.json").read_bytes()
+    assert json.loads(mutations.reseal_run(good) or b"") == json.loads(good)
+
+
+def test_every_way_of_every_file_changes_it(artefacts: Path) -> None:
+    for case in CASES:
+        for file, form in (place.split() for place in case.reads):
+            good = (artefacts / file).read_bytes()
+            ways = {m.__name__ for m in FORMATS[form.rstrip("!")]}
+            changed = {w for w in ways if mutated(good, w, random.Random(w).randrange(99), file)}
+            assert len(changed) > len(ways) / 2, (file, form, ways - changed)
+
+
+def test_a_failure_makes_the_table_and_the_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outcomes = [Outcome("kills vokenize kill@1"), Outcome("kills vokenize kill@2", "hang", "why")]
+
+    def run_all(*args: object) -> None:
+        for outcome in outcomes:
+            args[-1](outcome)  # type: ignore[operator]
+
+    monkeypatch.setattr("tests.faults.run.run_all", run_all)
+    assert main([]) == 1
+    text = capsys.readouterr().out
+    assert "hang: why\n    python -m tests.faults 'kills vokenize kill@2'\n" in text
+    row = next(line.split() for line in text.splitlines() if line.startswith("kills vokenize"))
+    assert row == ["kills", "vokenize", "2", "1", "-", "-", "1", "-", "-", "-", "-", "-"]
+    outcomes.pop()
+    assert main([]) == 0
