@@ -223,3 +223,22 @@ def test_a_run_folder_is_made_or_refused(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=why) as fault:
             run_folder(str(tmp_path / place))
         assert fault.value.code == Exit.CANNOT_CREATE
+
+
+def test_a_run_folder_has_a_name_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "link").symlink_to("new")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path / "new")
+    for name in (".", "./", "../new", "../new/", "../link", "../link/"):
+        assert run_folder(name).name == "new"
+        assert run_folder(name).samefile(tmp_path / "new")
+    assert run_folder("..") == tmp_path
+    for name in ("/", "../dangling"):
+        with pytest.raises(DataError, match="expected a folder for a run") as fault:
+            run_folder(name)
+        assert fault.value.code == Exit.CANNOT_CREATE
+    with pytest.raises(typer.BadParameter, match="is empty"):
+        run_folder("")

@@ -104,6 +104,19 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
         assert picture.size == (48, 48)
 
 
+@pytest.mark.parametrize("at", [20, 30, 60, -20, -1])
+def test_a_damaged_picture_is_drawn_again(tmp_path: Path, at: int) -> None:
+    rows = list(openmoji(Tally(), 1))
+    (row,) = rasterise(rows, tmp_path, 32, 1, True)
+    whole = Path(row["path"]).read_bytes()
+    damaged = bytearray(whole)
+    damaged[at] ^= 1
+    Path(row["path"]).write_bytes(damaged)
+    list(rasterise(rows, tmp_path, 32, 1, True))
+    assert Path(row["path"]).read_bytes() == whole
+    assert [file.suffix for file in tmp_path.iterdir()] == [".png"]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_named_and_leaves_no_torn_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

@@ -325,3 +325,254 @@ def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_out
     ):
         pass
     assert caught.value.code == Exit.CANNOT_CREATE
+
+
+def unfinished(path: Path, rows: int = 45, done: int = 20) -> Path:
+    """Leave an unfinished output; return its journal."""
+    with pytest.raises(KeyboardInterrupt):
+        numbered(path, rows, stop_after=done)
+    return path.with_name(path.name + ".journal")
+
+
+def refused(path: Path, rows: int = 45) -> DataError:
+    """Return why an output cannot be resumed; nothing is published, and --restart is a way out."""
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(DataError) as caught:
+        numbered(path, rows)
+    assert "--restart" in str(caught.value)
+    assert not path.with_name(path.name + ".lock").exists()
+    assert (path.read_bytes() if path.exists() else None) == before
+    with Output([path], {}, restart=True) as out:
+        assert not out.complete
+        out.write(b"again\n")
+        out.finish(kind="numbers")
+    assert len(io.read_manifest(path)["files"]) == 1
+    return caught.value
+
+
+def changed_journal(key: str, value: Any) -> Any:
+    def change(data: bytes) -> bytes:
+        return json.dumps(json.loads(data) | {key: value}).encode()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_journal("state", {}),
+        changed_journal("state", {"rows": -1}),
+        changed_journal("state", 5),
+        changed_journal("files", {}),
+        changed_journal("files", [0]),
+        changed_journal("manifest", {"kind": "numbers"}),
+        changed_journal("config", None),
+        changed_journal("sha256", 7),
+        lambda data: data[: len(data) // 2],
+        lambda data: data.replace(b'"rows":20', b'"rows":10'),
+        lambda data: b"",
+        lambda data: b"[]",
+        lambda data: b"\xff" * 40,
+    ],
+)
+def test_a_damaged_journal_is_refused(tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "x.jsonl"
+    journal = unfinished(path)
+    journal.write_bytes(change(journal.read_bytes()))
+    assert refused(path).code == Exit.DATA
+
+
+def test_the_journal_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    journal = unfinished(path)
+    journal.write_text('{"config": {}, "sizes": [50], "state": {"rows": 20}}')
+    error = refused(path)
+    assert error.code == Exit.CONFIG
+    assert "older vg" in str(error)
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:9] + bytes([data[9] ^ 1]) + data[10:]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize(
+    "change",
+    [flipped, lambda data: data[:-1], lambda data: b"", None],
+    ids=["flip", "cut", "empty", "gone"],
+)
+def test_a_damaged_part_is_refused(tmp_path: Path, suffix: str, change: Any) -> None:
+    path = tmp_path / f"x{suffix}"
+    unfinished(path)
+    part = path.with_name(path.name + ".part")
+    if change is None:
+        part.unlink()
+    else:
+        part.write_bytes(change(part.read_bytes()))
+    assert refused(path).code == Exit.DATA
+
+
+def array(path: Path, stop_after: int | None = None) -> None:
+    """Write the rows (i, i) of 0 … 9 with their ids, two per commit."""
+    files = [path, path.with_suffix(".ids")]
+    with Output(files, {}, npy={0: ("<i4", 2)}) as out:
+        done = 0 if out.complete else out.state.get("rows", 0)
+        while not out.complete and done < 10:
+            out.write(np.array([[done, done], [done + 1, done + 1]], "<i4").data)
+            out.write(b"%d\n%d\n" % (done, done + 1), 1)
+            done += 2
+            out.commit({"rows": done})
+            if done == stop_after:
+                raise KeyboardInterrupt
+        if not out.complete:
+            out.finish(kind="array")
+
+
+def test_an_array_resumes_and_a_damaged_one_does_not(tmp_path: Path) -> None:
+    array(tmp_path / "whole.npy")
+    for number in range(2):
+        path = tmp_path / f"cut{number}.npy"
+        with pytest.raises(KeyboardInterrupt):
+            array(path, stop_after=6)
+        part = tmp_path / f"cut{number}.npy.part"
+        if number:
+            damaged = bytearray(part.read_bytes())
+            damaged[130] ^= 4
+            part.write_bytes(damaged)
+            with pytest.raises(DataError, match="does not hold what was written to it"):
+                array(path)
+            assert not path.exists()
+        else:
+            array(path)
+            assert path.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+            assert np.load(path).tolist() == [[i, i] for i in range(10)]
+            assert io.read_manifest(path, "array")
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+@pytest.mark.parametrize("name", ["x.npy", "x.ids"])
+def test_a_finished_file_that_was_damaged_before_its_manifest_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, renamed: bool
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    step = "vgtools.io.output.write_manifest" if renamed else "vgtools.io.output.os.replace"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        replace = os.replace
+        # The journal is renamed into place, the parts are not.
+        keep = (
+            killed if renamed else lambda a, b: replace(a, b) if str(b).endswith("l") else killed()
+        )
+        patch.setattr(step, keep)
+        array(tmp_path / "x.npy")
+    file = tmp_path / (name if renamed else f"{name}.part")
+    whole = file.read_bytes()
+    file.write_bytes(flipped(whole))
+    with pytest.raises(
+        DataError, match="is not what the unfinished run wrote; --restart"
+    ) as caught:
+        array(tmp_path / "x.npy")
+    assert caught.value.code == Exit.DATA
+    assert not (tmp_path / "x.json").exists()
+    file.write_bytes(whole)
+    array(tmp_path / "x.npy")
+    assert io.read_manifest(tmp_path / "x.npy", "array")
+
+
+@pytest.mark.parametrize("plant", ["link", "hard", "pipe"])
+@pytest.mark.parametrize("suffix", [".part", ".journal.tmp"])
+def test_planted_links_are_replaced_by_a_new_run(tmp_path: Path, suffix: str, plant: str) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine\n")
+    path = tmp_path / "x.jsonl"
+    planted = tmp_path / f"x.jsonl{suffix}"
+    if plant == "link":
+        planted.symlink_to(outside)
+    elif plant == "hard":
+        os.link(outside, planted)
+    else:
+        os.mkfifo(planted)
+    numbered(path, 30)
+    assert outside.read_text() == "mine\n"
+    assert path.read_bytes() == b"".join(b"%d\n" % i for i in range(30))
+    assert not path.is_symlink()
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["outside.txt", "x.json", "x.jsonl"]
+
+
+@pytest.mark.parametrize("plant", ["link", "hard", "folder"])
+def test_planted_links_are_refused_by_a_resumed_run(tmp_path: Path, plant: str) -> None:
+    path = tmp_path / "x.jsonl"
+    unfinished(path)
+    part = tmp_path / "x.jsonl.part"
+    outside = tmp_path / "outside.txt"
+    outside.write_bytes(part.read_bytes() + b"mine\n")
+    part.unlink()
+    if plant == "link":
+        part.symlink_to(outside)
+    elif plant == "hard":
+        os.link(outside, part)
+    else:
+        part.mkdir()
+    with pytest.raises(DataError, match=r"x\.jsonl\.part: is a link or another kind") as caught:
+        numbered(path, 45)
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert outside.read_bytes().endswith(b"mine\n")
+    assert not (tmp_path / "x.jsonl.lock").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"5", b'{"vg": "1"', b"\xff\xfe"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_damaged_manifest_has_a_way_out(tmp_path: Path, damage: bytes, finished: bool) -> None:
+    path = tmp_path / "x.jsonl"
+    numbered(path, 20)
+    if not finished:
+        path.unlink()
+        unfinished(path)
+    (tmp_path / "x.json").write_bytes(damage)
+    error = refused(path)
+    assert error.code == Exit.DATA
+    assert error.file == tmp_path / "x.json"
+    assert "remove it" in str(error)
+
+
+@pytest.mark.parametrize("config", [5, [], None, "x"])
+def test_a_manifest_with_another_config_is_that_of_an_older_output(
+    tmp_path: Path, config: Any
+) -> None:
+    path = tmp_path / "x.jsonl"
+    numbered(path, 20)
+    manifest = json.loads((tmp_path / "x.json").read_text())
+    (tmp_path / "x.json").write_text(json.dumps(manifest | {"config": config}))
+    numbered(path, 30)
+    assert io.read_manifest(path)["rows"] == 30
+
+
+def test_parts_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        numbered(tmp_path / "x.jsonl", 20)
+    finally:
+        os.umask(before)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "x.json": 0o640,
+        "x.jsonl": 0o640,
+    }
+
+
+def test_a_signal_before_the_work_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vgtools.io import output
+
+    class Signalled(output.Lock):
+        def __init__(self, target: str | Path) -> None:
+            super().__init__(target)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(output, "Lock", Signalled)
+    with pytest.raises(DataError, match="stopped") as caught:
+        numbered(tmp_path / "x.jsonl", 20)
+    assert caught.value.code == Exit.STOPPED
+    assert list(tmp_path.iterdir()) == []

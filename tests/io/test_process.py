@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.process import Lock, Progress
 
 
@@ -44,3 +45,41 @@ def test_a_slow_rate_keeps_two_digits() -> None:
         progress.done, now[0] = done, seconds
         rates.append(progress._rate(now[0]))
     assert rates == ["0.36 steps/s", "10 steps/s", "1,235 steps/s"]
+
+
+def test_a_lock_is_the_same_through_every_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "link").symlink_to(run)
+    monkeypatch.chdir(run)
+    lock = Lock(run)
+    for name in ("../link", ".", f"{run}/", "../run/../link"):
+        with pytest.raises(DataError, match="is being written by process") as caught:
+            Lock(name)
+        assert caught.value.code == Exit.STOPPED
+    lock.release()
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize("plant", ["link", "dangling", "hard", "folder", "pipe"])
+def test_a_lock_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, plant: str) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine\n")
+    path = tmp_path / "x.lock"
+    if plant == "link":
+        path.symlink_to(outside)
+    elif plant == "dangling":
+        path.symlink_to(tmp_path / "nowhere")
+    elif plant == "hard":
+        os.link(outside, path)
+    elif plant == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(DataError, match=r"x\.lock: is a link or another kind of file") as caught:
+        Lock(tmp_path / "x")
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert outside.read_text() == "mine\n"
+    assert not (tmp_path / "nowhere").exists()

@@ -52,6 +52,7 @@ def build_index(
     from vgtools.models.references import check_same
     from vgtools.systems.vokenization.vokenize import embed_bank, open_matcher, vocabulary_queries
 
+    inputs = io.Inputs([feats])
     features = io.open_features(feats)
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
     check_same("backbone", features.manifest.get("backbone"), loaded.info.get("backbone"), feats)
@@ -63,7 +64,7 @@ def build_index(
         "limit": limit,
     }
     files = [output, str(Path(output).with_suffix(".ids"))]
-    with Output(files, config, inputs=[feats], restart=restart) as out:
+    with Output(files, config, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)
             return

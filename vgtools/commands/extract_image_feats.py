@@ -192,10 +192,12 @@ def extract_image_feats(
     _check(features, boxes, source, output, captions)
     from vgtools.images import extract, sources
     from vgtools.images.featurizer import emulates_bfloat16
-    from vgtools.io import Progress
+    from vgtools.io import Inputs, Progress
     from vgtools.models.backbone import load_backbone
     from vgtools.models.references import pick_device
 
+    named = [source, *(boxes.regions or []), boxes.detector]
+    inputs = Inputs(name for name in named if name not in ("-", "grid", None))
     opened = sources.open_source(source, limit)  # first: a bad source is reported at once
     device = pick_device(runtime.device)
     found = _open_boxes(boxes, str(device))
@@ -215,7 +217,7 @@ def extract_image_feats(
         _config(net, facts, features, boxes, found, device, size, limit),
         featurizer,
         opened,
-        ([] if source == "-" else [source]) + (found.files if found else []),
+        inputs,
         on_error=errors.on_error,
         max_errors=errors.max_errors,
         commit_seconds=_COMMIT_SECONDS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from vgtools.io.errors import DataError, Exit, plain
+from vgtools.io.errors import DataError, Exit, file_error, plain
 
 if TYPE_CHECKING:
     from vgtools.io.errors import Tally
@@ -325,14 +326,24 @@ def run_folder(output: str) -> Path:
     """Return the run folder, made if needed, before any work is done.
 
     Raises:
+        typer.BadParameter: the name is empty.
         DataError: it is a file, or cannot be created.
     """
+    if not output:
+        raise typer.BadParameter("is empty; give a folder", param_hint="--output")
     path = Path(output)
+    if path.is_symlink() or path.name in ("", ".."):
+        # Files go beside the folder: it needs its real name.
+        path = Path(os.path.realpath(output))
+        if not path.name or not path.exists():
+            why = f"is {path}, expected a folder for a run; choose another -o"
+            raise DataError(why, output, code=Exit.CANNOT_CREATE)
     if path.exists() and not path.is_dir():
         raise DataError("is a file, expected a run folder", path, code=Exit.CANNOT_CREATE)
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
         why = f"cannot be created: {error.strerror}"
-        raise DataError(why, path, code=Exit.CANNOT_CREATE) from None
+        code = file_error(error, path, reading=False).code
+        raise DataError(why, path, code=code) from None
     return path

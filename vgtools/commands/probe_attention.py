@@ -220,6 +220,7 @@ def probe_attention(
     from vgtools.text.parses import open_parser
 
     folder = None if page.output is None else run_folder(page.output)
+    inputs = io.Inputs(f for f in (captions, regions, learning.vectors) if f and folder is not None)
     parse = None if parser is None else open_parser(parser)
     values = asdict(splits) | asdict(learning) | asdict(questions)
     values |= {"encoder": encoder, "parser": parser, "dtype": dtype, "seed": seed, "limit": limit}
@@ -243,7 +244,6 @@ def probe_attention(
     fault: io.DataError | None = None
     if folder is not None:
         config = {name: values[name] for name in _CONFIG}
-        inputs = [f for f in (captions, regions, learning.vectors) if f not in (None, "-")]
         try:
             _save(folder, found, records, config, inputs, page.images, say)
         except io.DataError as error:  # of a full disk: the results still go to stdout
@@ -309,7 +309,7 @@ def _save(
     found: Findings,
     records: list[dict[str, Any]],
     config: dict[str, Any],
-    inputs: Sequence[Any],
+    inputs: io.Inputs,
     images: str | None,
     say: Callable[[str], None],
 ) -> None:
@@ -326,8 +326,13 @@ def _save(
         for fault in faults:
             say(f"{fault}; the page shows the boxes alone")
     credit = page.credit(images) if images else ""
-    files = probe_report.save(folder, records, shown, config["encoder"], credit)
-    io.write_manifest(files[0], files, inputs, kind="attention-probe", config=config)
+    inputs.check_unchanged()
+    lock = io.Lock(folder / "probe")
+    try:
+        files = probe_report.save(folder, records, shown, config["encoder"], credit)
+        io.write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
+    finally:
+        lock.release()
 
 
 def _print(records: Sequence[dict[str, Any]]) -> None:

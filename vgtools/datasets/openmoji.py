@@ -6,12 +6,13 @@ import importlib.util
 import os
 import re
 import signal
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, Exit, Progress
+from vgtools.io import DataError, Exit, Progress, atomic_write
 from vgtools.io.errors import Tally, file_error
 
 _SKIN = set(range(0x1F3FB, 0x1F400))
@@ -125,15 +126,9 @@ def _draw(job: tuple[str, str, int]) -> None:
     import resvg_py
 
     svg, png, size = job
-    # Not synced: `_is_png` detects what a power cut damaged, and it is drawn again.
-    temporary = Path(f"{png}.tmp")
     picture = resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff")
-    try:
-        temporary.write_bytes(picture)
-        os.replace(temporary, png)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise file_error(error, png, reading=False) from None
+    # Not synced: `_is_png` detects what a power cut damaged, and it is drawn again.
+    atomic_write(png, picture, sync=False)
 
 
 def rasterise(
@@ -156,7 +151,8 @@ def rasterise(
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = f"cannot be made: {error.strerror}"
-        raise DataError(why, folder, code=Exit.CANNOT_CREATE) from None
+        code = file_error(error, folder, reading=False).code
+        raise DataError(why, folder, code=code) from None
     rows = [
         {
             "image": row["image"],
@@ -184,10 +180,19 @@ def rasterise(
 
 
 def _is_png(path: str, size: int) -> bool:
-    """Return whether the file is a complete picture of this size."""
+    """Return whether the file is a complete, undamaged picture of this size."""
     try:
         data = Path(path).read_bytes()
     except OSError:
         return False
-    is_size = data[16:24] == size.to_bytes(4) * 2
-    return data[:8] == b"\x89PNG\r\n\x1a\n" and is_size and data.endswith(b"IEND\xaeB`\x82")
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[16:24] != size.to_bytes(4) * 2:
+        return False
+    at = 8
+    kind = b""
+    while kind != b"IEND" and at + 12 <= len(data):  # length, kind, body, checksum of both
+        end = at + 8 + int.from_bytes(data[at : at + 4])
+        kind = data[at + 4 : at + 8]
+        if int.from_bytes(data[end : end + 4]) != zlib.crc32(data[at + 4 : end]):
+            return False
+        at = end + 4
+    return kind == b"IEND" and at == len(data)

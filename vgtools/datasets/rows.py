@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from vgtools.images.sources import is_picture
 from vgtools.io import (
     DataError,
     Exit,
+    Inputs,
     dumps,
     plain,
     read_lines,
@@ -37,7 +38,7 @@ def save(
     tally: Tally,
     what: str,
     config: Mapping[str, Any],
-    inputs: Iterable[str | Path],
+    inputs: Inputs | Sequence[str | Path],
     restart: bool = False,
     quiet: bool = False,
     step: int = 65536,
@@ -62,7 +63,7 @@ def save(
         files.append(f"{bare.removesuffix('.jsonl')}.errors.jsonl")
     digest = hashlib.sha256()
     count = 0
-    with Output(files, config, inputs=[str(i) for i in inputs], restart=restart) as out:
+    with Output(files, config, inputs=inputs, restart=restart) as out:
         done = int(out.state.get("rows", 0))
         for count, row in enumerate(rows, 1):
             # Rows of a finished output are still read: the image list and the counts need them.

@@ -28,9 +28,10 @@ from PIL import Image
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.sources import ImageError, Item, Source, add_stamp, id_fault
-from vgtools.io import DataError, Exit, dumps, manifest_path, read_json, read_manifest
+from vgtools.io import DataError, Exit, Inputs, dumps, manifest_path, read_json, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
+from vgtools.io.inputs import as_inputs
 from vgtools.io.output import Output
 
 
@@ -216,7 +217,7 @@ class FeatureOutput:
         config: Mapping[str, Any],
         featurizer: Featurizer,
         source: Source,
-        inputs: list[str],
+        inputs: Inputs | list[str],
         *,
         on_error: str = "fail",
         max_errors: int | None = None,
@@ -233,7 +234,7 @@ class FeatureOutput:
             [self.path, *(self.path.with_suffix(end) for end in (self._table, ".errors.jsonl"))],
             config,
             npy={0: (featurizer.dtype, self.row_shape)},
-            inputs=inputs,
+            inputs=as_inputs(inputs, listing=source.listing),
             restart=restart or self._outdated(),
         )
 
@@ -243,8 +244,11 @@ class FeatureOutput:
         manifest = manifest_path(final)
         if not manifest.is_file() or final.with_name(final.name + ".journal").exists():
             return False
-        body = read_json(manifest)
-        return "vg" in body and body.get("source", {}).get("listing") != self._source.listing
+        try:
+            made = read_json(manifest).get("source")
+        except DataError:
+            return False  # the output refuses it
+        return isinstance(made, dict) and made.get("listing") != self._source.listing
 
     def __enter__(self) -> FeatureOutput:
         self._output.__enter__()

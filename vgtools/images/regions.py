@@ -25,7 +25,7 @@ import numpy as np
 
 from vgtools.images.boxes import box_fault
 from vgtools.images.sources import SUFFIXES
-from vgtools.io import DataError, dumps, open_npy, read_jsonl, read_manifest, require
+from vgtools.io import DataError, Inputs, dumps, open_npy, read_jsonl, read_manifest, require
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, input_changed
 from vgtools.io.output import Output
@@ -315,7 +315,7 @@ def write_regions(
     width: int,
     *,
     dtype: str = "float32",
-    inputs: Sequence[str | Path] = (),
+    inputs: Inputs | Sequence[str | Path] = (),
     restart: bool = False,
     step: int = 1024,
     errors: Sequence[DataError] = (),

@@ -22,6 +22,7 @@ from vgtools.io.files import check_format as check_format
 from vgtools.io.files import compress as compress
 from vgtools.io.files import config_difference as config_difference
 from vgtools.io.files import dumps as dumps
+from vgtools.io.files import file_facts as file_facts
 from vgtools.io.files import final_path as final_path
 from vgtools.io.files import identity as identity
 from vgtools.io.files import is_stream as is_stream
@@ -37,6 +38,7 @@ from vgtools.io.files import sha256_file as sha256_file
 from vgtools.io.files import sync_dir as sync_dir
 from vgtools.io.files import versions as versions
 from vgtools.io.files import write_manifest as write_manifest
+from vgtools.io.inputs import Inputs as Inputs
 from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop

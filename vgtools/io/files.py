@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import gzip
 import hashlib
 import json
@@ -10,6 +12,7 @@ import os
 import platform
 import stat
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +27,7 @@ from vgtools.io.errors import file_error
 from vgtools.io.errors import name_of as name_of
 from vgtools.io.errors import plain as plain
 from vgtools.io.errors import storable as storable
+from vgtools.io.process import NO_LINK
 from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
@@ -56,6 +60,11 @@ def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
     if sha256:
         entry["sha256"] = sha256_file(path)
     return entry
+
+
+def file_facts(path: str | Path) -> dict[str, Any]:
+    """Return what a manifest says about a file of the artifact."""
+    return {"bytes": os.path.getsize(path), "sha256": sha256_file(path)}
 
 
 def versions() -> dict[str, str]:
@@ -100,28 +109,28 @@ def check_format(body: Mapping[str, Any], path: str | Path) -> None:
 
 def write_manifest(
     artifact: str | Path,
-    files: Iterable[str | Path],
-    inputs: Iterable[str | Path] = (),
+    files: Iterable[str | Path] | Mapping[str, Any],
+    inputs: Sequence[Mapping[str, Any]] = (),
     **facts: Any,
 ) -> None:
     """Write the manifest of an artifact, last: without its manifest an artifact is incomplete.
 
     Args:
         artifact: the main file; the manifest is `X.json` beside it.
-        files: all files of the artifact, hashed here.
-        inputs: what it was made from, hashed here.
+        files: all files of the artifact, hashed here; or their `file_facts`, by name.
+        inputs: what it was made from: `Inputs.entries`.
         **facts: JSON values: kind, rows, fingerprints, configuration.
     """
+    if not isinstance(files, Mapping):
+        files = {Path(file).name: file_facts(file) for file in files}
     body = {
         "format": FORMAT,
         "vg": __version__,
         **facts,
         "argv": sys.argv,
         "versions": versions(),
-        "files": {
-            Path(f).name: {"bytes": os.path.getsize(f), "sha256": sha256_file(f)} for f in files
-        },
-        "inputs": [identity(i, sha256=True) for i in inputs],
+        "files": files,
+        "inputs": inputs,
     }
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     atomic_write(manifest_path(artifact), orjson.dumps(storable(body), option=option) + b"\n")
@@ -341,21 +350,93 @@ def sync_dir(path: Path) -> None:
             os.close(fd)
 
 
-def atomic_write(path: str | Path, data: bytes) -> None:
-    """Write a small file so that, whatever happens, it is the old or the new one, whole."""
+def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
+    """Write a small file so that, whatever happens, it is the old or the new one, whole.
+
+    Two writers take turns; the last one counts.
+
+    Args:
+        path: the file.
+        data: its content.
+        sync: make it survive a power cut as well.
+
+    Raises:
+        DataError: it cannot be written (73, 74), or another process has been writing it for
+            `_PATIENCE` seconds (75).
+    """
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        fd = _claim(temporary, path)
+        try:
+            with open(fd, "wb", closefd=False) as stream:
+                stream.write(data)
+                stream.flush()
+                if sync:
+                    os.fsync(fd)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        finally:
+            os.close(fd)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise file_error(error, path, reading=False) from None
-    sync_dir(path.parent)
+    if sync:
+        sync_dir(path.parent)
+
+
+_PATIENCE = 20.0  # seconds that a writer waits for another one of the same small file
+
+
+def _claim(temporary: Path, path: Path) -> int:
+    """Create and lock a temporary file.
+
+    Its name is fixed, so that what a killed writer left goes with the next one. It is always
+    created, never opened for writing: what is planted there, a link for example, leads nowhere.
+    """
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            if _is_locked(fd, temporary):
+                return fd
+            os.close(fd)  # another writer took it for the rest of a killed one
+            continue
+        if not _clear(temporary):
+            time.sleep(0.005)
+    why = f"is being written by another process, which has held {temporary} for long; stop it"
+    raise DataError(why, path, code=Exit.STOPPED)
+
+
+def _clear(temporary: Path) -> bool:
+    """Remove a temporary file that nobody writes; return False if somebody does."""
+    try:
+        fd = os.open(temporary, os.O_RDONLY | NO_LINK)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        temporary.unlink(missing_ok=True)  # a link
+        return True
+    try:
+        alone = _is_locked(fd, temporary)
+        if alone:
+            temporary.unlink(missing_ok=True)
+        return alone
+    finally:
+        os.close(fd)
+
+
+def _is_locked(fd: int, path: Path) -> bool:
+    """Lock an open file; return whether that is done and its name still leads to it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -408,13 +489,15 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
     Raises:
         DataError: it cannot be written (73); known before any work is done.
     """
+    if not path:
+        raise DataError("the name is empty; give a file name", code=Exit.USAGE)
     real = Path(os.path.realpath(path))
     taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     elif os.path.islink(path) and not real.exists():
         why = f"is a link to {real}, which does not exist"
-    elif real.is_dir():
+    elif real.is_dir() or path.endswith("/"):
         why = "expected a file name, got a directory"
     elif not real.parent.is_dir():
         why = f"the folder {real.parent} does not exist; create it first"

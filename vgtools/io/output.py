@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ from vgtools.io.files import (
     atomic_write,
     compress,
     config_difference,
+    file_facts,
     final_path,
-    identity,
     is_stream,
     manifest_path,
     open_stream,
@@ -27,7 +28,8 @@ from vgtools.io.files import (
     sync_dir,
     write_manifest,
 )
-from vgtools.io.process import Lock, Stop
+from vgtools.io.inputs import Inputs, as_inputs
+from vgtools.io.process import NO_LINK, Lock, Stop, is_own_file, not_ours
 
 if TYPE_CHECKING:
     import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
@@ -39,11 +41,22 @@ class _Part:
 
     final: Path
     stream: IO[bytes]
+    header: int = 0  # bytes of a .npy before its rows, which are known at the end
     committed: int = 0
-    buffer: list[bytes] = field(
-        default_factory=list
-    )  # compressed files: the bytes since the last commit
-    packed: bool = False  # .gz or .zst
+    # Of all bytes after the header: a resumed run and the manifest need not trust the disk.
+    seal: Any = field(default_factory=hashlib.sha256)
+    # Compressed files: the bytes since the last commit.
+    buffer: list[bytes] = field(default_factory=list)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it is a .gz or .zst, written as one piece per commit."""
+        return self.final.suffix in (".gz", ".zst")
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Write bytes, which the seal includes."""
+        self.stream.write(data)
+        self.seal.update(data)
 
     def fault(self, error: OSError) -> Exception:
         """Return the system's error with the file's name.
@@ -63,6 +76,69 @@ class _Part:
                 raise self.fault(error) from None
 
 
+def _part_path(final: Path) -> Path:
+    return final.with_name(final.name + ".part")
+
+
+def _new_part(final: Path, header: int) -> _Part:
+    """Start a part; whatever has its name goes, and a link leads nowhere."""
+    path = _part_path(final)
+    try:
+        path.unlink(missing_ok=True)
+        stream = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")  # noqa: SIM115
+    except OSError as error:
+        raise file_error(error, final, reading=False) from None
+    part = _Part(final, stream, header)
+    try:
+        stream.write(bytes(header))
+    except OSError as error:
+        raise part.fault(error) from None
+    return part
+
+
+def _old_part(final: Path, header: int, facts: Mapping[str, Any]) -> _Part:
+    """Open the part of an unfinished run after its last commit.
+
+    Raises:
+        DataError: it is not what was committed (65), or a link or another kind of file (73).
+    """
+    path = _part_path(final)
+    size = int(facts["bytes"])
+    try:
+        stream = open(os.open(path, os.O_RDWR | NO_LINK), "r+b")  # noqa: SIM115 - closed by __exit__
+    except FileNotFoundError:
+        raise _damaged(path, "is missing") from None
+    except OSError as error:
+        if os.path.islink(path) or os.path.isdir(path):
+            raise not_ours(path) from None
+        raise file_error(error, path, reading=False) from None
+    part = _Part(final, stream, header, size)
+    try:
+        if not is_own_file(stream.fileno()):
+            raise not_ours(path)
+        if os.fstat(stream.fileno()).st_size < size:
+            raise _damaged(path, f"is shorter than its journal says ({size} bytes)")
+        stream.seek(header)
+        while stream.tell() < size:
+            part.seal.update(stream.read(min(_CHUNK, size - stream.tell())))
+        if part.seal.hexdigest() != facts["sha256"]:
+            raise _damaged(path, "does not hold what was written to it")
+        stream.truncate(size)
+        stream.seek(size)
+    except OSError as error:
+        stream.close()
+        raise file_error(error, path, reading=False) from None
+    except DataError:
+        stream.close()
+        raise
+    return part
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{why}; --restart starts over", path)
+
+
+_CHUNK = 1 << 20
 # Bytes for the header of any array of up to four dimensions, written when the row count is known.
 _NPY_HEADER = 128
 
@@ -79,10 +155,11 @@ def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 class Output:
     """Files that grow by committed steps, survive a kill, and appear whole or not at all.
 
-    Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` the length of every
-    part and the state of the work; the same command, run again, cuts off what came after the last
-    commit and resumes. `finish` renames the parts and writes the manifest. `-` (and a pipe or
-    device) streams instead: nothing is kept, nothing resumes.
+    Bytes go to `X.part`; `commit` makes them safe and records in `X.journal` the length and hash
+    of every part and the state of the work; the same command, run again, cuts off what came after
+    the last commit and resumes. `finish` renames the parts and writes the manifest. What was
+    damaged meanwhile, or begun with other inputs, is refused. `-` (and a pipe or device) streams
+    instead: nothing is kept, nothing resumes.
 
     Args:
         paths: the files; the first is the one the user named, and names journal, lock and manifest.
@@ -90,9 +167,10 @@ class Output:
             discards it.
         npy: for each `.npy` among the files, its index -> (dtype, row width or shape; None for a
             1-D array).
-        inputs: files read; writing over one of them is refused, and the manifest names and hashes
-            them.
+        inputs: files read; writing over one of them is refused, and the manifest names them with
+            their hashes. `Inputs` of those that are read before the output is opened.
         restart: start over.
+        disposable: discard an unfinished run that cannot be resumed, where others are refused.
 
     Example:
         with Output(["out.jsonl"], config) as out:
@@ -108,11 +186,12 @@ class Output:
         config: Mapping[str, Any],
         *,
         npy: Mapping[int, tuple[Any, int | tuple[int, ...] | None]] | None = None,
-        inputs: Sequence[str | Path] = (),
+        inputs: Inputs | Sequence[str | Path] = (),
         restart: bool = False,
+        disposable: bool = False,
     ) -> None:
         self.config = storable(config)
-        self.inputs = [str(i) for i in inputs]
+        self._inputs = inputs
         self.state: dict[str, Any] = {}
         self.complete = False  # an earlier run finished this output: nothing to do
         self._npy: dict[int, tuple[np.dtype[Any], Any]] = {}
@@ -125,6 +204,7 @@ class Output:
         self._lock: Lock | None = None
         self._paths = [str(p) for p in paths]
         self._restart = restart
+        self._disposable = disposable
         self.resumable = not is_stream(self._paths[0])
         if not self.resumable and (len(paths) > 1 or self._npy):
             why = "several files or a .npy cannot go into a pipe; give -o a file name"
@@ -134,80 +214,119 @@ class Output:
         if not self.resumable:
             self._parts = [_Part(Path(self._paths[0]), open_stream(self._paths[0]))]
             return self
-        finals = [final_path(p, self.inputs) for p in self._paths]
+        inputs = self._inputs
+        paths = inputs.paths if isinstance(inputs, Inputs) else [str(path) for path in inputs]
+        finals = [final_path(p, paths) for p in self._paths]
         self._journal = finals[0].with_name(finals[0].name + ".journal")
-        self._lock = Lock(finals[0])
+        self._stop.__enter__()  # before the lock, so that a signal does not leave one
         try:
-            self._open_parts(finals)
+            self._lock = Lock(finals[0])
+            try:
+                self._open_parts(finals)
+            except DataError as error:
+                if not self._disposable or error.code not in (Exit.DATA, Exit.CONFIG):
+                    raise
+                self._restart = True
+                self._open_parts(finals)
+            if not self.complete:
+                self._stop.check()
         except BaseException:
-            self._lock.release()
+            self._close(failed=True)
             raise
-        self._stop.__enter__()
         return self
 
     def _open_parts(self, finals: list[Path]) -> None:
         manifest = manifest_path(finals[0])
-        _check_manifest(manifest, finals)
-        journal: dict[str, Any] = {}
-        if self._restart:
-            self._journal.unlink(missing_ok=True)
-        elif self._journal.exists():
-            journal = read_json(
-                self._journal, "the journal of an unfinished run (--restart discards it)"
-            )
-            difference = config_difference(journal.get("config", {}), self.config)
-            if difference:
-                raise DataError(
-                    f"an unfinished run used different settings: {difference}. "
-                    "Use the same settings to resume, or --restart to start over",
-                    finals[0],
-                    code=Exit.CONFIG,
-                )
-            if "manifest" in journal:
-                self._publish(finals, journal["manifest"])
-                self.complete = True
-                return
-        elif self._is_current(finals, manifest):
+        _check_manifest(manifest, finals, self._restart)
+        self._inputs = as_inputs(self._inputs)
+        journal = {} if self._restart else self._read_journal(finals)
+        if "manifest" in journal and self._inputs.can_be_compared:
+            self._publish(finals, journal["files"], journal["manifest"], verify=True)
             self.complete = True
             return
-        sizes = journal.get("sizes") or [0] * len(finals)
-        self.state = journal.get("state", {})
-        for index, (final, size) in enumerate(zip(finals, sizes, strict=True)):
-            part = final.with_name(final.name + ".part")
-            try:
-                stream = open(part, "r+b" if size and part.exists() else "w+b")  # noqa: SIM115 - closed by __exit__
-                if os.fstat(stream.fileno()).st_size < size:
-                    why = f"is shorter than its journal says ({size} bytes); --restart starts over"
-                    raise DataError(why, part)
-                stream.truncate(size)
-                stream.seek(size)
-                if size == 0 and index in self._npy:
-                    stream.write(bytes(_NPY_HEADER))
-            except OSError as error:
-                raise file_error(error, final, reading=False) from None
-            self._parts.append(_Part(final, stream, size, packed=final.suffix in (".gz", ".zst")))
+        if not journal and not self._restart and self._is_current(finals, manifest):
+            self.complete = True
+            return
+        if "manifest" in journal or not journal:
+            # What came through a pipe cannot be compared with what comes now: start over.
+            self._journal.unlink(missing_ok=True)
+            journal = {"state": {}}
+        self.state = journal["state"]
+        while self._parts:
+            self._parts.pop().close(failed=True)
+        for index, final in enumerate(finals):
+            header = _NPY_HEADER if index in self._npy else 0
+            if "files" in journal:
+                part = _old_part(final, header, journal["files"][final.name])
+            else:
+                part = _new_part(final, header)
+            self._parts.append(part)
+
+    def _read_journal(self, finals: list[Path]) -> dict[str, Any]:
+        """Return the journal of an unfinished run with the same settings and inputs, or {}.
+
+        Raises:
+            DataError: it is damaged (65), or of a run with other settings, inputs or files (78).
+        """
+        path = self._journal
+        if not os.path.lexists(path):
+            return {}
+        journal = read_json(path, "the journal of an unfinished run; --restart discards it")
+        seal = journal.pop("sha256", None)
+        if seal is None and {"config", "sizes", "state"} <= journal.keys():
+            why = "is the journal of a run of an older vg; --restart starts over"
+            raise DataError(why, path, code=Exit.CONFIG)
+        if seal != _seal(journal):
+            raise _damaged(path, "is damaged: its sha256 is that of other contents")
+        difference = config_difference(journal["config"], self.config)
+        if not difference and list(journal["files"]) != [final.name for final in finals]:
+            difference = f"its files were {', '.join(journal['files'])}"
+        if difference:
+            raise DataError(
+                f"an unfinished run used different settings: {difference}. "
+                "Use the same settings to resume, or --restart to start over",
+                finals[0],
+                code=Exit.CONFIG,
+            )
+        as_inputs(self._inputs).check_same(journal["inputs"])
+        return journal
+
+    def _write_journal(self, files: Mapping[str, Any], **more: Any) -> None:
+        body = {
+            "config": self.config,
+            "inputs": as_inputs(self._inputs).record(),
+            "files": files,
+            "state": self.state,
+            **more,
+        }
+        body = orjson.loads(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
+        atomic_write(self._journal, orjson.dumps(body | {"sha256": _seal(body)}))
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
         """Return whether an earlier run finished these files from these inputs and settings."""
-        if "-" in self.inputs or not manifest.exists() or not all(f.exists() for f in finals):
+        inputs = as_inputs(self._inputs)
+        if not inputs.can_be_compared or not manifest.exists():
+            return False
+        if not all(final.exists() for final in finals):
             return False
         body = read_json(manifest)
-        if body.get("config") is None or config_difference(body["config"], self.config):
+        config = body.get("config")
+        if not isinstance(config, dict) or config_difference(config, self.config):
             return False
         try:
             read_manifest(finals[0])
-            return bool(body.get("inputs") == [identity(i, sha256=True) for i in self.inputs])
         except DataError:
             return False
+        return bool(body.get("inputs") == inputs.entries)
 
     def write(self, data: bytes | memoryview, file: int = 0) -> None:
         """Append bytes to one of the files; they count once `commit` returns."""
         part = self._parts[file]
-        if part.packed:
+        if part.compressed:
             part.buffer.append(bytes(data))
             return
         try:
-            part.stream.write(data)
+            part.append(data)
         except OSError as error:
             raise part.fault(error) from None
 
@@ -216,12 +335,12 @@ class Output:
         self._flush()
         if self.resumable:
             self.state = dict(state)
-            body = {
-                "config": self.config,
-                "sizes": [p.committed for p in self._parts],
-                "state": self.state,
-            }
-            atomic_write(self._journal, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
+            self._write_journal(
+                {
+                    part.final.name: {"bytes": part.committed, "sha256": part.seal.hexdigest()}
+                    for part in self._parts
+                }
+            )
             self._stop.check()
 
     def _flush(self) -> None:
@@ -230,7 +349,7 @@ class Output:
                 if part.buffer:
                     # One gzip member or zstd frame per commit: what a kill cuts off never spoils
                     # what came before it.
-                    part.stream.write(compress(b"".join(part.buffer), part.final))
+                    part.append(compress(b"".join(part.buffer), part.final))
                     part.buffer.clear()
                 part.stream.flush()
                 if self.resumable:
@@ -244,6 +363,7 @@ class Output:
         self._flush()
         if not self.resumable:
             return
+        as_inputs(self._inputs).check_unchanged()
         for index, (dtype, width) in self._npy.items():
             part = self._parts[index]
             row_shape = (width,) if isinstance(width, int) else width or ()
@@ -254,29 +374,45 @@ class Output:
             part.stream.write(_npy_header(dtype, (rows, *row_shape)))
         for part in self._parts:
             try:
-                if part.packed and not part.committed:
-                    part.stream.write(compress(b"", part.final))
+                if part.compressed and not part.committed:
+                    part.append(compress(b"", part.final))
                 part.stream.flush()
                 os.fsync(part.stream.fileno())
                 part.stream.close()
             except OSError as error:
                 raise part.fault(error) from None
+        files = {part.final.name: _facts(part) for part in self._parts}
         manifest = {"config": self.config, **facts}
-        body = {"config": self.config, "sizes": [], "state": self.state, "manifest": manifest}
-        atomic_write(self._journal, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
-        self._publish([p.final for p in self._parts], manifest)
+        self._write_journal(files, manifest=manifest)
+        self._publish([part.final for part in self._parts], files, manifest)
 
-    def _publish(self, finals: list[Path], manifest: dict[str, Any]) -> None:
-        """Rename the parts, main file last, and write the manifest; repeatable after a kill."""
+    def _publish(
+        self,
+        finals: list[Path],
+        files: Mapping[str, Any],
+        manifest: dict[str, Any],
+        verify: bool = False,
+    ) -> None:
+        """Rename the parts, main file last, and write the manifest; repeatable after a kill.
+
+        Args:
+            finals: where they go.
+            files: their sizes and hashes, by name.
+            manifest: what else it says.
+            verify: of a former run: refuse files with other hashes.
+        """
+        for final in finals if verify else ():
+            path = _part_path(final) if os.path.lexists(_part_path(final)) else final
+            if not path.is_file() or path.is_symlink() or file_facts(path) != files[final.name]:
+                raise _damaged(path, "is not what the unfinished run wrote")
         try:
             for final in reversed(finals):
-                part = final.with_name(final.name + ".part")
-                if part.exists():
-                    os.replace(part, final)
+                if _part_path(final).exists():
+                    os.replace(_part_path(final), final)
             sync_dir(finals[0].parent)
         except OSError as error:
             raise file_error(error, finals[0], reading=False) from None
-        write_manifest(finals[0], finals, [i for i in self.inputs if i != "-"], **manifest)
+        write_manifest(finals[0], files, as_inputs(self._inputs).entries, **manifest)
         self._journal.unlink(missing_ok=True)
 
     def __exit__(
@@ -285,26 +421,41 @@ class Output:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.__exit__()
-        if not self.resumable:
-            if str(self._parts[0].final) != "-":
-                self._parts[0].close(failed=kind is not None)
-            return
-        for part in self._parts:
-            part.close(failed=True)
-            if kind is not None and not self._journal.exists():
-                part.final.with_name(part.final.name + ".part").unlink(
-                    missing_ok=True
-                )  # nothing was committed
-        if self._lock is not None:
-            self._lock.release()
+        if self.resumable:
+            self._close(failed=kind is not None)
+        elif str(self._parts[0].final) != "-":
+            self._parts[0].close(failed=kind is not None)
+
+    def _close(self, failed: bool) -> None:
+        """Close the parts, remove them if nothing was committed, and let other writers in."""
+        try:
+            for part in self._parts:
+                part.close(failed=True)
+                if failed and not self._journal.exists():
+                    _part_path(part.final).unlink(missing_ok=True)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+            self._stop.__exit__()
 
 
-def _check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
+def _facts(part: _Part) -> dict[str, Any]:
+    """Return size and hash of a finished part; the seal of a .npy lacks its header."""
+    path = _part_path(part.final)
+    if part.header:
+        return file_facts(path)
+    return {"bytes": os.path.getsize(path), "sha256": part.seal.hexdigest()}
+
+
+def _seal(journal: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(journal)).hexdigest()
+
+
+def _check_manifest(manifest: Path, finals: Sequence[Path], restart: bool) -> None:
     """Refuse to overwrite what is not the manifest of these files.
 
     The name may belong to the output itself, to a file that vg did not write, or to the manifest of
-    another artifact.
+    another artifact. One that cannot be read is discarded by a restart.
     """
 
     def refuse(why: str) -> NoReturn:
@@ -314,7 +465,13 @@ def _check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
         refuse("is where the manifest goes; choose another suffix, for example .jsonl")
     if not manifest.exists():
         return
-    body = read_json(manifest)
+    try:
+        body = read_json(manifest, "the manifest of a former run")
+    except DataError as error:
+        if restart and error.code == Exit.DATA:
+            return
+        why = f"{error.why}; remove it, or --restart replaces it"
+        raise DataError(why, manifest, code=error.code) from None
     files = body.get("files")
     if "vg" not in body or not isinstance(files, dict):
         refuse("is not a manifest of vg and would be overwritten; choose another -o")

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -18,15 +19,19 @@ from vgtools.io.errors import DataError, Exit, file_error
 
 
 class Lock:
-    """Keep a second writer away from an output; the kernel releases it when its owner dies."""
+    """Keep a second writer away from an output; the kernel releases it when its owner dies.
+
+    Args:
+        target: a file or folder; reached through a link, it is the same one.
+
+    Raises:
+        DataError: another process writes it (75), or the lock file cannot be created (73).
+    """
 
     def __init__(self, target: str | Path) -> None:
-        self.path = Path(f"{target}.lock")
+        self.path = Path(f"{os.path.realpath(target)}.lock")
         while True:
-            try:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError as error:
-                raise file_error(error, target, reading=False) from None
+            self._fd = self._open(target)
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -45,6 +50,19 @@ class Lock:
             os.truncate(self._fd, 0)
             os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
+    def _open(self, target: str | Path) -> int:
+        """Open the lock file, which may be there; never what a link of its name leads to."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
+        except OSError as error:
+            if os.path.lexists(self.path):
+                raise not_ours(self.path) from None
+            raise file_error(error, target, reading=False) from None
+        if not is_own_file(fd):
+            os.close(fd)
+            raise not_ours(self.path)
+        return fd
+
     def release(self) -> None:
         """Remove the lock file and release the lock."""
         if self._fd >= 0:
@@ -52,6 +70,22 @@ class Lock:
                 self.path.unlink()
             os.close(self._fd)
             self._fd = -1
+
+
+# Opening what somebody planted neither follows a link nor waits for the other end of a pipe.
+NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def is_own_file(fd: int) -> bool:
+    """Return whether an open file is regular and has no second name."""
+    facts = os.fstat(fd)
+    return stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
+
+
+def not_ours(path: Path) -> DataError:
+    """Return the error of a lock or part that cannot be one of vg's."""
+    why = "is a link or another kind of file where vg keeps its own; remove it"
+    return DataError(why, path, code=Exit.CANNOT_CREATE)
 
 
 class Stop:

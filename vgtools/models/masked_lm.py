@@ -70,7 +70,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
     values = dict(shape)
     if values["model_type"] not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         raise DataError(
-            f'"model_type": {values["model_type"]!r:.40} names no family of masked language models; '
+            f'"model_type": {values["model_type"]!r:.40} names no masked language model; '
             f"vg trains {', '.join(_FAMILIES)} and others like them",
             file,
         )

@@ -154,7 +154,7 @@ def pack(
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     with (
-        VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path]) as out,
+        VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True) as out,
         no_collection(),
     ):
         for window in () if out.complete else io.read_windows(path, _WINDOW, out.state):

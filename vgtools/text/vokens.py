@@ -191,6 +191,7 @@ class VokenWriter:
         config: what decides the bytes; an unfinished run with another one is refused.
         inputs: files read.
         restart: discard an unfinished run.
+        disposable: discard one that cannot be resumed, where others are refused.
 
     Raises:
         DataError: the path's suffix is that of another kind of artifact (usage): an index would be
@@ -216,6 +217,7 @@ class VokenWriter:
         *,
         inputs: Sequence[str | Path] = (),
         restart: bool = False,
+        disposable: bool = False,
     ) -> None:
         if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
             why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst or .npy"
@@ -224,7 +226,9 @@ class VokenWriter:
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
-        self._out = Output(files, config, npy=forms, inputs=inputs, restart=restart)
+        self._out = Output(
+            files, config, npy=forms, inputs=inputs, restart=restart, disposable=disposable
+        )
         self.counts: dict[str, int] = {"rows": 0, "tokens": 0}
 
     def __enter__(self) -> VokenWriter:

@@ -89,11 +89,14 @@ def write_rows(
         urls: whether rows have URLs.
     """
     from vgtools.datasets.rows import Row, listing, save, with_photos
+    from vgtools.io import Inputs
     from vgtools.io.errors import Tally
 
     photos.check(target.output, inputs, urls)
     folder = photos.open()
     images: dict[str, Row] = {}
+    # Two outputs are made from one reading.
+    read = Inputs(inputs) if photos.images_out else inputs
     config = config | {
         "photos": folder.digest() if folder else None,
         "on_error": "skip" if tally.skip else "fail",
@@ -101,9 +104,9 @@ def write_rows(
     if folder:
         rows = with_photos(rows, folder, tally)
     rows = listing(rows, images, folder)
-    save(rows, target.output, tally, what, config, inputs, target.restart, quiet)
+    save(rows, target.output, tally, what, config, read, target.restart, quiet)
     if photos.images_out:
         rest = Tally()
         rest.left_out[f"picture of {photos.images} in no row"] = folder.unused() if folder else 0
         listed = images.values()
-        save(listed, photos.images_out, rest, "images", config, inputs, target.restart, quiet)
+        save(listed, photos.images_out, rest, "images", config, read, target.restart, quiet)

@@ -174,8 +174,9 @@ def regions(
         raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
-    from vgtools.io import read_lines
+    from vgtools.io import Inputs, read_lines
 
+    inputs = Inputs(path for path in (source, boxes, labels) if path)
     tally = errors.tally()
     if boxes:
         rows = region_files.read_arrays(source, boxes, tally)
@@ -195,7 +196,7 @@ def regions(
         config,
         region_files.width_of(source),
         dtype=dtype,
-        inputs=[path for path in (source, boxes, labels) if path],
+        inputs=inputs,
         restart=restart,
         errors=tally.errors,
         backbone=region_files.named_backbone(backbone),

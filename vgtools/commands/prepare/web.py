@@ -20,6 +20,7 @@ from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
 from vgtools.datasets.annotations import visual_genome_regions
 from vgtools.datasets.rows import Row, in_split, listing, save, with_photos
+from vgtools.io import Inputs
 
 
 @flags
@@ -53,6 +54,7 @@ def visual_genome(
         )
     inputs = [image_data, regions] if regions else [image_data]
     photos.check(target.output if regions else "", inputs, urls=True)
+    listed, read = Inputs([image_data]), Inputs(inputs)
     tally = errors.tally()
     folder = photos.open()
     images: dict[str, Row] = {}
@@ -75,7 +77,7 @@ def visual_genome(
             tally,
             "images",
             config,
-            [image_data],
+            listed,
             target.restart,
             quiet,
         )
@@ -83,7 +85,7 @@ def visual_genome(
         kept = {int(image.rpartition("/")[2]): {"image": image} for image in images}
         tally = errors.tally()
         rows = visual_genome_regions(regions, kept, tally)
-        save(rows, target.output, tally, "captions", config, inputs, target.restart, quiet)
+        save(rows, target.output, tally, "captions", config, read, target.restart, quiet)
 
 
 @flags

@@ -1,0 +1,121 @@
+"""Small files under two writers, planted links and kills."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vgtools import io
+from vgtools.io import DataError, Exit
+
+LOOP = """
+import sys
+from vgtools.io import atomic_write
+for turn in range(150):
+    atomic_write(sys.argv[1], (sys.argv[2] * 40000).encode())
+"""
+
+
+def test_two_writers_of_one_small_file_never_fail_nor_tear_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", LOOP, str(path), letter], stderr=subprocess.PIPE)
+        for letter in "abc"
+    ]
+    whole = {letter * 40000 for letter in "abc"}
+    reads = 0
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            assert path.read_text() in whole
+            reads += 1
+    assert reads > 10
+    assert [writer.communicate()[1] for writer in writers] == [b"", b"", b""]
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("plant", ["link", "dangling", "hard", "killed", "pipe"])
+def test_what_has_the_name_of_the_temporary_file_is_replaced_not_written(
+    tmp_path: Path, plant: str
+) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine\n")
+    path = tmp_path / "x.json"
+    temporary = tmp_path / "x.json.tmp"
+    if plant == "link":
+        temporary.symlink_to(outside)
+    elif plant == "dangling":
+        temporary.symlink_to(tmp_path / "nowhere")
+    elif plant == "hard":
+        os.link(outside, temporary)
+    elif plant == "pipe":
+        os.mkfifo(temporary)
+    else:
+        temporary.write_text("half of a fi")
+    io.atomic_write(path, b"new\n")
+    assert path.read_text() == "new\n"
+    assert stat.S_ISREG(path.lstat().st_mode)
+    assert outside.read_text() == "mine\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["outside.txt", "x.json"]
+
+
+def test_small_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    for mask, mode in ((0o022, 0o644), (0o027, 0o640), (0o002, 0o664)):
+        before = os.umask(mask)
+        try:
+            io.atomic_write(tmp_path / "x", b"")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode
+
+
+def test_a_stop_in_the_write_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def stopped(*_: object) -> None:
+        raise SystemExit(Exit.TERMINATED)
+
+    monkeypatch.setattr(os, "fsync", stopped)
+    with pytest.raises(SystemExit):
+        io.atomic_write(path, b"new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("x", "old")]
+
+
+def test_another_writer_that_never_ends_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    monkeypatch.setattr("vgtools.io.files._PATIENCE", 0.05)
+    with open(tmp_path / "x.tmp", "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="x: is being written by another process") as caught:
+            io.atomic_write(tmp_path / "x", b"new")
+    assert caught.value.code == Exit.STOPPED
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_that_is_gone_is_not_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=os.strerror(errno.ENOENT)) as caught:
+        io.atomic_write(tmp_path / "none" / "x", b"")
+    assert "free some space" not in str(caught.value)
+    assert caught.value.code == Exit.CANNOT_CREATE
+
+
+@pytest.mark.parametrize("name", ["", "x.jsonl/", ".", "/", "folder/"])
+def test_a_name_without_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=r"a file name") as caught:
+        io.final_path(name, [])
+    assert caught.value.code == (Exit.CANNOT_CREATE if name else Exit.USAGE)

@@ -1,0 +1,104 @@
+"""What an output is made from: hashed before it is read, compared before an output names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vgtools.io.errors import DataError, Exit, storable
+from vgtools.io.files import config_difference, identity, name_of
+
+
+class Inputs:
+    """The inputs of a command as they are when it begins, before it reads them.
+
+    Args:
+        paths: files, hashed here; of a folder, a pipe or `-` only the name is known.
+        **facts: what else is read, for example the listing of a folder.
+
+    Attributes:
+        paths: as given.
+        facts: as given; what is known only after reading is added later.
+
+    Raises:
+        DataError: a file cannot be read (66).
+    """
+
+    def __init__(self, paths: Iterable[str | Path], **facts: Any) -> None:
+        self.paths = [str(path) for path in paths]
+        self.facts = storable(facts)
+        # Before the hash: a file that changes while it is hashed has another stamp at the end.
+        self._stamps = [_stamp(path) for path in self.paths]
+        self._entries = [identity(path, sha256=True) for path in self.paths]
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """What a manifest says about them; the standard input has no entry."""
+        return [entry for entry in self._entries if entry["path"] != "-"]
+
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether none is a pipe, whose content is known only once it is read."""
+        return all(os.path.isfile(path) or os.path.isdir(path) for path in self.paths)
+
+    def record(self) -> dict[str, Any]:
+        """Return what the journal of an unfinished output says about them."""
+        return {"files": self._entries, "facts": self.facts}
+
+    def check_same(self, before: Mapping[str, Any]) -> None:
+        """Refuse to resume what was begun with other inputs.
+
+        Args:
+            before: a `record` of them.
+
+        Raises:
+            DataError: a file has another content than it had (78, both hashes), or a fact differs.
+        """
+        for path, old, new in zip(self.paths, before["files"], self._entries, strict=True):
+            if old.get("sha256") != new.get("sha256"):
+                raise _changed(path, "changed since the run that is being resumed", old, new)
+        difference = config_difference(before["facts"], self.facts)
+        if difference:
+            why = f"the input changed since the run that is being resumed: {difference}"
+            raise DataError(f"{why}; --restart starts over", code=Exit.CONFIG)
+
+    def check_unchanged(self) -> None:
+        """Refuse to name files that changed while they were read.
+
+        Raises:
+            DataError: a file has another content than at the beginning (78, both hashes).
+        """
+        for path, stamp, old in zip(self.paths, self._stamps, self._entries, strict=True):
+            if "sha256" in old and _stamp(path) != stamp:
+                new = identity(path, sha256=True)
+                if new.get("sha256") != old["sha256"]:
+                    raise _changed(path, "changed while it was read", old, new)
+
+
+def _changed(path: str, when: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> DataError:
+    before, after = (entry.get("sha256", "unknown (not a file)") for entry in (old, new))
+    why = f"{when}: its sha256 was {before}, is now {after}; --restart starts over"
+    return DataError(why, name_of(path), code=Exit.CONFIG)
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """Return what changes whenever a file does; None if it is not there."""
+    try:
+        facts = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def as_inputs(inputs: Inputs | Sequence[str | Path], **facts: Any) -> Inputs:
+    """Return inputs that a caller hashed before it read them, or hash those it names.
+
+    Args:
+        inputs: either.
+        **facts: what was read beside them.
+    """
+    found = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+    found.facts |= storable(facts)
+    return found
