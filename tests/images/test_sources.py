@@ -163,7 +163,7 @@ def test_paths_are_relative_to_the_list(tmp_path: Path) -> None:
     assert found == {
         "sub/a.dat": b"a",
         f"{tmp_path}/b.png": b"b",
-        "missing.jpg": "cannot be read: No such file or directory",
+        "missing.jpg": f"cannot be read: No such file or directory ({tmp_path}/missing.jpg)",
         "sub": "not a regular file",
     }
     rows = [{"image": "one", "path": "sub/a.dat", "extra": 1}, {"image": "two", "path": "b\0.png"}]

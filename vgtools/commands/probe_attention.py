@@ -246,7 +246,8 @@ def probe_attention(
         values = asdict(splits) | asdict(learning) | asdict(questions)
         values |= asdict(work) | {"parser": parser}
         config = {name: values[name] for name in _CONFIG}
-        inputs = [f for f in (captions, regions, learning.vectors) if f not in (None, "-")]
+        read = [f for f in (captions, regions, learning.vectors) if f is not None]
+        inputs = [f for f in read if not io.arrives_once(f)]
         try:
             _save(folder, found, records, config, inputs, page.images, runtime.quiet)
         except io.DataError as error:  # of a full disk: the results still go to stdout
@@ -295,7 +296,7 @@ def _check(
             "--train-on and --vectors are about --classifier; give it",
         ),
         (
-            classifier and (parser is None or captions == "-"),
+            classifier and (parser is None or io.arrives_once(captions)),
             "--classifier needs --parser, which says what is right, and a file: it is read more "
             "than once",
         ),

@@ -20,7 +20,17 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from vgtools.io import DataError, Exit, open_read, parse_json, read_lines, require
+from vgtools.io import (
+    DataError,
+    Exit,
+    arrives_once,
+    holds_rows,
+    is_unnamed,
+    open_read,
+    parse_json,
+    read_lines,
+    require,
+)
 
 MAX_BYTES = 256 << 20  # of one encoded image
 
@@ -66,8 +76,12 @@ class Source:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def read_image(path: str) -> bytes:
+def read_image(path: str, image: str | None = None) -> bytes:
     """Read one encoded image.
+
+    Args:
+        path: the file.
+        image: its id, which is named in messages; the path is added if it is another one.
 
     Raises:
         ImageError: missing, unreadable, not a regular file, or larger than MAX_BYTES.
@@ -81,7 +95,8 @@ def read_image(path: str) -> bytes:
         with open(path, "rb") as stream:
             return stream.read()
     except OSError as error:
-        raise ImageError(f"cannot be read: {error.strerror or error}") from None
+        tried = "" if image in (None, path) else f" ({path})"
+        raise ImageError(f"cannot be read: {error.strerror or error}{tried}") from None
     except ValueError as error:  # a NUL in the name
         raise ImageError(f"cannot be read: {error}") from None
 
@@ -96,7 +111,7 @@ def _file_item(image: str, path: str) -> Item:
         stamp = f"{facts.st_size} {facts.st_mtime_ns}"
     except (OSError, ValueError):
         stamp = "missing"
-    return Item(image, stamp, partial(read_image, path))
+    return Item(image, stamp, partial(read_image, path, image))
 
 
 def open_source(path: str, limit: int | None = None) -> Source:
@@ -205,9 +220,9 @@ def _is_tar(path: str) -> bool:
     """Return whether a file is a tar by its suffix or first block; refuse other binary files."""
     if path.endswith(_TAR_SUFFIXES):
         return True
+    if arrives_once(path):
+        return False
     with open_read(path) as stream:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
         try:
             head = stream.read(512)
         except (OSError, EOFError, zlib.error):
@@ -222,13 +237,14 @@ def _is_tar(path: str) -> bool:
 
 def _listed(path: str) -> list[tuple[str, str]]:
     """Return `(id, path)` of the rows of an image jsonl or the lines of a list."""
-    base = "" if path == "-" else os.path.dirname(path)
+    # What comes through a pipe has no folder: its paths are those of the shell that wrote them.
+    base = "" if is_unnamed(path) else os.path.dirname(path)
     seen: dict[str, int] = {}
     entries = []
     jsonl = False
     for number, line in enumerate(read_lines(path), 1):
         if number == 1:
-            jsonl = line.startswith("{") or re.search(r"\.jsonl(\.gz|\.zst)?$", path) is not None
+            jsonl = holds_rows(path, line, ("image", "path"))
         if jsonl:
             row = parse_json(line, path, number)
             require(row, {"image": str, "path": str}, path, number)

@@ -28,6 +28,7 @@ from vgtools.io.files import (
     write_manifest,
 )
 from vgtools.io.process import Lock, Stop
+from vgtools.io.streams import arrives_once
 
 if TYPE_CHECKING:
     import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
@@ -189,7 +190,11 @@ class Output:
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
         """Return whether an earlier run finished these files from these inputs and settings."""
-        if "-" in self.inputs or not manifest.exists() or not all(f.exists() for f in finals):
+        if (
+            any(map(arrives_once, self.inputs))
+            or not manifest.exists()
+            or not all(f.exists() for f in finals)
+        ):
             return False
         body = read_json(manifest)
         if body.get("config") is None or config_difference(body["config"], self.config):

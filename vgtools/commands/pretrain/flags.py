@@ -110,13 +110,14 @@ class Masking:
 
 def check_streams(inputs: Sequence[str], output: str) -> None:
     """Refuse a pipe that cannot be read, or a run that is no folder."""
+    from vgtools.io import arrives_once
     from vgtools.training import processes
 
     if [*inputs, output].count("-") > 1 or output == "-":
         raise typer.BadParameter(
             "only one input can come from a pipe, and a run is a directory", param_hint="-"
         )
-    if processes.world() > 1 and "-" in inputs:
+    if processes.world() > 1 and any(map(arrives_once, inputs)):
         raise typer.BadParameter(
             "several processes cannot read one pipe; write a file first", param_hint="-"
         )

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.io import DataError, Exit, Window, read_windows
+from vgtools.io import WINDOW_CHARS, DataError, Exit, Window, read_windows
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
@@ -281,18 +281,21 @@ def growing_windows(
 ) -> Iterator[Window]:
     """Join small windows into larger ones, each four times the last up to `size` lines: the first rows come early.
 
-    Behind rows that are done (the first window is not at line 1) the windows end where those of an unbroken run do: a
-    compressed output has one frame a window, and a resumed one is to have the same bytes.
+    Where a window ends depends on the line it begins at and on its lines, not on where this run began: a compressed
+    output has one frame per window, and a resumed one must have the same bytes.
     """
     joined: Window | None = None
-    wanted, behind = min(first, size), 0  # `behind`: lines before the window that is being joined
+    unit = 0  # lines of a small window
+    wanted = min(first, size)
+    edge = 0  # line at which the joined window ends, at the latest
+    held = 0
     for window in windows:
+        unit = unit or len(window.lines)
+        edge = edge or -(-wanted // unit) * unit
+        while joined is None and edge < window.first:
+            wanted = min(4 * wanted, size)
+            edge += -(-wanted // unit) * unit
         if joined is None:
-            while behind + wanted <= window.first - 1:
-                step = -(-wanted // len(window.lines)) * len(
-                    window.lines
-                )  # whole windows: what the loop below joins
-                behind, wanted = behind + step, min(4 * wanted, size)
             joined = window
         else:
             joined = replace(
@@ -301,9 +304,11 @@ def growing_windows(
                 digest=window.digest,
                 replaced=joined.replaced + window.replaced,
             )
-        if len(joined.lines) >= wanted:
+        held += sum(map(len, window.lines))
+        if window.first + len(window.lines) > edge or held >= WINDOW_CHARS:
             yield joined
-            behind, joined, wanted = behind + len(joined.lines), None, min(4 * wanted, size)
+            joined = None
+            held = 0
     if joined is not None:
         yield joined
 
