@@ -263,7 +263,12 @@ def _listed(path: str) -> list[tuple[str, str]]:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar header; records that the end mark was met, which tarfile keeps to itself."""
+    """A tar header; records that the end mark was met, and a map of holes that cannot be read.
+
+    tarfile keeps the first to itself, and ends with a bare ValueError at the second.
+    """
+
+    torn: str | None = None
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
@@ -272,6 +277,21 @@ class _Member(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             tarfile_.ended = True  # type: ignore[attr-defined]
             raise
+
+    def _proc_gnusparse_00(self, *args: Any) -> None:
+        self._holes("_proc_gnusparse_00", *args)
+
+    def _proc_gnusparse_01(self, *args: Any) -> None:
+        self._holes("_proc_gnusparse_01", *args)
+
+    def _proc_gnusparse_10(self, *args: Any) -> None:
+        self._holes("_proc_gnusparse_10", *args)
+
+    def _holes(self, name: str, member: _Member, *args: Any) -> None:
+        try:
+            getattr(super(), name)(member, *args)
+        except (ValueError, IndexError) as error:
+            member.torn = f"its map of holes cannot be read: {error}"
 
 
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
@@ -300,7 +320,7 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
             if not getattr(tar, "ended", False):
                 why = f"is truncated or damaged after {name!r:.80}: it has no end mark; {again}"
                 raise DataError(why, path)
-    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         location = f" after {name!r:.80}" if name else ""
         why = f"is truncated, damaged or not a tar{location}: {error}; {again}"
         raise DataError(why, path) from None
@@ -314,6 +334,8 @@ def _member_loader(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> 
     def refuse(why: str) -> bytes:
         raise ImageError(why)
 
+    if getattr(member, "torn", None):
+        return partial(refuse, str(getattr(member, "torn", "")))
     if not member.isreg():
         return partial(refuse, "a link or device inside a tar; only regular files are read")
     if name.startswith("/") or ".." in name.split("/"):
