@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,20 @@ def test_a_slow_rate_keeps_two_digits() -> None:
         progress.done, now[0] = done, seconds
         rates.append(progress._rate(now[0]))
     assert rates == ["0.36 steps/s", "10 steps/s", "1,235 steps/s"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_stop_that_meets_no_boundary_unwinds_by_itself(number: int, code: int) -> None:
+    script = (
+        "import os, sys, time\n"
+        "from vgtools.io.process import Stop\n"
+        "with Stop(patience=0.1):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    try:\n"
+        "        while True: time.sleep(0.01)\n"
+        "    finally:\n"
+        "        print('unwound')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, b"unwound\n")
+    assert b"run the same command again to resume" in done.stderr

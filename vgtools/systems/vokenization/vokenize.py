@@ -162,7 +162,7 @@ class Vokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences, special tokens left out."""
-        return tokenize(self.matcher.encoder.tokenizer, texts)
+        return tokenize(self.matcher.encoder.tokenizer, texts, self._check)
 
     def embed(self, tokens: Tokens) -> tuple[torch.Tensor, Array]:
         """Return the query embeddings of sentences and, for each token, which query is its own.
