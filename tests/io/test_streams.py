@@ -323,3 +323,20 @@ def test_a_window_gives_its_sentences() -> None:
     assert Window("a.jsonl.zst", 5, rows, "").texts() == ["one", ""]
     with pytest.raises(DataError, match=r'a\.jsonl:6: the key "text" is missing'):
         Window("a.jsonl", 5, [rows[0], "{}"], "").texts()
+
+
+def test_a_window_of_long_lines_ends_early_and_resumes_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vgtools.io import streams
+
+    monkeypatch.setattr(streams, "WINDOW_CHARS", 10)
+    path = tmp_path / "x.txt"
+    lines = ["aaaa", "bbbbbb", "c", "dddddddddddd", "e", "f", "g", "h"]
+    path.write_text("".join(line + "\n" for line in lines))
+    whole = list(io.read_windows(path, 3))
+    assert [w.lines for w in whole] == [lines[:2], lines[2:4], lines[4:7], lines[7:]]
+    for number, window in enumerate(whole, 1):
+        rows = sum(len(w.lines) for w in whole[:number])
+        rest = io.read_windows(path, 3, {"rows": rows, "digest": window.digest})
+        assert [w.lines for w in rest] == [w.lines for w in whole[number:]]

@@ -280,7 +280,9 @@ def _check(
     why = "--train-on and --vectors are about --classifier; give it"
     refuse_if(classifier is None and (train or learning.vectors), None, why)
     why = "--classifier needs --parser, which says what is right, and a file: it is read more"
-    refuse_if(classifier and (parser is None or captions == "-"), None, f"{why} than once")
+    refuse_if(
+        classifier and (parser is None or io.arrives_once(captions)), None, f"{why} than once"
+    )
     unused = learning.vectors is not None and classifier != "words"
     refuse_if(unused, None, "--vectors is for --classifier words")
     uneven = classifier and (report is None) != (train is None)

@@ -102,6 +102,9 @@ def vokenize(
 ) -> None:
     """Assign to every token of a text the most relevant image of a bank (its voken).
 
+    TEXT is JSON lines if its name says .jsonl; a pipe is, compressed or not, if its first line is
+    an object with the keys that the command needs. All commands share this rule.
+
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
     are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder accepts

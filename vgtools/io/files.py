@@ -31,7 +31,7 @@ from vgtools.io.process import NO_LINK
 from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
-from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines
+from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream
 from vgtools.io.streams import zstd as zstd
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ FORMAT = 1  # of manifests and run.json
 
 
 def sha256_file(path: str | Path) -> str:
-    """Return the sha256 of a file's bytes, in hex."""
+    """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
+    refuse_stream(path)
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

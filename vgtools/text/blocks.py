@@ -115,17 +115,15 @@ def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> i
 
 
 def has_vokens(path: str) -> bool:
-    """Return whether an input holds vokens: packed, or jsonl whose first row has them.
+    """Return whether an input holds vokens: packed, or rows of which the first has them.
 
-    For `-` it is False: standard input can be read only once.
+    Raises:
+        DataError: the input can be read only once (usage), or its first row is not one.
     """
     if path.endswith(".npy"):
         return True
-    if path == "-" or not io.is_jsonl(path):
-        return False
-    for _, row in io.read_jsonl(path):
-        return "vokens" in row
-    return False
+    io.refuse_stream(path)
+    return "vokens" in next(io.read_text_rows(path), {})
 
 
 def pack(
@@ -181,7 +179,7 @@ def _bank_size(path: str) -> int | None:
 
 def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Return the sentences of a window, and its voken rows if it has any."""
-    if not io.is_jsonl(path) and not (path == "-" and window.lines[0].startswith("{")):
+    if not window.jsonl:
         return window.lines, None
     rows = [
         io.parse_json(line, path, number) for number, line in enumerate(window.lines, window.first)

@@ -514,3 +514,19 @@ def test_a_full_disk_at_the_end_loses_no_step(
     monkeypatch.setattr(voken_lm, "collate", None)  # nothing is trained again
     assert pretrain(data, tmp_path / "run", "--steps", 2) == 0
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
+
+
+def test_the_content_of_a_shape_file_is_one_of_the_settings(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape = tmp_path / "shape.json"
+    flags = ["--shape", shape, "--tokenizer", data / "t", "--steps", 1]
+    save_shape(shape)
+    assert pretrain(data, tmp_path / "run", *flags, start=False) == 0
+    save_shape(shape, intermediate_size=24)
+    assert pretrain(data, tmp_path / "run", *flags, start=False) == 78
+    assert "start was" in capfd.readouterr().err
+    shape.rename(tmp_path / "other.json")
+    save_shape(tmp_path / "other.json")
+    flags[1] = tmp_path / "other.json"
+    assert pretrain(data, tmp_path / "run", *flags, start=False) == 0

@@ -295,3 +295,18 @@ def test_equal_features_have_equal_embeddings_wherever_they_stand(
     monkeypatch.setattr(system, "_BANK_BLOCK", 100)
     assert (system.embed_bank(matcher, many, ids) == whole).all()
     assert (whole[:60] == whole[60:120]).all()
+
+
+def test_windows_of_long_lines_resume_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "WINDOW_CHARS", 100)
+    rng = np.random.default_rng(0)
+    texts = ["x" * int(n) for n in rng.choice([1, 2, 40, 99], 300, p=[0.5, 0.3, 0.1, 0.1])]
+
+    def small(start: int) -> list[Window]:
+        return [Window("t", i + 1, texts[i : i + 4], str(i)) for i in range(start, 300, 4)]
+
+    whole = [(w.first, len(w.lines)) for w in system.growing_windows(small(0), 64, first=4)]
+    assert len({size for _, size in whole}) > 3
+    for number, (first, _) in enumerate(whole):
+        rest = system.growing_windows(small(first - 1), 64, first=4)
+        assert [(w.first, len(w.lines)) for w in rest] == whole[number:]

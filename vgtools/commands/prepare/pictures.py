@@ -174,7 +174,7 @@ def regions(
         raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
-    from vgtools.io import Inputs, read_lines
+    from vgtools.io import Inputs, read_lines, sha256_file
 
     inputs = Inputs(path for path in (source, boxes, labels) if path)
     tally = errors.tally()
@@ -190,6 +190,8 @@ def regions(
         "dtype": dtype,
         "on_error": errors.on_error,
     }
+    if labels:
+        config["labels"] = sha256_file(labels)
     count = write_regions(
         output,
         rows,

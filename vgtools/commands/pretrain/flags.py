@@ -71,6 +71,14 @@ class Start:
                 param_hint="--tokenizer",
             )
 
+    def shape_mark(self) -> str | None:
+        """Return what identifies --shape in `run.json`: its name, or the sha256 of a file."""
+        from vgtools.io import sha256_file
+        from vgtools.models.masked_lm import SHAPES
+
+        named = self.shape is None or self.shape in SHAPES
+        return self.shape if named else sha256_file(str(self.shape))
+
     def open(self, offline: bool) -> Encoder:
         """Return the model to start from, with its tokenizer."""
         from vgtools.io import read_json, require

@@ -182,7 +182,7 @@ def lm(
             dataclasses.asdict(vokens),
             weights=weights,
             feats=feats,
-            shape=start.shape,
+            shape=start.shape_mark(),
             packed=cache or folder.with_name(f"{folder.name}.packed"),
             keep_packed=cache is not None,
             gradient_checkpointing=gradient_checkpointing,

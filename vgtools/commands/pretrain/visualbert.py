@@ -161,7 +161,7 @@ def visualbert(
             regions,
             weights=weights or {"mlm": 1.0, "sip": 1.0},
             ref=start.encoder,
-            shape=start.shape,
+            shape=start.shape_mark(),
             region_start=seen.region_start,
             text_only=seen.text_only,
             late_fusion=seen.late_fusion,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.io import DataError, Exit, Window, read_windows
+from vgtools.io import WINDOW_CHARS, DataError, Exit, Window, read_windows
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
@@ -174,7 +174,7 @@ class Vokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences, special tokens left out."""
-        return tokenize(self.matcher.encoder.tokenizer, texts)
+        return tokenize(self.matcher.encoder.tokenizer, texts, self._check)
 
     def embed(self, tokens: Tokens) -> tuple[torch.Tensor, Array]:
         """Return the query embeddings of sentences and, for each token, which query is its own.
@@ -293,19 +293,22 @@ def growing_windows(
 ) -> Iterator[Window]:
     """Join small windows into larger ones, each four times the last up to `size` lines.
 
-    So the first rows come early. After rows that are done (the first window is not at line 1) the
-    windows end where those of an unbroken run do: a compressed output has one frame per window, and
-    a resumed one gets the same bytes.
+    So the first rows come early. Where a window ends depends on the line it begins at and on its
+    lines, not on where this run began: a compressed output has one frame per window, and a resumed
+    one gets the same bytes.
     """
     joined: Window | None = None
+    unit = 0  # lines of a small window
     target = min(first, size)  # lines of the window that is being joined
-    done = 0  # lines before it
+    edge = 0  # line at which it ends, at the latest
+    held = 0  # characters of it
     for window in windows:
+        unit = unit or len(window.lines)
+        edge = edge or -(-target // unit) * unit
+        while joined is None and edge < window.first:
+            target = min(4 * target, size)
+            edge += -(-target // unit) * unit
         if joined is None:
-            while done + target <= window.first - 1:
-                # Whole windows, as the rest of this loop joins them.
-                done += -(-target // len(window.lines)) * len(window.lines)
-                target = min(4 * target, size)
             joined = window
         else:
             joined = replace(
@@ -314,11 +317,11 @@ def growing_windows(
                 digest=window.digest,
                 replaced=joined.replaced + window.replaced,
             )
-        if len(joined.lines) >= target:
+        held += sum(map(len, window.lines))
+        if window.first + len(window.lines) > edge or held >= WINDOW_CHARS:
             yield joined
-            done += len(joined.lines)
-            target = min(4 * target, size)
             joined = None
+            held = 0
     if joined is not None:
         yield joined
 
