@@ -94,6 +94,21 @@ def test_a_damaged_file_of_a_run_is_refused_by_every_reader(
     assert caught.value.code == Exit.NO_INPUT
 
 
+def test_predictions_of_a_run_are_those_it_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "seed-1" / "predictions.jsonl"
+    file.parent.mkdir()
+    file.write_text('{"id":"1"}\n')
+    sealed.check_predictions(file)  # of no run
+    runs.save_run(
+        tmp_path, "toy", {}, {}, files={"seed-1/predictions.jsonl": sealed.file_sha256(file)}
+    )
+    sealed.check_predictions(file)
+    sealed.check_predictions("-")
+    file.write_text('{"id":"2"}\nmore')
+    with pytest.raises(DataError, match="is damaged or from another run: sha256"):
+        sealed.check_predictions(file)
+
+
 def test_a_run_without_hashes_is_checked_by_its_fingerprint(tmp_path: Path) -> None:
     run = save_run(tmp_path)
 

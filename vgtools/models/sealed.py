@@ -154,6 +154,23 @@ def check_model(folder: Path) -> None:
         check_files(found[0], read_run(found[0]), found[1])
 
 
+def check_predictions(file: str | Path) -> None:
+    """Check predictions, if they are in a finished run, against its run.json.
+
+    Args:
+        file: `RUN/seed-N/NAME`, or any other.
+
+    Raises:
+        DataError: as `read_run` and `check_file`.
+    """
+    real = Path(os.path.realpath(file))
+    run = real.parent.parent
+    if real.parent.name.startswith("seed-") and (run / "run.json").is_file():
+        facts = read_run(run)["files"].get(real.relative_to(run).as_posix())
+        if facts is not None:
+            check_file(real, facts["sha256"])
+
+
 def check_fingerprint(folder: Path, fingerprint: str) -> None:
     """Compare an encoder with what the run.json of its run says; runs without hashes need it.
 
