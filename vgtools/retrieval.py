@@ -403,12 +403,13 @@ def open_index(path: str | Path) -> Index:
     if metric != METRIC or len(ids) != index.ntotal:
         why = f"got {index.ntotal} images by {metric} and {len(ids)} ids"
         raise DataError(f"expected one id per image and {METRIC}, {why}; build it again", path)
+    if not index.ntotal or not index.is_trained:
+        why = "holds no images" if not index.ntotal else "was never trained"
+        raise DataError(f"{why}; build it again", path)
     bank = None
     if isinstance(index, faiss.IndexFlat):
-        flat = np.empty(0, np.float32)
-        if index.ntotal:
-            vectors = cast(Any, faiss.downcast_index(index)).get_xb()
-            flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
+        vectors = cast(Any, faiss.downcast_index(index)).get_xb()
+        flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
         bank = flat.reshape(index.ntotal, index.d)
         check_embeddings(bank, ids, file=path)
     return Index(str(path), ids, manifest, index, bank)

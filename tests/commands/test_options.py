@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from vgtools import cli
 from vgtools.commands.options import (
     DefaultGroup,
     Errors,
@@ -242,3 +243,18 @@ def test_a_run_folder_has_a_name_whatever_it_is_called(
         assert fault.value.code == Exit.CANNOT_CREATE
     with pytest.raises(typer.BadParameter, match="is empty"):
         run_folder("")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["stats", "x.txt", "--limit", "99999999999999999999"],
+        ["revokenize", "x.jsonl", "-t", "x", "--limit", "99999999999999999999"],
+        ["finetune", "cola", "x", "-e", "x", "-o", "r", "--patience", "99999999999999999999"],
+    ],
+)
+def test_a_number_that_no_counter_holds_is_refused(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(args) == 2
+    assert "must be below 2**63" in capsys.readouterr().err

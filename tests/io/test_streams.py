@@ -340,3 +340,21 @@ def test_a_window_of_long_lines_ends_early_and_resumes_alike(
         rows = sum(len(w.lines) for w in whole[:number])
         rest = io.read_windows(path, 3, {"rows": rows, "digest": window.digest})
         assert [w.lines for w in rest] == [w.lines for w in whole[number:]]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<U3', 'fortran_order': False, 'shape': (2,), }",
+        "{'descr': '|V4', 'fortran_order': False, 'shape': (2,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
+    ],
+)
+def test_arrays_that_are_no_numbers_are_refused(tmp_path: Path, header: str) -> None:
+    text = header.encode().ljust(117) + b"\n"
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8))
+    with pytest.raises(DataError, match=r"x\.npy") as caught:
+        io.open_npy(path)
+    assert caught.value.code == Exit.DATA

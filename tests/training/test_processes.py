@@ -332,3 +332,17 @@ def test_an_error_of_the_first_process_is_one_of_both(tmp_path: Path) -> None:
         said[0].stderr.decode() + said[1].stderr.decode()
     )
     assert all(b"is neither empty nor a run of vg" in p.stderr for p in said)
+
+
+@pytest.mark.parametrize(
+    "environment", [{"WORLD_SIZE": "2"}, {"WORLD_SIZE": "abc"}, {"WORLD_SIZE": "2", "RANK": "-1"}]
+)
+def test_left_over_variables_of_a_launcher_are_named(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match="WORLD_SIZE|RANK") as caught:
+        processes.rank()
+    assert caught.value.code == Exit.USAGE

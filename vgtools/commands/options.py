@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vgtools.text.ngrams import Vocabulary
 
 Flag = typer.Option
+_MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
 Result = TypeVar("Result")
 
 Device = Annotated[
@@ -210,6 +211,10 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
+        for name, value in values.items():
+            if isinstance(value, int) and abs(value) >= _MOST:
+                hint = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"must be below 2**63, got {value}", param_hint=hint)
         for name, group in groups.items():
             names = [item.name for item in dataclasses.fields(group)]
             values[name] = group(**{key: values.pop(key) for key in names})

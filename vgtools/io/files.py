@@ -8,6 +8,7 @@ import fcntl
 import gzip
 import hashlib
 import json
+import math
 import os
 import platform
 import stat
@@ -271,7 +272,9 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     if dtype.hasobject:
         why = "expected numbers, got Python objects, which could run code when read"
         raise DataError(why, path)
-    expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if dtype.kind not in "biuf" or min(shape, default=0) < 0:
+        raise DataError(f"expected an array of numbers, got shape {shape} of {dtype}", path)
+    expected = start + math.prod(shape) * dtype.itemsize
     size = os.path.getsize(path)
     if size != expected:
         why = f"has {size} bytes, its header says {expected}; it is cut off or was appended to"

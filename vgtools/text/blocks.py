@@ -79,14 +79,19 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
         falls = np.flatnonzero(np.diff(ends[start : start + _SCAN], prepend=before) < 0)
         if len(falls):
             raise DataError(f"ends before it starts; {again}", name, start + int(falls[0]) + 1)
-    made = (manifest.get("tokenizer") or {}).get("sha256")
+    source = manifest.get("tokenizer")
+    count = manifest.get("count")
+    if not isinstance(source, dict | None) or type(count) not in (int, type(None)):
+        why = f'has "tokenizer" {source!r:.40} and "count" {count!r:.40}; {again}'
+        raise DataError(why, io.manifest_path(path))
+    made = (source or {}).get("sha256")
     if tokenizer is not None and made != tokenizer:
         raise DataError(
             f"has tokens of the tokenizer {made or 'that its manifest does not name'}, "
             f"expected those of {tokenizer}; convert the vokens with vg revokenize --tokenizer",
             name,
         )
-    return Packed(name, tokens, ends, manifest.get("count"))
+    return Packed(name, tokens, ends, count)
 
 
 def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> int:
