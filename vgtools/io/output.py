@@ -465,19 +465,26 @@ def _check_manifest(manifest: Path, finals: Sequence[Path], restart: bool) -> No
         refuse("is where the manifest goes; choose another suffix, for example .jsonl")
     if not manifest.exists():
         return
+    fault = ""
+    body: dict[str, Any] = {}
     try:
         body = read_json(manifest, "the manifest of a former run")
     except DataError as error:
-        if restart and error.code == Exit.DATA:
-            return
-        why = f"{error.why}; remove it, or --restart replaces it"
-        raise DataError(why, manifest, code=error.code) from None
+        if error.code != Exit.DATA:
+            raise
+        fault = error.why
     files = body.get("files")
-    if "vg" not in body or not isinstance(files, dict):
-        refuse("is not a manifest of vg and would be overwritten; choose another -o")
-    if finals[0].name in files:
+    names = list(files) if isinstance(files, dict) else []
+    ours = finals[0].name in names
+    if not fault and "vg" not in body and not ours:
+        refuse("is not a manifest of vg and would be overwritten; remove it or choose another -o")
+    if not fault and ("vg" not in body or not isinstance(files, dict)):
+        fault = "is damaged: a manifest of vg has its version and its files"
+    if fault and not restart:
+        raise DataError(f"{fault}; remove it, or --restart replaces it", manifest)
+    if fault or ours:
         return
-    for name in files:
+    for name in names:
         if name != manifest.name and (manifest.parent / name).exists():
             refuse(
                 f"already holds the manifest of {name}; "
