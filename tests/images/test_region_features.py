@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torchvision.models import get_model
 
 from vgtools.images.region_features import (
@@ -144,3 +145,31 @@ def test_other_files_are_refused(detector_file: Path, tmp_path: Path) -> None:
         DataError, match="unknown detector; known are torchvision's fasterrcnn_resnet50_fpn_v2"
     ):
         Detector(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda x: x.pop("rpn.head.bbox_pred.bias"), "it lacks 1 weights, the first rpn.head.bbox"),
+        (lambda x: x.update({"rpn.head.bbox_pred.bias": torch.ones(2)}), "has 1 of another shape"),
+        (lambda x: x.update({"decoy": torch.ones(2)}), "it has 1 more, the first decoy"),
+        (
+            lambda x: x["rpn.head.bbox_pred.bias"].fill_(float("nan")),
+            "has NaN or infinite numbers in 1 weight, the first rpn.head.bbox_pred.bias",
+        ),
+    ],
+)
+def test_a_detector_whose_weights_do_not_all_fit_is_refused(
+    detector_file: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], why: str
+) -> None:
+    weights = load_file(detector_file)
+    change(weights)
+    file = tmp_path / "d.safetensors"
+    save_file(weights, file)
+    with pytest.raises(DataError) as caught:
+        Detector(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert why in str(caught.value)
+    if "NaN" not in why:
+        assert "the nearest is fasterrcnn_mobilenet_v3_large_fpn" in str(caught.value)
+    assert caught.value.code == Exit.DATA
