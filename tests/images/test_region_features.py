@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torchvision.models import get_model
 
 from vgtools.images.region_features import (
@@ -160,3 +161,31 @@ def test_a_group_of_broken_pictures_is_a_group_of_errors() -> None:
     featurizer: Any = SimpleNamespace(pooling="none", grid=[2, 2], input_shape=(3, 4, 4))
     kept, sets, errors = work(group, featurizer, threading.Semaphore(1))
     assert (kept, sets, [name for name, _ in errors]) == ([], [], [item.id for item in group])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda x: x.pop("rpn.head.bbox_pred.bias"), "it lacks 1 weights, the first rpn.head.bbox"),
+        (lambda x: x.update({"rpn.head.bbox_pred.bias": torch.ones(2)}), "has 1 of another shape"),
+        (lambda x: x.update({"decoy": torch.ones(2)}), "it has 1 more, the first decoy"),
+        (
+            lambda x: x["rpn.head.bbox_pred.bias"].fill_(float("nan")),
+            "has NaN or infinite numbers in 1 weight, the first rpn.head.bbox_pred.bias",
+        ),
+    ],
+)
+def test_a_detector_whose_weights_do_not_all_fit_is_refused(
+    detector_file: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], why: str
+) -> None:
+    weights = load_file(detector_file)
+    change(weights)
+    file = tmp_path / "d.safetensors"
+    save_file(weights, file)
+    with pytest.raises(DataError) as caught:
+        Detector(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert why in str(caught.value)
+    if "NaN" not in why:
+        assert "the nearest is fasterrcnn_mobilenet_v3_large_fpn" in str(caught.value)
+    assert caught.value.code == Exit.DATA

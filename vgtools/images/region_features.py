@@ -29,7 +29,7 @@ from vgtools.images.extract import Batch, FeatureOutput, Work, Worked, printable
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.regions import KIND, RegionSet, encode
 from vgtools.images.sources import Item
-from vgtools.io import DataError, Exit, sha256_file
+from vgtools.io import DataError, Exit, amount, sha256_file
 from vgtools.io.arrays import Array
 
 if TYPE_CHECKING:
@@ -370,19 +370,48 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _architecture(weights: Mapping[str, Tensor], path: str | Path) -> str:
-    """Return the detector whose weights have these names and shapes."""
+    """Return the detector whose weights have these names and shapes.
+
+    Raises:
+        DataError: no known detector has them, or some are NaN or infinite; how many and the first
+            are named (65).
+    """
     shapes = _shapes(weights)
-    common = {_CLASSES, "rpn.head.cls_logits.bias", "backbone.fpn.layer_blocks.0.0.weight"}
-    if common <= shapes.keys():
-        for name in DETECTORS:
-            with torch.device("meta"):
-                network = _new(name, len(weights[_CLASSES]))
-            if _shapes(network.state_dict()) == shapes:
-                return name
     known = ", ".join(DETECTORS)
-    raise DataError(
-        f"holds the weights of an unknown detector; known are torchvision's {known}", path
-    )
+    common = {_CLASSES, "rpn.head.cls_logits.bias", "backbone.fpn.layer_blocks.0.0.weight"}
+    if not common <= shapes.keys() or len(shapes[_CLASSES]) != 1 or 0 in shapes[_CLASSES]:
+        raise DataError(
+            f"holds the weights of an unknown detector; known are torchvision's {known}", path
+        )
+    faults = {}
+    for name in DETECTORS:
+        with torch.device("meta"):
+            needed = _shapes(_new(name, len(weights[_CLASSES])).state_dict())
+        faults[name] = (
+            sorted(needed.keys() - shapes.keys()),
+            sorted(key for key in needed.keys() & shapes.keys() if needed[key] != shapes[key]),
+            sorted(shapes.keys() - needed.keys()),
+        )
+    name = min(DETECTORS, key=lambda detector: sum(map(len, faults[detector])))
+    for keys, fault in zip(
+        faults[name], ("lacks {} weights", "has {} of another shape", "has {} more"), strict=True
+    ):
+        if keys:
+            why = f"holds the weights of an unknown detector: the nearest is {name}, of which it"
+            raise DataError(
+                f"{why} {fault.format(len(keys))}, the first {keys[0]}; known are torchvision's "
+                f"{known}",
+                path,
+            )
+    bad = [
+        key
+        for key, tensor in weights.items()
+        if tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all()
+    ]
+    if bad:
+        why = f"has NaN or infinite numbers in {amount(len(bad), 'weight')}, the first {bad[0]}"
+        raise DataError(f"{why}; restore the file", path)
+    return name
 
 
 @functools.cache
