@@ -54,7 +54,7 @@ WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before it
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-_MAGIC = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
+_MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
 
 
 class _Rejoined(RawIOBase):
