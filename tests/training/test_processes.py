@@ -17,6 +17,7 @@ from tests import tiny_tasks
 from tests.conftest import Runner, vg_command
 from tests.tiny import save_encoder
 from tests.tiny.lm import save_rows, save_shape, save_tokenizer, sentences, voken_rows
+from vgtools.io import DataError, Exit
 from vgtools.training import processes
 
 
@@ -275,6 +276,6 @@ def test_left_over_variables_of_a_launcher_are_named(
     monkeypatch.delenv("RANK", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match="WORLD_SIZE|RANK") as caught:
+    with pytest.raises(DataError, match=r"WORLD_SIZE|RANK") as caught:
         processes.rank()
     assert caught.value.code == Exit.USAGE

@@ -11,8 +11,8 @@ import errno
 import gzip
 import hashlib
 import os
-import stat
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -148,7 +148,7 @@ def open_read(path: str | Path) -> BinaryIO:
             return cast(BinaryIO, gzip.open(name, "rb"))
         if name.endswith(".zst"):
             return cast(BinaryIO, zstd.open(name, "rb"))
-        stream = cast(BinaryIO, open(name, "rb"))
+        stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - closed by the caller
         return _decompressed(stream) if is_unnamed(name) else stream
     except OSError as error:
         raise file_error(error, path, reading=True) from None
