@@ -247,3 +247,11 @@ def test_process_substitution_in_a_shell(tiny: Path, data: Path) -> None:
     assert [json.loads(row)["text"] for row in done.stdout.splitlines()] == [
         row["text"] for row in ROWS
     ]
+
+
+def test_an_id_with_a_line_break_makes_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a\nb.jsonl").write_text("{}\n")
+    assert run(["prepare", "sentences", str(tmp_path / "a\nb.jsonl"), "-q"]) == 65
+    assert capsys.readouterr().err.count("\n") == 1

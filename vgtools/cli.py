@@ -130,7 +130,8 @@ def run(argv: list[str]) -> int:
     except DataError as error:
         with contextlib.suppress(DataError):  # the error that counts is known
             _flush()
-        return _say(str(error), error.code)
+        # An id may hold a line break; a message is one line.
+        return _say(str(error).replace("\n", "\\n"), error.code)
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except typer.Exit as stop:
