@@ -66,7 +66,7 @@ dist: sdist-check
 
 # The archive holds every tracked file but those of continuous integration, and its tests run where it is unpacked.
 SDIST       := build/sdist
-SDIST_TESTS ?= tests/test_layers.py tests/test_wording.py tests/commands/test_build_index.py tests/commands/test_show.py
+SDIST_TESTS ?= tests/test_layers.py tests/test_sizes.py tests/test_wording.py tests/commands/test_build_index.py tests/commands/test_show.py
 sdist-check: $(READY)
 	rm -rf $(SDIST) vgtools.egg-info/SOURCES.txt  # setuptools would add what that listed before
 	$(BIN)/python -m build --sdist --no-isolation --outdir $(SDIST) . > /dev/null

@@ -24,7 +24,8 @@ EXIT_STATUS = (
     ("2", "A flag or argument is wrong."),
     (
         "65",
-        "The data is damaged, inconsistent or not in the expected form; the message names the line.",
+        "The data is damaged, inconsistent or not in the expected form; the message "
+        "names the line.",
     ),
     ("66", "An input does not exist or cannot be read."),
     ("69", "Something must be installed or downloaded."),

@@ -60,7 +60,9 @@ def vg() -> Runner:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `encoder`, `run`, `feats.npy` and `vg.faiss`, tiny and random, built as a user builds them."""
+    """A folder with `encoder`, `run`, `feats.npy` and `vg.faiss`, tiny and random, built as a user
+    builds them.
+    """
     from tests.tiny import save_encoder, save_feats, save_run_of
     from vgtools.cli import run
 

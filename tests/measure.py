@@ -1,8 +1,10 @@
-"""Measure the size and shape of the code: `python tests/measure.py [CHECKOUT]` prints a table (markdown).
+"""Measure the size and shape of the code: `python tests/measure.py [CHECKOUT]` prints a table
+(markdown).
 
-A unit is what lies directly below `vgtools/`: a package or a module. An edge is an import from one unit of
-another, inside functions and under TYPE_CHECKING, too. A unit's floor is one above the highest that it imports;
-the units of a circle share one. An edge points upward where the order of FLOORS says so.
+A unit is what lies directly below `vgtools/`: a package or a module. An edge is an import from one
+unit of another, inside functions and under TYPE_CHECKING, too. A unit's floor is one above the
+highest that it imports; the units of a circle share one. An edge points upward where the order of
+FLOORS says so.
 """
 
 from __future__ import annotations

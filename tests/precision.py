@@ -1,4 +1,5 @@
-"""How far floating-point numbers may be from the exact ones: derived, not measured on one processor.
+"""How far floating-point numbers may be from the exact ones: derived, not measured on one
+processor.
 
 Kernels differ in the order of their sums, in fused multiply-adds and in their exponentials, so
 two right implementations differ by rounding, and a network of many layers amplifies it by a

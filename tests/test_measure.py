@@ -49,7 +49,8 @@ def test_edges_floors_circles_and_what_points_up(tmp_path: Path) -> None:
 def test_lines_parameters_and_the_longest_function(tmp_path: Path) -> None:
     source = (
         '"""Doc."""\n\n# a reason\nclass A:\n    """One\n\n    two."""\n\n'
-        '    def f(self, a, *b, c=1, **d):\n        """Do."""\n        x, y = a, c\n        return """\n\n"""\n'
+        '    def f(self, a, *b, c=1, **d):\n        """Do."""\n        x, y = a, c\n'
+        '        return """\n\n"""\n'
     )
     tree = ast.parse(source)
     assert kinds_of_line(source, tree) == {"doc": 5, "blank": 2, "comment": 1, "code": 6}

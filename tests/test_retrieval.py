@@ -106,7 +106,8 @@ def test_kernels_of_other_processors_change_nothing(
     np.savez(tmp_path / "in.npz", queries=queries, bank=bank)
     code = (
         "import sys, numpy as np; from vgtools.retrieval import exact_search; "
-        "data = np.load('in.npz'); found = exact_search(data['queries'], data['bank'], 3, threads=int(sys.argv[1])); "
+        "data = np.load('in.npz'); found = exact_search(data['queries'], "
+        "data['bank'], 3, threads=int(sys.argv[1])); "
         "np.savez('out.npz', rows=found.rows, scores=found.scores)"
     )
     env = os.environ | {"OPENBLAS_CORETYPE": kernel, "PYTHONPATH": ":".join(sys.path)}
@@ -290,3 +291,17 @@ def test_embeddings_that_cannot_be_ranked_are_refused(tmp_path: Path, value: flo
     bank[3] = value
     with pytest.raises(DataError, match=r"row 3 \(i3\) is NaN, infinite or all zero"):
         open_index(save(tmp_path, bank))
+
+
+def test_an_index_without_images_or_training_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no images"):
+        open_index(save(tmp_path, np.zeros((0, 4), np.float32)))
+    path = save(tmp_path, unit(400, 8), "IVF20,Flat")
+    index: Any = faiss.read_index(str(path))
+    index.is_trained = False
+    path.write_bytes(bytes(faiss.serialize_index(index)))
+    ids = path.with_suffix(".ids")
+    facts = {"kind": "index", "count": 400, "dim": 8, "metric": retrieval.METRIC}
+    io.write_manifest(path, [path, ids], **facts)
+    with pytest.raises(DataError, match="was never trained"):
+        open_index(path)

@@ -1,8 +1,9 @@
 """List the wording that a reader stumbles over: `python tests/wording.py [PATH …]`.
 
-Each hit is printed as `FILE:LINE: pattern: text`, the counts follow on stderr. Without PATH everything that a
-user or developer reads is searched; `--ceilings` prints the dict of `tests/test_wording.py` instead.
-Searched are the docstrings, messages and comments of code, and all of other files.
+Each hit is printed as `FILE:LINE: pattern: text`, the counts follow on stderr. Without PATH
+everything that a user or developer reads is searched; `--ceilings` prints the dict of
+`tests/test_wording.py` instead. Searched are the docstrings, messages and comments of code, and all
+of other files.
 """
 
 from __future__ import annotations
@@ -48,20 +49,23 @@ _COUNTED = (
     rf"(?:one|two|three|four|five|\d+|k) (?!{_VERB}\b)[\w-]+)"
 )
 _UNIT = (
-    r"(?:(?:forward|training|work)[ -])?(?:step|image|line|row|GPU|device|caption|sentence|photo|process|token|word|"
+    r"(?:(?:forward|training|work)[ -])?"
+    r"(?:step|image|line|row|GPU|device|caption|sentence|photo|process|token|word|"
     r"epoch|second|minute|hour|day|seed|picture|task|head|layer|batch|run|file|type|item|example|question|box|"
     r"region|class|pass|thread|core|phrase|command|paper|kind|record|side|block|chunk|byte|node|system|page|"
     r"voken|window|measure|key|split|model|query|pair|group|folder|piece|name|corpus|encoder|column|corner|"
     r"candidate|choice|answer|text|id|statistic|dimension|channel|bin|entry|place|test|unit|scale|bit)"
 )
 
-# What is counted, by name: a regular expression over prose in which every run of blanks is one space.
+# What is counted, by name: a regular expression over prose in which every run of blanks is one
+# space.
 PATTERNS: dict[str, str] = {
     "a (per)": rf"\b(?<!which )(?<!to ){_COUNTED} an? {_UNIT}\b"
     r"(?!'s| (?:that|which|is|has|may|counts|takes|also|made|at a|of some|for this|bank|type)\b)",
     "stands": r"\b(?:stands?|stood|standing)\b(?!-| (?:for|alone)\b)",
     "wanted": r"\bwanted\b",
-    "is no": r"(?<![Tt]here )\b(?:is|are|was|were|be) (?:no|none)\b(?! (?:longer|better|worse|more than|one)\b)",
+    "is no": r"(?<![Tt]here )\b(?:is|are|was|were|be) (?:no|none)\b"
+    r"(?! (?:longer|better|worse|more than|one)\b)",
     "behind": r"(?<![Ll]eave nothing )\bbehind\b",
     "goes on": r"\b(?:go|goes|going|went|gone) on\b(?! to\b)",
     "anew": r"\banew\b",
@@ -69,7 +73,8 @@ PATTERNS: dict[str, str] = {
     "say whether": r"\bSay (?:whether|if|which|what|why|how)\b|\b(?:is|are|was|were|be) said\b",
     "so many": r"\bso many\b",
     "suffice": r"\b(?:not|no longer) suffice\b|\bmemory suffices\b",
-    "most of": r"\bMost (?:of (?:them|it|these|those)|\w+s (?:of )?an?)\b|\b(?:is|are) the most\b(?! \w)",
+    "most of": r"\bMost (?:of (?:them|it|these|those)|\w+s (?:of )?an?)\b"
+    r"|\b(?:is|are) the most\b(?! \w)",
     "in the way": r"\bin the way\b(?! of\b)",
     "memory was short": r"\bmemory (?:is|was|runs|ran) short\b",
     "dear": r"\bdear(?:er|ly)?\b",
@@ -78,7 +83,8 @@ PATTERNS: dict[str, str] = {
 
 # True uses: {words around the hit: reason}.
 ALLOWED: dict[str, str] = {
-    "they told me about": "a carrier sentence of `vg prepare openmoji`: data, whose bytes do not change",
+    "they told me about": "a carrier sentence of `vg prepare openmoji`: data, whose bytes do not "
+    "change",
 }
 
 
@@ -112,7 +118,9 @@ class Prose:
 
 
 def python_prose(source: str) -> Prose:
-    """Return docstrings, messages and comments of Python code; code between them ends a sentence."""
+    """Return docstrings, messages and comments of Python code; code between them
+    ends a sentence.
+    """
     prose = Prose()
     rows = source.splitlines(keepends=True)
     starts: list[tuple[int, int]] = []
@@ -144,7 +152,9 @@ def _slice(rows: list[str], start: tuple[int, int], end: tuple[int, int]) -> str
 
 
 def _literal(source: str) -> str:
-    """Return a string literal as prose: X for a word alone (a key, a name), for a field and for `code`."""
+    """Return a string literal as prose: X for a word alone (a key, a name), for a field and for
+    `code`.
+    """
     form = re.fullmatch(r"([a-zA-Z]*)('''|\"\"\"|'|\")(.*)\2", source, re.S)
     assert form is not None, source
     text = form[3].replace("\\n", "  ")
@@ -227,7 +237,9 @@ def trees(root: Path = ROOT) -> dict[str, ast.Module]:
 
 
 def assignments(root: Path = ROOT) -> tuple[list[tuple[str, int]], int]:
-    """Return where `a, b = x, y` assigns two things on one line (a swap is one thing), and all assignments."""
+    """Return where `a, b = x, y` assigns two things on one line (a swap is one thing), and all
+    assignments.
+    """
     paired: list[tuple[str, int]] = []
     total = 0
     for name, tree in trees(root).items():
@@ -263,7 +275,9 @@ def undocumented(root: Path = ROOT) -> list[tuple[str, int]]:
 
 
 def counts(root: Path = ROOT) -> dict[str, int]:
-    """Return what `tests/test_wording.py` holds down: hits of each pattern, and three habits of code."""
+    """Return what `tests/test_wording.py` holds down: hits of each pattern, and three habits of
+    code.
+    """
     hits = Counter(hit.pattern for hit in find(files(root), root))
     return {
         **{pattern: hits[pattern] for pattern in PATTERNS},

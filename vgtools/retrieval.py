@@ -309,13 +309,16 @@ class Index:
         return Found(rows.astype(np.int32), np.where(rows < 0, 0, scores).astype(np.float32))
 
 
-def check_embeddings(emb: Array, ids: list[str], first: int = 0) -> None:
+def check_embeddings(
+    emb: Array, ids: list[str], first: int = 0, file: str | Path | None = None
+) -> None:
     """Refuse embeddings that cannot be ranked.
 
     Args:
         emb: (N, E) embeddings.
         ids: of all images.
         first: row of emb[0] in the bank.
+        file: where they come from, for messages.
 
     Raises:
         DataError: a row is NaN, infinite or all zero; its number and id are named.
@@ -324,7 +327,7 @@ def check_embeddings(emb: Array, ids: list[str], first: int = 0) -> None:
     if bad.any():
         row = first + int(bad.argmax())
         why = f"the embedding of row {row} ({ids[row]}) is NaN, infinite or all zero"
-        raise DataError(f"{why}; extract the image again")
+        raise DataError(f"{why}; extract the image again", file)
 
 
 def make_index(emb: Array, factory: str = FLAT) -> Any:
@@ -400,12 +403,13 @@ def open_index(path: str | Path) -> Index:
     if metric != METRIC or len(ids) != index.ntotal:
         why = f"got {index.ntotal} images by {metric} and {len(ids)} ids"
         raise DataError(f"expected one id per image and {METRIC}, {why}; build it again", path)
+    if not index.ntotal or not index.is_trained:
+        why = "holds no images" if not index.ntotal else "was never trained"
+        raise DataError(f"{why}; build it again", path)
     bank = None
     if isinstance(index, faiss.IndexFlat):
-        flat = np.empty(0, np.float32)
-        if index.ntotal:
-            vectors = cast(Any, faiss.downcast_index(index)).get_xb()
-            flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
+        vectors = cast(Any, faiss.downcast_index(index)).get_xb()
+        flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
         bank = flat.reshape(index.ntotal, index.d)
-        check_embeddings(bank, ids)
+        check_embeddings(bank, ids, file=path)
     return Index(str(path), ids, manifest, index, bank)

@@ -1,17 +1,20 @@
 """Measure matchers on photographs that none was trained on: the tables of NOTES.md.
 
-    python evaluate.py RUN… --captions captions.jsonl --split dev --feats feats.npy --phrases phrases.jsonl --text wiki.txt
+    python evaluate.py RUN… --captions captions.jsonl --split dev --feats feats.npy \\
+        --phrases phrases.jsonl --text wiki.txt
 
-prints one JSON record a run, or with --table Markdown; runs called NAME.s0, NAME.s1, … are seeds of one recipe: mean and half
-the range. Needs the extra `parse` (spaCy and its small English model).
+prints one JSON record per run, or with --table Markdown; runs called NAME.s0, NAME.s1, … are seeds
+of one recipe: mean and half the range. Needs the extra `parse` (spaCy and its small English model).
 
-word, content, caption: true recall of the own photo among all of the split, per cent (see vgtools.systems.vokenization).
-pos:     R@10 of words by part of speech.
-concept: of the nouns in the annotated phrases of each photo's first caption, how many have a best photo whose own captions
-         hold the same lemma; `concept_others` the same without the caption's own photo in the bank, which is stricter.
-chance:  both, for a random photo.
-text:    best training photos of the words of a text: distinct ones, effective number (e to the entropy), and how many nouns
-         have a photo with a caption that holds the noun's stem.
+word, content, caption: true recall of the own photo among all of the split, per cent (see
+    vgtools.systems.vokenization.matcher_training).
+pos: R@10 of words by part of speech.
+concept: of the nouns in the annotated phrases of each photo's first caption, how many have a best
+    photo whose own captions hold the same lemma; `concept_others` the same without the caption's
+    own photo in the bank, which is stricter.
+chance: both, for a random photo.
+text: best training photos of the words of a text: distinct ones, effective number (e to the
+    entropy), and how many nouns have a photo with a caption that holds the noun's stem.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from vgtools.systems.vokenization.matcher_training import (
     Captions,
     HiddenStates,
     rank_captions,
-    read_captions,
     recall,
+    tokenize_captions,
 )
 from vgtools.systems.vokenization.vokenize import open_matcher
 from vgtools.text.tokens import stem_key
@@ -53,12 +56,12 @@ def load_parser() -> Any:
 
 
 class Parsed:
-    """Captions tokenised by the encoder, with spaCy's part of speech and lemma of each token's word."""
+    """Captions tokenised by the encoder, with part of speech and lemma of each token's word."""
 
     def __init__(
         self, nlp: Any, texts: list[str], images: list[int], tokenizer: Any, longest: int
     ) -> None:
-        self.captions, left_out = read_captions(texts, images, tokenizer, longest)
+        self.captions, left_out = tokenize_captions(texts, images, tokenizer, longest)
         assert left_out["empty"] == 0, "captions without a token"
         self.lemmas: list[set[str]] = []
         pos, lemma, word = list[str](), list[str](), list[int]()
@@ -82,21 +85,28 @@ def dev_captions(path: str, split: str, ids: dict[str, int]) -> tuple[list[str],
 
 
 def photo_number(image: str) -> str:
-    """Return what Flickr8k (`NUMBER_secret.jpg`) and Flickr30k Entities (`NUMBER.jpg`) both call a photo."""
+    """Return the number of a photo in Flickr8k (`NUMBER_secret.jpg`) and Flickr30k Entities."""
     return Path(image).stem.split("_")[0]
 
 
 def entity_nouns(
-    nlp: Any, path: str, wanted: dict[str, int]
+    path: str, rows: dict[str, int]
 ) -> tuple[list[str], list[int], list[list[tuple[int, int]]]]:
-    """Return the first annotated caption of each wanted image, its row, and the spans of its phrases that show something."""
-    texts, images, spans, seen = list[str](), list[int](), list[list[tuple[int, int]]](), set[str]()
+    """Return the first annotated caption of each photo asked for.
+
+    Returns:
+        The captions, their rows, and the spans of their phrases that show something.
+    """
+    texts = list[str]()
+    images = list[int]()
+    spans = list[list[tuple[int, int]]]()
+    seen = set[str]()
     for _, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
         photo = photo_number(row["image"])
-        if photo in wanted and photo not in seen:
+        if photo in rows and photo not in seen:
             seen.add(photo)
             texts.append(row["text"])
-            images.append(wanted[photo])
+            images.append(rows[photo])
             spans.append(
                 [
                     (p["start"], p["end"])
@@ -137,7 +147,7 @@ def effective(top: Any) -> tuple[int, int]:
 
 
 def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield one record a run."""
+    """Yield one record per run."""
     nlp, bank = load_parser(), open_features(args.feats)
     ids = {name: i for i, name in enumerate(bank.ids)}
     texts, images = dev_captions(args.captions, args.split, ids)
@@ -151,7 +161,7 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
             packed = PackedEncoder(encoder, matcher.config.layers)
             parsed = Parsed(nlp, texts, images, encoder.tokenizer, encoder.max_tokens)
             e_texts, e_images, e_spans = entity_nouns(
-                nlp, args.phrases, {photo_number(bank.ids[i]): int(i) for i in dev}
+                args.phrases, {photo_number(bank.ids[i]): int(i) for i in dev}
             )
             entity = Parsed(nlp, e_texts, e_images, encoder.tokenizer, encoder.max_tokens)
             holders: dict[str, set[int]] = defaultdict(set)
@@ -198,7 +208,7 @@ def measure(runs: list[str], args: argparse.Namespace) -> Iterator[dict[str, Any
         if args.text:
             train = np.unique(dev_captions(args.captions, args.bank_split, ids)[1])
             lines = [line for line in read_lines(args.text) if line.strip()][: args.lines]
-            captions, _ = read_captions(
+            captions, _ = tokenize_captions(
                 lines, [int(train[0])] * len(lines), encoder.tokenizer, encoder.max_tokens
             )
             if "text" not in prepared:
@@ -228,7 +238,7 @@ def text_nouns(
     holders: dict[str, set[int]],
     images: int,
 ) -> dict[str, float]:
-    """Return how many of the text's nouns have a best photo with a caption that holds the noun's stem, and chance."""
+    """Return how many nouns have a best photo with their stem in a caption, and chance."""
     hits, chances = list[bool](), list[float]()
     for i, doc in enumerate(nlp.pipe(lines, batch_size=64)):
         first = {
@@ -264,7 +274,7 @@ def _nouns(parsed: Parsed, spans: Iterable[list[tuple[int, int]]]) -> Iterator[i
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Return Markdown: a row a recipe, mean over its seeds and half the range."""
+    """Return Markdown: a row per recipe, mean over its seeds and half the range."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         groups[record["run"].rsplit(".s", 1)[0]].append(record)
@@ -290,16 +300,18 @@ def table(records: list[dict[str, Any]]) -> str:
 
     first = records[0]
     lines = [
-        f"{first['images']} photos, {first['nouns']} annotated nouns; chance: R@10 {first['chance']['r10']}, "
-        f"concept hit {first['chance']['concept']}.",
+        f"{first['images']} photos, {first['nouns']} annotated nouns; chance: "
+        f"R@10 {first['chance']['r10']}, concept hit {first['chance']['concept']}.",
         "",
-        "| recipe (seeds) | words R@1/5/10 | content words | caption | concept hit | without the own photo |",
+        "| recipe (seeds) | words R@1/5/10 | content words | caption | concept hit | "
+        "without the own photo |",
         "|---|---|---|---|---|---|",
     ]
     for name, rows in groups.items():
         lines.append(
-            f"| {name} ({len(rows)}) | {triple(rows, 'word')} | {triple(rows, 'content')} | {triple(rows, 'caption')} | "
-            f"{cell(rows, 'concept')} | {cell(rows, 'concept_others')} |"
+            f"| {name} ({len(rows)}) | {triple(rows, 'word')} | {triple(rows, 'content')} | "
+            f"{triple(rows, 'caption')} | {cell(rows, 'concept')} | "
+            f"{cell(rows, 'concept_others')} |"
         )
     lines += [
         "",
@@ -316,8 +328,9 @@ def table(records: list[dict[str, Any]]) -> str:
         d = first["text"]
         lines += [
             "",
-            f"| {d['tokens']:,} tokens of text, bank of {d['images']:,} training photos | distinct photos | effective | "
-            f"noun hit ({d['nouns']:,} nouns, chance {d['chance']}) |",
+            f"| {d['tokens']:,} tokens of text, bank of {d['images']:,} training photos | "
+            f"distinct photos | effective | noun hit ({d['nouns']:,} nouns, chance "
+            f"{d['chance']}) |",
             "|---|---|---|---|",
         ]
         columns = ("distinct", "effective", "noun_hit")

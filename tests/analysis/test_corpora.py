@@ -173,7 +173,7 @@ def test_the_ratio_of_one_text() -> None:
     assert grounding.ratio(np.zeros(0, np.int64), content) is None
 
 
-# ---------------------------------------------------------------------------------------------------------------- vokens
+# ------------------------------------------------------------------------------------------- vokens
 
 
 def voken_rows(vokens: list[list[int]]) -> list[dict[str, object]]:
@@ -190,7 +190,7 @@ def voken_rows(vokens: list[list[int]]) -> list[dict[str, object]]:
 
 
 EXPECTED = {
-    # a: images 4, 4; dog: 4, 7 and one without. Shares: 3/4 and 1/4. Images a type: 1 and 2.
+    # a: images 4, 4; dog: 4, 7 and one without. Shares: 3/4 and 1/4. Images per type: 1 and 2.
     "tokens": 5,
     "with_voken": 4,
     "images_covered": 2,

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-# On a busy machine seconds of processor time say more: VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1.
+# On a busy machine seconds of processor time say more: VG_BENCH_CLOCK=cpu OMP_NUM_THREADS=1
+# OPENBLAS_NUM_THREADS=1.
 CLOCK = "cpu" if os.environ.get("VG_BENCH_CLOCK") == "cpu" else "wall"
 clock = time.process_time if CLOCK == "cpu" else time.perf_counter
 
 
 def sentences(path: str | None, count: int) -> list[str]:
-    """Return sentences of a file (or of $VG_BENCH_TEXT), repeated as needed, or invented ones of about 29 word-pieces."""
+    """Return sentences of a file or $VG_BENCH_TEXT, else invented ones of about 29 pieces."""
     path = path or os.environ.get("VG_BENCH_TEXT")
     if path:
         blocks = Path(path).read_text(encoding="utf-8").split("\n")
@@ -41,13 +42,15 @@ def sentences(path: str | None, count: int) -> list[str]:
 
 
 COMMON = """
-the of and a in to was is for on as by with that from at it an were which dog cat house river mountain train station
-captain army battle season game team player song album film city road church school island storm water stone tower
-bridge garden king queen castle forest bird horse ship harbour engine railway village market street window light colour
-season summer winter morning night history science music theatre painting statue museum library doctor teacher soldier
-farmer writer singer actor driver pilot sailor children woman man family people group company government president
-minister election law court police prison hospital university college student century decade northern southern eastern
-western ancient modern famous small large early late first second third several many other
+the of and a in to was is for on as by with that from at it an were which dog cat house river
+mountain train station captain army battle season game team player song album film city road church
+school island storm water stone tower bridge garden king queen castle forest bird horse ship harbour
+engine railway village market street window light colour season summer winter morning night history
+science music theatre painting statue museum library doctor teacher soldier farmer writer singer
+actor driver pilot sailor children woman man family people group company government president
+minister election law court police prison hospital university college student century decade
+northern southern eastern western ancient modern famous small large early late first second third
+several many other
 """.split()  # noqa: SIM905 - a list of a hundred words reads worse
 
 

@@ -1,10 +1,12 @@
 """Fine-tuning batches by length: what padding costs, in one run.
 
-For each data set an epoch of batches of 32: padded to the task's length (fixed, as the papers' scripts do), to the longest of
-a batch drawn by chance (longest), and by length as `vg finetune` makes them. Tokens are those of the whole epoch, padding
-counted; seconds are those of training steps (6 layers, width 384) on batches at even quantiles of an epoch's.
+For each data set an epoch of batches of 32: padded to the task's length (fixed, as the papers'
+scripts do), to the longest of a batch drawn by chance (longest), and by length as `vg finetune`
+makes them. Tokens are those of the whole epoch, padding counted; seconds are those of training
+steps (6 layers, width 384) on batches at even quantiles of an epoch's.
 
-The data sets are invented: lengths as SST-2's (median 9 tokens) and as RTE's (median 55); or real ones:
+The data sets are invented: lengths as SST-2's (median 9 tokens) and as RTE's (median 55); or real
+ones:
 
     python tests/benchmarks/finetune.py [--glue FOLDER] [--batches 4] [--rounds 1]
 """
@@ -90,9 +92,11 @@ def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str
                 for b in batches
             ]
         source = train(
-            network(), lambda *_: (b for _ in range(10**6) for b in batches), TrainConfig(1, 10**6, clip=1.0, log_every=count),
+            network(),
+            lambda *_: (b for _ in range(10**6) for b in batches),
+            TrainConfig(1, 10**6, clip=1.0, log_every=count),
             weights={LOSS: 1.0},
-        )  # fmt: skip
+        )
         return lambda: next(source) and None
 
     tokens = {way: sum(len(u) * padded(way, u) for u in plan) for way, plan in plans.items()}
@@ -100,7 +104,7 @@ def measure(task: Task, inputs: Inputs, count: int, rounds: int, facts: dict[str
     inside = int(lengths.sum()) / tokens["by length"]
     bench.report(
         "finetune",
-        f"{task.title}: tokens of a batch that are no padding",
+        f"{task.title}: tokens of a batch other than padding",
         inside,
         ">= 0.9",
         **facts,

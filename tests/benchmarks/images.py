@@ -1,8 +1,10 @@
-"""Image features: the command's path against the bare network, and against decoding and computing one after the other.
+"""Image features: the command against the bare network, and against decoding, then computing.
 
-All rates are taken in one run, in turns, on photos that the benchmark draws; each line is one JSON object.
+All rates are taken in one run, in turns, on photos that the benchmark draws; each line is one JSON
+object.
 
-    python tests/benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] [--backbone builtin:efficientnet-lite0]
+    python tests/benchmarks/images.py [--images 96] [--rounds 3] [--device cpu] \\
+        [--backbone builtin:efficientnet-lite0]
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ from vgtools.models.references import pick_device
 
 
 def draw_photos(folder: Path, count: int) -> float:
-    """Write JPEG files of 500x375 pixels with edges, gradients and grain; return their mean size in bytes."""
+    """Write JPEG files of 500x375 pixels with edges, gradients and grain.
+
+    Return their mean size in bytes.
+    """
     rng = np.random.default_rng(0)
     total = 0
     for number in range(count):
@@ -58,7 +63,10 @@ def draw_photos(folder: Path, count: int) -> float:
 
 
 def rates(ways: dict[str, Callable[[], None]], count: int, rounds: int) -> dict[str, float]:
-    """Return the median images/s of each way; they take turns, so that a drifting machine treats all alike."""
+    """Return the median images/s of each way.
+
+    They take turns, so that a drifting machine treats all alike.
+    """
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
         for name, way in ways.items():
@@ -182,7 +190,7 @@ def measure(
         "Pillow, then float32": one_after_the_other,
     }
     if device.type == "cpu":
-        ways["bare forward, float32, one thread a core"] = lambda: bare_threads("float32")
+        ways["bare forward, float32, one thread per core"] = lambda: bare_threads("float32")
     if emulates_bfloat16(device):  # ten times slower: its ratio would say nothing about the program
         ways = {name: way for name, way in ways.items() if "bfloat16" not in name}
     found = rates(ways, given.images, given.rounds)
@@ -238,8 +246,8 @@ def measure(
         row = {"what": name, "ratio": round(ratio, 3), "target": target, "met": ratio >= target}
         print(json.dumps({"benchmark": "images", **row}))
     if device.type == "cpu":
-        strict = found["command, float32"] / found["bare forward, float32, one thread a core"]
-        row = {"what": "command to bare forward of one thread a core", "ratio": round(strict, 3)}
+        strict = found["command, float32"] / found["bare forward, float32, one thread per core"]
+        row = {"what": "command to bare forward of one thread per core", "ratio": round(strict, 3)}
         print(json.dumps({"benchmark": "images", **row}))
 
 

@@ -1,9 +1,10 @@
-"""`vg pretrain`: memory and time of the voken loss, steps against those of transformers' Trainer, data against the step.
+"""`vg pretrain`: memory and time of the voken loss, steps against transformers' Trainer.
 
-- loss: cross entropy of 2,048 tokens over 50,000 vokens, width 768, forward and backward, each way in its own process: all
-  logits at once, and a few rows at a time as the command does;
-- step: 6 layers, width 512, 8 blocks of 128 tokens, AdamW, float32, the same tokens: the Trainer of transformers with its
-  collator for masked language models; ours; ours with 50,000 vokens; ours on a batch that is there before the step.
+- loss: cross entropy of 2,048 tokens over 50,000 vokens, width 768, forward and backward, each way
+  in its own process: all logits at once, and a few rows at a time as the command does;
+- step: 6 layers, width 512, 8 blocks of 128 tokens, AdamW, float32, the same tokens: the Trainer of
+  transformers with its collator for masked language models; ours; ours with 50,000 vokens; ours on
+  a batch that is there before the step.
 
     python tests/benchmarks/pretrain.py [--rounds 3] [--blocks 8]
 """
@@ -105,7 +106,7 @@ def model_of(names: tuple[str, ...]) -> system.VisuallySupervisedLM:
 
 
 def trainer_steps(corpus: Corpus, count: int, number: int) -> list[float]:
-    """Return the seconds of some steps of transformers' Trainer, from the end of one to the end of the next."""
+    """Return the seconds of steps of transformers' Trainer, from end to end."""
     from transformers import (
         AutoTokenizer,
         DataCollatorForLanguageModeling,
@@ -124,13 +125,26 @@ def trainer_steps(corpus: Corpus, count: int, number: int) -> list[float]:
         Trainer(
             model=model_of(("mlm",)).lm,
             args=TrainingArguments(
-                folder, per_device_train_batch_size=count, max_steps=number + 1, learning_rate=1e-4, max_grad_norm=1.0,
-                save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
+                folder,
+                per_device_train_batch_size=count,
+                max_steps=number + 1,
+                learning_rate=1e-4,
+                max_grad_norm=1.0,
+                save_strategy="no",
+                logging_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=True,
             ),
-            data_collator=DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(builtin_path("builtin:minilm"))),
-            train_dataset=[{"input_ids": [101, *corpus.block(i)[0][:, 0].tolist(), 102]} for i in range(len(corpus))],
+            data_collator=DataCollatorForLanguageModeling(
+                AutoTokenizer.from_pretrained(builtin_path("builtin:minilm"))
+            ),
+            train_dataset=[
+                {"input_ids": [101, *corpus.block(i)[0][:, 0].tolist(), 102]}
+                for i in range(len(corpus))
+            ],
             callbacks=[Watch()],
-        ).train()  # fmt: skip
+        ).train()
     return [b - a for a, b in pairwise(ends)]
 
 
@@ -185,7 +199,8 @@ def steps(count: int, rounds: int, facts: dict[str, Any]) -> None:
             **facts,
             tokens_s=round(rate),
         )
-    # Multiplications a token, forward: encoder 12 H^2 L, the two decoders; the products' share of a step cannot fall below.
+    # Multiplications per token, forward: encoder 12 H^2 L, the two decoders. The
+    # products' share of a step cannot fall below.
     width, layers = 512, 6
     mlm = 12 * width**2 * layers + 0.15 * width * VOCABULARY
     floor = (mlm + width**2 + width * VOKENS) / mlm

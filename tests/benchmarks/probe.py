@@ -1,9 +1,10 @@
-"""`vg probe-attention`: its time to the bare forward pass that returns attentions, and its memory over ten times the photos.
+"""`vg probe-attention`: time to the bare forward pass, and memory over ten times the photos.
 
-A random VisualBERT of MiniLM's shape (6 layers, 12 heads, width 384), 36 regions a photo, captions of about 15 words with three
-entities and invented parses. The bare pass takes the very batches that the probe makes, ready-made. Memory is what the process
-allocates (RssAnon): the pages of the region file are the kernel's to drop. There the model has a quarter of the width: as many
-heads are counted, in less time, and less is there for a growth to hide behind.
+A random VisualBERT of MiniLM's shape (6 layers, 12 heads, width 384), 36 regions per photo,
+captions of about 15 words with three entities and invented parses. The bare pass takes the very
+batches that the probe makes, ready-made. Memory is what the process allocates (RssAnon): the pages
+of the region file are the kernel's to drop. There the model has a quarter of the width: as many
+heads are counted, in less time, and less is there for a growth to hide.
 
     python tests/benchmarks/probe.py [--captions 512] [--rounds 3]
 """
@@ -47,9 +48,14 @@ def encoder(width: int = 384) -> attention.TransformersEncoder:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     config = VisualBertConfig(
-        vocab_size=len(words), hidden_size=width, num_hidden_layers=6, num_attention_heads=12, intermediate_size=4 * width,
-        visual_embedding_dim=WIDTH, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=len(words),
+        hidden_size=width,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=4 * width,
+        visual_embedding_dim=WIDTH,
+        attn_implementation="eager",
+    )
     model = VisualBertModel(config).eval().requires_grad_(False)
     return attention.TransformersEncoder(as_encoder(model, tokenizer, "random"))
 
@@ -152,7 +158,7 @@ def speed(count: int, rounds: int) -> None:
 
 
 def memory(photos: int) -> None:
-    """Print the most MiB that this process had allocated while it probed so many photos, two captions each."""
+    """Print the most MiB that this process allocated while it probed photos of two captions."""
     peak, stop = [0], threading.Event()
 
     def watch() -> None:

@@ -1,10 +1,13 @@
-"""Speed of `vg revokenize` against its floor (the target tokenizer alone) and against plain Python; one jsonl line a figure.
+"""Speed of `vg revokenize` against its floor (the target tokenizer alone) and against plain Python.
+
+One jsonl line a figure.
 
 python tests/benchmarks/revokenize.py [--text FILE] [--tokenizer REF] [--rounds 5] [--memory]
 
-Without --text the sentences are Python's own help texts; without --tokenizer a byte-level BPE is trained on them. All ways
-run in turn within each round, so that a busy machine slows all of them; figures are medians. --memory runs the command on
-ten and on a hundred times the rows and compares time and peak RSS.
+Without --text the sentences are Python's own help texts; without --tokenizer a byte-level BPE is
+trained on them. All ways run in turn within each round, so that a busy machine slows all of them;
+figures are medians. --memory runs the command on ten and on a hundred times the rows and compares
+time and peak RSS.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from vgtools import io
 from vgtools.models.references import load_tokenizer
-from vgtools.systems.vokenization.revokenize import revokenize_batch
+from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import span_iou_align, tokenize
 from vgtools.text.vokens import no_collection, parse_rows
 
@@ -41,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--text", help="sentences, one a line")
+    parser.add_argument("--text", help="sentences, one per line")
     parser.add_argument("--tokenizer", help="target tokenizer")
     parser.add_argument(
         "--source", default="builtin:minilm", help="tokenizer that the vokens were made with"
@@ -154,7 +157,7 @@ def ours(lines: list[str], target: Tokenizer) -> list[bytes]:
             b"".join(
                 map(
                     io.dumps,
-                    revokenize_batch(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows,
+                    revokenize(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows,
                 )
             )
             for i in range(0, len(lines), WINDOW)
@@ -162,9 +165,10 @@ def ours(lines: list[str], target: Tokenizer) -> list[bytes]:
 
 
 def plain(lines: list[str], source: Tokenizer, target: Tokenizer) -> list[str]:
-    """The published way in our own words: one sentence at a time, both tokenizers, no offsets from either.
+    """The published way: one sentence at a time, both tokenizers, no offsets from either.
 
-    Spans are found by walking the sentence along the tokens' letters, vokens by moving a pointer token by token.
+    Spans are found by walking the sentence along the tokens' letters, vokens by moving a pointer
+    token by token.
     """
     out = []
     for line in lines:
@@ -195,7 +199,7 @@ LETTERS |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not
 
 
 def walk(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """Find tokens in their sentence letter by letter: WordPiece without case and accents, or bytes."""
+    """Find tokens in their sentence by letters: WordPiece without case and accents, or bytes."""
     tokens = tokenizer.encode(text, add_special_tokens=False).tokens
     octets = tokenizer.token_to_id("[UNK]") is None
     letters: list[tuple[str, int]] = []

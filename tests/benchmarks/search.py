@@ -1,4 +1,4 @@
-"""Exact search of tokens among images: queries a second against faiss's flat index, as batches of sentences ask it.
+"""Exact search of tokens among images: queries per second against faiss's flat index.
 
 python tests/benchmarks/search.py [--queries 16384] [--images 50000] [--dim 64] [--rounds 3]
 """

@@ -1,8 +1,9 @@
-"""`vg stats`: tokens a second of processor time on one core against plain Counters, and memory as the text grows.
+"""`vg stats`: tokens per second of one core against plain Counters, and memory as text grows.
 
 Both ways run in turns on the same text; each line is one JSON object.
 
-    python tests/benchmarks/stats.py [--text FILE] [--sentences 100000] [--rounds 3] [--tokenizer builtin:minilm]
+    python tests/benchmarks/stats.py [--text FILE] [--sentences 100000] [--rounds 3] \\
+        [--tokenizer builtin:minilm]
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from vgtools.text.ngrams import PairCounts, Pieces, Words, count
 
 
 def write_text(path: Path, sentences: int) -> None:
-    """Write sentences of about 25 words whose frequencies fall off as Zipf's law says, one word in 200 with an accent."""
+    """Write sentences of about 25 words by Zipf's law, one word in 200 with an accent."""
     rng = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfwypvbgk"))
     words = np.array(["".join(rng.choice(letters, n)) for n in rng.integers(2, 11, 200_000)])
@@ -115,14 +116,33 @@ def main() -> None:
         base = statistics.median(rates["Counter of words and of pairs"])
         for name, values in rates.items():
             middle = statistics.median(values)
-            print(json.dumps({"way": name, "tokens_per_cpu_second": round(middle), "ratio": round(middle / base, 2),
-                              "reach": 1_000_000, **machine}), flush=True)  # fmt: skip
+            print(
+                json.dumps(
+                    {
+                        "way": name,
+                        "tokens_per_cpu_second": round(middle),
+                        "ratio": round(middle / base, 2),
+                        "reach": 1_000_000,
+                        **machine,
+                    }
+                ),
+                flush=True,
+            )
         if options.text is None:
             for factor in (1, 4):
                 write_text(text, factor * options.sentences)
                 for memory in (1024, 16):
-                    print(json.dumps({"sentences": factor * options.sentences, "--memory": memory,
-                                      "peak_mib": peak(text, memory), **machine}), flush=True)  # fmt: skip
+                    print(
+                        json.dumps(
+                            {
+                                "sentences": factor * options.sentences,
+                                "--memory": memory,
+                                "peak_mib": peak(text, memory),
+                                **machine,
+                            }
+                        ),
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""`vg vokenize`: tokens a second against padded batches, share of the machine's GEMM rate, time and memory as text grows.
+"""`vg vokenize`: tokens per second, share of the GEMM rate, time and memory as text grows.
 
-All ways give the vokens of the same sentences to the same bank, tokenising and writing included, in turns in one run:
+All ways give the vokens of the same sentences to the same bank, tokenising and writing included, in
+turns in one run:
 
-- fixed: batches of 32 sentences padded to 128 tokens, one faiss search a batch, json.dumps;
+- fixed: batches of 32 sentences padded to 128 tokens, one faiss search per batch, json.dumps;
 - longest: the same, padded to the longest of the batch;
 - ours: what the command does; with bfloat16 where the processor has it.
 
-On a GPU the encoder has the shape of BERT-base with random weights, bfloat16, and the goal is a million tokens a second.
+On a GPU the encoder has the shape of BERT-base with random weights, bfloat16, and the goal is a
+million tokens per second.
 
-    python tests/benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] [--rounds 3] [--lines 20000]
+    python tests/benchmarks/vokenize.py [--text FILE] [--sentences 1000] [--images 50000] \\
+        [--rounds 3] [--lines 20000]
 """
 
 from __future__ import annotations
@@ -197,8 +200,16 @@ def on_cpu(given: argparse.Namespace, device: torch.device) -> None:
         ratio = seconds["fixed 128"] / seconds["ours, bfloat16"]
         bench.report("vokenize", "bfloat16: speed, to padding to 128", ratio, ">= 5.5", **facts)
     else:
-        print(json.dumps({"benchmark": "vokenize", "what": "bfloat16: speed, to padding to 128",
-                          "note": "not measured: this CPU has no bfloat16 instructions"}), flush=True)  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "benchmark": "vokenize",
+                    "what": "bfloat16: speed, to padding to 128",
+                    "note": "not measured: this CPU has no bfloat16 instructions",
+                }
+            ),
+            flush=True,
+        )
     one, other = ways["ours, float32"](), ways["longest in batch"]()
     same = np.mean(
         [a == b for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)]
@@ -253,8 +264,10 @@ def growth(given: argparse.Namespace) -> None:
     from vgtools.cli import run
 
     code = (
-        "import resource, sys, time; from vgtools.cli import run; start = time.perf_counter(); run(sys.argv[1:]); "
-        "print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        "import resource, sys, time; from vgtools.cli import run; start = time.perf_counter(); "
+        "run(sys.argv[1:]); "
+        "seconds = time.perf_counter() - start; "
+        "print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     )
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -293,8 +306,12 @@ def growth(given: argparse.Namespace) -> None:
             )
             found.append([float(x) for x in done.stdout.split()])
         (small, rss), (large, rss10) = found
-    facts = {"lines": [given.lines, 10 * given.lines], "seconds": [round(small, 1), round(large, 1)],
-             "mib": [round(rss), round(rss10)], **bench.machine()}  # fmt: skip
+    facts = {
+        "lines": [given.lines, 10 * given.lines],
+        "seconds": [round(small, 1), round(large, 1)],
+        "mib": [round(rss), round(rss10)],
+        **bench.machine(),
+    }
     bench.report("vokenize", "10 times the text: time", large / small, "<= 11", **facts)
     bench.report("vokenize", "10 times the text: peak memory", rss10 / rss, "<= 1.01", **facts)
 

@@ -1,4 +1,6 @@
-"""`vg build-index`: the index is the features' embeddings; what does not belong together is refused."""
+"""`vg build-index`: the index is the features' embeddings; what does not belong together is
+refused.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ def records(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
 
 
 def test_one_record_a_run_and_no_torch(here: Path) -> None:
-    code = "import sys; from vgtools.cli import run; print(run(sys.argv[1:]), 'torch' in sys.modules, file=sys.stderr)"
+    code = (
+        "import sys; from vgtools.cli import run; print(run(sys.argv[1:]), 'torch' in "
+        "sys.modules, file=sys.stderr)"
+    )
     command = [sys.executable, "-c", code, "compare", "mlm", "vokens", "--samples", "200", "-q"]
     done = subprocess.run(command, capture_output=True, cwd=here, timeout=60)
     assert done.stderr == b"0 False\n"

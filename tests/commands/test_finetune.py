@@ -1,4 +1,6 @@
-"""`vg finetune` as its users run it: scores, predictions and models of every kind, resumed to the bit, bad input by line."""
+"""`vg finetune` as its users run it: scores, predictions and models of every kind, resumed to the
+bit, bad input by line.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def hashes(run: Path) -> dict[str, str]:
-    """Return the hashes of everything that a run leaves, but for run.json, which names the command line."""
+    """Return the hashes of everything that a run leaves, but for run.json, which names the command
+    line.
+    """
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "run.json")
     return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
@@ -196,7 +200,9 @@ def test_resumed_equals_unbroken(
         calls[0] += 1
         if (
             calls[0] == 8
-        ):  # the second step of the first seed's second epoch is the fifth; of the second seed the eighth
+            # the second step of the first seed's second epoch is the fifth; of the second seed the
+            # eighth
+        ):
             if way == "kill":
                 raise KeyboardInterrupt
             signal.raise_signal(signal.SIGTERM)
@@ -264,7 +270,8 @@ def test_the_best_epoch_is_kept_and_patience_ends_a_seed(
     found = [(r["epoch"], r["best"]) for r in rows(tmp_path / "a" / "metrics.jsonl")]
     assert found == [(1, True), (2, True), (3, False), (4, False)]
     monkeypatch.setattr(FineTuning, "_score", real)
-    # Going on takes no further epoch, and the second is what is kept: that of a training which has its schedule.
+    # Going on takes no further epoch, and the second is what is kept: that of a training which has
+    # its schedule.
     assert finetune(data, "sst-2", tmp_path / "a", "--epochs", 8, "--patience", 2, "--no-test") == 0
     assert [r["epoch"] for r in rows(tmp_path / "a" / "metrics.jsonl")] == [1, 2, 3, 4]
     kept: dict[int, str] = {}
@@ -331,7 +338,7 @@ def test_a_loss_that_is_no_number_stops(
     assert not (tmp_path / "run" / "run.json").exists()
 
 
-# ----------------------------------------------------------------------------------------------------------- other ways in
+# ------------------------------------------------------------------------------------ other ways in
 
 
 def test_the_tasks_are_listed(vg: Runner) -> None:
@@ -371,7 +378,8 @@ def test_saved_predictions_are_scored_without_torch(
     )
     assert json.loads(capfd.readouterr().out)["NoAns_exact"] == 100.0
     code = (
-        f"import sys; from vgtools.cli import run; run(['finetune', 'squad-2.0', '--score', {str(file)!r}]); "
+        f"import sys; from vgtools.cli import run; run(['finetune', 'squad-2.0', "
+        f"'--score', {str(file)!r}]); "
         "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,11 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from vgtools import cli
 from vgtools.commands.options import (
     DefaultGroup,
     Errors,
     Optimizer,
-    Photos,
     RunFolder,
     Runtime,
     Target,
@@ -109,14 +109,14 @@ def test_a_field_without_default_is_a_required_flag() -> None:
 
 def test_a_decorated_command_can_be_called_with_its_fields() -> None:
     @flags
-    def save(*, target: Target, errors: Errors, photos: Photos) -> tuple[Any, ...]:
-        return target, errors, photos
+    def save(*, target: Target, errors: Errors, runtime: Runtime) -> tuple[Any, ...]:
+        return target, errors, runtime
 
     values = {"output": "x", "restart": True, "on_error": "skip", "max_errors": 3}
-    assert save(**values, images="d", images_out=None) == (
+    assert save(**values, device="cpu", offline=False, quiet=True) == (
         Target(output="x", restart=True),
         Errors(on_error="skip", max_errors=3),
-        Photos(images="d"),
+        Runtime(device="cpu", quiet=True),
     )
 
 
@@ -243,3 +243,18 @@ def test_a_run_folder_has_a_name_whatever_it_is_called(
         assert fault.value.code == Exit.CANNOT_CREATE
     with pytest.raises(typer.BadParameter, match="is empty"):
         run_folder("")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["stats", "x.txt", "--limit", "99999999999999999999"],
+        ["revokenize", "x.jsonl", "-t", "x", "--limit", "99999999999999999999"],
+        ["finetune", "cola", "x", "-e", "x", "-o", "r", "--patience", "99999999999999999999"],
+    ],
+)
+def test_a_number_that_no_counter_holds_is_refused(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(args) == 2
+    assert "must be below 2**63" in capsys.readouterr().err

@@ -342,7 +342,8 @@ def test_texts_pipe_into_each_other(vg: Runner, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (text, b"vg prepare: 4 lines in stdout\n")
     done = vg("prepare", "wikitext", "-", "--drop-headings", "--drop-short", "5", input=text)
     assert done.stderr.decode() == (
-        "vg prepare: 1 line in stdout; left out: heading: 1, empty line: 1, line of fewer than 5 words: 1\n"
+        "vg prepare: 1 line in stdout; left out: heading: 1, empty line: 1, line of "
+        "fewer than 5 words: 1\n"
     )
     done = vg("prepare", "sentences", "-", "-o", "s.jsonl", input=done.stdout, cwd=tmp_path)
     assert jsonl((tmp_path / "s.jsonl").read_bytes()) == [

@@ -25,7 +25,7 @@ from vgtools.io import DataError
 from vgtools.io.output import Output
 from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import tokenize
-from vgtools.text.vokens import VokenWriter
+from vgtools.text.vokens import VokenWriter, check_rows
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
 SENTENCES = [
@@ -51,7 +51,9 @@ def source() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
-    """A byte-level tokenizer as users have it: a folder, with [CLS]-like tokens, padding and truncation in the file."""
+    """A byte-level tokenizer as users have it: a folder, with [CLS]-like tokens, padding and
+    truncation in the file.
+    """
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -94,7 +96,9 @@ def parse(data: bytes) -> list[dict[str, Any]]:
 
 
 def brute_force(row: dict[str, Any], spans: list[list[int]]) -> list[int]:
-    """Section 3.3 to the letter: the voken of the source token with the largest IoU, ties to the first, -1 if none."""
+    """Section 3.3 to the letter: the voken of the source token with the largest IoU, ties to the
+    first, -1 if none.
+    """
     vokens = []
     for c, d in spans:
         best, voken = Fraction(0), -1
@@ -106,13 +110,19 @@ def brute_force(row: dict[str, Any], spans: list[list[int]]) -> list[int]:
     return vokens
 
 
-# ------------------------------------------------------------------------------------------------------- right vokens
+# ------------------------------------------------------------------------------------- right vokens
 
 
 def test_one_row_by_hand(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
     # The target's tokens: the, Ġcats, Ġ, Ġ, and the four bytes of one character.
-    row = {"id": 7, "text": "the cats  🤗", "spans": [[0, 3], [4, 6], [6, 8], [10, 11]], "vokens": [3, 5, 6, 9],
-           "scores": [0.5, 1, 0.25, -0.125], "more": {"kept": [None]}}  # fmt: skip
+    row = {
+        "id": 7,
+        "text": "the cats  🤗",
+        "spans": [[0, 3], [4, 6], [6, 8], [10, 11]],
+        "vokens": [3, 5, 6, 9],
+        "scores": [0.5, 1, 0.25, -0.125],
+        "more": {"kept": [None]},
+    }
     done = vg("revokenize", "-q", "-t", target[0], input=jsonl([row]), check=True)
     assert parse(done.stdout) == [
         {
@@ -180,18 +190,18 @@ def test_rows_without_scores_stay_without(vg: Runner, target: tuple[Path, Tokeni
     assert got == {"text": "the mats", "spans": [[0, 3], [4, 7], [7, 8]], "vokens": [2, 3, 3]}
 
 
-def test_the_generator_does_not_depend_on_the_batch(
-    source: Tokenizer, target: tuple[Path, Tokenizer]
-) -> None:
+def test_rows_do_not_depend_on_the_batch(source: Tokenizer, target: tuple[Path, Tokenizer]) -> None:
     rows = rows_of(source, SENTENCES * 4)
-    whole = jsonl(list(revokenize(rows, target[1])))
-    assert jsonl(list(revokenize(iter(rows), target[1], batch=5))) == whole
-    bad = [*rows[:6], {**rows[0], "vokens": []}]
+    whole = revokenize(check_rows(rows), target[1]).rows
+    parts = [rows[i : i + 5] for i in range(0, len(rows), 5)]
+    cut = [row for part in parts for row in revokenize(check_rows(part), target[1]).rows]
+    assert jsonl(cut) == jsonl(whole)
+    bad = [rows[5], {**rows[0], "vokens": []}]
     with pytest.raises(DataError, match='rows:7: "vokens" has 0 entries'):
-        list(revokenize(bad, target[1], batch=5))
+        check_rows(bad, first=6)
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
 
 
 def test_as_many_rows_come_out_as_go_in(vg: Runner, target: tuple[Path, Tokenizer]) -> None:
@@ -243,7 +253,13 @@ def test_packed_and_compressed_files_hold_the_same(
     assert manifest["tokenizer"]["ref"] == str(target[0])
     assert [Path(i["path"]).name for i in manifest["inputs"]] == ["in.jsonl.zst"]
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "in.jsonl.zst", "out.json", "out.jsonl.gz", "packed.json", "packed.npy", "packed.rows.npy"]  # fmt: skip
+        "in.jsonl.zst",
+        "out.json",
+        "out.jsonl.gz",
+        "packed.json",
+        "packed.npy",
+        "packed.rows.npy",
+    ]
 
 
 def test_nothing_in_is_an_empty_packed_file(
@@ -317,14 +333,16 @@ def test_packed_rows_end_where_they_end_over_several_writes(tmp_path: Path) -> N
     assert io.open_npy(tmp_path / "x.rows.npy").tolist() == [2, 2, 3, 5, 5, 6]
 
 
-# ------------------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 InProcess = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def in_process(capsys: pytest.CaptureFixture[str]) -> Iterator[InProcess]:
-    """Run `vg` without a new process, for the many short cases: returns the exit code and what stderr got."""
+    """Run `vg` without a new process, for the many short cases: returns the exit code and what
+    stderr got.
+    """
     before = signal.getsignal(signal.SIGTERM)
 
     def call(*args: object) -> tuple[int, str]:
@@ -436,7 +454,7 @@ def test_other_things_that_cannot_work(
     assert good.read_bytes() == GOOD
 
 
-# ----------------------------------------------------------------------------------------------- pipes, signals, places
+# --------------------------------------------------------------------------- pipes, signals, places
 
 
 def test_no_network_library_is_imported(target: tuple[Path, Tokenizer]) -> None:
@@ -516,8 +534,9 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     assert io.read_manifest(out)["rows"] == io.read_manifest(whole)["rows"] == 8_400
 
 
-def test_sigterm_stops_at_a_checkpoint(vg: Runner, large: Path, target: tuple[Path, Tokenizer], source: Tokenizer,
-                                       tmp_path: Path) -> None:  # fmt: skip
+def test_sigterm_stops_at_a_checkpoint(
+    vg: Runner, large: Path, target: tuple[Path, Tokenizer], source: Tokenizer, tmp_path: Path
+) -> None:
     out = tmp_path / "out.jsonl"
     command = [
         sys.executable,

@@ -33,7 +33,10 @@ def score(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def test_a_stream_becomes_a_record(vg: Runner) -> None:
-    rows = b'{"id":"0","prediction":"entailment","label":"entailment"}\n{"id":"1","prediction":0,"label":1}\n'
+    rows = (
+        b'{"id":"0","prediction":"entailment","label":"entailment"}\n'
+        b'{"id":"1","prediction":0,"label":1}\n'
+    )
     done = vg("score", "rte", "-", input=rows)
     assert done.stdout == b'{"task":"rte","accuracy":50.0,"headline":50.0,"total":2}\n'
     assert (done.stderr, done.returncode) == (b"", 0)

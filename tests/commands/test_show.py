@@ -271,7 +271,9 @@ def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> No
 def on_terminal(
     command: list[str], width: int, stdin: bytes | None = None, **env: str
 ) -> tuple[int, str]:
-    """Run a command whose output is a terminal (its input too, unless bytes are given) and return what it showed."""
+    """Run a command whose output is a terminal (its input too, unless bytes are given) and return
+    what it showed.
+    """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command,

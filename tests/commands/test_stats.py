@@ -35,14 +35,35 @@ def records(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]
 
 
 def test_golden(vg: Runner, here: Path) -> None:
-    done = vg("stats", "wiki.txt", "-", "-r", "wiki.txt", "-c", "captions.jsonl", "--grounded-above", "1", cwd=here,
-              input=b"A dog\n")  # fmt: skip
+    done = vg(
+        "stats",
+        "wiki.txt",
+        "-",
+        "-r",
+        "wiki.txt",
+        "-c",
+        "captions.jsonl",
+        "--grounded-above",
+        "1",
+        cwd=here,
+        input=b"A dog\n",
+    )
     first, second = records(done)
-    assert {k: first[k] for k in ("corpus", "tokens", "sentences", "empty_lines", "types", "jsd_1", "jsd_2")} == {
-        "corpus": "wiki.txt", "tokens": 14, "sentences": 2, "empty_lines": 1, "types": 11, "jsd_1": 0, "jsd_2": 0,
-    }  # fmt: skip
+    assert {
+        k: first[k]
+        for k in ("corpus", "tokens", "sentences", "empty_lines", "types", "jsd_1", "jsd_2")
+    } == {
+        "corpus": "wiki.txt",
+        "tokens": 14,
+        "sentences": 2,
+        "empty_lines": 1,
+        "types": 11,
+        "jsd_1": 0,
+        "jsd_2": 0,
+    }
     assert (first["grounded_types"], first["grounding_ratio"]) == (2, 3 / 14)
-    # a 1/2, dog 1/2 against a 1/14, dog 2/14: (log2(7/4) + log2(14/9)) / 4 + (11 - 2 + 2 log2(4/9)) / 28; no 2-gram in common.
+    # a 1/2, dog 1/2 against a 1/14, dog 2/14: (log2(7/4) + log2(14/9)) / 4 + (11 - 2 + 2 log2(4/9))
+    # / 28; no 2-gram in common.
     assert second["jsd_1"] == pytest.approx(0.599059, abs=1e-6)
     assert (second["corpus"], second["tokens"], second["jsd_base"], second["jsd_2"]) == (
         "-",
@@ -208,7 +229,8 @@ def test_a_terminal_gets_a_table_and_help(here: Path) -> None:
 def test_it_needs_no_torch(here: Path) -> None:
     code = (
         "import sys; from vgtools.cli import run; "
-        "run(['stats', 'wiki.txt', '-r', 'wiki.txt', '-q']); print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+        "run(['stats', 'wiki.txt', '-r', 'wiki.txt', '-q']); print(sorted({'torch', "
+        "'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([*vg_command()[:1], "-c", code], capture_output=True, text=True, cwd=here)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -107,7 +107,7 @@ def weights(run: Path) -> str:
     return hashlib.sha256((run / "matcher.safetensors").read_bytes()).hexdigest()
 
 
-# ----------------------------------------------------------------------------------------------------------------- results
+# ------------------------------------------------------------------------------------------ results
 
 
 def test_a_record_an_epoch_with_recall_and_chance_beside_it(main: Any, tmp_path: Path) -> None:
@@ -152,7 +152,8 @@ def test_hidden_states_kept_or_computed_again_give_the_same_losses(
     main: Any, tmp_path: Path
 ) -> None:
     kept, again = (main("--cache-gb", size, "-o", tmp_path / size)[1] for size in ("4", "0"))
-    # Where a library sums in another order for another number of rows, the last bit of the float16 states differs.
+    # Where a library sums in another order for another number of rows, the last bit of the float16
+    # states differs.
     order = rounding(torch.float16, 2)
     assert [r["loss"] for r in again] == pytest.approx([r["loss"] for r in kept], rel=order)
 
@@ -253,7 +254,7 @@ def test_the_run_opens_as_a_matcher(main: Any, tmp_path: Path) -> None:
     assert open_matcher(tmp_path / "elsewhere").matcher.config.dim == 4
 
 
-# ------------------------------------------------------------------------------------------------------------ kill, resume
+# ------------------------------------------------------------------------------------- kill, resume
 
 
 @pytest.mark.slow
@@ -334,7 +335,7 @@ def test_two_writers_on_one_run(main: Any, tmp_path: Path) -> None:
     assert f"process {os.getpid()}" in err
 
 
-# --------------------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
@@ -414,10 +415,16 @@ def test_features_that_are_no_numbers_are_refused(
     assert f"feats.npy: row {row} (image{row:03})" in err
 
 
-@pytest.mark.parametrize(("name", "damage"), [
-    ("feats.npy", lambda b: b[:-8]), ("feats.npy", lambda b: b[:200] + b"\x00\x01" + b[202:]), ("feats.ids", lambda b: b[:-3]),
-    ("feats.json", lambda b: b[:30]), ("feats.npy", lambda b: b + b"x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("feats.npy", lambda b: b[:-8]),
+        ("feats.npy", lambda b: b[:200] + b"\x00\x01" + b[202:]),
+        ("feats.ids", lambda b: b[:-3]),
+        ("feats.json", lambda b: b[:30]),
+        ("feats.npy", lambda b: b + b"x"),
+    ],
+)
 def test_damaged_features_are_refused(
     main: Any, tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -461,12 +468,26 @@ def test_places_that_cannot_be_a_run(main: Any, tmp_path: Path) -> None:
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
 
 
-@pytest.mark.parametrize("flags", [("--loss", "l2"), ("--schedule", "up"), ("--level", "word"), ("--preset", "best"),
-                                   ("--batch-size", "1"), ("--share", "2"), ("--device", "tpu"), ("--valid", "-")])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--loss", "l2"),
+        ("--schedule", "up"),
+        ("--level", "word"),
+        ("--preset", "best"),
+        ("--batch-size", "1"),
+        ("--share", "2"),
+        ("--device", "tpu"),
+        ("--valid", "-"),
+    ],
+)
 def test_flags_out_of_range(main: Any, tmp_path: Path, flags: tuple[str, str]) -> None:
     captions = "-" if flags == ("--valid", "-") else "captions.jsonl"
-    code = run(["train-matcher", captions, "feats.npy", *flags, "-o", str(tmp_path / "run")]) if captions == "-" else main(
-        *flags, "-o", tmp_path / "run")[0]  # fmt: skip
+    code = (
+        run(["train-matcher", captions, "feats.npy", *flags, "-o", str(tmp_path / "run")])
+        if captions == "-"
+        else main(*flags, "-o", tmp_path / "run")[0]
+    )
     assert code == Exit.USAGE
 
 
@@ -504,7 +525,8 @@ def test_a_read_only_folder_is_said_before_any_work(main: Any, tmp_path: Path) -
 @pytest.mark.slow
 def test_locale_and_home_do_not_matter(place: Path, tmp_path: Path, vg: Runner, main: Any) -> None:
     assert main("-o", tmp_path / "a")[0] == 0
-    # Threads and kernels stay as they are: others add in another order, which is not what is tested here.
+    # Threads and kernels stay as they are: others add in another order, which is not what is tested
+    # here.
     threads = str(torch.get_num_threads())
     own = {k: v for k, v in os.environ.items() if k not in ("HOME", "LANG", "LC_ALL", "PYTHONUTF8")}
     env = own | {"LC_ALL": "C", "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -1,4 +1,6 @@
-"""`vg vokenize` as its users run it: pipes, kills, full disks, text of every kind, indexes of another matcher."""
+"""`vg vokenize` as its users run it: pipes, kills, full disks, text of every kind, indexes of
+another matcher.
+"""
 
 from __future__ import annotations
 
@@ -522,7 +524,8 @@ def test_memory_does_not_grow_with_the_text(tiny: Path, tmp_path: Path) -> None:
         "import resource, sys\n"
         "from vgtools.cli import run\n"
         "for count, path in zip(('2000', '12000'), sys.argv[2:]):\n"
-        "    args = ['vokenize', path, '--index', sys.argv[1], '-o', path + '.npy', '-q', '--device', 'cpu',\n"
+        "    args = ['vokenize', path, '--index', sys.argv[1], '-o', path + '.npy', "
+        "'-q', '--device', 'cpu',\n"
         "            '--limit', count, '--window', '512']\n"
         "    assert run(args) == 0\n"
         "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"

@@ -13,7 +13,7 @@ import pytest
 from vgtools import cli
 from vgtools.images.boxes import placeholder_confidence
 from vgtools.images.regions import open_regions
-from vgtools.io import Exit
+from vgtools.io import Exit, read_manifest, sha256_file
 
 
 def b64(values: Any, dtype: str) -> str:
@@ -138,3 +138,11 @@ def test_arrays_and_their_boxes(capfd: pytest.CaptureFixture[str]) -> None:
     assert "Python objects, which could run code" in capfd.readouterr().err
     assert regions("f.npy") == Exit.USAGE
     assert regions("a.tsv", "b.jsonl") == Exit.USAGE
+
+
+def test_other_names_of_the_objects_are_other_settings() -> None:
+    Path("a.tsv").write_text(lxmert("COCO_1", FEATURES, BOXES))
+    Path("names.txt").write_text("dog\ncat\n")
+    assert regions("a.tsv", "--labels", "names.txt") == Exit.OK
+    digest = read_manifest("r.npy")["config"]["labels"]
+    assert digest == sha256_file("names.txt")

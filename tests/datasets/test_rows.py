@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from vgtools.cli import run
 from vgtools.datasets.annotations import coco, vcr, visual_genome, visual_genome_regions
 from vgtools.datasets.box_files import FileBoxes
 from vgtools.datasets.captions import (
@@ -818,3 +819,26 @@ def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said
         "lsmdc_1/b@0.jpg"
     ]
     assert len(tally.errors) == 1
+
+
+def test_the_lists_of_two_data_sets_in_one_folder_are_not_mixed(tmp_path: Path) -> None:
+    lists(tmp_path, train="a.jpg", dev="b.jpg")
+    (tmp_path / "train.txt").write_text("1\n")
+    (tmp_path / "test.txt").write_text("2\n")
+    with pytest.raises(DataError, match="of Flickr8k and of Flickr30k"):
+        read_splits(tmp_path)
+    assert read_splits(tmp_path, flickr8k=True) == {"a.jpg": "train", "b.jpg": "dev"}
+    assert read_splits(tmp_path, flickr8k=False) == {"1": "train", "2": "test"}
+
+
+def test_flickr8k_reads_its_own_lists(tmp_path: Path) -> None:
+    lists(tmp_path, train="a.jpg")
+    (tmp_path / "train.txt").write_text("1\n")
+    tokens = tmp_path / "Flickr8k.token.txt"
+    tokens.write_text("a.jpg#0\tA dog .\n")
+    args = ["prepare", "flickr8k", str(tokens), "--splits", str(tmp_path), "-q"]
+    assert run([*args, "-o", str(tmp_path / "c.jsonl")]) == 0
+    assert json.loads((tmp_path / "c.jsonl").read_text())["split"] == "train"
+    tokens.rename(tmp_path / "captions.txt")
+    args[2] = str(tmp_path / "captions.txt")
+    assert run([*args, "-o", str(tmp_path / "d.jsonl")]) == 65

@@ -159,3 +159,13 @@ def test_paragraphs_of_squad_come_once_and_articles_end_with_an_empty_line(tmp_p
         (tmp_path / "bad.json").write_text(json.dumps(bad))
         with pytest.raises(DataError, match=why):
             list(squad(tmp_path / "bad.json", Tally()))
+
+
+def test_half_a_character_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "train-v1.1.json"
+    good = {"paragraphs": [{"context": "a \U0001f600"}]}
+    path.write_text(json.dumps({"data": [good, {"paragraphs": [{"context": "a \ud83d b"}]}]}))
+    with pytest.raises(DataError, match=r"train-v1\.1\.json: data\[1\]: .*lone surrogate"):
+        list(squad(path, Tally()))
+    path.write_text(json.dumps({"data": [good]}))
+    assert next(squad(path, Tally())) == {"text": "a \U0001f600"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from vgtools.images.region_features import (
     Detector,
     pool_regions,
     region_featurizer,
+    region_work,
     whole_picture,
 )
+from vgtools.images.sources import Item
 from vgtools.io import DataError, Exit
 
 
@@ -144,3 +147,16 @@ def test_other_files_are_refused(detector_file: Path, tmp_path: Path) -> None:
         DataError, match="unknown detector; known are torchvision's fasterrcnn_resnet50_fpn_v2"
     ):
         Detector(other)
+
+
+def test_a_group_of_broken_pictures_is_a_group_of_errors() -> None:
+    from types import SimpleNamespace
+
+    def broken() -> bytes:
+        return b"no picture"
+
+    group = [Item(f"{i}.png", "", broken) for i in range(8)]
+    work = region_work(lambda image, picture: pytest.fail("there is no picture"))
+    featurizer: Any = SimpleNamespace(pooling="none", grid=[2, 2], input_shape=(3, 4, 4))
+    kept, sets, errors = work(group, featurizer, threading.Semaphore(1))
+    assert (kept, sets, [name for name, _ in errors]) == ([], [], [item.id for item in group])

@@ -163,7 +163,7 @@ def test_paths_are_relative_to_the_list(tmp_path: Path) -> None:
     assert found == {
         "sub/a.dat": b"a",
         f"{tmp_path}/b.png": b"b",
-        "missing.jpg": "cannot be read: No such file or directory",
+        "missing.jpg": f"cannot be read: No such file or directory ({tmp_path}/missing.jpg)",
         "sub": "not a regular file",
     }
     rows = [{"image": "one", "path": "sub/a.dat", "extra": 1}, {"image": "two", "path": "b\0.png"}]
@@ -339,3 +339,22 @@ def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match="not a tar: empty file"):
         list(open_source(str(path)).items)
+
+
+def test_a_tar_member_with_a_torn_map_of_holes_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in (("a.png", b"x" * 600), ("b.png", b"picture")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            if name == "a.png":
+                member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+            tar.addfile(member, io.BytesIO(data))
+    found = loaded(open_source(str(path)))
+    assert found["b.png"] == b"picture"
+    assert str(found["a.png"]).startswith("its map of holes cannot be read")
+
+
+def test_a_nul_in_a_path_is_named() -> None:
+    with pytest.raises(DataError, match="NUL in its name"):
+        open_source("a\0b")

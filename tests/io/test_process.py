@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +86,20 @@ def test_a_lock_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, 
     assert caught.value.code == Exit.CANNOT_CREATE
     assert outside.read_text() == "mine\n"
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_stop_that_meets_no_boundary_unwinds_by_itself(number: int, code: int) -> None:
+    script = (
+        "import os, sys, time\n"
+        "from vgtools.io.process import Stop\n"
+        "with Stop(patience=0.1):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    try:\n"
+        "        while True: time.sleep(0.01)\n"
+        "    finally:\n"
+        "        print('unwound')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, b"unwound\n")
+    assert b"run the same command again to resume" in done.stderr

@@ -323,3 +323,38 @@ def test_a_window_gives_its_sentences() -> None:
     assert Window("a.jsonl.zst", 5, rows, "").texts() == ["one", ""]
     with pytest.raises(DataError, match=r'a\.jsonl:6: the key "text" is missing'):
         Window("a.jsonl", 5, [rows[0], "{}"], "").texts()
+
+
+def test_a_window_of_long_lines_ends_early_and_resumes_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vgtools.io import streams
+
+    monkeypatch.setattr(streams, "WINDOW_CHARS", 10)
+    path = tmp_path / "x.txt"
+    lines = ["aaaa", "bbbbbb", "c", "dddddddddddd", "e", "f", "g", "h"]
+    path.write_text("".join(line + "\n" for line in lines))
+    whole = list(io.read_windows(path, 3))
+    assert [w.lines for w in whole] == [lines[:2], lines[2:4], lines[4:7], lines[7:]]
+    for number, window in enumerate(whole, 1):
+        rows = sum(len(w.lines) for w in whole[:number])
+        rest = io.read_windows(path, 3, {"rows": rows, "digest": window.digest})
+        assert [w.lines for w in rest] == [w.lines for w in whole[number:]]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<U3', 'fortran_order': False, 'shape': (2,), }",
+        "{'descr': '|V4', 'fortran_order': False, 'shape': (2,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -2), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
+    ],
+)
+def test_arrays_that_are_no_numbers_are_refused(tmp_path: Path, header: str) -> None:
+    text = header.encode().ljust(117) + b"\n"
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8))
+    with pytest.raises(DataError, match=r"x\.npy") as caught:
+        io.open_npy(path)
+    assert caught.value.code == Exit.DATA

@@ -1,4 +1,4 @@
-"""The packed encoder against the models' own forward, and its independence of what shares a pack."""
+"""The packed encoder against the models' own forward, and how little a pack's other rows matter."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_hidden_states_are_those_of_padded_batches_by_the_models_own_forward(
             )
             for model in (encoder.model, in_float64(encoder).model)
         )
-    # Both are float32: the packed form may not be further from float64 than the model's own forward.
+    # Both are float32: the packed form may not be further from float64 than the model's own.
     inner = [slice(1, len(row) - 1) for row in rows]
     assert [len(states) for states in found] == [len(row) - 2 for row in rows]
     assert_as_exact_as(
@@ -94,7 +94,8 @@ def test_a_sentence_does_not_see_its_neighbours(tmp_path: Path, kind: str) -> No
         next(packed(tokens.ids, tokens.starts[i : i + 1], lengths[i : i + 1])).tokens.numpy()
         for i in some
     ]
-    # Some libraries sum in another order for another number of rows; a neighbour that is seen changes far more.
+    # Some libraries sum in another order for another number of rows; a neighbour that is seen
+    # changes far more.
     assert_as_exact_as(
         *(
             np.concatenate(states)

@@ -9,6 +9,7 @@ import torch
 
 from tests.tiny import save_encoder, save_run_of
 from vgtools.io import DataError, Exit
+from vgtools.models import weights
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import read_weights
 from vgtools.models.runs import read_run
@@ -110,3 +111,36 @@ def test_a_run_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
         save_noisy(str(source), other, 0.1, seed=0)
     assert error.value.code == Exit.CANNOT_CREATE
     assert {p: p.read_bytes() for p in other.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("killed", ["save_run", "sync_dir", "rename"])
+def test_what_a_kill_left_is_no_obstacle(
+    tmp_path: Path, killed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    whole = save_noisy(str(source), tmp_path / "whole", 0.1, seed=0)["fingerprint"]
+    out = tmp_path / "noisy"
+    save_noisy(str(source), out, 0.2, seed=1)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        target = Path if killed == "rename" else weights
+        patch.setattr(target, killed, stop)
+        with pytest.raises(KeyboardInterrupt):
+            save_noisy(str(source), out, 0.1, seed=0)
+    assert save_noisy(str(source), out, 0.1, seed=0)["fingerprint"] == whole
+    assert load_encoder(str(out)).fingerprint == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["encoder", "noisy", "whole"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_bad_file_of_the_source_is_named_not_the_output(tmp_path: Path, name: str) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    (source / name).unlink(missing_ok=True)
+    (source / name).mkdir()
+    with pytest.raises(DataError, match=f"encoder/{name}: ") as error:
+        save_noisy(str(source), tmp_path / "noisy", 0.1, seed=0)
+    assert error.value.code == Exit.NO_INPUT
+    assert not (tmp_path / "noisy").exists()

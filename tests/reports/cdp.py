@@ -39,9 +39,11 @@ _FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-# The browser reads commands on descriptor 3 and answers on 4: put our pipe ends there, then become the browser.
+# The browser reads commands on descriptor 3 and answers on 4: put our pipe ends there, then become
+# the browser.
 _LAUNCH = (
-    "import fcntl, os, sys; r, w = (fcntl.fcntl(int(f), fcntl.F_DUPFD, 10) for f in sys.argv[1:3]); "
+    "import fcntl, os, sys; r, w = (fcntl.fcntl(int(f), fcntl.F_DUPFD, 10) for f in "
+    "sys.argv[1:3]); "
     "os.dup2(r, 3); os.dup2(w, 4); os.execvp(sys.argv[3], sys.argv[3:])"
 )
 
@@ -50,8 +52,8 @@ class Browser:
     """One headless browser with one tab; what goes wrong or out of it is collected.
 
     Attributes:
-        errors: exceptions, console errors, and what the browser itself logged (blocked loads among it).
-        requests: addresses that pages asked for, the page itself not counted.
+        errors: exceptions, console errors, and what the browser itself logged (blocked loads among
+        it). requests: addresses that pages asked for, the page itself not counted.
     """
 
     def __init__(self) -> None:
@@ -202,7 +204,8 @@ class Browser:
     def _centre(self, selector: str) -> tuple[float, float]:
         x, y = self.js(
             f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
-            f"return [b.x + b.width / 2, b.y + b.height / 2] }})(document.querySelector({json.dumps(selector)}))"
+            f"return [b.x + b.width / 2, b.y + b.height / 2] "
+            f"}})(document.querySelector({json.dumps(selector)}))"
         )
         return x, y
 

@@ -17,8 +17,11 @@ def test_figure_3_has_a_dot_a_head_and_the_baseline() -> None:
     root = svg(figures.entity_figure(RECORDS))
     dots = [d for d in named(root, "circle") if len(d)]
     assert sorted(d[0].text or "" for d in dots) == [
-        "1-1: 10.0 %, not active", "1-2: 20.0 %, active", "2-1: 40.0 %, active", "2-2: 5.0 %, not active",
-    ]  # fmt: skip
+        "1-1: 10.0 %, not active",
+        "1-2: 20.0 %, active",
+        "2-1: 40.0 %, active",
+        "2-2: 5.0 %, not active",
+    ]
     by_name = {(d[0].text or "")[:3]: d for d in dots}
     assert float(by_name["2-1"].get("r", 0)) > float(by_name["2-2"].get("r", 0)), (
         "active heads are large"
@@ -78,8 +81,18 @@ def test_an_example_becomes_a_figure_even_without_its_photo() -> None:
 
 
 def test_the_plot_draws_each_value_and_escapes_names() -> None:
-    measured = {"corpus": "<b>&.txt", "tokenizer": "words", "tokens": 1200, "sentences": 100, "vocabulary": 50,
-                "tokens_per_sentence": 12.0, "reference": "r.txt", "jsd_base": 2, "jsd_1": 0.25, "jsd_2": None}  # fmt: skip
+    measured = {
+        "corpus": "<b>&.txt",
+        "tokenizer": "words",
+        "tokens": 1200,
+        "sentences": 100,
+        "vocabulary": 50,
+        "tokens_per_sentence": 12.0,
+        "reference": "r.txt",
+        "jsd_base": 2,
+        "jsd_1": 0.25,
+        "jsd_2": None,
+    }
     tree = svg(corpora_figure([measured, *corpora()]))
     texts = ["".join(t.itertext()) for t in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert "<b>&.txt" in texts
@@ -91,8 +104,14 @@ def test_the_plot_draws_each_value_and_escapes_names() -> None:
 
 
 def test_the_plot_leaves_out_what_nobody_measured() -> None:
-    measured = {"corpus": "a.txt", "tokenizer": "words", "tokens": 1, "sentences": 1, "vocabulary": 0,
-                "tokens_per_sentence": 1.0}  # fmt: skip
+    measured = {
+        "corpus": "a.txt",
+        "tokenizer": "words",
+        "tokens": 1,
+        "sentences": 1,
+        "vocabulary": 0,
+        "tokens_per_sentence": 1.0,
+    }
     text = corpora_figure([measured]).svg().decode()
     assert "JSD" not in text
     assert "Vocabulary" in text

@@ -92,3 +92,24 @@ def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
     small = page.thumbnail(stored.getvalue(), 100)
     assert small.size == (50, 100)
     assert [max(range(3), key=small.getpixel((25, y)).__getitem__) for y in (20, 80)] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html><svg></svg></html>",
+        b"secret: <svg",
+        b'<!DOCTYPE svg [<!ENTITY a "b">]><svg xmlns="http://www.w3.org/2000/svg">&a;</svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg"><foreignObject/></svg>',
+    ],
+)
+def test_only_a_drawing_is_embedded_whole(tmp_path: Path, content: bytes) -> None:
+    from vgtools.reports.page import ImageFile, image_uri
+
+    drawing = tmp_path / "x.svg"
+    drawing.write_bytes(content)
+    with pytest.raises(ValueError, match="SVG drawing"):
+        image_uri(ImageFile(tmp_path / "x.png", drawing), 8)
+    drawing.write_bytes(b'<svg xmlns="http://www.w3.org/2000/svg"/>')
+    assert image_uri(ImageFile(tmp_path / "x.png", drawing), 8).startswith("data:image/svg+xml")

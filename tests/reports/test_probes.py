@@ -82,7 +82,7 @@ def test_photos_are_found_or_named(tmp_path: Path) -> None:
     assert [f.split(":")[0] for f in faults] == ["b.jpg", "c.jpg"]
 
 
-# ---------------------------------------------------------------------------------------------------------------- browser
+# ------------------------------------------------------------------------------------------ browser
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +155,20 @@ def test_a_word_shows_its_regions_by_mouse_and_keyboard(tab: cdp.Browser, page: 
         tab.js(said)
         == f"“dog”, layer 3, head 3-1: A dog 70 %, {EVIL}* 13 %, a cat 5.0 %, all regions 88 %."
     )
-    assert tab.js("[...document.querySelectorAll('#e1 .r')].map(b => Number(b.style.fillOpacity).toFixed(3))") == [
-        "0.600", "0.096", "0.006", "0.037", "0.000",
-    ]  # fmt: skip
+    assert tab.js(
+        "[...document.querySelectorAll('#e1 .r')].map(b => Number(b.style.fillOpacity).toFixed(3))"
+    ) == [
+        "0.600",
+        "0.096",
+        "0.006",
+        "0.037",
+        "0.000",
+    ]
     assert tab.js("document.querySelector('#e1 .r.most').dataset.r") == "0"
-    rows = "[...document.querySelectorAll('#e1 .live tbody tr')].map(r => [...r.cells].map(c => c.textContent).join(' '))"
+    rows = (
+        "[...document.querySelectorAll('#e1 .live tbody tr')].map(r => "
+        "[...r.cells].map(c => c.textContent).join(' '))"
+    )
     assert tab.js(rows)[:2] == ["A dog 0.0 10 70", "a cat 90 0.0 5.0"]
     tab.press("ArrowDown")  # from the last layer round to the first
     assert tab.js(said).startswith("“dog”, layer 1, head 1-1: a cat 90 %")

@@ -22,7 +22,10 @@ from vgtools.reports.page import ImageFile
 from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
 
 RED, GREEN, BLUE = (220, 30, 30), (20, 180, 40), (30, 60, 210)
-SVG = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'><script>window.pwned=1</script><circle r='4'/></svg>"
+SVG = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 "
+    "9'><script>window.pwned=1</script><circle r='4'/></svg>"
+)
 
 
 def solid(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)) -> Path:
@@ -46,7 +49,9 @@ def sentence(
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Pictures:
-    """Return a bank of a red, a green and a blue picture, a drawing, and one whose file is not there."""
+    """Return a bank of a red, a green and a blue picture, a drawing, and one whose file is not
+    there.
+    """
     places = {
         n: ImageFile(solid(tmp_path / f"{n}.png", c))
         for n, c in (("red", RED), ("green", GREEN), ("blue", BLUE))
@@ -65,7 +70,7 @@ def data_of(page: str) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-# ------------------------------------------------------------------------------------------------------------------ rows
+# --------------------------------------------------------------------------------------------- rows
 
 
 def write(path: Path, *rows: dict[str, Any] | str) -> Path:
@@ -132,7 +137,7 @@ def test_take_reads_no_further_than_asked_and_says_whether_there_is_more(tmp_pat
     assert vokens.take(vokens.read_sentences(whole), None)[1] is False
 
 
-# -------------------------------------------------------------------------------------------------------- bank, pictures
+# ----------------------------------------------------------------------------------- bank, pictures
 
 
 def edge(image: Image.Image) -> tuple[int, int]:
@@ -169,7 +174,7 @@ def test_what_cannot_be_shown_is_counted_with_its_reason(
     assert Pictures(pictures.bank, {}).complaint(6) is None
 
 
-# ------------------------------------------------------------------------------------------------------------------ page
+# --------------------------------------------------------------------------------------------- page
 
 
 def test_each_picture_is_in_the_page_once_however_often_it_is_used(pictures: Pictures) -> None:
@@ -293,7 +298,7 @@ def test_the_same_rows_give_the_same_bytes(pictures: Pictures) -> None:
     assert vokens.page(rows, pictures, "v") == vokens.page(rows, pictures, "v")
 
 
-# ----------------------------------------------------------------------------------------------------------------- sheet
+# -------------------------------------------------------------------------------------------- sheet
 
 
 def near(pixel: Any, colour: tuple[int, int, int]) -> bool:
@@ -348,7 +353,7 @@ def test_a_sheet_too_high_for_memory_is_refused_before_it_is_drawn(pictures: Pic
         vokens.sheet([sentence("a", [0], line=n) for n in range(300)], pictures)
 
 
-# ----------------------------------------------------------------------------------------------------- terminal and pipe
+# -------------------------------------------------------------------------------- terminal and pipe
 
 
 def test_lines_for_a_pipe() -> None:

@@ -1,4 +1,6 @@
-"""Scores side by side: values by hand, the paper's own table, what is chance, and gains against grounding ratio."""
+"""Scores side by side: values by hand, the paper's own table, what is chance, and gains against
+grounding ratio.
+"""
 
 from __future__ import annotations
 

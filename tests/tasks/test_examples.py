@@ -20,11 +20,15 @@ COLA = (
     "aa02\t1\t\tShe said \"no.\naa03\t0\t??\tHe put.\naa03\t1\t\tIt rained.\n"
 )  # fmt: skip
 
-SST = "sentence\tlabel\na warm film \t1\ndull \t0\nnever boring \t1\nnot \"fun\" \t0\nbright \t1\nflat \t0\n"  # fmt: skip
+SST = (
+    'sentence\tlabel\na warm film \t1\ndull \t0\nnever boring \t1\nnot "fun" \t0\n'
+    "bright \t1\nflat \t0\n"
+)
 
 MRPC = (
     "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
-    '1\t11\t12\tHe said "yes.\tHe agreed.\r\n0\t13\t14\t"A" won.\tB lost.\r\n1\t15\t16\tRain fell.\tIt rained.\r\n'
+    '1\t11\t12\tHe said "yes.\tHe agreed.\r\n0\t13\t14\t"A" won.\tB lost.\r\n'
+    "1\t15\t16\tRain fell.\tIt rained.\r\n"
     "1\t17\t18\tC rose.\tC went up.\r\n0\t19\t20\tD\tE\r\n1\t21\t22\tF\tF\r\n"
 )
 
@@ -41,19 +45,32 @@ QQP = "7\t1\t2\tHow so?\tWhy?\t1\n8\t3\t4\tbroken\n by a line\t0\n9\t5\t6\tWho?\
 MNLI = (
     "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
     "\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    "0\t31\t31n\tfiction\t( a )\t( b )\t(A)\t(B)\tIt is late.\tIt is early.\tneutral\tcontradiction\n"
+    "0\t31\t31n\tfiction\t( a )\t( b )\t(A)\t(B)\tIt is late.\tIt is "
+    "early.\tneutral\tcontradiction\n"
     "1\t32\t32n\tfiction\t( a )\t( b )\t(A)\t(B)\tSome ran.\tOne ran.\tneutral\tneutral\n"
     "2\t33\t33n\tfiction\t( a )\t( b )\t(A)\t(B)\tAll ran.\tOne ran.\tneutral\tentailment\n"
     "3\t34\t34n\tfiction\t( a )\t( b )\t(A)\t(B)\tNo one.\tNobody.\tneutral\t-\n"
 )
 
-RTE = 'index\tsentence1\tsentence2\tlabel\n0\tIt "rains.\tIt is wet.\tentailment\n1\tHe sat.\tHe stood.\tnot_entailment\n'
+RTE = (
+    'index\tsentence1\tsentence2\tlabel\n0\tIt "rains.\tIt is wet.\tentailment\n1\tHe '
+    "sat.\tHe stood.\tnot_entailment\n"
+)
 
-EXPORT = 'index\tlabel\tsentence1\tsentence2\n4\t1\t"He said ""no""."\tHe agreed.\n9\t0\tIt rains.\t"two\nlines"\n12\t1\tA\tB\n'
+EXPORT = (
+    'index\tlabel\tsentence1\tsentence2\n4\t1\t"He said ""no""."\tHe agreed.\n9\t0\tIt '
+    'rains.\t"two\nlines"\n12\t1\tA\tB\n'
+)
 
-QNLI = "index\tquestion\tsentence\tlabel\n0\tWho?\tAnn did.\tentailment\n1\tWhen?\tIt was cold.\tnot_entailment\n"
+QNLI = (
+    "index\tquestion\tsentence\tlabel\n0\tWho?\tAnn did.\tentailment\n1\tWhen?\tIt was "
+    "cold.\tnot_entailment\n"
+)
 
-WNLI = "index\tsentence1\tsentence2\tlabel\n0\tThe cup fell; it broke.\tThe cup broke.\t1\n1\tHe fed it.\tHe ate.\t0\n"
+WNLI = (
+    "index\tsentence1\tsentence2\tlabel\n0\tThe cup fell; it broke.\tThe cup broke.\t1\n"
+    "1\tHe fed it.\tHe ate.\t0\n"
+)
 
 
 def test_cola_has_no_header_and_no_quoting(tmp_path: Path) -> None:
@@ -141,7 +158,10 @@ def test_mnli_finds_columns_by_name_and_leaves_out_rows_without_agreement(tmp_pa
 
 
 def test_jsonl_has_the_same_names(tmp_path: Path) -> None:
-    rows = '{"premise": "A", "hypothesis": "B", "label": "neutral"}\n{"premise": "C", "hypothesis": "D", "label": 2}\n'
+    rows = (
+        '{"premise": "A", "hypothesis": "B", "label": "neutral"}\n{"premise": "C", '
+        '"hypothesis": "D", "label": 2}\n'
+    )
     assert read("mnli", tmp_path, rows, "data.jsonl")[0] == [
         Example("0", "A", "B", 1),
         Example("1", "C", "D", 2),

@@ -41,7 +41,7 @@ def test_every_task_has_a_kind() -> None:
     assert {task.kind for task in TASKS} == set(KINDS)
 
 
-# ---------------------------------------------------------------------------------- a kind of its own
+# -------------------------------------------------------------------------------- a kind of its own
 
 
 def parity() -> Any:

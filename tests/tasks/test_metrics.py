@@ -25,7 +25,8 @@ def test_labels_by_hand() -> None:
 
 
 def test_matthews_of_three_classes_by_hand() -> None:
-    # c = 4, s = 5; gold counts 2, 2, 1; said counts 1, 3, 1: (4*5 - (2 + 6 + 1)) / sqrt((25 - 9) (25 - 11))
+    # c = 4, s = 5; gold counts 2, 2, 1; said counts 1, 3, 1: (4*5 - (2 + 6 + 1)) / sqrt((25 - 9)
+    # (25 - 11))
     assert metrics.matthews(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 1, 2])) == pytest.approx(
         11 / math.sqrt(224)
     )
@@ -123,8 +124,8 @@ def test_bootstrap_of_values_has_the_width_of_the_normal_interval() -> None:
 
 
 def test_paired_bootstrap_p_value_is_the_sign_test_s_in_a_case_that_can_be_counted() -> None:
-    # Four items, b better on one: a sample's difference is Binomial(4, 1/4) / 4, observed 1/4, so the p-value is
-    # P(|k - 1| >= 1) = 1 - P(k = 1) = 1 - 4 * 27/256
+    # Four items, b better on one: a sample's difference is Binomial(4, 1/4) / 4, observed 1/4, so
+    # the p-value is P(|k - 1| >= 1) = 1 - P(k = 1) = 1 - 4 * 27/256
     a, b = np.array([0.0, 0, 0, 0]), np.array([1.0, 0, 0, 0])
     found = paired_bootstrap(mean, np.zeros(4), a, b, samples=40_000)
     assert found.value == 0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,3 +199,15 @@ def test_masks_are_80_10_10_and_only_of_chosen_tokens() -> None:
     other = read[chosen & (read != 3) & (read != 7)]
     assert 0 <= other.min() < 20
     assert 980 < other.max() < 1000
+
+
+@pytest.mark.parametrize("facts", [{"tokenizer": 5}, {"tokenizer": {}, "count": "5"}])
+def test_a_manifest_with_facts_of_other_types_is_refused(
+    tmp_path: Path, facts: dict[str, Any]
+) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((2, 2), np.int32))
+    np.save(tmp_path / "x.rows.npy", np.array([2]))
+    io.write_manifest(path, [path, tmp_path / "x.rows.npy"], kind="vokens", **facts)
+    with pytest.raises(DataError, match=r"x\.json: has .tokenizer."):
+        open_packed(path)

@@ -33,7 +33,8 @@ def save_encoder(
         kind: bert, roberta or distilbert.
         seed: of the weights.
         positions: most tokens, special ones included.
-        still: zero the position table, which rules the output of random weights: a golden would pass with wrong tokens.
+        still: zero the position table, which rules the output of random weights: a golden would
+            pass with wrong tokens.
     """
     from transformers import (
         BertConfig,
@@ -83,7 +84,8 @@ def save_encoder(
         reserved = 1 if kind == "roberta" else 0
         model = network(
             config(
-                **sizes, hidden_size=WIDTH, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,
+                **sizes, hidden_size=WIDTH, num_hidden_layers=3, num_attention_heads=2,
+                intermediate_size=32,
                 max_position_embeddings=positions + reserved,
             )
         )  # fmt: skip

@@ -32,7 +32,7 @@ def read(
 def fails(
     task: str, folder: Path, text: str, *parts: str, line: int | None = None, **options: Any
 ) -> None:
-    """Read a bad file and look for the file, the line and what was found and wanted in its error."""
+    """Read a bad file; its error names the file, the line, what is there and what is expected."""
     with pytest.raises(DataError) as caught:
         read(task, folder, text, **options)
     message = str(caught.value)
@@ -43,7 +43,8 @@ def fails(
 
 SWAG = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
-    '0,v1,77,"A man sits, alone. He","A man sits, alone.",He,gold,stands.,"flies, slowly.",melts.,sings.,2\n'
+    '0,v1,77,"A man sits, alone. He","A man sits, alone.",He,gold,'
+    'stands.,"flies, slowly.",melts.,sings.,2\n'
 )
 
 
@@ -68,7 +69,7 @@ def qa(name: str, *answers: tuple[str, int], **more: Any) -> dict[str, Any]:
 
 
 def rows(*pairs: tuple[Any, Any], **more: list[Any]) -> list[dict[str, Any]]:
-    """Return prediction rows of (prediction, label) pairs, ids 0, 1 …, with further keys item by item."""
+    """Return prediction rows of (prediction, label) pairs, ids 0, 1 …, with further keys."""
     return [
         {"id": str(i), "prediction": said, "label": gold}
         | {key: values[i] for key, values in more.items()}

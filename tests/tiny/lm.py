@@ -15,7 +15,8 @@ from vgtools.text.tokens import tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter
 
 SHAPE: dict[str, Any] = {
-    "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 32,
     "max_position_embeddings": 64,
 }  # fmt: skip
 
@@ -23,7 +24,10 @@ SHAPE: dict[str, Any] = {
 def make_tokenizer(
     marks: Sequence[str] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
 ) -> Tokenizer:
-    """Return a word tokenizer of the tiny language; its special tokens are padding, unknown, first, last, mask."""
+    """Return a word tokenizer of the tiny language.
+
+    Its special tokens are padding, unknown, first, last, mask.
+    """
     vocabulary = [*marks, *WORDS]
     tokenizer = Tokenizer(
         models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token=marks[1])
@@ -56,7 +60,7 @@ def sentences(count: int, seed: int = 0, longest: int = 12) -> list[str]:
 
 
 def voken_rows(texts: Sequence[str], vokens: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return the rows of sentences: a word's voken depends on the word, so that there is something to learn."""
+    """Return the rows of sentences; a word's voken depends on the word, so it can be learnt."""
     found = tokenize(make_tokenizer(), texts)
     rows = []
     for i, text in enumerate(texts):

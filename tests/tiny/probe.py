@@ -1,4 +1,4 @@
-"""Captioned photos with entities and regions, and a VisualBERT, tiny and random, for the tests of the probes."""
+"""Tiny random photos with captions, entities and regions, and a VisualBERT, for the probes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIDE = 100  # pixels of a picture
 
 
 def save_visualbert(folder: Path, seed: int = 0, *, positions: int = 64, **changes: Any) -> Path:
-    """Write a random `VisualBertForPreTraining` with its tokenizer, as `save_pretrained` does: 3 layers, 2 heads."""
+    """Write a random `VisualBertForPreTraining` of 3 layers and 2 heads, with its tokenizer."""
     from transformers import VisualBertConfig, VisualBertForPreTraining
 
     encoder = save_encoder(folder.with_name(folder.name + "-text"))
@@ -31,7 +31,8 @@ def save_visualbert(folder: Path, seed: int = 0, *, positions: int = 64, **chang
         "intermediate_size": 32,
     } | changes
     config = VisualBertConfig(
-        vocab_size=tokenizer.get_vocab_size(), visual_embedding_dim=WIDTH, max_position_embeddings=positions,
+        vocab_size=tokenizer.get_vocab_size(), visual_embedding_dim=WIDTH,
+        max_position_embeddings=positions,
         initializer_range=0.4, **sizes,
     )  # fmt: skip
     VisualBertForPreTraining(config).save_pretrained(folder)
@@ -72,7 +73,10 @@ def save_regions(path: Path, sets: dict[str, RegionSet], **facts: Any) -> Path:
 def caption_rows(
     sets: dict[str, RegionSet], captions: int, seed: int = 0, longest: int = 14
 ) -> list[dict[str, Any]]:
-    """Return random captions with one to three phrases; half of the gold boxes are near a region."""
+    """Return random captions with one to three phrases.
+
+    Half of the gold boxes are near a region.
+    """
     rng, rows, images = np.random.default_rng(seed), [], list(sets)
     for number in range(captions):
         image = images[number % len(images)]

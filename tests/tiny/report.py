@@ -57,38 +57,52 @@ def head(layer: int, number: int, accuracy: float, active: bool = True) -> dict[
 
 RECORDS: list[dict[str, Any]] = [
     head(1, 1, 10.0, False), head(1, 2, 20.0), head(2, 1, 40.0), head(2, 2, 5.0, False),
-    {"kind": "layer", "layer": 1, "best": 20.0, "best_head": "1-2", "best_active": 20.0, "chosen_head": "1-1",
+    {"kind": "layer", "layer": 1, "best": 20.0, "best_head": "1-2", "best_active": 20.0,
+     "chosen_head": "1-1",
      "chosen": 11.0, "mean": 15.0,
      "active_heads": 1, "attention": 30.0},
-    {"kind": "layer", "layer": 2, "best": 40.0, "best_head": "2-1", "best_active": None, "chosen_head": "2-1",
+    {"kind": "layer", "layer": 2, "best": 40.0, "best_head": "2-1", "best_active": None,
+     "chosen_head": "2-1",
      "chosen": 41.0, "mean": 22.5,
      "active_heads": 0, "attention": 9.0},
-    {"kind": "relation", "relation": "acl", "stanford": "partmod", "entity": "either", "pairs": 1234, "baseline": 12.0,
+    {"kind": "relation", "relation": "acl", "stanford": "partmod", "entity": "either",
+     "pairs": 1234, "baseline": 12.0,
      "head": "2-1", "accuracy": 30.0, "low": 25.0, "high": 35.0, "p": 0.001,
      "accuracies": [[10.0, 20.0], [30.0, 5.0]], "attentions": [[10.0, 25.0], [30.0, 5.0]]},
-    {"kind": "relation", "relation": EVIL + "|", "stanford": EVIL + "|", "entity": "head", "pairs": 3, "baseline": 0.0,
-     "head": None, "accuracy": None, "accuracies": [[0.0, 0.0]] * 2, "attentions": [[0.0, 0.0]] * 2},
-    {"kind": "summary", "layers": 2, "heads": 2, "baseline": 17.33, "baseline_low": 15.0, "baseline_high": 19.0,
+    {"kind": "relation", "relation": EVIL + "|", "stanford": EVIL + "|", "entity": "head",
+     "pairs": 3, "baseline": 0.0,
+     "head": None, "accuracy": None, "accuracies": [[0.0, 0.0]] * 2,
+     "attentions": [[0.0, 0.0]] * 2},
+    {"kind": "summary", "layers": 2, "heads": 2, "baseline": 17.33, "baseline_low": 15.0,
+     "baseline_high": 19.0,
      "upper_bound": 87.0,
-     "head": "2-1", "accuracy": 40.0, "low": 36.0, "high": 44.0, "difference": 22.67, "difference_low": 20.0,
+     "head": "2-1", "accuracy": 40.0, "low": 36.0, "high": 44.0, "difference": 22.67,
+     "difference_low": 20.0,
      "difference_high": 25.0, "p": 0.001, "selected_on": "val",
      "entities": 4321, "captions": 2000, "photos": 400, "active_heads": 2, "level": 0.95},
 ]  # fmt: skip
 
 
 TEXT_RECORDS: list[dict[str, Any]] = [
-    *({"kind": "text-head", "name": f"{layer}-{n}", "layer": layer, "head": n, "entropy": 1.0, "x": 0.01 * n, "y": 0.0,
+    *({"kind": "text-head", "name": f"{layer}-{n}", "layer": layer, "head": n, "entropy": 1.0,
+      "x": 0.01 * n, "y": 0.0,
        **dict.fromkeys(("cls", "sep", "punctuation", "previous", "next", "self"), 10.0)}
       for layer in (1, 2) for n in range(1, 13)),
-    {"kind": "dependency", "relation": "det", "stanford": "det", "direction": "to head", "words": 900, "head": "2-11",
-     "accuracy": 80.0, "low": 75.0, "high": 84.0, "offset": 1, "baseline": 50.0, "baseline_low": 45.0, "baseline_high": 55.0,
+    {"kind": "dependency", "relation": "det", "stanford": "det", "direction": "to head",
+     "words": 900, "head": "2-11",
+     "accuracy": 80.0, "low": 75.0, "high": 84.0, "offset": 1, "baseline": 50.0,
+     "baseline_low": 45.0, "baseline_high": 55.0,
      "difference": 30.0, "difference_low": 25.0, "difference_high": 35.0, "p": 0.001},
-    {"kind": "dependency", "relation": EVIL, "stanford": EVIL, "direction": "to head", "words": 9, "head": None,
+    {"kind": "dependency", "relation": EVIL, "stanford": EVIL, "direction": "to head", "words": 9,
+     "head": None,
      "accuracy": None, "offset": None, "baseline": None},
-    {"kind": "classifier", "classifier": "words", "relation": "det", "stanford": "det", "words": 900, "accuracy": 95.0,
-     "low": 94.0, "high": 96.0, "offset": 1, "baseline": 50.0, "baseline_low": 45.0, "baseline_high": 55.0, "p": 0.001,
+    {"kind": "classifier", "classifier": "words", "relation": "det", "stanford": "det",
+     "words": 900, "accuracy": 95.0,
+     "low": 94.0, "high": 96.0, "offset": 1, "baseline": 50.0, "baseline_low": 45.0,
+     "baseline_high": 55.0, "p": 0.001,
      "trained_on": 4321},
-    {"kind": "text-summary", "texts": 400, "tokens": 5643, "layers": 2, "heads": 12, "selected_on": "val"},
+    {"kind": "text-summary", "texts": 400, "tokens": 5643, "layers": 2, "heads": 12,
+     "selected_on": "val"},
 ]  # fmt: skip
 
 
@@ -102,7 +116,7 @@ def named(root: ElementTree.Element, tag: str) -> list[ElementTree.Element]:
 
 
 def check_policy(page: str, *names: str) -> None:
-    """Check that a page allows exactly the styles and scripts it holds, and nothing outside but these names."""
+    """Check that a page allows exactly its styles and scripts, and outside only these names."""
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
     rules = dict(rule.split(" ", 1) for rule in html.unescape(policy[1]).split("; "))

@@ -1,4 +1,4 @@
-"""What tests ask of the runs of training commands: their records and bytes, and a stop in the middle of one."""
+"""What tests ask of training commands: records, bytes, and a stop in the middle of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def hashes(run: Path) -> dict[str, str]:
-    """Return the hashes of everything that a run leaves, but for run.json, which names the command line."""
+    """Return the hashes of all that a run leaves but run.json, which has the command line."""
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "run.json")
     return {str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 

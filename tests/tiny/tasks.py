@@ -76,7 +76,10 @@ def save_codah(folder: Path, count: int = 8) -> Path:
 
 
 def squad(questions: Sequence[dict[str, Any]], version: str = "1.1") -> dict[str, Any]:
-    """Return SQuAD's JSON; a question is `context`, `question`, `answer` (None: unanswerable), `start` if it is not found."""
+    """Return SQuAD's JSON.
+
+    A question is `context`, `question`, `answer` (None: unanswerable), `start` if it is not found.
+    """
     paragraphs = []
     for i, q in enumerate(questions):
         answer = q["answer"]
@@ -99,7 +102,10 @@ def squad(questions: Sequence[dict[str, Any]], version: str = "1.1") -> dict[str
 
 
 def save_squad(folder: Path, version: str = "1.1", count: int = 8, longest: int = 10) -> Path:
-    """Write questions whose answer is the word behind `bam`; in 2.0 a context without one has none."""
+    """Write questions whose answer is the word after `bam`.
+
+    In 2.0 a context without one has none.
+    """
     folder.mkdir(exist_ok=True)
     for name, seed in (("train", 0), ("dev", 1)):
         found = []

@@ -33,7 +33,7 @@ def encoder_of(seed: int = 0, **changes: Any) -> Encoder:
 def model_of(
     seed: int = 0, late_fusion: bool = False, alignment: str = "sum", **changes: Any
 ) -> VisualBert:
-    """Return a random VisualBERT whose parts all matter: no bias and no table is left at its start."""
+    """Return a random VisualBERT whose parts all matter: no bias or table is at its start."""
     model = make_visualbert(
         encoder_of(seed, **changes), VisualBertConfig(REGION, late_fusion, alignment)
     )

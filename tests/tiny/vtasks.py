@@ -1,4 +1,4 @@
-"""Official files of tiny tasks with pictures, their regions, and a VisualBERT run, built by the tests."""
+"""Official files of tiny tasks with pictures, their regions, and a VisualBERT run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def save_visualbert(folder: Path, regions: Path, spread: float = 0.05, **changes
 
 
 def save_vqa(folder: Path, count: int = 12) -> dict[str, list[int]]:
-    """Write questions and annotations of train and val; `bam` asks what the picture shows, to `dun` dogs are the answer.
+    """Write questions and annotations of train and val.
+
+    `bam` asks what the picture shows, to `dun` dogs are the answer.
 
     Returns:
         The pictures.
@@ -88,7 +90,8 @@ def save_vqa(folder: Path, count: int = 12) -> dict[str, list[int]]:
 
 
 def save_grounding(folder: Path, count: int = 12) -> dict[str, list[int]]:
-    """Write train.jsonl and val.jsonl: the phrase `the WORD` of a caption is the region that this word always is.
+    """Write train.jsonl and val.jsonl: the phrase `the WORD` of a caption is the region that this
+    word always is.
 
     Returns:
         The pictures.
@@ -131,7 +134,9 @@ def save_grounding(folder: Path, count: int = 12) -> dict[str, list[int]]:
 
 
 def save_nlvr2(folder: Path, count: int = 12) -> dict[str, list[int]]:
-    """Write train.json and dev.json; a sentence is true where the left picture shows 1, false where the right one does.
+    """Write train.json and dev.json.
+
+    A sentence is true where the left picture shows 1, false where the right one does.
 
     Returns:
         The pictures.
@@ -163,22 +168,28 @@ OBJECTS = ["person", "person", "dog"]
 
 
 def vcr_row(name: str, **changes: Any) -> dict[str, Any]:
-    """Return a row of VCR with all its official keys: of three objects, the second is asked about."""
+    """Return a row of VCR with all its official keys: the second of three objects is meant."""
     row = {
-        "movie": "3015_TINY", "objects": OBJECTS, "interesting_scores": [0], "answer_likelihood": "possible",
+        "movie": "3015_TINY", "objects": OBJECTS, "interesting_scores": [0],
+        "answer_likelihood": "possible",
         "img_fn": f"lsmdc_3015_TINY/{name}@0.jpg", "metadata_fn": f"lsmdc_3015_TINY/{name}@0.json",
         "answer_orig": "dun", "question_orig": "bam 2?", "rationale_orig": "dun 1",
-        "question": ["bam", [1], "?"], "answer_match_iter": [3, 0, 2, 1], "answer_sources": [3287, 0, 10184, 2260],
+        "question": ["bam", [1], "?"], "answer_match_iter": [3, 0, 2, 1], "answer_sources": [3287,
+        0, 10184, 2260],
         "answer_choices": [["dun", word] for word in WORDS[1:5]], "answer_label": 0,
         "rationale_choices": [["kin", [0], word] for word in WORDS[1:5]],
-        "rationale_sources": [1921, 0, 9750, 25743], "rationale_match_iter": [3, 0, 2, 1], "rationale_label": 0,
-        "img_id": name, "question_number": 0, "annot_id": name, "match_fold": "train-0", "match_index": 0,
+        "rationale_sources": [1921, 0, 9750, 25743], "rationale_match_iter": [3, 0, 2, 1],
+        "rationale_label": 0,
+        "img_id": name, "question_number": 0, "annot_id": name, "match_fold": "train-0",
+        "match_index": 0,
     }  # fmt: skip
     return row | changes
 
 
 def save_vcr(folder: Path, count: int = 8) -> dict[str, list[int]]:
-    """Write train.jsonl, val.jsonl and test.jsonl; whether the whole picture shows 0 or 1 decides what is right.
+    """Write train.jsonl, val.jsonl and test.jsonl.
+
+    Whether the whole picture shows 0 or 1 decides what is right.
 
     Returns:
         The pictures; the last region of each is the whole one.
@@ -192,7 +203,8 @@ def save_vcr(folder: Path, count: int = 8) -> dict[str, list[int]]:
             words = [WORDS[1 + (k + i // 4) % 4] for k in range(4)]
             right = words.index(WORDS[1 + turned])
             row = vcr_row(
-                name, question=["bam", [asked], "?"], answer_label=right, rationale_label=(right + 1) % 4,
+                name, question=["bam", [asked], "?"], answer_label=right,
+                rationale_label=(right + 1) % 4,
                 answer_choices=[["dun", word] for word in words],
                 rationale_choices=[["kin", [1 - asked], words[k - 1]] for k in range(4)],
             )  # fmt: skip

@@ -156,7 +156,8 @@ def test_a_loss_that_is_no_number_stops_and_names_the_checkpoint(tmp_path: Path)
     state, path = TrainState(), tmp_path / "checkpoint.safetensors"
     with pytest.raises(
         DataError,
-        match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is .*checkpoint",
+        match=r"no longer a number in step 3, epoch 1: up nan.*last good checkpoint is "
+        r".*checkpoint",
     ) as e:
         for _ in train(
             Line(), numbers(1.0, 1.0, float("nan")), config(), weights=BOTH, state=state
@@ -184,7 +185,9 @@ def test_out_of_memory_is_said_with_the_way_out() -> None:
 
 
 class Sum(nn.Module):
-    """Least squares, summed over rows; more than `most` rows do not fit: the gradients of the first ones are there by then."""
+    """Least squares, summed over rows; more than `most` rows do not fit: the gradients of the
+    first ones are there by then.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -277,6 +280,31 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[bytes
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"checkpoint\.safetensors: is not a readable checkpoint"):
         TrainState.load(path)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    state, path = TrainState(), tmp_path / "checkpoint.safetensors"
+    state.notes = {"score": 1.5}
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=state):
+        state.save(path)
+    whole = path.read_bytes()
+    assert state._loaded is None
+    expected = TrainState.load(path)
+    assert expected._loaded is not None
+    refused = 0
+    positions = range(0, len(whole), 7)
+    for position in positions:
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        try:
+            found = TrainState.load(path)
+        except DataError:
+            refused += 1
+            continue
+        assert found._loaded is not None
+        assert (found.notes, found.step) == (expected.notes, expected.step)
+        assert found._loaded.keys() == expected._loaded.keys()
+        assert all(torch.equal(t, found._loaded[name]) for name, t in expected._loaded.items())
+    assert refused > 0.9 * len(positions)
 
 
 def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Two processes train as one does: the same curve, one checkpoint, no other number of processes on resume."""
+"""Two processes train as one does: the same curve, one checkpoint, no other number of processes on
+resume.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +79,30 @@ def test_two_processes_agree_with_one(tmp_path: Path, vg: Runner) -> None:
     words = save_tokenizer(tmp_path / "t")
     rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
     flags: list[Any] = [
-        "pretrain", rows, "--shape", shape, "--tokenizer", words, "--valid", rows, "--block", 16, "--batch-size", 8,
-        "--micro-batch", 2, "--epochs", 2, "--log-every", 1, "--device", "cpu", "-q", "--lr", 0.01,
-    ]  # fmt: skip
+        "pretrain",
+        rows,
+        "--shape",
+        shape,
+        "--tokenizer",
+        words,
+        "--valid",
+        rows,
+        "--block",
+        16,
+        "--batch-size",
+        8,
+        "--micro-batch",
+        2,
+        "--epochs",
+        2,
+        "--log-every",
+        1,
+        "--device",
+        "cpu",
+        "-q",
+        "--lr",
+        0.01,
+    ]
     single = os.environ | {"OMP_NUM_THREADS": "1"}
     alone = vg(*flags, "-o", tmp_path / "one", env=single)
     assert alone.returncode == 0, alone.stderr.decode()
@@ -120,9 +143,24 @@ def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_
     shape, words = save_shape(tmp_path / "shape.json"), save_tokenizer(tmp_path / "t")
     rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
     flags: list[Any] = [
-        "pretrain", rows, "--shape", shape, "--tokenizer", words, "--block", 16, "--batch-size", 8, "--epochs", 40,
-        "--log-every", 1, "--device", "cpu", "-q",
-    ]  # fmt: skip
+        "pretrain",
+        rows,
+        "--shape",
+        shape,
+        "--tokenizer",
+        words,
+        "--block",
+        16,
+        "--batch-size",
+        8,
+        "--epochs",
+        40,
+        "--log-every",
+        1,
+        "--device",
+        "cpu",
+        "-q",
+    ]
     whole = launch(*flags, "-o", tmp_path / "whole")
     assert [p.returncode for p in whole] == [0, 0], (
         whole[0].stderr.decode() + whole[1].stderr.decode()
@@ -164,9 +202,23 @@ def test_fine_tuning_in_two_processes_agrees_with_one(
     data = save(tmp_path / "data")
     steps, lr = 6, 1e-3
     flags: list[Any] = [
-        "finetune", task, data, "-e", encoder, "--steps", steps, "--lr", lr, "--batch-size", 7, "--max-length", 40,
-        "--device", "cpu", "-q",
-    ]  # fmt: skip
+        "finetune",
+        task,
+        data,
+        "-e",
+        encoder,
+        "--steps",
+        steps,
+        "--lr",
+        lr,
+        "--batch-size",
+        7,
+        "--max-length",
+        40,
+        "--device",
+        "cpu",
+        "-q",
+    ]
     single = os.environ | {"OMP_NUM_THREADS": "1"}
     alone = vg(*flags, "-o", tmp_path / "one", env=single)
     assert alone.returncode == 0, alone.stderr.decode()
@@ -215,9 +267,25 @@ def test_a_signal_to_one_process_stops_fine_tuning_in_both_and_it_resumes_to_the
     encoder = save_encoder(tmp_path / "encoder", positions=64)
     data = tiny_tasks.save_sst2(tmp_path / "data", test=3)
     flags: list[Any] = [
-        "finetune", "sst-2", data, "-e", encoder, "--epochs", 4, "--lr", 3e-3, "--batch-size", 8, "--max-length", 40,
-        "--seeds", 2, "--device", "cpu", "-q",
-    ]  # fmt: skip
+        "finetune",
+        "sst-2",
+        data,
+        "-e",
+        encoder,
+        "--epochs",
+        4,
+        "--lr",
+        3e-3,
+        "--batch-size",
+        8,
+        "--max-length",
+        40,
+        "--seeds",
+        2,
+        "--device",
+        "cpu",
+        "-q",
+    ]
     whole = launch(*flags, "-o", tmp_path / "whole")
     assert [p.returncode for p in whole] == [0, 0], (
         whole[0].stderr.decode() + whole[1].stderr.decode()
@@ -264,3 +332,17 @@ def test_an_error_of_the_first_process_is_one_of_both(tmp_path: Path) -> None:
         said[0].stderr.decode() + said[1].stderr.decode()
     )
     assert all(b"is neither empty nor a run of vg" in p.stderr for p in said)
+
+
+@pytest.mark.parametrize(
+    "environment", [{"WORLD_SIZE": "2"}, {"WORLD_SIZE": "abc"}, {"WORLD_SIZE": "2", "RANK": "-1"}]
+)
+def test_left_over_variables_of_a_launcher_are_named(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match="WORLD_SIZE|RANK") as caught:
+        processes.rank()
+    assert caught.value.code == Exit.USAGE

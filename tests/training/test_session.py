@@ -214,6 +214,77 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
 # ----------------------------------------------------------------------------------------- records
 
 
+def finished(folder: Path) -> Path:
+    """Train a toy to its end, in a run with a part."""
+    run = TrainingRun(folder, "toy", {"a": 1})
+    for record in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        if record["end"]:
+            run.end_epoch(Line(), {"epoch": 0}, 1.0)
+    (folder / "part-1").mkdir()
+    (folder / "part-1" / "model").write_text("part")
+    run.keep("part-1")
+    run.save()
+    run.finish({})
+    return folder
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "toy.safetensors", "part-1/model"])
+def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
+    tmp_path: Path, name: str
+) -> None:
+    folder = finished(tmp_path / "run")
+    assert TrainingRun(folder, "toy", {"a": 1}).complete
+    file = folder / name
+    data = file.read_bytes()
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:] + b"x")
+    with pytest.raises(DataError, match=f"{name}: is damaged .* --restart") as error:
+        TrainingRun(folder, "toy", {"a": 1})
+    assert error.value.code == Exit.DATA
+    file.unlink()
+    with pytest.raises(DataError, match=f"{name}: is missing; .* --restart") as error:
+        TrainingRun(folder, "toy", {"a": 1})
+    assert error.value.code == Exit.NO_INPUT
+    (folder / "encoder").mkdir()
+    (folder / "encoder" / "model.safetensors").write_text("old")
+    run = TrainingRun(folder, "toy", {"a": 1}, restart=True, parts="part-*")
+    assert not run.complete
+    assert list(folder.iterdir()) == []
+
+
+def test_an_unreadable_run_json_names_the_way_out_which_works(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder / "run.json").write_text("{")
+    with pytest.raises(DataError, match=r"run\.json: not valid JSON .* --restart") as error:
+        TrainingRun(folder, "toy", {"a": 1})
+    assert error.value.code == Exit.DATA
+    assert not TrainingRun(folder, "toy", {"a": 1}, restart=True).complete
+
+
+@pytest.mark.parametrize("when", ["at the end", "at the next start"])
+@pytest.mark.parametrize("name", ["part-1/model", "best.safetensors"])
+def test_a_damaged_file_of_an_unfinished_run_is_never_published(
+    tmp_path: Path, name: str, when: str
+) -> None:
+    run = TrainingRun(tmp_path, "toy", {"a": 1})
+    for record in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        if record["end"]:
+            run.end_epoch(Line(), {"epoch": 0}, 1.0)
+            (tmp_path / "part-1").mkdir()
+            (tmp_path / "part-1" / "model").write_text("part")
+            run.keep("part-1")
+            run.save()
+    data = bytearray((tmp_path / name).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=f"{name}: is damaged") as error:
+        if when == "at the end":
+            run.finish({})
+        else:
+            TrainingRun(tmp_path, "toy", {"a": 1}).finish({})
+    assert error.value.code == Exit.DATA
+    assert not (tmp_path / "run.json").exists()
+
+
 def test_records_are_means_over_the_steps_since_the_last_and_live_in_the_notes() -> None:
     notes: dict[str, Any] = {}
     step = {"epoch": 1, "step": 1, "lr": 0.1, "gradient": 2.0, "loss": 3.0, "mlm": 1.0}

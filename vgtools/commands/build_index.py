@@ -70,7 +70,7 @@ def build_index(
             return
         ids = features.ids[:limit]
         with io.Progress("build-index", "images", len(ids), runtime.quiet) as bar:
-            emb = embed_bank(loaded, features.array[:limit], ids, bar.advance)
+            emb = embed_bank(loaded, features.array[:limit], ids, bar.advance, feats)
         bank = retrieval.make_index(emb, factory)
         recall = None
         if factory != retrieval.FLAT:

@@ -18,6 +18,7 @@ from vgtools.commands.options import (
     flags,
     help_at_terminal,
     note,
+    refuse_if,
 )
 from vgtools.io.errors import amount
 
@@ -224,7 +225,7 @@ def extract_image_feats(
     )
     with out, Progress("extract-image-feats", "images", opened.total, runtime.quiet) as bar:
         if out.complete:
-            _check_errors(output, errors)
+            out.check_errors()
             note("extract-image-feats", f"{output} is up to date", runtime.quiet)
         else:
             bar.advance(out.items)
@@ -250,23 +251,19 @@ def _check(
     features: Features, boxes: Regions, source: str, output: str, captions: str | None
 ) -> None:
     """Refuse flags that contradict one another."""
-    if not output.endswith(".npy"):
-        raise typer.BadParameter(f"must end in .npy, got {output!r}", param_hint="--output")
-    if boxes.regions or boxes.detector:
-        if features.pooling != "mean":
-            raise typer.BadParameter("regions are pooled by the mean", param_hint="--pooling")
-    elif boxes.max_regions is not None or boxes.min_confidence or boxes.picture or boxes.cut:
-        hint = "--max-regions/--min-confidence/--picture/--cut"
-        raise typer.BadParameter("belongs to --regions or --detector", param_hint=hint)
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    pooled = bool(boxes.regions or boxes.detector)
+    refuse_if(pooled and features.pooling != "mean", "--pooling", "regions are pooled by the mean")
+    chosen = boxes.max_regions is not None or boxes.min_confidence or boxes.picture or boxes.cut
+    hint = "--max-regions/--min-confidence/--picture/--cut"
+    refuse_if(chosen and not pooled, hint, "belongs to --regions or --detector")
     if captions is None:
         return
-    if boxes.regions or boxes.detector or not os.path.isdir(source):
-        why = "needs a directory as source, and no regions"
-        raise typer.BadParameter(why, param_hint="--captions")
+    unfit = pooled or not os.path.isdir(source)
+    refuse_if(unfit, "--captions", "needs a directory as source, and no regions")
     files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
-    if os.path.realpath(captions) in map(os.path.realpath, files):
-        why = f"{captions} is one of the files of -o {output}"
-        raise typer.BadParameter(why, param_hint="--captions")
+    taken = os.path.realpath(captions) in map(os.path.realpath, files)
+    refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
 
 
 def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
@@ -336,23 +333,6 @@ def _config(
     if found is not None:
         config |= {"regions": found.config, "cut": boxes.cut}
     return config
-
-
-def _check_errors(output: str, errors: Errors) -> None:
-    """Hold a finished output to the error flags of this call: a failure never counts as done."""
-    from vgtools.io import DataError, read_manifest
-
-    count = read_manifest(output, verify=False).get("errors", 0)
-    most = 0 if errors.on_error == "fail" else errors.max_errors
-    if most is None or count <= most:
-        return
-    flag = f"--max-errors {errors.max_errors}" if errors.on_error == "skip" else "--on-error fail"
-    raise DataError(
-        f"is finished, but {amount(count, 'image')} could not be used "
-        f"(see {Path(output).with_suffix('.errors.jsonl')}), more than {flag} allows; "
-        "fix them, or allow them with --on-error skip",
-        output,
-    )
 
 
 def _write_captions(folder: str, output: str, path: str) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.options import Flag, Restart, Runtime, flags, run_folder
+from vgtools.commands.options import (
+    Flag,
+    Restart,
+    Runtime,
+    check_streams,
+    flags,
+    refuse_if,
+    run_folder,
+)
 
 if TYPE_CHECKING:
     from vgtools.tasks.finetune import Learner
@@ -33,41 +40,6 @@ class Files:
         str | None, Flag(metavar="FILE", help="Also predict FILE, labelled or not.")
     ] = None
     no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
-
-    def find(self, task: Task, data: str | None) -> dict[str, str]:
-        """Return the file of every split; those to train and evaluate on exist.
-
-        Raises:
-            DataError: a file or the folder is missing.
-        """
-        from vgtools.io import DataError, Exit
-        from vgtools.training import processes
-
-        given = {"train": self.train, "dev": self.dev, "test": self.test}
-        files = {split: file for split, file in given.items() if file is not None}
-        folder = None if data is None else Path(data)
-        if folder is not None and not folder.is_dir():
-            why = "is not a directory, expected the folder of the task's files"
-            raise DataError(why, folder, code=Exit.NO_INPUT)
-        for split, file in task.files.items():
-            skipped = split == "all" or (self.no_test and split.startswith("test"))
-            if folder is None or split in files or skipped:
-                continue
-            if (folder / file).exists():
-                files[split] = str(folder / file)
-        for split in ("train", "dev"):
-            if split not in files:
-                missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
-                why = f"{missing}name the file to {split} on: --{split} FILE, or DATA"
-                raise DataError(why, code=Exit.NO_INPUT)
-        piped = list(files.values()).count("-")
-        if piped > 1:
-            raise typer.BadParameter("only one file can come from a pipe", param_hint="-")
-        if piped and processes.world() > 1:
-            raise typer.BadParameter(
-                "several processes cannot read one pipe; write a file first", param_hint="-"
-            )
-        return files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,25 +73,19 @@ class Pictures:
 
     def check(self, task: Task) -> None:
         """Refuse what the task has no use for, or what it lacks."""
-        if task.images and self.regions is None:
-            raise typer.BadParameter(
-                f"{task.name} looks at pictures: X.npy of vg extract-image-feats",
-                param_hint="--regions",
-            )
+        name = task.name
+        missing = task.images and self.regions is None
+        refuse_if(
+            missing, "--regions", f"{name} looks at pictures: X.npy of vg extract-image-feats"
+        )
         for value, flag in ((self.regions, "--regions"), (self.boxes, "--boxes")):
-            if value is not None and not task.images:
-                raise typer.BadParameter(
-                    f"is for tasks with pictures; {task.name} has none", param_hint=flag
-                )
-        if self.boxes is not None and task.kind == "choice":
-            raise typer.BadParameter(
-                f"{task.name} sees the regions that its texts name, and the whole picture",
-                param_hint="--boxes",
-            )
-        if self.answers is not None and task.kind != "answer":
-            raise typer.BadParameter(
-                f"is for vqa; {task.name} has its own labels", param_hint="--answers"
-            )
+            unused = value is not None and not task.images
+            refuse_if(unused, flag, f"is for tasks with pictures; {name} has none")
+        unused = self.boxes is not None and task.kind == "choice"
+        why = f"{name} sees the regions that its texts name, and the whole picture"
+        refuse_if(unused, "--boxes", why)
+        unused = self.answers is not None and task.kind != "answer"
+        refuse_if(unused, "--answers", f"is for vqa; {name} has its own labels")
 
     def known_answers(self, task: Task, train: str, limit: int | None) -> tuple[str, ...]:
         """Return the answers that can be predicted; empty where the task has its own."""
@@ -166,7 +132,7 @@ class Learning:
             metavar="N",
             min=3,
             show_default=_PAPER,
-            help="Most tokens of a sequence, special tokens included.",
+            help="Highest number of tokens in a sequence, special tokens included.",
         ),
     ] = None
     stride: Annotated[
@@ -238,21 +204,15 @@ class Learning:
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
-        if self.steps is not None and self.epochs is not None:
-            raise typer.BadParameter("cannot be combined with --epochs", param_hint="--steps")
-        if self.stride is not None and task.kind != "span":
-            raise typer.BadParameter(
-                f"is for SQuAD; {task.name} has no windows", param_hint="--stride"
-            )
-        if self.null_threshold and task.name != "squad-2.0":
-            raise typer.BadParameter(
-                "is for squad-2.0, where questions may have no answer",
-                param_hint="--null-threshold",
-            )
-        if self.patience and self.keep == "last":
-            raise typer.BadParameter(
-                "implies --keep best and conflicts with --keep last", param_hint="--patience"
-            )
+        both = self.steps is not None and self.epochs is not None
+        refuse_if(both, "--steps", "cannot be combined with --epochs")
+        unused = self.stride is not None and task.kind != "span"
+        refuse_if(unused, "--stride", f"is for SQuAD; {task.name} has no windows")
+        unused = bool(self.null_threshold) and not task.unanswerable
+        why = "is for squad-2.0, where questions may have no answer"
+        refuse_if(unused, "--null-threshold", why)
+        clash = self.patience and self.keep == "last"
+        refuse_if(clash, "--patience", "implies --keep best and conflicts with --keep last")
 
     def settings(self, task: Task) -> dict[str, Any]:
         """Return what decides the weights, as `run.json` names it."""
@@ -290,12 +250,12 @@ class Saved:
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another."""
-        if self.joint is not None and (self.score is None or task.name != "vcr-qar"):
-            why = "joins vcr-qa's predictions to those of vcr-qar that --score names"
-            raise typer.BadParameter(why, param_hint="--joint")
-        if self.submission is not None and self.joint is None:
-            why = "needs --score and --joint, the predictions of both test files"
-            raise typer.BadParameter(why, param_hint="--submission")
+        alone = self.joint is not None and (self.score is None or task.name != "vcr-qar")
+        why = "joins vcr-qa's predictions to those of vcr-qar that --score names"
+        refuse_if(alone, "--joint", why)
+        alone = self.submission is not None and self.joint is None
+        why = "needs --score and --joint, the predictions of both test files"
+        refuse_if(alone, "--submission", why)
 
 
 @flags
@@ -343,9 +303,9 @@ def finetune(
     vg score scores saved predictions again, without the model.
 
     Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of
-    vg pretrain visualbert, or on a BERT that never saw a picture, and on region features of the same
-    backbone as its own: --regions. Regions name pictures as their files are called. VCR's begin with
-    the boxes of vg prepare vcr.
+    vg pretrain visualbert, or on a BERT that never saw a picture, and on region features of the
+    same backbone as its own: --regions. Regions name pictures as their files are called. VCR's
+    begin with the boxes of vg prepare vcr.
 
     Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
     into halves, whose gradients add up to the same step.
@@ -359,19 +319,21 @@ def finetune(
 
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
-        vg finetune squad-2.0 squad --encoder google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
+        vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
 
-        torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI --encoder run.vokens -o mnli.vokens
+        torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI -e run.vokens -o run.mnli
 
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
-        vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o nlvr2.visualbert
+        vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
     from vgtools.tasks.saved import score_saved
-    from vgtools.tasks.table import find_task, table
+    from vgtools.tasks.table import find_files, find_task, table
 
     if listed:
-        _print_tasks(table())
+        from vgtools.reports.tables import print_tasks
+
+        print_tasks(table())
         return
     if name is None:
         raise typer.BadParameter(
@@ -390,9 +352,9 @@ def finetune(
     assert output is not None
     learning.check(task)
     pictures.check(task)
-    if output == "-":
-        raise typer.BadParameter("a run is a directory", param_hint="-o")
-    found = files.find(task, data)
+    given = {"train": files.train, "dev": files.dev, "test": files.test}
+    check_streams(list(given.values()), output)
+    found = find_files(task, data, given, test=not files.no_test)
     _run(task, found, learning.settings(task), encoder, pictures, output, restart, runtime)
 
 
@@ -435,61 +397,6 @@ def _run(
             tuning.fit(session)
         info = read_json(folder / "run.json")
     if not session.quiet:
-        _print_summary(task, info)
+        from vgtools.reports.tables import print_seeds
 
-
-def _print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the tasks: a table on a terminal, else one record per line."""
-    from vgtools import io
-
-    out = io.open_stream("-")
-    if not sys.stdout.isatty():
-        for row in rows:
-            out.write(io.dumps(row))
-        return
-    for row in rows:
-        files = ", ".join(f"{split} {file}" for split, file in row["files"].items())
-        paper = f"{row['epochs']} epochs, lr {row['learning_rate']:g}, batch {row['batch_size']}, length {row['max_length']}"
-        lines = {
-            "metrics": ", ".join(row["metrics"]),
-            "files": files,
-            "columns": row["columns"],
-            "labels": row["labels"],
-        }
-        lines |= {"settings": f"{paper} ({row['source']})"} | (
-            {"note": row["note"]} if row["note"] else {}
-        )
-        print(
-            f"{row['task']}  {row['title']}, {row['kind']}",
-            *(f"    {k:9}{v}" for k, v in lines.items()),
-            sep="\n",
-        )
-
-
-def _print_summary(task: Task, info: Mapping[str, Any]) -> None:
-    """Print the scores over the seeds beside those of the most frequent class.
-
-    The spread of a single seed, and the headline of a single metric, are left out.
-    """
-    base = info["majority"] or {}
-    count = len(info["seeds"])
-    titles = ("median", "mean", "std", "min", "max") if count > 1 else ("mean",)
-    left = ("headline",) if len(task.metrics) == 1 else ()
-    rows = {
-        name: values
-        for name, values in info["summary"].items()
-        if not name.endswith("_thresh") and not name.startswith(left)
-    }
-    heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
-    width = max(map(len, (heading, *rows)))
-    print(
-        f"{heading:{width}}",
-        *(f"{t if count > 1 else 'score':>7}" for t in titles),
-        " majority" if base else "",
-        file=sys.stderr,
-    )
-    for name, values in rows.items():
-        cells = [f"{values[t]:7.2f}" for t in titles] + (
-            [f"{base[name]:9.2f}"] if name in base else []
-        )
-        print(f"{name:{width}}", *cells, file=sys.stderr)
+        print_seeds(task, info)

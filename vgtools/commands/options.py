@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -23,11 +23,11 @@ from typer.core import TyperGroup
 from vgtools.io.errors import DataError, Exit, file_error, plain
 
 if TYPE_CHECKING:
-    from vgtools.datasets.rows import Folder
     from vgtools.io.errors import Tally
     from vgtools.text.ngrams import Vocabulary
 
 Flag = typer.Option
+_MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
 Result = TypeVar("Result")
 
 Device = Annotated[
@@ -78,10 +78,6 @@ OutputFile = Annotated[
         help="File to write; the same command resumes it. - is stdout.",
     ),
 ]
-ImagesOut = Annotated[
-    str | None,
-    Flag("--images-out", metavar="FILE", help="Write the image list to FILE."),
-]
 AsSplit = Annotated[
     str | None,
     Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.'),
@@ -127,49 +123,6 @@ class Errors:
         from vgtools.io.errors import Tally
 
         return Tally(self.on_error == "skip", self.max_errors)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Photos:
-    """The photos that rows are about."""
-
-    images: Annotated[
-        str | None,
-        Flag("--images", metavar="DIR", help="Folder of the photos; boxes are scaled to them."),
-    ] = None
-    images_out: ImagesOut = None
-
-    def check(self, output: str, inputs: Sequence[str], urls: bool = False) -> None:
-        """Refuse a place for the image list before any row is written.
-
-        Args:
-            output: where the rows go.
-            inputs: files that are read.
-            urls: whether rows have URLs, so that a list without photos is of use.
-
-        Raises:
-            typer.BadParameter: no photos to list, or the two outputs would share a manifest.
-            DataError: the list cannot be written there.
-        """
-        from vgtools.io import final_path, is_stream, manifest_path
-
-        if not self.images_out:
-            return
-        if not self.images and not urls:
-            why = "needs --images DIR, the folder of the photos"
-            raise typer.BadParameter(why, param_hint="--images-out")
-        places = [os.path.realpath(path) for path in (self.images_out, output)]
-        if manifest_path(places[0]) == manifest_path(places[1]):
-            why = f"must differ from -o {output} before the suffix"
-            raise typer.BadParameter(why, param_hint="--images-out")
-        if not is_stream(self.images_out):
-            final_path(self.images_out, inputs)
-
-    def open(self) -> Folder | None:
-        """Return the folder of the photos; None without --images."""
-        from vgtools.datasets.rows import Folder
-
-        return Folder(self.images) if self.images else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +211,10 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
+        for name, value in values.items():
+            if isinstance(value, int) and abs(value) >= _MOST:
+                hint = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"must be below 2**63, got {value}", param_hint=hint)
         for name, group in groups.items():
             names = [item.name for item in dataclasses.fields(group)]
             values[name] = group(**{key: values.pop(key) for key in names})
@@ -317,13 +274,6 @@ class DefaultGroup(TyperGroup):
         return next(iter(self.commands.values())).get_short_help_str(limit)
 
 
-def choice(value: str, allowed: tuple[str, ...], flag: str) -> str:
-    """Return a flag's value if it is allowed; else a usage error that lists what is."""
-    if value not in allowed:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=flag)
-    return value
-
-
 def help_at_terminal(context: typer.Context, *inputs: str) -> None:
     """Print the help and exit if an input is `-` and standard input is a terminal.
 
@@ -333,6 +283,16 @@ def help_at_terminal(context: typer.Context, *inputs: str) -> None:
     if "-" in inputs and sys.stdin is not None and sys.stdin.isatty():
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(Exit.USAGE)
+
+
+def refuse_if(wrong: object, flag: str | None, why: str) -> None:
+    """Raise a usage error about a flag where something is wrong.
+
+    Raises:
+        typer.BadParameter: it is.
+    """
+    if wrong:
+        raise typer.BadParameter(why, param_hint=flag)
 
 
 def note(command: str, message: str, quiet: bool = False) -> None:
@@ -357,52 +317,15 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
     return ngrams.Pieces(load_tokenizer(tokenizer, offline=offline), tokenizer)
 
 
-def write_rows(
-    rows: Iterable[dict[str, Any]],
-    what: str,
-    tally: Tally,
-    photos: Photos,
-    target: Target,
-    inputs: Sequence[str],
-    config: dict[str, Any],
-    quiet: bool,
-    urls: bool = False,
-) -> None:
-    """Write the rows of `vg prepare`, then the list of their images.
+def check_streams(inputs: Sequence[str | None], output: str) -> None:
+    """Refuse what training cannot read or write: two pipes, a shared one, a run on stdout."""
+    from vgtools.io import arrives_once
+    from vgtools.training import processes
 
-    Args:
-        rows: of one data set.
-        what: the rows are called, in the plural.
-        tally: of what is left out.
-        photos: what the rows are about; without --images rows are written as they are.
-        target: where the rows go.
-        inputs: files that are read.
-        config: what decides the rows, beside the photos.
-        quiet: print errors only.
-        urls: whether rows have URLs.
-    """
-    from vgtools.datasets.rows import Row, listing, save, with_photos
-    from vgtools.io import Inputs
-    from vgtools.io.errors import Tally
-
-    photos.check(target.output, inputs, urls)
-    folder = photos.open()
-    images: dict[str, Row] = {}
-    # Two outputs are made from one reading.
-    read = Inputs(inputs) if photos.images_out else inputs
-    config = config | {
-        "photos": folder.digest() if folder else None,
-        "on_error": "skip" if tally.skip else "fail",
-    }
-    if folder:
-        rows = with_photos(rows, folder, tally)
-    rows = listing(rows, images, folder)
-    save(rows, target.output, tally, what, config, read, target.restart, quiet)
-    if photos.images_out:
-        rest = Tally()
-        rest.left_out[f"picture of {photos.images} in no row"] = folder.unused() if folder else 0
-        listed = images.values()
-        save(listed, photos.images_out, rest, "images", config, read, target.restart, quiet)
+    piped = [*inputs, output].count("-") > 1 or output == "-"
+    refuse_if(piped, "-", "only one input can come from a pipe, and a run is a directory")
+    several = processes.world() > 1 and any(arrives_once(name) for name in inputs if name)
+    refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
 def run_folder(output: str) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from vgtools.commands.options import (
     flags,
     help_at_terminal,
     note,
+    refuse_if,
     run_folder,
 )
 from vgtools.io.errors import amount
@@ -36,18 +38,6 @@ _CONFIG = (
     "encoder", "parser", "split", "select_on", "phrase", "entity_word", "samples", "seed", "limit",
     "classifier", "train_on", "epochs", "vectors", "dtype",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is probed on what."""
-
-    path: str  # of captions or texts
-    encoder: str
-    dtype: str
-    seed: int
-    limit: int | None
-    batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +167,7 @@ def probe_attention(
         str | None,
         Flag(
             metavar="REF",
-            help="VisualBertAttention model or text encoder: hub name, directory, vg run, builtin:NAME.",
+            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
         ),
     ] = None,
     regions: Annotated[
@@ -226,38 +216,44 @@ def probe_attention(
         raise typer.BadParameter("is missing: the model to probe", param_hint="--encoder")
     help_at_terminal(context, captions)
     _check(splits, learning, page, regions, parser, captions)
+    from vgtools.systems.attention_probes import probing
     from vgtools.text.parses import open_parser
 
     folder = None if page.output is None else run_folder(page.output)
     inputs = io.Inputs(f for f in (captions, regions, learning.vectors) if f and folder is not None)
     parse = None if parser is None else open_parser(parser)
-    work = Settings(captions, encoder, dtype, seed, limit, batch_size)
+    values = asdict(splits) | asdict(learning) | asdict(questions)
+    values |= {"encoder": encoder, "parser": parser, "dtype": dtype, "seed": seed, "limit": limit}
+    values |= {"path": captions, "sides": splits.sides(), "batch_size": batch_size}
+    values |= {"examples": page.examples, "quiet": runtime.quiet}
+    settings = probing.Settings(**{f.name: values[f.name] for f in fields(probing.Settings)})
+    open_model = partial(_open_model, encoder, dtype, runtime)
+    say = partial(note, "probe-attention", quiet=runtime.quiet)
     if regions is None:
-        found = _probe_texts(work, parser, parse, splits, learning, questions, runtime)
+        again = partial(open_parser, str(parser))
+        found = probing.probe_text_file(settings, parse, again, open_model, say)
     else:
-        found = _probe_captions(
-            work, regions, parse, splits, errors, questions, page.examples, runtime
-        )
+        tally = errors.tally()
+        found = probing.probe_caption_file(settings, regions, parse, tally, open_model)
+        for error in tally.errors[:3]:
+            say(str(error))
     if not found.count:
         left_out = f"no usable captions or texts; {_left_out(found.skipped)}"
         raise found.failure or io.DataError(left_out, captions)
     records = found.records(questions.names(), splits.select_on)
     fault: io.DataError | None = None
     if folder is not None:
-        values = asdict(splits) | asdict(learning) | asdict(questions)
-        values |= asdict(work) | {"parser": parser}
         config = {name: values[name] for name in _CONFIG}
         try:
-            _save(folder, found, records, config, inputs, page.images, runtime.quiet)
+            _save(folder, found, records, config, inputs, page.images, say)
         except io.DataError as error:  # of a full disk: the results still go to stdout
             fault = error
     _print(records)
     if +found.skipped:
-        note("probe-attention", _left_out(found.skipped), runtime.quiet)
+        say(_left_out(found.skipped))
     if folder is not None and fault is None:
         size = amount(found.count, "text" if regions is None else "caption")
-        made = f"{size}; tables, figures and page.html are in {folder}"
-        note("probe-attention", made, runtime.quiet)
+        say(f"{size}; tables, figures and page.html are in {folder}")
     for failure in (fault, found.failure):
         if failure is not None:
             raise failure
@@ -274,42 +270,25 @@ def _check(
     """Refuse flags that contradict one another."""
     classifier = learning.classifier
     report, select, train = splits.split, splits.select_on, splits.train_on
-    shared = bool(train) and train in (report, select)
-    for wrong, why in (
-        (regions is None and page.images, "--images is about photos; give --regions"),
-        (
-            page.images and page.output is None,
-            "--images is for the page; -o names the folder of the page",
-        ),
-        (
-            select is not None and report in (None, select),
-            "--select-on names the split to choose heads on, --split another one to report on; "
-            "give both",
-        ),
-        (
-            regions is not None and classifier,
-            "--classifier is about text and cannot be combined with --regions",
-        ),
-        (
-            classifier is None and (train or learning.vectors),
-            "--train-on and --vectors are about --classifier; give it",
-        ),
-        (
-            classifier and (parser is None or captions == "-"),
-            "--classifier needs --parser, which says what is right, and a file: it is read more "
-            "than once",
-        ),
-        (
-            learning.vectors is not None and classifier != "words",
-            "--vectors is for --classifier words",
-        ),
-        (
-            (classifier and (report is None) != (train is None)) or shared,
-            "--train-on names the split to learn from, --split another one to report on; give both",
-        ),
-    ):
-        if wrong:
-            raise typer.BadParameter(why)
+    refuse_if(regions is None and page.images, None, "--images is about photos; give --regions")
+    why = "--images is for the page; -o names the folder of the page"
+    refuse_if(page.images and page.output is None, None, why)
+    why = "--select-on names the split to choose heads on, --split another one to report on"
+    refuse_if(select is not None and report in (None, select), None, f"{why}; give both")
+    why = "--classifier is about text and cannot be combined with --regions"
+    refuse_if(classifier and regions is not None, None, why)
+    why = "--train-on and --vectors are about --classifier; give it"
+    refuse_if(classifier is None and (train or learning.vectors), None, why)
+    why = "--classifier needs --parser, which says what is right, and a file: it is read more"
+    refuse_if(
+        classifier and (parser is None or io.arrives_once(captions)), None, f"{why} than once"
+    )
+    unused = learning.vectors is not None and classifier != "words"
+    refuse_if(unused, None, "--vectors is for --classifier words")
+    uneven = classifier and (report is None) != (train is None)
+    shared = train and train in (report, select)
+    why = "--train-on names the split to learn from, --split another one to report on; give both"
+    refuse_if(uneven or shared, None, why)
 
 
 def _open_model(encoder: str, dtype: str, runtime: Runtime) -> Any:
@@ -327,88 +306,6 @@ def _open_model(encoder: str, dtype: str, runtime: Runtime) -> Any:
     return open_attention(encoder, device=pick_device(device), dtype=dtype, offline=offline)
 
 
-def _probe_captions(
-    work: Settings,
-    regions: str,
-    parse: Any,
-    splits: Splits,
-    errors: Errors,
-    questions: Questions,
-    examples: int,
-    runtime: Runtime,
-) -> Findings:
-    """Probe a joint model; a bad row is reported before an hour's work, not after."""
-    from vgtools.images.regions import open_regions
-    from vgtools.systems.attention_probes import grounding as probes
-    from vgtools.systems.attention_probes import probing
-
-    opened = open_regions(regions)
-    probes.check_backbone(work.encoder, opened)
-    if work.path != "-" and errors.on_error == "fail":
-        probes.check_captions(work.path, opened, splits.sides(), work.limit)
-    model = _open_model(work.encoder, work.dtype, runtime)
-    tally = errors.tally()
-    rows = probes.read_captions(work.path, opened, splits.sides(), tally, work.limit)
-    with io.Progress("probe-attention", "captions", quiet=runtime.quiet) as bar, io.Stop() as stop:
-        probe = probes.GroundingProbe(
-            model,
-            opened,
-            parse,
-            questions.phrase,
-            questions.entity_word,
-            questions.samples,
-            work.seed,
-            work.batch_size,
-            bar,
-        )
-        found = probing.probe_captions(probe, rows, stop, examples)
-    for error in tally.errors[:3]:
-        note("probe-attention", str(error), runtime.quiet)
-    found.skipped = found.skipped + tally.left_out
-    return found
-
-
-def _probe_texts(
-    work: Settings,
-    parser: str | None,
-    parse: Any,
-    splits: Splits,
-    classifier: Classifier,
-    questions: Questions,
-    runtime: Runtime,
-) -> Findings:
-    """Probe a text encoder; what is wrong with a text is reported before the model is loaded."""
-    from vgtools.systems.attention_probes import probing
-    from vgtools.systems.attention_probes.head_classifier import open_vectors
-    from vgtools.systems.attention_probes.text import TextProbe, Texts
-    from vgtools.text.parses import open_parser
-
-    drawn = classifier.classifier is not None and splits.split is None
-    texts = Texts(work.path, splits.sides(), work.limit, work.seed if drawn else None)
-    counts = texts.check() if work.path != "-" else Counter[str]()
-    learning = None
-    if classifier.classifier is not None:
-        vectors = None if classifier.vectors is None else open_vectors(classifier.vectors)
-        kind = classifier.classifier
-        learning = probing.Learning(kind, vectors, counts["train"], classifier.epochs)
-    if drawn:
-        rest = f"all that is reported is of the other {counts['report']:,}"
-        size = amount(counts["train"], "text")
-        note("probe-attention", f"{size} to learn from; {rest}", runtime.quiet)
-    model = _open_model(work.encoder, work.dtype, runtime)
-    with io.Progress("probe-attention", "texts", quiet=runtime.quiet) as bar, io.Stop() as stop:
-        probe = TextProbe(
-            model,
-            parse,
-            questions.distances,
-            questions.samples,
-            work.seed,
-            work.batch_size,
-            bar,
-        )
-        return probing.probe_texts(probe, texts, stop, lambda: open_parser(str(parser)), learning)
-
-
 def _save(
     folder: Path,
     found: Findings,
@@ -416,7 +313,7 @@ def _save(
     config: dict[str, Any],
     inputs: io.Inputs,
     images: str | None,
-    quiet: bool,
+    say: Callable[[str], None],
 ) -> None:
     """Write results, tables, figures and page."""
     from vgtools.reports import page
@@ -429,7 +326,7 @@ def _save(
     if images is not None:
         shown, faults = probe_report.with_pictures(shown, images)
         for fault in faults:
-            note("probe-attention", f"{fault}; the page shows the boxes alone", quiet)
+            say(f"{fault}; the page shows the boxes alone")
     credit = page.credit(images) if images else ""
     inputs.check_unchanged()
     lock = io.Lock(folder / "probe")

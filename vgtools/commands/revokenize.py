@@ -60,7 +60,7 @@ def revokenize(
     help_at_terminal(context, file)
     from vgtools.io import Progress, read_windows
     from vgtools.models.references import load_tokenizer
-    from vgtools.systems.vokenization.revokenize import revokenize_batch
+    from vgtools.systems.vokenization import revokenize as system
     from vgtools.text.tokens import tokenizer_fingerprint
     from vgtools.text.vokens import VokenWriter, no_collection, parse_rows
 
@@ -77,7 +77,7 @@ def revokenize(
             note("revokenize", f"{target.output} is up to date", quiet)
             return
         for window in read_windows(file, _WINDOW, out.state, limit):
-            done = revokenize_batch(parse_rows(window.lines, file, window.first), loaded)
+            done = system.revokenize(parse_rows(window.lines, file, window.first), loaded)
             out.write(done.rows, done.tokens.ids, none=done.none, replaced=window.replaced)
             out.commit(window.digest)
             bar.advance(len(done.tokens.ids))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import Flag
+from vgtools.commands.options import Flag, refuse_if
 
 
 def score(
@@ -62,16 +62,15 @@ def score(
     from vgtools.tasks.table import find_task
 
     task = find_task(name)
-    if joint is not None and task.name != "vcr-qar":
-        why = f"joins predictions of vcr-qa to those of vcr-qar, got {task.name}"
-        raise typer.BadParameter(why, param_hint="--joint")
-    if submission is not None and joint is None:
-        raise typer.BadParameter("needs --joint", param_hint="--submission")
-    if null_threshold is not None and not task.unanswerable:
-        why = f"applies to squad-2.0, whose questions may have no answer, not to {task.name}"
-        raise typer.BadParameter(why, param_hint="--null-threshold")
-    if [rows, joint, gold].count("-") > 1:
-        raise typer.BadParameter("only one file can come from a pipe", param_hint="-")
+    alone = joint is not None and task.name != "vcr-qar"
+    why = f"joins predictions of vcr-qa to those of vcr-qar, got {task.name}"
+    refuse_if(alone, "--joint", why)
+    refuse_if(submission is not None and joint is None, "--submission", "needs --joint")
+    unused = null_threshold is not None and not task.unanswerable
+    why = f"applies to squad-2.0, whose questions may have no answer, not to {task.name}"
+    refuse_if(unused, "--null-threshold", why)
+    piped = [rows, joint, gold].count("-") > 1
+    refuse_if(piped, "-", "only one file can come from a pipe")
     if gold is not None and Path(gold).is_dir():
         gold = str(Path(gold) / task.files["dev"])
     score_saved(task, rows, gold, null_threshold or 0.0, joint, submission)

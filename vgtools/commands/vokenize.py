@@ -102,10 +102,13 @@ def vokenize(
 ) -> None:
     """Assign to every token of a text the most relevant image of a bank (its voken).
 
+    TEXT is JSON lines if its name says .jsonl; a pipe is, compressed or not, if its first line is
+    an object with the keys that the command needs. All commands share this rule.
+
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
-    are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder takes are
-    windowed with context on both sides. The search is exact. A sentence's vokens depend only on
+    are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder accepts
+    are windowed with context on both sides. The search is exact. A sentence's vokens depend only on
     the sentence, up to rounding: some CPU libraries sum in another order when other sentences share
     the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 

@@ -97,7 +97,7 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
     image is the official file name.
     """
     file = _Coco(path)
-    for key, index, item in json_items(path):
+    for key, index, item in json_items(path, surrogates=True):
         try:
             file.add(key, item, f"{key}[{index}]")
         except DataError as error:
@@ -202,7 +202,7 @@ def visual_genome(
     """
     prefix = "vg" if keep_coco else "vg_nococo"
     seen: set[int] = set()
-    for key, index, item in json_items(path):
+    for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"
         try:
             number = _get(item, "image_id", int, path, location)
@@ -233,7 +233,7 @@ def visual_genome_regions(
         images: by their number.
         tally: handles bad items; counts regions of other images.
     """
-    for key, index, item in json_items(path):
+    for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"
         try:
             regions = _get(item, "regions", list, path, location)

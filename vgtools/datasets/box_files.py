@@ -15,7 +15,7 @@ from vgtools.datasets.rows import size_ratio
 from vgtools.images.boxes import Boxes, box_fault, clip, placeholder_confidence
 from vgtools.images.regions import duplicate_image, parse_boxes
 from vgtools.images.sources import ImageError
-from vgtools.io import DataError, read_jsonl, require
+from vgtools.io import DataError, read_jsonl, refuse_stream, require
 from vgtools.io.arrays import Array
 from vgtools.io.errors import Tally, amount
 
@@ -41,6 +41,7 @@ class FileBoxes:
     """
 
     def __init__(self, path: str | Path) -> None:
+        refuse_stream(path)  # it is hashed as well
         self.path = path
         self._by_image: dict[str, _Row] = {}
         is_coco = str(path).endswith((".json", ".json.gz", ".json.zst"))

@@ -72,7 +72,7 @@ def parse_entities(line: str) -> tuple[str, list[Row]]:
 class _NoDoctype(ElementTree.TreeBuilder):
     """Refuse a document type before it can declare entities.
 
-    These can growing_windows without bound or name files.
+    These can grow without bound or name files.
     """
 
     def doctype(self, name: str, public: str | None, system: str | None) -> NoReturn:

@@ -98,19 +98,30 @@ def save(
 _SPLIT_LIST = re.compile(r"Flickr_8k\.(\w+)Images\.txt|(train|val|test)\.txt")
 
 
-def read_splits(folder: str | Path) -> dict[str, str]:
+def read_splits(folder: str | Path, flickr8k: bool | None = None) -> dict[str, str]:
     """Read the official lists of a folder: image -> split.
 
-    They are `Flickr_8k.trainImages.txt` …, or `train.txt` ….
+    They are `Flickr_8k.trainImages.txt` …, or `train.txt` … of Flickr30k.
+
+    Args:
+        folder: where they are.
+        flickr8k: which of them to read where both are; None where that is not known.
 
     Raises:
-        DataError: no list there (66), or an image is in two of them (65).
+        DataError: no list there (66), both kinds and nothing says which, or an image is in two of
+            them (65).
     """
     if not os.path.isdir(folder):
         why = "is not a folder; expected the one with the split lists"
         raise DataError(why, folder, code=Exit.NO_INPUT)
-    matches = (_SPLIT_LIST.fullmatch(name) for name in sorted(os.listdir(folder)))
-    lists = {match[1] or match[2]: Path(folder, match[0]) for match in matches if match}
+    names = sorted(os.listdir(folder))
+    matches = [match for match in map(_SPLIT_LIST.fullmatch, names) if match]
+    if len({match[1] is None for match in matches}) > 1:
+        if flickr8k is None:
+            why = "holds split lists of Flickr8k and of Flickr30k; name a folder with one of them"
+            raise DataError(why, folder)
+        matches = [match for match in matches if (match[1] is not None) == flickr8k]
+    lists = {match[1] or match[2]: Path(folder, match[0]) for match in matches}
     if not lists:
         why = "holds no split list (Flickr_8k.trainImages.txt …, or train.txt …)"
         raise DataError(why, folder, code=Exit.NO_INPUT)

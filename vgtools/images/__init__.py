@@ -1,1 +1,1 @@
-"""Pictures: where they are, how they are decoded, what a backbone sees in them and in their regions."""
+"""Images: where they are, how they are decoded, and what a backbone makes of them."""

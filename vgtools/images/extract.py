@@ -28,7 +28,7 @@ from PIL import Image
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.sources import ImageError, Item, Source, add_stamp, id_fault
-from vgtools.io import DataError, Exit, Inputs, dumps, manifest_path, read_json
+from vgtools.io import DataError, Exit, Inputs, dumps, manifest_path, read_json, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
 from vgtools.io.inputs import as_inputs
@@ -193,7 +193,7 @@ def printable(image: str) -> str:
 
 
 class FeatureOutput:
-    """`X.npy`, `X.ids` and `X.errors.jsonl` while they growing_windows: resumable, with an error budget.
+    """`X.npy`, `X.ids` and `X.errors.jsonl` while they grow: resumable, with an error budget.
 
     Other results of images (regions) use a subclass with another table and another `_put`.
 
@@ -312,6 +312,24 @@ class FeatureOutput:
         state = {key: getattr(self, key) for key in ("items", "digest", "rows", "images", "errors")}
         self._output.commit(state | {"reason": self._reason, "size": self.featurizer.size})
         self._saved = time.monotonic()
+
+    def check_errors(self) -> None:
+        """Hold a finished output to the error flags of this call: a failure never counts as done.
+
+        Raises:
+            DataError: more images could not be used than the flags allow.
+        """
+        count = read_manifest(self.path, verify=False).get("errors", 0)
+        most = self._max_errors if self._skip else 0
+        if most is None or count <= most:
+            return
+        flag = f"--max-errors {most}" if self._skip else "--on-error fail"
+        raise DataError(
+            f"is finished, but {amount(count, 'image')} could not be used "
+            f"(see {self.path.with_suffix('.errors.jsonl')}), more than {flag} allows; "
+            "fix them, or allow them with --on-error skip",
+            self.path,
+        )
 
     def finish(self, backbone: Mapping[str, Any]) -> None:
         """Publish the files with their manifest.

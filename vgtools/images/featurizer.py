@@ -1,4 +1,4 @@
-"""A backbone that turns prepared pictures into feature rows, batch norms folded into convolutions."""
+"""A backbone that turns prepared images into feature rows; batch norms folded into convolutions."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def _outer(box: Array) -> tuple[int, int, int, int]:
 
 
 class RegionOutput(FeatureOutput):
-    """`X.npy`, `X.regions.jsonl` and `X.errors.jsonl` while they growing_windows; else as for whole images."""
+    """`X.npy`, `X.regions.jsonl` and `X.errors.jsonl` while they grow; else as for whole images."""
 
     _table, things = ".regions.jsonl", ("image or box", "images or boxes")
 

@@ -20,7 +20,17 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from vgtools.io import DataError, Exit, open_read, parse_json, read_lines, require
+from vgtools.io import (
+    DataError,
+    Exit,
+    arrives_once,
+    holds_rows,
+    is_unnamed,
+    open_read,
+    parse_json,
+    read_lines,
+    require,
+)
 
 MAX_BYTES = 256 << 20  # of one encoded image
 
@@ -66,8 +76,12 @@ class Source:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def read_image(path: str) -> bytes:
+def read_image(path: str, image: str | None = None) -> bytes:
     """Read one encoded image.
+
+    Args:
+        path: the file.
+        image: its id, which is named in messages; the path is added if it is another one.
 
     Raises:
         ImageError: missing, unreadable, not a regular file, or larger than MAX_BYTES.
@@ -81,7 +95,8 @@ def read_image(path: str) -> bytes:
         with open(path, "rb") as stream:
             return stream.read()
     except OSError as error:
-        raise ImageError(f"cannot be read: {error.strerror or error}") from None
+        tried = "" if image in (None, path) else f" ({path})"
+        raise ImageError(f"cannot be read: {error.strerror or error}{tried}") from None
     except ValueError as error:  # a NUL in the name
         raise ImageError(f"cannot be read: {error}") from None
 
@@ -96,7 +111,7 @@ def _file_item(image: str, path: str) -> Item:
         stamp = f"{facts.st_size} {facts.st_mtime_ns}"
     except (OSError, ValueError):
         stamp = "missing"
-    return Item(image, stamp, partial(read_image, path))
+    return Item(image, stamp, partial(read_image, path, image))
 
 
 def open_source(path: str, limit: int | None = None) -> Source:
@@ -205,9 +220,9 @@ def _is_tar(path: str) -> bool:
     """Return whether a file is a tar by its suffix or first block; refuse other binary files."""
     if path.endswith(_TAR_SUFFIXES):
         return True
+    if arrives_once(path):
+        return False
     with open_read(path) as stream:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
         try:
             head = stream.read(512)
         except (OSError, EOFError, zlib.error):
@@ -222,13 +237,14 @@ def _is_tar(path: str) -> bool:
 
 def _listed(path: str) -> list[tuple[str, str]]:
     """Return `(id, path)` of the rows of an image jsonl or the lines of a list."""
-    base = "" if path == "-" else os.path.dirname(path)
+    # What comes through a pipe has no folder: its paths are those of the shell that wrote them.
+    base = "" if is_unnamed(path) else os.path.dirname(path)
     seen: dict[str, int] = {}
     entries = []
     jsonl = False
     for number, line in enumerate(read_lines(path), 1):
         if number == 1:
-            jsonl = line.startswith("{") or re.search(r"\.jsonl(\.gz|\.zst)?$", path) is not None
+            jsonl = holds_rows(path, line, ("image", "path"))
         if jsonl:
             row = parse_json(line, path, number)
             require(row, {"image": str, "path": str}, path, number)
@@ -247,7 +263,12 @@ def _listed(path: str) -> list[tuple[str, str]]:
 
 
 class _Member(tarfile.TarInfo):
-    """A tar header; records that the end mark was met, which tarfile keeps to itself."""
+    """A tar header; records that the end mark was met, and a map of holes that cannot be read.
+
+    tarfile keeps the first to itself, and ends with a bare ValueError at the second.
+    """
+
+    torn: str | None = None
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> _Member:
@@ -256,6 +277,21 @@ class _Member(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             tarfile_.ended = True  # type: ignore[attr-defined]
             raise
+
+    def _proc_gnusparse_00(self, *args: Any) -> None:
+        self._holes("_proc_gnusparse_00", *args)
+
+    def _proc_gnusparse_01(self, *args: Any) -> None:
+        self._holes("_proc_gnusparse_01", *args)
+
+    def _proc_gnusparse_10(self, *args: Any) -> None:
+        self._holes("_proc_gnusparse_10", *args)
+
+    def _holes(self, name: str, member: _Member, *args: Any) -> None:
+        try:
+            getattr(super(), name)(member, *args)
+        except (ValueError, IndexError) as error:
+            member.torn = f"its map of holes cannot be read: {error}"
 
 
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
@@ -284,7 +320,7 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
             if not getattr(tar, "ended", False):
                 why = f"is truncated or damaged after {name!r:.80}: it has no end mark; {again}"
                 raise DataError(why, path)
-    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         location = f" after {name!r:.80}" if name else ""
         why = f"is truncated, damaged or not a tar{location}: {error}; {again}"
         raise DataError(why, path) from None
@@ -298,6 +334,8 @@ def _member_loader(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> 
     def refuse(why: str) -> bytes:
         raise ImageError(why)
 
+    if getattr(member, "torn", None):
+        return partial(refuse, str(getattr(member, "torn", "")))
     if not member.isreg():
         return partial(refuse, "a link or device inside a tar; only regular files are read")
     if name.startswith("/") or ".." in name.split("/"):
@@ -326,7 +364,7 @@ def id_fault(image: str) -> str | None:
 def folder_captions(root: str, ids: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield `{"image", "text"}` per line of the `.txt` file of the same name beside an image.
 
-    Source: the folder form of clip-retrieval (paper-details F-1).
+    Source: the folder form of clip-retrieval.
     """
     for image in ids:
         path = os.path.splitext(os.path.join(root, image))[0] + ".txt"

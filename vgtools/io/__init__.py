@@ -1,8 +1,8 @@
 """Streams, files and errors: the one layer through which every byte enters or leaves.
 
 A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with
-`vgtools.io.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is raised
-as `DataError`; `vgtools.cli` prints it and chooses the exit code.
+`vgtools.io.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is
+raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
 """
 
 from vgtools.io.errors import DataError as DataError
@@ -43,10 +43,14 @@ from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
 from vgtools.io.streams import BROKEN_STREAM as BROKEN_STREAM
+from vgtools.io.streams import WINDOW_CHARS as WINDOW_CHARS
 from vgtools.io.streams import TextStats as TextStats
 from vgtools.io.streams import Window as Window
+from vgtools.io.streams import arrives_once as arrives_once
 from vgtools.io.streams import decode as decode
+from vgtools.io.streams import holds_rows as holds_rows
 from vgtools.io.streams import is_jsonl as is_jsonl
+from vgtools.io.streams import is_unnamed as is_unnamed
 from vgtools.io.streams import open_read as open_read
 from vgtools.io.streams import parse_json as parse_json
 from vgtools.io.streams import read_jsonl as read_jsonl
@@ -54,4 +58,5 @@ from vgtools.io.streams import read_lines as read_lines
 from vgtools.io.streams import read_text_rows as read_text_rows
 from vgtools.io.streams import read_texts as read_texts
 from vgtools.io.streams import read_windows as read_windows
+from vgtools.io.streams import refuse_stream as refuse_stream
 from vgtools.io.streams import require as require

@@ -1,4 +1,4 @@
-"""The array type of every signature; apart from `vgtools.io`, which must not import numpy at start-up."""
+"""The array type of every signature; not in `vgtools.io`, which must not import numpy."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import fcntl
 import gzip
 import hashlib
 import json
+import math
 import os
 import platform
 import stat
@@ -31,7 +32,7 @@ from vgtools.io.process import NO_LINK
 from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
-from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines
+from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream
 from vgtools.io.streams import zstd as zstd
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ FORMAT = 1  # of manifests and run.json
 
 
 def sha256_file(path: str | Path) -> str:
-    """Return the sha256 of a file's bytes, in hex."""
+    """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
+    refuse_stream(path)
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -270,7 +272,9 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     if dtype.hasobject:
         why = "expected numbers, got Python objects, which could run code when read"
         raise DataError(why, path)
-    expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if dtype.kind not in "biuf" or min(shape, default=0) < 0:
+        raise DataError(f"expected an array of numbers, got shape {shape} of {dtype}", path)
+    expected = start + math.prod(shape) * dtype.itemsize
     size = os.path.getsize(path)
     if size != expected:
         why = f"has {size} bytes, its header says {expected}; it is cut off or was appended to"

@@ -17,14 +17,18 @@ from typing import Any
 from vgtools.io.errors import DataError
 from vgtools.io.streams import BROKEN_STREAM, open_read
 
+_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate, alone or in a pair
+
+
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 
 class _Reader:
     """Parse one JSON document, holding no more than one item of its arrays."""
 
-    def __init__(self, path: str | Path, chunk: int) -> None:
+    def __init__(self, path: str | Path, chunk: int, surrogates: bool) -> None:
         self.path = path
+        self.surrogates = surrogates
         self.chunk = chunk
         self.stream = TextIOWrapper(open_read(path), "utf-8-sig", newline="")
         self.text = ""  # what was read and not yet dropped
@@ -85,7 +89,10 @@ class _Reader:
                 # A number that ends where reading stopped may continue, with `.5` or `e-9`.
                 if end + 3 > len(self.text) and self.more():
                     continue
-                self.at += end - start  # `more` may have moved the text
+                size = end - start  # `more` may have moved the text
+                if not self.surrogates and _ESCAPE.search(self.text, self.at, self.at + size):
+                    self.check(value, location)
+                self.at += size
                 return value
             except RecursionError:
                 raise DataError(f"{location}: nested too deeply", self.path) from None
@@ -100,8 +107,18 @@ class _Reader:
                 why = f"{location}: contains a number with too many digits"
                 raise DataError(why, self.path) from None
 
+    def check(self, value: Any, location: str) -> None:
+        """Refuse strings that no file and no tokenizer takes."""
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            why = f"{location}: holds half a character (a lone surrogate)"
+            raise DataError(why, self.path) from None
 
-def json_items(path: str | Path, chunk: int = 1 << 20) -> Iterator[tuple[str, int, Any]]:
+
+def json_items(
+    path: str | Path, chunk: int = 1 << 20, surrogates: bool = False
+) -> Iterator[tuple[str, int, Any]]:
     """Yield `(key, index, item)` of a JSON array, or of each array of a JSON object.
 
     One item is held at a time. Values of an object that are not arrays are skipped; the key of a
@@ -110,11 +127,12 @@ def json_items(path: str | Path, chunk: int = 1 << 20) -> Iterator[tuple[str, in
     Args:
         path: a file, `.gz`, `.zst`, or `-`.
         chunk: characters per read.
+        surrogates: let items with lone surrogates pass; the caller checks each string.
 
     Raises:
-        DataError: not JSON, cut off, or trailing data; key and index are named.
+        DataError: not JSON, a lone surrogate, cut off, or trailing data; key and index are named.
     """
-    reader = _Reader(path, chunk)
+    reader = _Reader(path, chunk, surrogates)
 
     def items(key: str) -> Iterator[tuple[str, int, Any]]:
         for index in reader.members("[", "]", key or "the file"):

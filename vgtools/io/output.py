@@ -199,7 +199,7 @@ class Output:
             import numpy
 
             self._npy = {i: (numpy.dtype(d), w) for i, (d, w) in npy.items()}
-        self._stop = Stop()
+        self._stop = Stop(patience=5)
         self._parts = list[_Part]()
         self._lock: Lock | None = None
         self._paths = [str(p) for p in paths]

@@ -77,7 +77,7 @@ NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def is_own_file(fd: int) -> bool:
-    """Return whether an open file is a regular one without a second name elsewhere."""
+    """Return whether an open file is regular and has no second name."""
     facts = os.fstat(fd)
     return stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
 
@@ -89,17 +89,30 @@ def not_ours(path: Path) -> DataError:
 
 
 class Stop:
-    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second one stops at once."""
+    """Turn SIGTERM and Ctrl-C into a stop at the next boundary; a second one stops at once.
 
-    def __init__(self) -> None:
+    Args:
+        patience: seconds to wait for a boundary, which a very long line may keep away; then the
+            command is left where it is. None waits as long as it takes.
+    """
+
+    def __init__(self, patience: float | None = None) -> None:
         self.signal: int | None = None
+        self._patience = patience
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError):  # only the main thread may set handlers
                 self._old[number] = signal.signal(number, self._note)
+        if self._old and self._patience is not None:
+            self._old[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._leave)
         return self
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        """Unwind from wherever the command is; what was committed resumes."""
+        print("vg: stopped; run the same command again to resume", file=sys.stderr)
+        sys.exit(self._code())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
@@ -107,15 +120,21 @@ class Stop:
             os.kill(os.getpid(), number)
             return
         self.signal = number
+        if self._patience is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._patience)
         print("vg: stopping at the next checkpoint; a second signal stops at once", file=sys.stderr)
 
     def check(self) -> None:
         """Raise if a stop was requested; call it where all work so far is safe on disk."""
         if self.signal is not None:
-            code = Exit.INTERRUPTED if self.signal == signal.SIGINT else Exit.STOPPED
-            raise DataError("stopped; run the same command again to resume", code=code)
+            raise DataError("stopped; run the same command again to resume", code=self._code())
+
+    def _code(self) -> Exit:
+        return Exit.INTERRUPTED if self.signal == signal.SIGINT else Exit.STOPPED
 
     def __exit__(self, *_: object) -> None:
+        if signal.SIGALRM in self._old:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old = {}

@@ -1,8 +1,8 @@
 """Streams, files and manifests: the one layer through which every byte enters or leaves.
 
 A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with
-`vgtools.io.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is raised
-as `DataError`; `vgtools.cli` prints it and chooses the exit code.
+`vgtools.io.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is
+raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import errno
 import gzip
 import hashlib
 import os
+import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader, RawIOBase
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -45,22 +48,95 @@ else:
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 
 
+WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
+
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+_MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
+
+
+class _Rejoined(RawIOBase):
+    """A stream whose first bytes were read, with those bytes in front again."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head = head
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._head:
+            # `read1` of a buffered stream waits for some bytes, not for all of them.
+            read = getattr(self._rest, "read1", self._rest.read)
+            self._head = read(len(buffer))
+        data, self._head = self._head[: len(buffer)], self._head[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if self._rest is not getattr(sys.stdin, "buffer", None):
+            self._rest.close()
+        super().close()
+
+
+def _decompressed(stream: BinaryIO) -> BinaryIO:
+    """Return a stream without a name, decompressed if its first bytes say that it is compressed."""
+    head = stream.read(1)
+    opening = [magic for magic in _MAGIC if head and magic.startswith(head)]
+    if opening:
+        head += stream.read(len(opening[0]) - 1)
+    whole = cast(BinaryIO, BufferedReader(_Rejoined(head, stream), 1 << 16))
+    return cast(BinaryIO, _MAGIC[head](whole, "rb")) if head in _MAGIC else whole
+
+
+def arrives_once(path: str | Path) -> bool:
+    """Return whether an input can be read only once: standard input, a pipe, a FIFO or a device."""
+    name = str(path)
+    if name == "-":
+        return True
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def is_unnamed(path: str | Path) -> bool:
+    """Return whether a path says nothing of what it holds: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
+    return arrives_once(path) or str(path).startswith(("/dev/", "/proc/"))
+
+
+def refuse_stream(path: str | Path) -> None:
+    """Refuse an input that is read twice if it can be read only once.
+
+    Raises:
+        DataError: standard input, a pipe, a FIFO or a device (usage).
+    """
+    if arrives_once(path):
+        why = "is read twice, and a pipe can be read only once; write it to a file and name that"
+        raise DataError(why, path, code=Exit.USAGE)
 
 
 def open_read(path: str | Path) -> BinaryIO:
     """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
+
+    What has no name (`is_unnamed`) is decompressed if it begins like a gzip or zstd file.
 
     Raises:
         DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes
             (65).
     """
     name = str(path)
-    if name == "-":
-        if sys.stdin is None or sys.stdin.closed:
-            raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
-        return sys.stdin.buffer
+    if name == "-" and (sys.stdin is None or sys.stdin.closed):
+        raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
+    if "\0" in name:
+        raise DataError("has a NUL in its name", path, code=Exit.NO_INPUT)
     try:
+        if name == "-":
+            return _decompressed(sys.stdin.buffer)
         if os.path.isdir(name):
             raise IsADirectoryError(errno.EISDIR, "is a directory")
         if name.endswith(".gz"):
@@ -71,7 +147,8 @@ def open_read(path: str | Path) -> BinaryIO:
             return cast(BinaryIO, gzip.open(name, "rb"))
         if name.endswith(".zst"):
             return cast(BinaryIO, zstd.open(name, "rb"))
-        return open(name, "rb")
+        stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - the caller closes it
+        return _decompressed(stream) if is_unnamed(name) else stream
     except OSError as error:
         raise file_error(error, path, reading=True) from None
 
@@ -181,7 +258,7 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
 def read_jsonl(
     path: str | Path, keys: Mapping[str, type] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield `(line number, object)` of a jsonl stream; blank lines are errors, not skipped.
+    """Return `(line number, object)` of a jsonl stream; blank lines are errors, not skipped.
 
     Args:
         path: a file, `.gz`, `.zst`, or `-`.
@@ -190,7 +267,13 @@ def read_jsonl(
     Raises:
         DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
     """
-    for number, raw in enumerate(_raw_lines(path), 1):
+    return _rows(_raw_lines(path), path, keys)
+
+
+def _rows(
+    lines: Iterable[bytes], path: str | Path, keys: Mapping[str, type] | None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, raw in enumerate(lines, 1):
         if number == 1:
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
         row = parse_json(raw, path, number)
@@ -204,8 +287,39 @@ def is_jsonl(path: str | Path) -> bool:
     return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
 
 
+def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) -> bool:
+    """Return whether an input holds JSON lines; the one rule for every command.
+
+    A name decides if there is one: `.jsonl`, compressed or not. What has none (`is_unnamed`) holds
+    JSON lines if its first line is a JSON object with the keys that the command needs.
+
+    Args:
+        path: the input.
+        first: its first line.
+        keys: what each row must have.
+
+    Raises:
+        DataError: a first line that begins like JSON and is not such a row.
+    """
+    if is_jsonl(path) or not is_unnamed(path):
+        return is_jsonl(path)
+    if not first.startswith("{"):
+        return False
+    try:
+        row = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        row = None
+    if isinstance(row, dict) and all(key in row for key in keys):
+        return True
+    if re.match(r'\{\s*"', first):
+        names = " and ".join(f'"{key}"' for key in keys)
+        why = f"begins like JSON, but is not an object with {names}; name a text file .txt"
+        raise DataError(why, path, 1)
+    return False
+
+
 def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator[dict[str, Any]]:
-    """Return the rows of a `.jsonl`, each with a "text", or the lines of a text as {"text"}.
+    """Return rows with a "text", of JSON lines, or the lines of a text as {"text"}.
 
     Raises:
         DataError: it cannot be read, is an array, or a row has no "text".
@@ -213,9 +327,19 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
     name = str(path).removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".npy", ".npz", ".faiss", ".safetensors")):
         raise DataError("is not text; expected a text or a .jsonl", path)
-    if is_jsonl(path):
-        return (row for _, row in read_jsonl(path, {"text": str}))
-    return ({"text": line} for line in read_lines(path, stats))
+    return _text_rows(path, stats)
+
+
+def _text_rows(path: str | Path, stats: TextStats | None) -> Iterator[dict[str, Any]]:
+    lines = _raw_lines(path)
+    for first in lines:
+        if holds_rows(path, decode(first, True)):
+            yield from (row for _, row in _rows(chain([first], lines), path, {"text": str}))
+        else:
+            for number, raw in enumerate(chain([first], lines)):
+                if stats is not None:
+                    stats.lines += 1
+                yield {"text": decode(raw, number == 0, stats)}
 
 
 def read_texts(path: str | Path, stats: TextStats | None = None) -> Iterator[str]:
@@ -232,14 +356,15 @@ class Window:
     lines: list[str]
     digest: str  # sha256 of every raw byte of the input up to the window's end
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
+    jsonl: bool | None = None  # the lines are JSON objects, by `holds_rows`; None: by the name
 
     def texts(self) -> list[str]:
-        """Return the sentences of the lines: "text" of the rows of a `.jsonl`, else the lines.
+        """Return the sentences of the lines: "text" of rows of JSON lines, else the lines.
 
         Raises:
             DataError: a row has no "text"; with file and line.
         """
-        if not is_jsonl(self.path):
+        if not (is_jsonl(self.path) if self.jsonl is None else self.jsonl):
             return self.lines
         rows = [parse_json(line, self.path, n) for n, line in enumerate(self.lines, self.first)]
         for number, row in enumerate(rows, self.first):
@@ -254,6 +379,8 @@ def read_windows(
     limit: int | None = None,
 ) -> Iterator[Window]:
     """Yield windows of up to `size` decoded lines, resuming after a committed state.
+
+    A window ends early after `WINDOW_CHARS`, so that long lines do not fill the memory.
 
     Args:
         path: a file, `.gz`, `.zst`, or `-`.
@@ -271,26 +398,36 @@ def read_windows(
     lines = list[str]()
     first = done + 1
     number = 0
+    held = 0  # code points of the window
+    jsonl: bool | None = None
     stats = TextStats()
+
+    def window() -> Window:
+        return Window(str(path), first, lines, digest.hexdigest(), stats.replaced, jsonl)
+
     for number, raw in enumerate(_raw_lines(path), 1):
         if limit is not None and number > limit:
             number -= 1
             break
         digest.update(raw)
+        if number == 1:
+            jsonl = holds_rows(path, decode(raw, True))
         if number <= done:
             if number == done:
                 _check_prefix(path, done, digest.hexdigest(), state)
             continue
         lines.append(decode(raw, number == 1, stats))
-        if len(lines) == size:
-            yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
+        held += len(lines[-1])
+        if len(lines) == size or held >= WINDOW_CHARS:
+            yield window()
             lines = []
+            held = 0
             first = number + 1
             stats = TextStats()
     if number < done:
         _check_prefix(path, done, f"only {number} lines", state)
     if lines:
-        yield Window(str(path), first, lines, digest.hexdigest(), stats.replaced)
+        yield window()
 
 
 def _check_prefix(

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest import mock
 
 from vgtools.io import (
     DataError,
     Exit,
+    amount,
     read_json,
 )
 from vgtools.models.references import (
     BUILTIN,
     LITE_PREPROCESSING,
     builtin_path,
+    check_whole,
     fingerprint,
     first_line,
     go_offline,
-    hub_errors,
+    hub_file,
     pick_device,
     pick_dtype,
-    require_safetensors,
+    resolve,
+    safetensors_files,
 )
 
-if TYPE_CHECKING:
-    pass
+_MAX_SIDE = 4096  # pixels; timm's largest input has 1,280
+_INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
+_CROP_MODES = ("center", "squash", "border")
 
 
 @dataclass(frozen=True)
@@ -64,41 +74,138 @@ def load_backbone(
     if ref.startswith("builtin:"):
         model = _builtin_backbone(ref)
     elif Path(ref).is_dir():
-        model = _saved_backbone(ref)
+        model = _saved_backbone(Path(ref))
+    elif ref.startswith("hf-hub:"):
+        files = ["config.json", "*.safetensors"]
+        model = _saved_backbone(resolve(ref.removeprefix("hf-hub:"), files, offline))
     else:
-        model = _timm_backbone(ref)
+        model = _timm_backbone(ref, offline)
     sha256 = fingerprint(model)  # before the dtype changes
-    preprocessing = resolve_data_config({}, model=model)
+    try:
+        preprocessing = resolve_data_config({}, model=model)
+    except Exception as error:  # of a configuration with values of other types
+        raise DataError(f"is not a usable timm model: {first_line(error)}", ref) from None
+    _check_preprocessing(preprocessing, ref)
     model = model.eval().requires_grad_(False).to(chosen_device, chosen_dtype)
     return Backbone(model, preprocessing, ref, sha256, int(model.num_features))
 
 
-def _saved_backbone(ref: str) -> Any:
-    """Return the timm network of a directory."""
-    import timm
+def _check_preprocessing(values: Mapping[str, Any], ref: str) -> None:
+    """Refuse preprocessing that no picture can go through; a directory's is whatever it says.
 
-    require_safetensors(Path(ref))
-    if "architecture" not in read_json(Path(ref) / "config.json"):
+    Raises:
+        DataError: vg cannot use a value (65).
+    """
+    names = ", ".join(_INTERPOLATIONS)
+    checks: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "input_size": (
+            lambda x: len(x) == 3 and x[0] == 3 and all(1 <= side <= _MAX_SIDE for side in x[1:]),
+            f"[3, height, width], at most {_MAX_SIDE} pixels",
+        ),
+        "interpolation": (lambda x: x in _INTERPOLATIONS, f"one of {names}"),
+        "crop_mode": (lambda x: x in _CROP_MODES, f"one of {', '.join(_CROP_MODES)}"),
+        "crop_pct": (lambda x: 0.05 <= x <= 10, "a number from 0.05 to 10"),
+        "mean": (lambda x: len(x) == 3 and all(map(math.isfinite, x)), "three numbers"),
+        "std": (lambda x: len(x) == 3 and all(0 < n < math.inf for n in x), "three numbers > 0"),
+    }
+    for key, (fits, expected) in checks.items():
+        try:
+            good = fits(values[key])
+        except (TypeError, KeyError):
+            good = False
+        if not good:
+            file = Path(ref) / "config.json" if Path(ref).is_dir() else ref
+            raise DataError(f'"{key}": expected {expected}, got {values.get(key)!r:.60}', file)
+
+
+def _saved_backbone(folder: Path) -> Any:
+    """Return the timm network of a directory as timm's `save_for_hf` writes it."""
+    file = safetensors_files(folder)[0]
+    config = read_json(folder / "config.json")
+    if "architecture" not in config:
         why = "its config.json names no architecture; expected a directory of timm's save_for_hf"
-        raise DataError(why, ref)
-    try:
-        return timm.create_model(f"local-dir:{ref}", pretrained=True, num_classes=0)
-    except Exception as error:
-        raise DataError(f"is not a usable timm model: {first_line(error)}", ref) from None
+        raise DataError(why, folder)
+    return _filled(f"local-dir:{folder}", file)
 
 
-def _timm_backbone(ref: str) -> Any:
+def _timm_backbone(ref: str, offline: bool) -> Any:
     """Return a timm network by its name, downloading its weights if needed."""
     import timm
 
     name = ref.split(".")[0]
-    if not ref.startswith("hf-hub:") and not timm.is_model(name):
+    if not timm.is_model(name):
         similar = ", ".join(timm.list_models(f"*{name.split('_')[0]}*")[:5])
         hint = f"; similar: {similar}" if similar else ""
         why = f"timm knows no backbone {ref!r}{hint}; or name a directory or builtin:NAME"
         raise DataError(why, code=Exit.USAGE)
-    with hub_errors(ref, "model.safetensors"):
-        return timm.create_model(ref, pretrained=True, num_classes=0)
+    known = timm.get_pretrained_cfg(ref)
+    if known is None or not known.hf_hub_id:
+        why = f"timm has no weights of {ref!r} on the hub; `timm.list_pretrained()` lists the names"
+        raise DataError(why, code=Exit.USAGE)
+    # The file beside the pickle that timm would ask for where it names one.
+    stored = (known.hf_hub_filename or "model.safetensors").replace("pytorch_", "")
+    return _filled(ref, hub_file(ref, known.hf_hub_id, f"{Path(stored).stem}.safetensors", offline))
+
+
+def _filled(name: str, file: Path) -> Any:
+    """Return a timm network without classifier, every weight of it from a file.
+
+    timm leaves weights random that the file lacks, and ignores those that the network lacks. The
+    classifier of the same architecture is left out on purpose.
+
+    Args:
+        name: for timm's `create_model`.
+        file: safetensors.
+
+    Raises:
+        DataError: damaged, or its weights are not those of the network (65).
+    """
+    import timm
+    import torch
+
+    source = {"source": "", "file": str(file), "custom_load": False}
+    found = list[Any]()
+    load = torch.nn.Module.load_state_dict
+
+    def noted(self: Any, *args: Any, **keywords: Any) -> Any:
+        found.append(load(self, *args, **keywords))
+        return found[-1]
+
+    try:
+        with mock.patch.object(torch.nn.Module, "load_state_dict", noted), _quiet_timm():
+            model = timm.create_model(
+                name, pretrained=True, num_classes=0, pretrained_cfg_overlay=source
+            )
+        unexpected = set(found[-1].unexpected_keys)
+        if unexpected:
+            with torch.device("meta"):
+                whole = timm.create_model(name, pretrained=False)
+            unexpected -= whole.state_dict().keys()
+    except Exception as error:  # of the configuration, safetensors, timm or torch
+        why = f"is not a usable timm model: {first_line(error)}"
+        shapes = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
+        if shapes:
+            why = f"has {amount(len(shapes), 'weight')} of another shape, the first: {shapes[0]}"
+        raise DataError(why, file.parent if name.startswith("local-dir:") else file) from None
+    check_whole(model, found[-1].missing_keys, file)
+    if unexpected:
+        why = f"has {amount(len(unexpected), 'weight')} that its architecture lacks, the first"
+        raise DataError(f"{why} {min(unexpected)}; they would not be used", file)
+    return model
+
+
+@contextlib.contextmanager
+def _quiet_timm() -> Iterator[None]:
+    """Keep what timm and torch say of odd weights and shapes off stderr; they are our errors."""
+    logger = logging.getLogger("timm")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _builtin_backbone(ref: str) -> Any:

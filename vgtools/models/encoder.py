@@ -8,6 +8,7 @@ at once.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,21 +19,25 @@ from vgtools.io import (
     DataError,
     Exit,
     atomic_write,
+    file_error,
     read_json,
+    sync_dir,
 )
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
     SAFE_LOADING,
+    check_whole,
     fingerprint,
     first_line,
     load_tokenizer,
     pick_device,
     pick_dtype,
     quiet_transformers,
-    require_safetensors,
     resolve,
+    safetensors_files,
 )
+from vgtools.models.sealed import check_fingerprint, files_below
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
@@ -92,7 +97,13 @@ def load_encoder(
         with quiet_transformers():
             sha256 = fingerprint(AutoModel.from_pretrained(folder, dtype="float32", **SAFE_LOADING))
     model = model.eval().requires_grad_(False).to(chosen_device)
-    return as_encoder(model, tokenizer, ref, sha256, folder)
+    return _checked(as_encoder(model, tokenizer, ref, sha256, folder), folder)
+
+
+def _checked(encoder: Encoder, folder: Path) -> Encoder:
+    """Return an encoder that is the one that its run made, if it is in a run."""
+    check_fingerprint(folder, encoder.fingerprint)
+    return encoder
 
 
 def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:
@@ -136,10 +147,10 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
     """
     from transformers import AutoModelForMaskedLM
 
-    model, tokenizer, _ = _pretrained(
-        AutoModelForMaskedLM, "masked language model", ref, offline, dtype="float32"
+    model, tokenizer, folder = _pretrained(
+        AutoModelForMaskedLM, "masked language model", ref, offline, head=True, dtype="float32"
     )
-    return as_encoder(model, tokenizer, ref)
+    return _checked(as_encoder(model, tokenizer, ref, folder=folder), folder)
 
 
 def load_with_head(
@@ -147,7 +158,8 @@ def load_with_head(
 ) -> Encoder:
     """Load a text encoder under a new head for a task, to fine-tune it, on the CPU, in float32.
 
-    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that the checkpoint lacks.
+    The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that
+    the checkpoint lacks.
 
     Args:
         ref: hub name, directory, vg run or `builtin:NAME`.
@@ -157,7 +169,8 @@ def load_with_head(
         offline: never connect.
 
     Returns:
-        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of the encoder in it.
+        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
+        the encoder in it.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
@@ -166,10 +179,15 @@ def load_with_head(
     import transformers
 
     torch.manual_seed(seed)
-    model, tokenizer, _ = _pretrained(
-        getattr(transformers, f"AutoModelFor{network}"), "text encoder", ref, offline, dtype="float32",
-        ignore_mismatched_sizes=True, **settings,
-    )  # fmt: skip
+    model, tokenizer, folder = _pretrained(
+        getattr(transformers, f"AutoModelFor{network}"),
+        "text encoder",
+        ref,
+        offline,
+        dtype="float32",
+        ignore_mismatched_sizes=True,
+        **settings,
+    )
 
     def draw(module: Any) -> None:
         for parameter in module.parameters(recurse=False):
@@ -180,17 +198,17 @@ def load_with_head(
         for module in model.children():
             if module is not model.base_model:
                 module.apply(draw)
-    return as_encoder(model, tokenizer, ref)
+    return _checked(as_encoder(model, tokenizer, ref, folder=folder), folder)
 
 
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
-    """Write a network and its tokenizer as transformers does, unless they are there already."""
+    """Write a network and its tokenizer as transformers does, in place of what is there.
+
+    Everything is on the disk when `complete` is written, last, with the fingerprint.
+    """
     from safetensors import SafetensorError
 
     folder = Path(folder)
-    complete = folder / "complete"  # its fingerprint, written last
-    if complete.exists() and complete.read_text() == encoder.fingerprint:
-        return
     shutil.rmtree(folder, ignore_errors=True)
     with quiet_transformers():
         try:
@@ -198,12 +216,21 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
         except (OSError, SafetensorError) as error:
             why = f"cannot be written: {error}; free some space and run the same command again"
             raise DataError(why, folder, code=Exit.IO) from None
-    atomic_write(folder / "tokenizer.json", encoder.tokenizer.to_str(pretty=True).encode())
-    atomic_write(complete, encoder.fingerprint.encode())
+    tokenizer = folder / "tokenizer.json"
+    atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
+    try:
+        for file in files_below(folder):
+            shutil.copymode(tokenizer, file)  # safetensors writes for the owner alone
+            with open(file, "rb+") as stream:
+                os.fsync(stream.fileno())
+    except OSError as error:
+        raise file_error(error, folder, reading=False) from None
+    atomic_write(folder / "complete", encoder.fingerprint.encode())
+    sync_dir(folder.parent)
 
 
 def _pretrained(
-    network: Any, name: str, ref: str, offline: bool, **settings: Any
+    network: Any, name: str, ref: str, offline: bool, head: bool = False, **settings: Any
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
@@ -212,6 +239,7 @@ def _pretrained(
         name: what the model is, for messages.
         ref: hub name, directory, vg run or `builtin:NAME`.
         offline: never connect.
+        head: a head that the checkpoint has is used, so it must be whole.
         **settings: for `from_pretrained`.
 
     Raises:
@@ -223,7 +251,7 @@ def _pretrained(
         why = f"expected a text encoder, for example builtin:minilm, got the image backbone {ref}"
         raise DataError(why, code=Exit.USAGE)
     folder = resolve(ref, ENCODER_FILES, offline)
-    require_safetensors(folder)
+    safetensors_files(folder)
     tokenizer = load_tokenizer(str(folder), offline=True)
     with quiet_transformers():
         try:
@@ -235,15 +263,17 @@ def _pretrained(
     # A bare encoder's names have no prefix; of a model with a head, the head may be new. No system
     # here uses the pooler.
     prefix = "" if model is model.base_model else f"{model.base_model_prefix}."
-    missing = [
-        key
-        for key in report["missing_keys"]
-        if key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler.")
-    ]
-    missing += [str(key) for key, *_ in report["mismatched_keys"] if str(key).startswith(prefix)]
-    if missing:
-        why = f"lacks {len(missing)} weights of its architecture, the first {missing[0]}"
-        raise DataError(f"{why}; they would be random", folder)
+
+    def in_encoder(key: str) -> bool:
+        return key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler.")
+
+    new = {str(key) for key in report["missing_keys"]}
+    heads = {key for key in model.state_dict() if not key.startswith(prefix)}
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    needed = heads - tied if head and heads - tied - new else set[str]()
+    missing = sorted(key for key in new if in_encoder(key) or key in needed)
+    missing += [str(key) for key, *_ in report["mismatched_keys"] if in_encoder(str(key))]
+    check_whole(model, missing, folder)
     return model, tokenizer, folder
 
 
@@ -264,21 +294,42 @@ def as_encoder(
         folder: named in errors instead of `ref`.
 
     Raises:
-        DataError: the tokenizer has more entries than the model has embeddings (65).
+        DataError: the tokenizer has ids that the model has no embedding of, or the model is not an
+            encoder of texts (65).
     """
+    file = folder or ref
+    config = model.config
     rows = model.get_input_embeddings().num_embeddings
     if tokenizer.get_vocab_size() > rows:
         why = f"the tokenizer has {tokenizer.get_vocab_size()} entries, the embedding table {rows}"
-        raise DataError(f"{why}: they do not belong together", folder or ref)
+        raise DataError(f"{why}: they do not belong together", file)
     prefix, suffix = special_ids(tokenizer)
+    greatest = max([*tokenizer.get_vocab().values(), *prefix, *suffix], default=0)
+    if greatest >= rows:
+        why = f"the tokenizer has the id {greatest}, the embedding table {rows} rows"
+        raise DataError(f"{why}: they do not belong together", file)
+    padding = getattr(config, "pad_token_id", None)
+    if padding is not None and not 0 <= padding < rows:
+        why = f'config.json: "pad_token_id": expected a row of the {rows} embeddings, got {padding}'
+        raise DataError(why, file)
+    try:
+        width = int(config.hidden_size)
+        layers = int(config.num_hidden_layers)
+        max_tokens = max_positions(config) - len(prefix) - len(suffix)
+    except (AttributeError, TypeError) as error:
+        why = f"is a {config.model_type}, not an encoder of texts like BERT or RoBERTa: {error}"
+        raise DataError(why, file) from None
+    if max_tokens < 1:
+        why = f'config.json: "max_position_embeddings": no token fits, {max_tokens} are left'
+        raise DataError(f"{why} beside the special tokens", file)
     return Encoder(
         model=model,
         tokenizer=tokenizer,
         ref=ref,
         fingerprint=sha256 or fingerprint(model.base_model),
-        width=int(model.config.hidden_size),
-        layers=int(model.config.num_hidden_layers),
-        max_tokens=max_positions(model.config) - len(prefix) - len(suffix),
+        width=width,
+        layers=layers,
+        max_tokens=max_tokens,
         prefix=prefix,
         suffix=suffix,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vgtools.io import DataError, Exit
+from vgtools.models.references import first_line, quiet_transformers
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
 
@@ -29,6 +30,20 @@ _SMALL = {
 _ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 
 
+# Of the families whose head `mlm_hidden` knows.
+_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "deberta-v2", "longformer", "mpnet")
+
+
+# Far beyond any encoder; more would only end in "out of memory" after a long time.
+_MOST = {
+    "num_hidden_layers": 1000,
+    "hidden_size": 2**16,
+    "num_attention_heads": 2**16,
+    "intermediate_size": 2**18,
+    "max_position_embeddings": 2**20,
+}
+
+
 SHAPES: dict[str, dict[str, Any]] = {
     "bert-base": {"model_type": "bert"},
     "bert-small": {"model_type": "bert", **_SMALL},
@@ -37,20 +52,32 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def new_lm(shape: Mapping[str, Any], tokenizer: Any) -> Any:
+def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) -> Any:
     """Return an untrained masked language model for a tokenizer, drawn from torch's random state.
 
     Args:
         shape: a transformers configuration with its `model_type`; what follows from the tokenizer
             is set here.
         tokenizer: gives vocabulary and special ids.
+        file: where the shape was read, for messages.
 
     Raises:
-        DataError: the tokenizer has no padding.
+        DataError: the tokenizer has no padding, or the shape is of no masked language model (65).
     """
     from transformers import AutoConfig, AutoModelForMaskedLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     values = dict(shape)
+    if values["model_type"] not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise DataError(
+            f'"model_type": {values["model_type"]!r:.40} names no masked language model; '
+            f"vg trains {', '.join(_FAMILIES)} and others like them",
+            file,
+        )
+    for key, most in _MOST.items():
+        if key in values and not (type(values[key]) is int and 1 <= values[key] <= most):
+            why = f'"{key}": expected a whole number from 1 to {most}, got {values[key]!r:.40}'
+            raise DataError(why, file)
     values["vocab_size"] = tokenizer.get_vocab_size()
     values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
     if values["model_type"] == "roberta":
@@ -59,8 +86,12 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any) -> Any:
         ends = [ids[0] for ids in special_ids(tokenizer) if ids]
         if len(ends) == 2:
             values["bos_token_id"], values["eos_token_id"] = ends
-    config = AutoConfig.for_model(values.pop("model_type"), **values)
-    return AutoModelForMaskedLM.from_config(config)
+    try:
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+        with quiet_transformers():
+            return AutoModelForMaskedLM.from_config(config)
+    except Exception as error:  # of values that do not go together
+        raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
 
 
 def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""Model references: hub names, directories, vg runs and `builtin:NAME`; devices, precisions, fingerprints."""
+"""Model references (hub names, directories, vg runs, `builtin:NAME`), devices, fingerprints."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io import (
     DataError,
     Exit,
+    amount,
     name_of,
     read_json,
 )
+from vgtools.models.sealed import check_model
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +57,14 @@ TOKENIZER_FILES = [
 ]
 
 
+_HUB_SECONDS = 5  # that the hub has to answer in
+
+
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
+
+
+# Letters, digits, accents, scripts, an emoji, a control character and one that nothing knows.
+_PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
 
 
 # Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled.
@@ -96,6 +106,7 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
     if path.is_dir():
         inner = path / "encoder"
         if (path / "run.json").exists() and inner.is_dir():
+            check_model(inner)
             return inner
         if (path / "checkpoint.safetensors").exists():
             why = "is a run that has not finished; run its command again"
@@ -104,27 +115,79 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
         if tuned:
             why = f"is a run of vg finetune with one model per seed; name one, as {tuned[0]}"
             raise DataError(why, ref, code=Exit.NO_INPUT)
+        check_model(path)
         return path
     if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
         why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
         raise DataError(why, ref, code=Exit.NO_INPUT)
-    if offline:
-        go_offline()
-    from huggingface_hub import snapshot_download
+    name, _, revision = ref.partition("@")
+    with _hub_errors(ref, ", ".join(patterns), offline):
+        from huggingface_hub import snapshot_download
 
-    with hub_errors(ref, ", ".join(patterns)):
-        return Path(snapshot_download(ref, allow_patterns=patterns, local_files_only=offline))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=patterns))
+
+
+def hub_file(ref: str, hub_name: str, file: str, offline: bool) -> Path:
+    """Return one file of a hub's model, fetched if needed.
+
+    Args:
+        ref: the user's name for it, for messages.
+        hub_name: owner and name, a revision after `@`.
+        file: its name there.
+        offline: never connect.
+
+    Raises:
+        DataError: it is neither here nor can it be fetched (69).
+    """
+    name, _, revision = hub_name.partition("@")
+    with _hub_errors(ref, file, offline):
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(name, file, revision=revision or None))
+
+
+def _ask_hub() -> str:
+    """Return why the hub does not answer, asked once, for a few seconds; nothing if it does.
+
+    Nor if no one may ask.
+
+    The libraries try again and again, and say so, where there is no network; a resolver that hangs
+    cannot even be stopped, so that a thread asks.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if constants.is_offline_mode():
+        return ""
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+        except Exception as error:  # of the HTTP library, or of the system
+            answers.append(first_line(error))
+        else:
+            answers.append("")
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_HUB_SECONDS)
+    silence = f"{constants.ENDPOINT} did not answer within {_HUB_SECONDS} s"
+    return answers[0] if answers else silence
 
 
 @contextlib.contextmanager
-def hub_errors(ref: str, files: str) -> Iterator[None]:
+def _hub_errors(ref: str, files: str, offline: bool) -> Iterator[None]:
     """Turn any error of a download into exit 69 with what is missing and how to get it."""
+    if offline:
+        go_offline()
+    unreachable = _ask_hub()
+    if unreachable:
+        go_offline()  # what is on this machine will do
     try:
         yield
-    except DataError:
-        raise
-    except Exception as error:  # the hub client, its HTTP library and timm raise their own types
-        reason = str(error).strip().split("\n")[0][:200]
+    except Exception as error:  # the hub client and its HTTP library raise their own types
+        reason = unreachable or str(error).strip().split("\n")[0][:200]
         raise DataError(
             f"the model {ref!r} ({files}) is neither on this machine nor could it be fetched: "
             f"{reason}. Download it once with `hf download`, name a directory, or use builtin:NAME",
@@ -148,27 +211,54 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
 
     folder = resolve(ref, TOKENIZER_FILES, offline)
     file = folder / "tokenizer.json"
+    if file.exists():
+        return _usable(lambda: Tokenizer.from_file(str(file)), file)
+    if (vocabulary := folder / "vocab.txt").exists():
+        return _usable(lambda: _word_piece(vocabulary), vocabulary)
+    if (table := folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        return _usable(lambda: _byte_level(table), table)
+    raise DataError(
+        "has no fast tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt); "
+        "save one with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)",
+        folder,
+        code=Exit.NO_INPUT,
+    )
+
+
+def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
+    """Return a tokenizer that loads and encodes, without padding and truncation."""
     try:
-        if file.exists():
-            tokenizer = Tokenizer.from_file(str(file))
-        elif (file := folder / "vocab.txt").exists():
-            tokenizer = _word_piece(file)
-        elif (file := folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-            tokenizer = _byte_level(file)
-        else:
-            raise DataError(
-                "has no fast tokenizer (tokenizer.json, vocab.txt, or vocab.json with merges.txt); "
-                "save one with AutoTokenizer.from_pretrained(…).save_pretrained(DIR)",
-                folder,
-                code=Exit.NO_INPUT,
-            )
+        with _quiet_panics():
+            tokenizer = load()
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            tokenizer.encode(_PROBE)
     except DataError:
         raise
-    except Exception as error:  # the Rust side raises a bare Exception
-        raise DataError(f"is not a readable tokenizer: {error}", file) from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    # The Rust side raises a bare Exception, and a BaseException where it panics.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"is not a usable tokenizer: {first_line(error)}", file) from None
     return tokenizer
+
+
+@contextlib.contextmanager
+def _quiet_panics() -> Iterator[None]:
+    """Keep what Rust prints when it panics off stderr; the panic itself is our error."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # stderr is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _word_piece(file: Path) -> Any:
@@ -264,10 +354,16 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def require_safetensors(folder: Path) -> None:
-    """Refuse a folder without safetensors weights; pickles are named."""
-    if any(folder.glob("*.safetensors")):
-        return
+def safetensors_files(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights: `model.safetensors`, or else every safetensors file.
+
+    Raises:
+        DataError: there is none (66); pickles are named (65).
+    """
+    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+    if files:
+        main = folder / "model.safetensors"
+        return [main] if main in files else files
     suffixes = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
     if pickled:
@@ -279,7 +375,40 @@ def require_safetensors(folder: Path) -> None:
     raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
 
 
-def first_line(error: Exception) -> str:
+def check_whole(
+    tensors: Mapping[str, Tensor] | nn.Module, missing: Sequence[str], file: str | Path
+) -> None:
+    """Refuse weights that do not fill a network, or hold NaN or infinity.
+
+    Args:
+        tensors: of the network, filled.
+        missing: names that the file lacks or has in another shape.
+        file: where they come from.
+
+    Raises:
+        DataError: how many are missing, or are NaN or infinite, and the first (65).
+    """
+    import torch
+
+    if missing:
+        why = f"lacks {amount(len(missing), 'weight')} of its architecture, the first {missing[0]}"
+        raise DataError(f"{why}; they would be random", file)
+    state: Mapping[str, Tensor]
+    state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
+    # The least and the greatest number of a tensor are NaN if any number is.
+    bad = [
+        name
+        for name, tensor in state.items()
+        if tensor.is_floating_point()
+        and tensor.numel()
+        and not torch.stack(tensor.aminmax()).isfinite().all()
+    ]
+    if bad:
+        why = f"has NaN or infinite numbers in {amount(len(bad), 'weight')}, the first {bad[0]}"
+        raise DataError(f"{why}; restore the file or train the model again", file)
+
+
+def first_line(error: BaseException) -> str:
     """Return the kind of an error and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
@@ -300,13 +429,13 @@ def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Te
     from safetensors.torch import load_file
 
     folder = resolve(ref, ENCODER_FILES, offline)
-    require_safetensors(folder)
     tensors: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in safetensors_files(folder):
         try:
             tensors |= load_file(file)
         except (SafetensorError, OSError) as error:
             raise DataError(f"is not a readable safetensors file: {error}", file) from None
+    check_whole(tensors, [], folder)
     return folder, tensors
 
 

@@ -8,21 +8,21 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from vgtools.io import (
     FORMAT,
     DataError,
     Exit,
     atomic_write,
-    check_format,
     dumps,
-    read_json,
-    sha256_file,
     versions,
 )
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import fingerprint
+from vgtools.models.sealed import check_file, digests, files_below, seal
+from vgtools.models.sealed import read_run as read_run
 from vgtools.text.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def save_run(
     weights: Mapping[str, Tensor],
     info: Mapping[str, Any],
     encoder: Encoder | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write a run: the encoder as `save_pretrained` does, weights as safetensors, `run.json` last.
 
@@ -55,6 +56,8 @@ def save_run(
         weights: the system's own tensors; without any there is no such file.
         info: JSON values: configuration, seed, inputs, metrics.
         encoder: copied into the run, so that the run moves to another machine by `cp -r`.
+        files: what else the run needs, name in it -> sha256. That of its own weights, of
+            `metrics.jsonl` and of everything below `encoder/` is taken here.
     """
     from safetensors.torch import save
 
@@ -74,8 +77,11 @@ def save_run(
         parts = digest + encoder.fingerprint + facts["encoder"]["tokenizer"]
         digest = hashlib.sha256(parts.encode()).hexdigest()
     file = path / f"{kind}.safetensors"
+    file.unlink(missing_ok=True)
     if tensors:
         atomic_write(file, save(tensors))
+    metrics = path / "metrics.jsonl"
+    written = [*files_below(path / "encoder"), *(f for f in (file, metrics) if f.exists())]
     body = {
         "format": FORMAT,
         "kind": kind,
@@ -84,40 +90,9 @@ def save_run(
         "fingerprint": digest,
         "argv": sys.argv,
         "versions": versions(),
-        "files": {file.name: {"sha256": sha256_file(file)}} if tensors else {},
+        "files": digests(path, written) | {n: {"sha256": d} for n, d in sorted(files.items())},
     }
-    atomic_write(path / "run.json", dumps(body | {"sha256": _seal(body)}))
-
-
-def _seal(body: Mapping[str, Any]) -> str:
-    """Return the sha256 of the rest of run.json, so that an edited setting is noticed."""
-    return hashlib.sha256(dumps(body)).hexdigest()
-
-
-def read_run(path: str | Path, kind: str) -> dict[str, Any]:
-    """Return the run.json of a finished run, without importing torch.
-
-    Raises:
-        DataError: not there or not finished (66), of another kind or a newer format, or edited
-            (65).
-    """
-    path = Path(path)
-    file = path / "run.json"
-    if not path.is_dir():
-        raise DataError("does not exist; expected a vg run", path, code=Exit.NO_INPUT)
-    if not file.exists():
-        why = (
-            "is not a finished vg run (no run.json); run the command that writes it again to resume"
-        )
-        raise DataError(why, path, code=Exit.NO_INPUT)
-    info = read_json(file, "the run.json of a vg run")
-    check_format(info, file)
-    if info.get("kind") != kind:
-        raise DataError(f"expected a run of kind {kind!r}, got {info.get('kind')!r}", path)
-    if info.pop("sha256", None) != _seal(info):
-        why = "was edited or damaged: its sha256 is that of other contents"
-        raise DataError(f"{why}; train again, or restore it", file)
-    return info
+    atomic_write(path / "run.json", dumps(body | {"sha256": seal(body)}))
 
 
 def open_run(path: str | Path, kind: str) -> Run:
@@ -131,26 +106,40 @@ def open_run(path: str | Path, kind: str) -> Run:
     path = Path(path)
     info = read_run(path, kind)
     file = path / f"{kind}.safetensors"
-    if not info["files"]:
-        return Run(path, info, {}, str(info["fingerprint"]))
-    if not file.exists():
-        raise DataError("is missing; copy the whole run directory", file, code=Exit.NO_INPUT)
-    expected = info["files"][file.name]["sha256"]
-    sha256 = sha256_file(file)
-    if sha256 != expected:
-        why = f"is damaged or from another run: sha256 {sha256}, run.json says {expected}"
-        raise DataError(why, file)
-    return Run(path, info, load(file.read_bytes()), str(info["fingerprint"]))
+    if file.name not in info["files"]:
+        return Run(path, info, {}, info["fingerprint"])
+    check_file(file, info["files"][file.name]["sha256"])
+    return Run(path, info, load(file.read_bytes()), info["fingerprint"])
 
 
-def as_config(cls: type[Any], values: Mapping[str, Any], file: str | Path) -> Any:
-    """Return a config dataclass with the values of a `run.json`.
+def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:
+    """Return a config dataclass with the values of an entry of a `run.json`.
+
+    Args:
+        cls: the dataclass; its fields are int, float, str or bool, or None beside them.
+        values: of the entry.
+        key: its name.
+        file: the run.json.
 
     Raises:
-        DataError: this version does not know one of the settings (78).
+        DataError: this version does not know one of the settings (78); one is missing or has
+            another type (65).
     """
-    unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
+    if not isinstance(values, Mapping):
+        raise DataError(f'"{key}": expected an object, got {values!r:.60}', file)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    unknown = sorted(set(values) - set(fields))
     if unknown:
         why = f"has the setting {unknown[0]!r}, which this version of vg does not know"
         raise DataError(f"{why}; use the version that run.json names", file, code=Exit.CONFIG)
+    types = get_type_hints(cls)
+    for name, field in fields.items():
+        if name not in values and field.default is dataclasses.MISSING:
+            raise DataError(f'"{key}": lacks the setting {name!r}', file)
+        kinds = get_args(types[name]) or (types[name],)
+        allowed = (*kinds, int) if float in kinds else kinds
+        if name in values and type(values[name]) not in allowed:
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            why = f'"{key}": expected {name} {expected}, got {values[name]!r:.60}'
+            raise DataError(why, file)
     return cls(**values)

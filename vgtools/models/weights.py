@@ -6,6 +6,7 @@ Source: Tan & Bansal 2020 (Vokenization), Table 3.
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vgtools.io import DataError, Exit, atomic_write, read_json
+from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
 from vgtools.io.errors import file_error
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
@@ -142,7 +143,9 @@ def save_noisy(
     """
     from safetensors.torch import save
 
-    folder = Path(output)
+    folder = Path(os.path.realpath(output))
+    # Written beside and renamed when whole: a folder that is there is a run, whenever it is killed.
+    work, old = (folder.with_name(f"{folder.name}.{suffix}") for suffix in ("part", "old"))
     path = folder / "encoder"
 
     def refuse(why: str) -> NoReturn:
@@ -162,20 +165,37 @@ def save_noisy(
     std = magnitude * math.sqrt(math.pi / 2)
     facts = {"ref": ref, "magnitude": magnitude, "std": std, "seed": seed}
     tokenizer = tokenizer_fingerprint(load_tokenizer(str(source), offline=True))
-    try:
-        (folder / "run.json").unlink(missing_ok=True)
-        path.mkdir(parents=True, exist_ok=True)
-        for name in TOKENIZER_FILES:
-            (path / name).unlink(missing_ok=True)
-            if (source / name).exists():
-                shutil.copyfile(source / name, path / name)
-    except OSError as error:
-        raise file_error(error, folder, reading=False) from None
-    atomic_write(path / "model.safetensors", save(noisy, metadata={"format": "pt"}))
+    copied = {name: _read(source / name) for name in TOKENIZER_FILES if (source / name).exists()}
     digest = fingerprint(encoder_weights(noisy))
     own = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
-    save_run(folder, _KIND, {}, {"noise": facts, "encoder": own})
+    try:
+        for left in (work, old):
+            shutil.rmtree(left, ignore_errors=True)
+        (work / "encoder").mkdir(parents=True)
+    except OSError as error:
+        raise file_error(error, folder, reading=False) from None
+    for name, data in copied.items():
+        atomic_write(work / "encoder" / name, data)
+    atomic_write(work / "encoder" / "model.safetensors", save(noisy, metadata={"format": "pt"}))
+    save_run(work, _KIND, {}, {"noise": facts, "encoder": own})
+    try:
+        if folder.exists():
+            folder.rename(old)
+        work.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise file_error(error, folder, reading=False) from None
+    sync_dir(folder.parent)
     return {"output": str(output), **facts, "fingerprint": own["fingerprint"]}
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise DataError("is not a regular file", file, code=Exit.NO_INPUT)
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise file_error(error, file, reading=True) from None
 
 
 def compare_encoders(

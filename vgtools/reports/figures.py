@@ -120,7 +120,7 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
     """Return a dot per task and row: the gain with its 95 % interval over the grounding ratio.
 
     Args:
-        gains: of `comparison.gains`, one record or more.
+        gains: of `vgtools.tasks.compare.gains`, one record or more.
         base: name of the baseline.
     """
     points = [point for record in gains for point in record["points"]]

@@ -191,6 +191,27 @@ def data_uri(image: Image, kind: str, **options: int) -> str:
     return f"data:image/{kind.lower()};base64,{base64.b64encode(stored.getvalue()).decode()}"
 
 
+def _check_drawing(svg: bytes) -> None:
+    """Refuse what is not one drawing and nothing else; it is embedded whole.
+
+    Raises:
+        ValueError: not XML with one `svg`, an entity, a script, foreign content, or a link to it.
+    """
+    from xml.etree import ElementTree
+
+    if b"<!DOCTYPE" in svg or b"<!ENTITY" in svg:
+        raise ValueError("an SVG drawing with a document type, which can define entities")
+    try:
+        root = ElementTree.fromstring(svg)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"no SVG drawing in it: {error}") from None
+    if root.tag.rpartition("}")[2] != "svg":
+        raise ValueError("no SVG drawing in it")
+    for element in root.iter():
+        if str(element.tag).rpartition("}")[2].lower() in ("script", "foreignobject"):
+            raise ValueError("an SVG drawing with a script or foreign content")
+
+
 def image_uri(file: ImageFile, side: int) -> str:
     """Return an image as a data URI: its drawing as it is, else a thumbnail of at most `side` px.
 
@@ -201,9 +222,8 @@ def image_uri(file: ImageFile, side: int) -> str:
     drawing = file.path if only else file.svg
     if drawing is not None and (only or drawing.is_file()):
         svg = read_image(str(drawing))
-        if b"<svg" not in svg[:4096]:
-            raise ValueError("no SVG drawing in it")
         if only or len(svg) <= _SVG_MOST:
+            _check_drawing(svg)
             return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
     small = thumbnail(read_image(str(file.path)), side)
     return data_uri(small, "WEBP", quality=75, method=2)

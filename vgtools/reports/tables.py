@@ -1,4 +1,4 @@
-"""Tables of `vg stats` and `vg compare`, for a terminal and as markdown."""
+"""Tables of commands, for a terminal and as markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
-from vgtools.tasks.table import find_task
+from vgtools.tasks.table import Task, find_task
 from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 Record = Mapping[str, Any]
@@ -79,7 +79,7 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
     """Return the table of scores, Table 2's columns first; a task that a row lacks shows `-`.
 
     Args:
-        records: of `comparison.compare`, and of `reported`.
+        records: of `vgtools.tasks.compare.compare`, and of `reported`.
         key: mean or median over seeds.
         bold: mark what is significantly better in bold (markdown) rather than by a star.
     """
@@ -228,7 +228,7 @@ COLUMNS = (
     Column("tokens", "Tokens", "{:,.0f}", log=True),
     Column("sentences", "Sentences", "{:,.0f}", log=True),
     Column("vocabulary", "Vocabulary", "{:,.0f}", log=True),
-    Column("tokens_per_sentence", "Tokens a sentence", "{:.1f}"),
+    Column("tokens_per_sentence", "Tokens per sentence", "{:.1f}"),
     Column("jsd_1", "1-gram JSD", "{:.3f}"),
     Column("jsd_2", "2-gram JSD", "{:.3f}"),
     Column("grounding_ratio", "Grounding ratio", "{:.1%}"),
@@ -315,7 +315,7 @@ def diversity_table(records: Sequence[Record]) -> Table:
             ]
         )
     numbers = ("Tokens", "With voken", "Images", "Effective", "Types")
-    return Table(["Vokens", *numbers, "Images a type: max", "mean", "std"], rows)
+    return Table(["Vokens", *numbers, "Images per type: max", "mean", "std"], rows)
 
 
 def weights_table(records: Sequence[Record]) -> Table:
@@ -342,3 +342,58 @@ def weights_table(records: Sequence[Record]) -> Table:
             both = "over the parameters in both; by name in the JSON records"
             remarks.append(f"Mean |difference| from {record['from']} {both}.")
     return Table(headings, rows, remarks)
+
+
+def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the downstream tasks: paragraphs on a terminal, else one record per line.
+
+    Args:
+        rows: `vgtools.tasks.table.table()`.
+    """
+    out = io.open_stream("-")
+    if not sys.stdout.isatty():
+        out.writelines(map(io.dumps, rows))
+        return
+    for row in rows:
+        print(f"{row['task']}  {row['title']}, {row['kind']}")
+        facts = {
+            "metrics": ", ".join(row["metrics"]),
+            "files": ", ".join(f"{split} {file}" for split, file in row["files"].items()),
+            "columns": row["columns"],
+            "labels": row["labels"],
+            "settings": f"{row['epochs']} epochs, lr {row['learning_rate']:g}, "
+            f"batch {row['batch_size']}, length {row['max_length']} ({row['source']})",
+            "note": row["note"],
+        }
+        for name, value in facts.items():
+            if value or name != "note":
+                print(f"    {name:9}{value}")
+
+
+def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
+    """Print the scores over the seeds beside those of the most frequent class, on stderr.
+
+    The spread of a single seed, and the headline of a single metric, are left out.
+
+    Args:
+        task: of the run.
+        run: its finished `run.json`.
+    """
+    base = run["majority"] or {}
+    count = len(run["seeds"])
+    titles = ("median", "mean", "std", "min", "max") if count > 1 else ("mean",)
+    left_out = ("headline",) if len(task.metrics) == 1 else ()
+    rows = {
+        name: values
+        for name, values in run["summary"].items()
+        if not name.endswith("_thresh") and not name.startswith(left_out)
+    }
+    heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
+    width = max(map(len, (heading, *rows)))
+    columns = [f"{title if count > 1 else 'score':>7}" for title in titles]
+    print(f"{heading:{width}}", *columns, " majority" if base else "", file=sys.stderr)
+    for name, values in rows.items():
+        cells = [f"{values[title]:7.2f}" for title in titles]
+        if name in base:
+            cells.append(f"{base[name]:9.2f}")
+        print(f"{name:{width}}", *cells, file=sys.stderr)

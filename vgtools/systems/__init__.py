@@ -1,1 +1,1 @@
-"""One package per paper; its `SECTIONS` maps the paper's sections to the definitions that implement them."""
+"""One package per paper; its `SECTIONS` maps sections to the definitions that implement them."""

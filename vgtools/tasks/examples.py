@@ -312,7 +312,7 @@ def _jsonl(
 
 
 def missing_key(key: str, row: dict[str, Any], path: str | Path, line: int) -> DataError:
-    """Return the error about a row that lacks a key."""
+    """Return the error for a row without a key that is needed."""
     return DataError(f'the key "{key}" is missing; the row has {", ".join(row)}', path, line)
 
 

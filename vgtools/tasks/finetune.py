@@ -3,12 +3,12 @@
 The heads are transformers' own (sequence classification, question answering, multiple choice), so
 that it opens what is saved.
 
-Axes: B units per batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of a file.
+Axes: B units per batch (see `vgtools.tasks.sequences`), T tokens, C classes or choices, U units of
+a file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ from vgtools.io import DataError, Exit, atomic_write, dumps, sha256_file
 from vgtools.io.arrays import Array
 from vgtools.io.errors import is_out_of_memory
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
+from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, score_predictions
 from vgtools.tasks.examples import Example, ReadStats
@@ -45,8 +46,8 @@ LOSS = "task"
 class Batch(NamedTuple):
     """Units to learn from.
 
-    The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and those
-    of the parts of a step have its loss as their mean.
+    The loss is the sum over them, divided by `whole`, so that the losses of halves add up, and
+    those of the parts of a step have its loss as their mean.
     """
 
     ids: Tensor  # (B, T) int64; choices (B, C, T)
@@ -131,25 +132,25 @@ class FineTuner(nn.Module):
 
     def __init__(self, net: Any, kind: str, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.net, self.kind, self.dtype = net, kind, dtype
+        self.net = net
+        self.kind = kind
+        self.dtype = dtype
         self.pad = int(net.config.pad_token_id or 0)
         self.segments = has_segments(net.config)
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Return (B, C) logits or scores; SQuAD: (B, T, 2), how well each token begins and ends the answer."""
+        """Return (B, C) logits or scores.
+
+        SQuAD: (B, T, 2), each token as begin and end of the answer.
+        """
         given = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if batch.segments is not None:
             given["token_type_ids"] = batch.segments
-        kind = batch.ids.device.type
-        with (
-            torch.autocast(kind, self.dtype)
-            if self.dtype != torch.float32
-            else contextlib.nullcontext()
-        ):
-            found = self.net(**given)
-        if "logits" in found:
-            return found.logits.float()  # type: ignore[no-any-return]
-        return torch.stack([found.start_logits, found.end_logits], -1).float()
+        with autocast(batch.ids.device, self.dtype):
+            made = self.net(**given)
+        if "logits" in made:
+            return made.logits.float()  # type: ignore[no-any-return]
+        return torch.stack([made.start_logits, made.end_logits], -1).float()
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
@@ -157,7 +158,7 @@ class FineTuner(nn.Module):
 
 
 def has_segments(config: Any) -> bool:
-    """Say whether an encoder tells the second text of a pair by a segment number."""
+    """Return whether an encoder marks the second text of a pair with a segment number."""
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
@@ -180,22 +181,26 @@ def new_tuner(
 def outputs_of(
     tuner: nn.Module, lengths: Array, build: Callable[[Array], Any], batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield (units, their outputs), each unit once, long ones first. The batch is halved when memory runs out.
+    """Yield (units, their outputs), each unit once, long ones first.
+
+    The batch is halved when memory runs out.
 
     Args:
         tuner: has a method `outputs`, batch -> Tensor.
         lengths: (U,) tokens of each unit.
         build: makes a batch of units.
-        batch_size: most units a batch.
+        batch_size: units per batch at most.
 
     Raises:
-        DataError: an output is no number, or memory ran out with a single unit (exit 70).
+        DataError: an output is NaN or infinite, or memory ran out with a single unit (exit 70).
     """
     was_training = tuner.training
     tuner.eval()
-    order, size, at = np.argsort(-lengths, kind="stable"), batch_size, 0
-    while at < len(order):
-        units = order[at : at + size]
+    order = np.argsort(-lengths, kind="stable")
+    size = batch_size
+    done = 0
+    while done < len(order):
+        units = order[done : done + size]
         try:
             part = tuner.outputs(build(units)).cpu().numpy()  # type: ignore[operator]
         except (RuntimeError, MemoryError) as error:
@@ -215,7 +220,7 @@ def outputs_of(
                 code=Exit.CANNOT_CONTINUE,
             )
         yield units, part
-        at += len(units)
+        done += len(units)
     tuner.train(was_training)
 
 
@@ -227,41 +232,43 @@ def predict(
     Raises:
         DataError: as `outputs_of`.
     """
-    found, lengths = np.empty(0), inputs.lengths
-    for units, part in outputs_of(
-        tuner,
-        lengths,
-        lambda units: collate(inputs, units, tuner.pad, tuner.segments, device),
-        batch_size,
-    ):
-        if not found.size:
-            found = np.empty(
-                (len(inputs.ids) if inputs.spans is not None else len(inputs), part.shape[-1]),
-                np.float32,
-            )
-        if inputs.spans is not None:
+    lengths = inputs.lengths
+    by_token = inputs.spans is not None
+    outputs = np.empty(0)
+
+    def build(units: Array) -> Batch:
+        return collate(inputs, units, tuner.pad, tuner.segments, device)
+
+    for units, part in outputs_of(tuner, lengths, build, batch_size):
+        if not outputs.size:
+            count = len(inputs.ids) if by_token else len(inputs)
+            outputs = np.empty((count, part.shape[-1]), np.float32)
+        if by_token:
             for unit, row in zip(units.tolist(), part, strict=True):
-                found[inputs.starts[unit] : inputs.starts[unit + 1]] = row[: lengths[unit]]
+                outputs[inputs.starts[unit] : inputs.starts[unit + 1]] = row[: lengths[unit]]
         else:
-            found[units] = part
-    return found
+            outputs[units] = part
+    return outputs
 
 
 def summarise(seeds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return median, mean, standard deviation (of a sample; 0 of one seed), least and most of every metric over the seeds."""
-    found = {}
+    """Return median, mean, standard deviation, least and most of every metric over the seeds.
+
+    The deviation is that of a sample; 0 of one seed.
+    """
+    summary = {}
     for name in next(iter(seeds.values())):
         if name == "total" or name.startswith("total_"):
             continue
         values = np.array([scores[name] for scores in seeds.values()])
-        spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-        found[name] = {
+        summary[name] = {
             "median": float(np.median(values)),
             "mean": float(values.mean()),
-            "std": spread,
+            "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+            "min": float(values.min()),
+            "max": float(values.max()),
         }
-        found[name] |= {"min": float(values.min()), "max": float(values.max())}
-    return found
+    return summary
 
 
 @dataclass
@@ -278,9 +285,14 @@ class Split:
         """Return what run.json says about it."""
         inputs = self.inputs
         return {
-            "file": self.path, "examples": len(self.examples), "balance": self.stats.balance(), "units": len(inputs),
-            "tokens": len(inputs.ids), "cut": inputs.cut, "unlearnable": inputs.unlearnable,
-        }  # fmt: skip
+            "file": self.path,
+            "examples": len(self.examples),
+            "balance": self.stats.balance(),
+            "units": len(inputs),
+            "tokens": len(inputs.ids),
+            "cut": inputs.cut,
+            "unlearnable": inputs.unlearnable,
+        }
 
 
 def read_split(
@@ -291,20 +303,23 @@ def read_split(
     Raises:
         DataError: as `read_examples` and `encode`.
     """
-    stats, digest = ReadStats(), hashlib.sha256()
-    found = list(
-        islice(
-            read_examples(task, path, unlabelled=name.startswith("test"), stats=stats),
-            settings["limit"],
-        )
-    )
-    for example in found:
+    stats = ReadStats()
+    rows = read_examples(task, path, unlabelled=name.startswith("test"), stats=stats)
+    examples = list(islice(rows, settings["limit"]))
+    digest = hashlib.sha256()
+    for example in examples:
         digest.update(repr(example).encode())
     inputs = encode(
-        task, found, encoder.tokenizer, max_length=settings["max_length"], stride=settings["stride"], learn=name == "train",
-        segments=tuner.segments, file=path,
-    )  # fmt: skip
-    return Split(path, found, stats, digest.hexdigest(), inputs)
+        task,
+        examples,
+        encoder.tokenizer,
+        max_length=settings["max_length"],
+        stride=settings["stride"],
+        learn=name == "train",
+        segments=tuner.segments,
+        file=path,
+    )
+    return Split(path, examples, stats, digest.hexdigest(), inputs)
 
 
 class Learner(NamedTuple):
@@ -382,7 +397,8 @@ class FineTuning:
         most = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
         if settings["max_length"] > most:
             raise DataError(
-                f"the encoder accepts at most {most} tokens; lower --max-length ({settings['max_length']}) to {most}",
+                f"the encoder accepts at most {most} tokens; lower --max-length "
+                f"({settings['max_length']}) to {most}",
                 ref,
                 code=Exit.CONFIG,
             )
@@ -440,6 +456,7 @@ class FineTuning:
             self._learn(session, tuner.to(session.device), seed, number)
             finish = partial(self._finish, session, tuner, encoder, seed)
             run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
+            run.keep(f"seed-{seed}")
             run.save()
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))
@@ -547,7 +564,8 @@ class FineTuning:
         """Return what run.json holds beside the settings."""
         notes = session.run.state.notes
         written = sorted(session.folder.glob("seed-*/predictions*.jsonl"))
-        train, dev = self.splits["train"], self.splits["dev"]
+        train = self.splits["train"]
+        dev = self.splits["dev"]
         return {
             "task": self.task.name,
             "encoder": self.encoder,

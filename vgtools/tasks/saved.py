@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vgtools import io
 from vgtools.io import DataError, read_json
+from vgtools.models.sealed import check_predictions
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.kinds.choice import joint_scores
@@ -34,8 +35,11 @@ def score_saved(
         submission: with `joint`, the CSV to write in place of scores.
 
     Raises:
-        DataError: as `vgtools.tasks.dispatch.gather`.
+        DataError: as `vgtools.tasks.dispatch.gather`, or they are no longer what their run wrote.
     """
+    for file in (path, joint):
+        if file is not None:
+            check_predictions(file)
     if joint is not None:
         _require_run_of("vcr-qar", path)
         _require_run_of("vcr-qa", joint)

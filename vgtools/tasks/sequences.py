@@ -35,7 +35,7 @@ class SpecialTokens(NamedTuple):
     segments: bool  # the second text of a pair has another segment number
 
     def count(self, pair: bool) -> int:
-        """Return how many special tokens a text or a pair gets."""
+        """Return the number of special tokens of a text, or of a pair."""
         return sum(map(len, self.pair if pair else self.single))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from vgtools.io import DataError, Exit
@@ -289,6 +290,39 @@ def find_task(name: str) -> Task:
             return task
     names = ", ".join(task.name for task in TASKS)
     raise DataError(f"unknown task {name!r}; expected one of {names}", code=Exit.USAGE)
+
+
+def find_files(
+    task: Task, data: str | None, given: Mapping[str, str | None], test: bool = True
+) -> dict[str, str]:
+    """Return the file of every split of a task; there is one to train on and one to evaluate on.
+
+    Args:
+        task: names the official files.
+        data: folder that has them; None for none.
+        given: files in their place, by split.
+        test: whether official test files count.
+
+    Raises:
+        DataError: a file or the folder is missing.
+    """
+    files = {split: file for split, file in given.items() if file is not None}
+    folder = None if data is None else Path(data)
+    if folder is not None and not folder.is_dir():
+        why = "is not a directory, expected the folder of the task's files"
+        raise DataError(why, folder, code=Exit.NO_INPUT)
+    for split, file in task.files.items():
+        skipped = split == "all" or (not test and split.startswith("test"))
+        if folder is None or split in files or skipped:
+            continue
+        if (folder / file).exists():
+            files[split] = str(folder / file)
+    for split in ("train", "dev"):
+        if split not in files:
+            missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
+            why = f"{missing}name the file to {split} on: --{split} FILE, or DATA"
+            raise DataError(why, code=Exit.NO_INPUT)
+    return files
 
 
 def describe_columns(form: Form, unlabelled: bool = False) -> str:

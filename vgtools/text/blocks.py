@@ -79,14 +79,19 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
         falls = np.flatnonzero(np.diff(ends[start : start + _SCAN], prepend=before) < 0)
         if len(falls):
             raise DataError(f"ends before it starts; {again}", name, start + int(falls[0]) + 1)
-    made = (manifest.get("tokenizer") or {}).get("sha256")
+    source = manifest.get("tokenizer")
+    count = manifest.get("count")
+    if not isinstance(source, dict | None) or type(count) not in (int, type(None)):
+        why = f'has "tokenizer" {source!r:.40} and "count" {count!r:.40}; {again}'
+        raise DataError(why, io.manifest_path(path))
+    made = (source or {}).get("sha256")
     if tokenizer is not None and made != tokenizer:
         raise DataError(
             f"has tokens of the tokenizer {made or 'that its manifest does not name'}, "
             f"expected those of {tokenizer}; convert the vokens with vg revokenize --tokenizer",
             name,
         )
-    return Packed(name, tokens, ends, manifest.get("count"))
+    return Packed(name, tokens, ends, count)
 
 
 def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> int:
@@ -115,17 +120,15 @@ def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> i
 
 
 def has_vokens(path: str) -> bool:
-    """Return whether an input holds vokens: packed, or jsonl whose first row has them.
+    """Return whether an input holds vokens: packed, or rows of which the first has them.
 
-    For `-` it is False: standard input can be read only once.
+    Raises:
+        DataError: the input can be read only once (usage), or its first row is not one.
     """
     if path.endswith(".npy"):
         return True
-    if path == "-" or not io.is_jsonl(path):
-        return False
-    for _, row in io.read_jsonl(path):
-        return "vokens" in row
-    return False
+    io.refuse_stream(path)
+    return "vokens" in next(io.read_text_rows(path), {})
 
 
 def pack(
@@ -154,9 +157,7 @@ def pack(
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     with (
-        VokenWriter(
-            str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True
-        ) as out,
+        VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True) as out,
         no_collection(),
     ):
         for window in () if out.complete else io.read_windows(path, _WINDOW, out.state):
@@ -183,7 +184,7 @@ def _bank_size(path: str) -> int | None:
 
 def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Return the sentences of a window, and its voken rows if it has any."""
-    if not io.is_jsonl(path) and not (path == "-" and window.lines[0].startswith("{")):
+    if not window.jsonl:
         return window.lines, None
     rows = [
         io.parse_json(line, path, number) for number, line in enumerate(window.lines, window.first)

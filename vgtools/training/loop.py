@@ -12,6 +12,7 @@ the batches of an epoch; it saves, evaluates and prints between the records. The
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.errors import is_out_of_memory
+from vgtools.models.references import fingerprint
 from vgtools.training import processes
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of
@@ -117,13 +119,14 @@ class TrainState:
             for i, t in enumerate(processes.gather(torch.cuda.get_rng_state())):
                 tensors[f"rng.cuda.{i}"] = t
         if processes.rank() == 0:
-            position = {
+            position: dict[str, Any] = {
                 "epoch": self.epoch,
                 "batch": self.batch,
                 "step": self.step,
                 "notes": self.notes,
             }
             stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+            position["sha256"] = _seal(position, stored)
             atomic_write(path, save(stored, {"vg": json.dumps(position)}))
         self.saved = Path(path)
 
@@ -142,6 +145,9 @@ class TrainState:
                 position = json.loads(file.metadata()["vg"])
                 names = file.keys()
                 state._loaded = {name: file.get_tensor(name) for name in names}
+                expected = position.pop("sha256", None)  # an older version wrote none
+                if expected is not None and expected != _seal(position, state._loaded):
+                    raise ValueError("it was damaged: its sha256 is that of other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(
                 f"is not a readable checkpoint ({error}); --restart starts over", path
@@ -187,6 +193,11 @@ class TrainState:
         if torch.cuda.is_available() and f"cuda.{rank}" in parts["rng"]:
             torch.cuda.set_rng_state(parts["rng"][f"cuda.{rank}"])
         self._loaded = None
+
+
+def _seal(position: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Return the sha256 of all that a checkpoint holds."""
+    return hashlib.sha256((json.dumps(position) + fingerprint(tensors)).encode()).hexdigest()
 
 
 def own_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vgtools.io import DataError
+from vgtools.io import DataError, Exit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,12 +24,29 @@ _PATIENCE = timedelta(hours=6)  # the others wait while the first process evalua
 
 def world() -> int:
     """Return the number of processes that the launcher started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    count = _number("WORLD_SIZE", 1, 1)
+    if count > 1 and not os.environ.get("RANK"):
+        why = (
+            f"WORLD_SIZE is {count}, but RANK is not set; start with torchrun, or unset WORLD_SIZE"
+        )
+        raise DataError(why, code=Exit.USAGE)
+    return count
 
 
 def rank() -> int:
     """Return the number of this process, from 0."""
-    return int(os.environ.get("RANK", "0")) if world() > 1 else 0
+    return _number("RANK", 0, 0) if world() > 1 else 0
+
+
+def _number(name: str, least: int, default: int) -> int:
+    """Return what a launcher, or what was left over of one, says in the environment."""
+    value = os.environ.get(name) or str(default)
+    if not value.isascii() or not value.isdigit() or int(value) < least:
+        why = (
+            f"{name} must be an integer from {least}, got {value!r:.40}; unset it, or use torchrun"
+        )
+        raise DataError(why, code=Exit.USAGE)
+    return int(value)
 
 
 def device_name(name: str) -> str:

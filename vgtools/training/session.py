@@ -11,6 +11,7 @@ Evaluating, and which epoch is the best, stay with the caller.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -40,7 +41,8 @@ from vgtools.io import (
 )
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import pick_device
-from vgtools.models.runs import open_run, save_run
+from vgtools.models.runs import save_run
+from vgtools.models.sealed import check_file, check_files, digests, files_below, read_run
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, train
 from vgtools.training.steps import Plan, train_config
@@ -265,24 +267,33 @@ class TrainingRun:
         self.state = TrainState()
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
-        self._check_folder()
+        self._check_folder(restart)
         self.path.mkdir(exist_ok=True)
         if restart:
             self._discard(parts)
         if (self.path / "run.json").exists():
-            self._same(open_run(self.path, kind).info["config"], "a finished run")
-            self.complete = True
-            self._clear()
-            with open(self.path / "metrics.jsonl", "rb") as stream:
-                self.state.notes = {"records": [json.loads(line) for line in stream]}
+            self._open_finished()
         elif self._checkpoint.exists():
             self.state = TrainState.load(self._checkpoint)
             self._same(self.state.notes["config"], "an unfinished run")
+            for name, sha256 in self._parts.items():
+                check_file(self.path / name, sha256)
         else:
             self.state.notes = {"config": self.config, "records": [], "score": None}
         self.start_clock()
 
-    def _check_folder(self) -> None:
+    def _open_finished(self) -> None:
+        info = read_run(self.path, self.kind)
+        self._same(info.get("config", {}), "a finished run")
+        check_files(self.path, info)
+        metrics = self.path / "metrics.jsonl"
+        # Of a run written before "files" named it.
+        check_file(metrics, info.get("metrics", {}).get("sha256", ""))
+        self.complete = True
+        self._clear()
+        self.state.notes = {"records": list(map(json.loads, metrics.read_bytes().splitlines()))}
+
+    def _check_folder(self, restart: bool) -> None:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = self.path.iterdir() if self.path.exists() else ()
         if not ours and any(file.suffix != ".tmp" for file in files):
@@ -292,7 +303,16 @@ class TrainingRun:
                 code=Exit.CANNOT_CREATE,
             )
         info = self.path / "run.json"
-        if info.exists() and read_json(info).get("kind") != self.kind:
+        if not info.exists():
+            return
+        try:
+            kind = read_json(info, "the run.json of a vg run").get("kind")
+        except DataError as error:
+            if restart:  # its settings are lost, and the user wants it gone
+                return
+            why = f"{error.why}; restore it, or start over with --restart"
+            raise DataError(why, info, code=error.code) from None
+        if kind != self.kind:
             raise DataError(
                 f"holds a run of another kind than {self.kind}; choose another -o",
                 self.path,
@@ -300,10 +320,12 @@ class TrainingRun:
             )
 
     def _discard(self, parts: str | None) -> None:
-        # Folders first: a kill in between leaves a run that can be restarted.
+        # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
         for folder in self.path.glob(f"{parts}/") if parts else ():
             shutil.rmtree(folder)
-        for name in ("run.json", _CHECKPOINT, _BEST, "metrics.jsonl"):
+        shutil.rmtree(self.path / "encoder", ignore_errors=True)
+        own = f"{self.kind}.safetensors"
+        for name in ("metrics.jsonl", own, _BEST, _CHECKPOINT, "run.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def _same(self, before: Mapping[str, Any], what: str) -> None:
@@ -335,6 +357,22 @@ class TrainingRun:
         """Add a record, which the next `save` keeps."""
         self.state.notes["records"].append(dict(record))
 
+    @property
+    def _parts(self) -> dict[str, str]:
+        """The files that `keep` noted, name in the folder -> sha256."""
+        parts: dict[str, str] = self.state.notes.get("parts", {})
+        return parts
+
+    def keep(self, part: str) -> None:
+        """Note the files of a folder in the run, which are then what the finished run names.
+
+        Args:
+            part: the folder's name; whole, and not to change any more.
+        """
+        files = digests(self.path, files_below(self.path / part))
+        found = {name: facts["sha256"] for name, facts in files.items()}
+        self.state.notes["parts"] = self._parts | found
+
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
         self.state.save(self._checkpoint)
@@ -363,7 +401,9 @@ class TrainingRun:
             self.state.notes["score"] = score
         if best and processes.rank() == 0:
             weights = {k: t.detach().cpu().contiguous() for k, t in model.state_dict().items()}
-            atomic_write(self._best, save(weights))
+            data = save(weights)
+            atomic_write(self._best, data)
+            self.state.notes["best"] = hashlib.sha256(data).hexdigest()
         noted = {**record, "best": best}
         self.note(noted)
         self.save()
@@ -373,6 +413,9 @@ class TrainingRun:
         """Return the weights that `end_epoch` kept last."""
         from safetensors.torch import load
 
+        expected = self.state.notes.get("best")  # that of an older version has none
+        if expected is not None:
+            check_file(self._best, expected)
         weights: dict[str, Tensor] = load(self._best.read_bytes())
         return weights
 
@@ -390,7 +433,9 @@ class TrainingRun:
             best = max(i for i, record in enumerate(self.records) if record["best"])
             facts["best"] = self.records[best]
             weights = self.best_weights()
-        save_run(self.path, self.kind, weights, facts, encoder)
+        for name, sha256 in self._parts.items():
+            check_file(self.path / name, sha256)
+        save_run(self.path, self.kind, weights, facts, encoder, self._parts)
         self.complete = True
         self._clear()
 

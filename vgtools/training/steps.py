@@ -41,7 +41,7 @@ def plan(
     steps: int | None = None,
     processes: int = 1,
 ) -> Plan:
-    """Return how many steps an epoch has, and how many batches a step.
+    """Return the steps per epoch, and the batches per step.
 
     The steps of an epoch are of equal size but for one item: none is small, and none is left out.
 

@@ -63,7 +63,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ equal to transformers
+# ---------------------------------------------------------------------------- equal to transformers
 
 
 @torch.inference_mode()
@@ -190,10 +190,10 @@ def test_a_bert_starts_as_itself(tmp_path: Path) -> None:
 def test_other_encoders_are_refused(tmp_path: Path) -> None:
     text = encoder_of()
     text.model.config.model_type = "roberta"
-    with pytest.raises(DataError, match="VisualBERT is made of a BERT, found a roberta encoder"):
+    with pytest.raises(DataError, match="VisualBERT is made of a BERT, got a roberta encoder"):
         make_visualbert(text, VisualBertConfig(REGION))
     save_pretrained(tmp_path / "bert", encoder_of())
-    with pytest.raises(DataError, match="is a bert checkpoint; a VisualBERT was wanted"):
+    with pytest.raises(DataError, match="expected a VisualBERT, got a bert checkpoint"):
         open_attention(str(tmp_path / "bert"))
 
 
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
         load_visualbert(str(tmp_path), VisualBertConfig(REGION))
 
 
-# ------------------------------------------------------------------------------------------------------------ attention
+# ---------------------------------------------------------------------------------------- attention
 
 
 @torch.inference_mode()
@@ -286,7 +286,7 @@ def test_late_fusion_is_saved_and_comes_back(tmp_path: Path) -> None:
     assert found.layers == 3
 
 
-# --------------------------------------------------------------------------------------------------------------- losses
+# ------------------------------------------------------------------------------------------- losses
 
 
 def batch_of(match: bool = True) -> Batch:

@@ -14,8 +14,8 @@ from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import encoder_of, save_captions
 from vgtools.images.regions import Regions, RegionSet, open_regions, write_regions
 from vgtools.io import DataError
+from vgtools.systems.visualbert.captions import Captions, read_captions
 from vgtools.systems.visualbert.model import VisualBert, VisualBertConfig, make_visualbert
-from vgtools.systems.visualbert.pretraining import Captions, read_captions
 from vgtools.systems.visualbert.region_start import (
     SHARPNESS,
     STEPS,
@@ -75,7 +75,10 @@ def test_the_loss_equals_loops() -> None:
 
 @pytest.fixture
 def planted(tmp_path: Path) -> tuple[Captions, Regions]:
-    """400 images of three letters, which look the same wherever they are, and a region of noise; one image has no region."""
+    """400 images of three letters, which look the same wherever they are, and a region of noise.
+
+    One image has no region.
+    """
     rng = np.random.default_rng(1)
     looks = rng.standard_normal((len(LETTERS), WIDTH)).astype(np.float32)
     captions, items = [], []

@@ -1,4 +1,7 @@
-"""Heads and batches of VisualBERT's downstream tasks, against transformers' own; runs of `vg finetune`."""
+"""Heads and batches of VisualBERT's downstream tasks, against transformers' own.
+
+Runs of `vg finetune`.
+"""
 
 from __future__ import annotations
 
@@ -102,22 +105,29 @@ def setup(
 ) -> tuple[tasks.VisualTuner, Split, tasks.RegionInput]:
     """Return a network, the dev set and what is seen."""
     more |= {"answers": ("blue", "red", "2 dogs")} if task == "vqa" else {}
-    sight = tasks.open_regions_of(str(encoder_of(data, task)), str(data / f"{task}.npy"), **more)
+    region_input = tasks.open_regions_of(
+        str(encoder_of(data, task)), str(data / f"{task}.npy"), **more
+    )
     found = find_task(task)
-    tuner, encoder = tasks.new_tuner(found, str(encoder_of(data, task)), 1, sight=sight)
+    tuner, encoder = tasks.new_tuner(
+        found, str(encoder_of(data, task)), 1, region_input=region_input
+    )
     settings = {"max_length": max_length, "stride": None, "limit": None}
     part = tasks.read_split(
-        found, "dev", str(data / task / found.files["dev"]), tuner, encoder, settings, sight
+        found, "dev", str(data / task / found.files["dev"]), tuner, encoder, settings, region_input
     )
-    return tuner.eval(), part, sight
+    return tuner.eval(), part, region_input
 
 
 def batch_of(
-    tuner: tasks.VisualTuner, part: Split, sight: tasks.RegionInput, units: list[int] | None = None
+    tuner: tasks.VisualTuner,
+    part: Split,
+    region_input: tasks.RegionInput,
+    units: list[int] | None = None,
 ) -> tasks.Batch:
     return tasks.collate(
         part.inputs,
-        sight,
+        region_input,
         np.arange(len(part.inputs)) if units is None else np.array(units),
         tuner.pad,
     )
@@ -134,19 +144,19 @@ TASKS = ["nlvr2", "vqa", "vcr-qar", "flickr30k-grounding"]
 
 @pytest.mark.parametrize("task", TASKS)
 def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
-    tuner, part, sight = setup(data, task)
+    tuner, part, region_input = setup(data, task)
     one, many = (
         {
             int(u): row
-            for units, found in tasks.predict(tuner, part.inputs, sight, size)
+            for units, found in tasks.predict(tuner, part.inputs, region_input, size)
             for u, row in zip(units, found, strict=True)
         }
         for size in (1, 5)
     )
     assert sorted(one) == list(range(len(part.inputs)))
-    batch = batch_of(tuner, part, sight)
+    batch = batch_of(tuner, part, region_input)
     exact = in_float64(tuner)
-    outputs = tasks.predict(exact, part.inputs, sight, 5)
+    outputs = tasks.predict(exact, part.inputs, region_input, 5)
     same = {int(u): row for units, found in outputs for u, row in zip(units, found, strict=True)}
     for u in one:
         assert_as_exact_as(one[u], many[u], same[u])
@@ -163,7 +173,7 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     found = [p.grad for p in tuner.parameters() if p.grad is not None]
     for gradients in zip(found, *sides, strict=True):
         assert_as_exact_as(*gradients)
-    alone = batch_of(tuner, part, sight, [0])
+    alone = batch_of(tuner, part, region_input, [0])
     assert halves(alone) == (alone,)
 
 
@@ -218,13 +228,13 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
 
 
-# ------------------------------------------------------------------------------------------------------------------- NLVR2
+# -------------------------------------------------------------------------------------------- NLVR2
 
 
 def test_two_pictures_have_two_segments(data: Path) -> None:
-    tuner, part, sight = setup(data, "nlvr2")
-    batch = batch_of(tuner, part, sight, [0, 2])
-    assert batch.kinds.tolist() == [[0, 0, 1], [0, 0, 1]]
+    tuner, part, region_input = setup(data, "nlvr2")
+    batch = batch_of(tuner, part, region_input, [0, 2])
+    assert batch.segments.tolist() == [[0, 0, 1], [0, 0, 1]]
     assert batch.regions.argmax(-1).tolist() == [[1, 0, 2], [2, 0, 1]]  # left, left, right
     few = tasks.open_regions_of(str(data / "encoder"), str(data / "nlvr2.npy"), 1)
     assert batch_of(tuner, part, few, [0, 2]).regions.argmax(-1).tolist() == [
@@ -243,51 +253,52 @@ def test_transformers_opens_nlvr2_and_says_the_same(data: Path, tmp_path: Path) 
         AutoTokenizer.from_pretrained(model),
     )
     assert theirs.config.id2label == {0: "False", 1: "True"}
-    tuner, part, sight = setup(data, "nlvr2")
-    batch = batch_of(tuner, part, sight)
+    tuner, part, region_input = setup(data, "nlvr2")
+    batch = batch_of(tuner, part, region_input)
     text = tokenizer([e.text for e in part.examples], return_tensors="pt")
     with torch.no_grad():
         logits = theirs(
             **text,
             visual_embeds=batch.regions,
             visual_attention_mask=batch.region_mask.long(),
-            visual_token_type_ids=batch.kinds,
+            visual_token_type_ids=batch.segments,
         ).logits
     said = rows(tmp_path / "run" / "seed-9595" / "predictions.jsonl")
     assert np.abs(logits.numpy() - np.array([row["logits"] for row in said])).max() < 1e-5
 
 
-# --------------------------------------------------------------------------------------------------------------------- VCR
+# ---------------------------------------------------------------------------------------------- VCR
 
 
 def test_words_stand_at_the_regions_that_they_name(data: Path) -> None:
-    tuner, part, sight = setup(data, "vcr-qa")
-    batch = batch_of(tuner, part, sight, [1, 2])
+    tuner, part, region_input = setup(data, "vcr-qa")
+    batch = batch_of(tuner, part, region_input, [1, 2])
     assert batch.alignment is not None
     assert batch.ids.shape == (2, 4, 8)  # [CLS] bam Jessie ? [SEP] dun word [SEP]
     assert batch.types[0, 0].tolist() == [0] * 5 + [1] * 3
-    # Rationales name the other person, so that both are seen, the dog is not, and the whole picture is.
+    # Rationales name the other person, so that both are seen, the dog is not, and the whole picture
+    # is.
     assert batch.regions.argmax(-1).tolist() == [[2, 3, 0], [2, 3, 1]]
-    assert batch.kinds.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert batch.segments.tolist() == [[1, 1, 1], [1, 1, 1]]
     assert batch.alignment.tolist() == [[[[-1], [2], [-1]]] * 4, [[[2], [-1], [-1]]] * 4]
-    tuner, part, sight = setup(data, "vcr-qar")
+    tuner, part, region_input = setup(data, "vcr-qar")
     batch = batch_of(
-        tuner, part, sight, [1]
+        tuner, part, region_input, [1]
     )  # [CLS] bam Casey ? dun word [SEP] kin Riley word [SEP]
     assert batch.alignment is not None
     assert batch.alignment.tolist() == [[[[8], [2], [-1]]] * 4]
 
 
 def test_words_that_are_cut_off_name_nothing(data: Path) -> None:
-    tuner, part, sight = setup(
+    tuner, part, region_input = setup(
         data, "vcr-qar", max_length=8
     )  # of 4 + 3 tokens each, 5 fit: bam Casey SEP kin Riley
-    batch = batch_of(tuner, part, sight, [1])
+    batch = batch_of(tuner, part, region_input, [1])
     assert batch.alignment is not None
     assert batch.ids.shape == (1, 4, 8)
     assert batch.alignment.tolist() == [[[[6], [2], [-1]]] * 4]
-    tuner, part, sight = setup(data, "vcr-qar", max_length=5)
-    batch = batch_of(tuner, part, sight, [1])  # bam SEP kin
+    tuner, part, region_input = setup(data, "vcr-qar", max_length=5)
+    batch = batch_of(tuner, part, region_input, [1])  # bam SEP kin
     assert batch.alignment is not None
     assert (batch.alignment == -1).all()
 
@@ -295,11 +306,11 @@ def test_words_that_are_cut_off_name_nothing(data: Path) -> None:
 def test_choices_are_scored_as_transformers_does_it(data: Path, tmp_path: Path) -> None:
     from transformers import VisualBertForMultipleChoice
 
-    tuner, part, sight = setup(data, "vcr-qar")
-    batch = batch_of(tuner, part, sight)
+    tuner, part, region_input = setup(data, "vcr-qar")
+    batch = batch_of(tuner, part, region_input)
     assert batch.alignment is not None
     torch.nn.init.normal_(tuner.head.weight)
-    tasks.to_transformers(tuner).save_pretrained(tmp_path)
+    tasks.to_task_network(tuner).save_pretrained(tmp_path)
     theirs = VisualBertForMultipleChoice.from_pretrained(tmp_path).eval()
 
     def wanted(alignment: torch.Tensor) -> Any:
@@ -309,7 +320,7 @@ def test_choices_are_scored_as_transformers_does_it(data: Path, tmp_path: Path) 
             token_type_ids=batch.types,
             visual_embeds=batch.regions[:, None].expand(-1, 4, -1, -1).contiguous(),
             visual_attention_mask=batch.region_mask[:, None].expand(-1, 4, -1).contiguous().long(),
-            visual_token_type_ids=batch.kinds[:, None].expand(-1, 4, -1).contiguous(),
+            visual_token_type_ids=batch.segments[:, None].expand(-1, 4, -1).contiguous(),
             image_text_alignment=alignment.flatten(0, 1),
             labels=batch.labels,
         )
@@ -425,24 +436,24 @@ def test_regions_that_are_not_the_objects_are_refused(
     assert "no regions of it" in text
 
 
-# --------------------------------------------------------------------------------------------------------------------- VQA
+# ---------------------------------------------------------------------------------------------- VQA
 
 
 def test_vqa_is_learnt_as_transformers_learns_it(data: Path) -> None:
-    tuner, part, sight = setup(data, "vqa")
-    batch = batch_of(tuner, part, sight)
+    tuner, part, region_input = setup(data, "vqa")
+    batch = batch_of(tuner, part, region_input)
     assert batch.labels is not None
     # Nine of ten say it, one says red, which also counts a third.
     assert batch.labels[:2].tolist() == [[0, 1, 0], [0, pytest.approx(1 / 3), 1]]
     assert batch.ids[0].tolist() == [2, tuner_word("bam"), 4, 3]  # [CLS] bam [MASK] [SEP]
-    theirs = tasks.to_transformers(tuner)
+    theirs = tasks.to_task_network(tuner)
     assert theirs.config.id2label == {0: "blue", 1: "red", 2: "2 dogs"}
     found = theirs(
         input_ids=batch.ids,
         attention_mask=batch.mask.long(),
         visual_embeds=batch.regions,
         visual_attention_mask=batch.region_mask.long(),
-        visual_token_type_ids=batch.kinds,
+        visual_token_type_ids=batch.segments,
         labels=batch.labels,
     )
     assert tuner(batch)[LOSS].item() == pytest.approx(found.loss.item(), rel=1e-5)
@@ -475,7 +486,7 @@ def test_the_answers_of_a_file_are_predicted(
     assert "no answer is that of 99 questions" in capfd.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------------- phrase grounding
+# --------------------------------------------------------------------------------- phrase grounding
 
 
 def test_the_attention_is_the_average_of_heads() -> None:
@@ -497,18 +508,18 @@ def test_the_attention_is_the_average_of_heads() -> None:
 
 
 def test_phrases_stand_at_their_last_token_and_share_covering_regions(data: Path) -> None:
-    tuner, part, sight = setup(data, "flickr30k-grounding")
-    batch = batch_of(tuner, part, sight, [0, 3])
+    tuner, part, region_input = setup(data, "flickr30k-grounding")
+    batch = batch_of(tuner, part, region_input, [0, 3])
     assert batch.places is not None
     assert batch.labels is not None
     assert batch.places.tolist() == [[2, 4], [2, 4]]  # [CLS] w0 w5 w0 w3
     assert batch.labels[0].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     assert (len(part.examples), part.stats.unboxed, batch.whole) == (24, 12, 4)
     boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 8], [20, 20, 30, 30], [50, 50, 60, 60]])
-    assert tasks.covering(
+    assert tasks.gold_shares(
         boxes, np.array([[0.0, 0, 10, 9], [20, 20, 30, 31]])
     ).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
-    assert tasks.covering(boxes, np.array([[0.0, 0, 1, 1]])).tolist() == [0, 0, 0, 0]
+    assert tasks.gold_shares(boxes, np.array([[0.0, 0, 1, 1]])).tolist() == [0, 0, 0, 0]
 
 
 def test_grounding_leaves_a_visualbert_and_the_block(data: Path, tmp_path: Path) -> None:
@@ -526,7 +537,7 @@ def test_grounding_leaves_a_visualbert_and_the_block(data: Path, tmp_path: Path)
     ]
 
 
-# --------------------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 def test_regions_that_do_not_fit_are_refused(
@@ -572,15 +583,15 @@ def test_flags_of_pictures(data: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 
 @pytest.mark.parametrize("task", TASKS)
 def test_parts_of_a_step_have_its_loss_and_gradient_as_their_mean(data: Path, task: str) -> None:
-    tuner, part, sight = setup(data, task)
+    tuner, part, region_input = setup(data, task)
     tuner.eval()
     units = np.arange(len(part.inputs))
-    whole = tuner(tasks.collate(part.inputs, sight, units, tuner.pad))[LOSS]
+    whole = tuner(tasks.collate(part.inputs, region_input, units, tuner.pad))[LOSS]
     whole.backward()
     wanted = [p.grad.clone() for p in tuner.parameters() if p.grad is not None]
     tuner.zero_grad()
     losses = [
-        tuner(tasks.collate(part.inputs, sight, units, tuner.pad, "cpu", i, 3))[LOSS]
+        tuner(tasks.collate(part.inputs, region_input, units, tuner.pad, "cpu", i, 3))[LOSS]
         for i in range(3)
     ]
     mean = torch.stack(losses).mean()

@@ -1,4 +1,7 @@
-"""The matcher: losses worked out by hand, batches, hidden states, true recall; it learns eight rows by heart."""
+"""The matcher: losses worked out by hand, batches, hidden states, true recall.
+
+It learns eight rows by heart.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ from vgtools.training.loop import TrainConfig, train
 from vgtools.training.steps import plan_for
 
 LAYERS = 2
-# Libraries sum in different orders, some for different numbers of rows: two sums, over the input and the hidden layer.
+# Libraries sum in different orders, some for different numbers of rows: two sums, over the input
+# and the hidden layer.
 ORDER = {"rtol": 0, "atol": 4 * rounding(torch.float32, LAYERS * WIDTH + 16)}
 TEXTS = [
     "A dog runs",
@@ -67,7 +71,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.fixture(scope="module")
 def captions(encoder: Encoder) -> Captions:
-    return matcher_training.read_captions(TEXTS, IMAGES, encoder.tokenizer, encoder.max_tokens)[0]
+    return matcher_training.tokenize_captions(TEXTS, IMAGES, encoder.tokenizer, encoder.max_tokens)[
+        0
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,7 @@ def feats() -> Any:
     return np.random.default_rng(0).standard_normal((10, IMAGE)).astype(np.float32)
 
 
-# ------------------------------------------------------------------------------------------------------------------ losses
+# ------------------------------------------------------------------------------------------- losses
 
 
 def test_hinge_loss_is_the_mean_of_what_is_missing_to_the_margin() -> None:
@@ -141,11 +147,17 @@ def test_info_nce_is_the_cross_entropy_with_the_full_target() -> None:
 
 def test_info_nce_refuses_shapes_that_do_not_belong_together() -> None:
     with pytest.raises(ValueError, match="holders"):
-        info_nce(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.zeros(4, 3), torch.tensor(1.0),
-                        torch.zeros(2, dtype=torch.int64), torch.zeros(1, 5))  # fmt: skip
+        info_nce(
+            torch.zeros(2, 3),
+            torch.zeros(2, dtype=torch.int64),
+            torch.zeros(4, 3),
+            torch.tensor(1.0),
+            torch.zeros(2, dtype=torch.int64),
+            torch.zeros(1, 5),
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------------- model
+# -------------------------------------------------------------------------------------------- model
 
 
 def test_a_token_sees_its_own_sentence_and_no_other() -> None:
@@ -183,8 +195,11 @@ def test_without_the_term_and_the_root_it_is_the_paper_s_model() -> None:
     ]
     hidden, images = torch.randn(4, LAYERS * WIDTH), torch.randn(4, IMAGE)
     with torch.no_grad():
-        assert torch.allclose(matcher.embed_tokens(hidden, torch.tensor([1, 3])),
-                              torch.nn.functional.normalize(matcher.text(hidden), dim=1), **ORDER)  # fmt: skip
+        assert torch.allclose(
+            matcher.embed_tokens(hidden, torch.tensor([1, 3])),
+            torch.nn.functional.normalize(matcher.text(hidden), dim=1),
+            **ORDER,
+        )
         assert torch.allclose(
             matcher.embed_images(images),
             torch.nn.functional.normalize(matcher.image(images), dim=1),
@@ -207,7 +222,7 @@ def test_no_tokens_are_no_embeddings() -> None:
     ).shape == (0, 8)
 
 
-# ---------------------------------------------------------------------------------------------------------------- captions
+# ----------------------------------------------------------------------------------------- captions
 
 
 def test_captions_share_a_key_by_stem_and_stop_words_have_none(
@@ -230,7 +245,7 @@ def test_captions_share_a_key_by_stem_and_stop_words_have_none(
 
 def test_captions_without_a_token_and_too_long_ones_are_counted(encoder: Encoder) -> None:
     texts = ["bam bet", "", "  ", "bam " * 9]
-    found, left_out = matcher_training.read_captions(texts, [1, 2, 3, 4], encoder.tokenizer, 5)
+    found, left_out = matcher_training.tokenize_captions(texts, [1, 2, 3, 4], encoder.tokenizer, 5)
     assert left_out == {"empty": 2, "cut": 1}
     assert found.images.tolist() == [1, 4]
     assert np.diff(found.tokens.starts).tolist() == [2, 5]
@@ -256,7 +271,7 @@ def test_holders_weigh_images_by_their_captions(captions: Captions) -> None:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- hidden states
+# ------------------------------------------------------------------------------------ hidden states
 
 
 def test_hidden_states_are_the_same_kept_or_computed_anew(
@@ -266,7 +281,8 @@ def test_hidden_states_are_the_same_kept_or_computed_anew(
     assert anew.held == 0 < states.held
     for part in (np.array([0]), np.array([5, 2, 7]), np.arange(len(TEXTS))):
         for a, b in zip(states.take(part), anew.take(part), strict=True):
-            # The last bit of float16 may differ where a library sums in another order for another number of rows.
+            # The last bit of float16 may differ where a library sums in another order for another
+            # number of rows.
             assert torch.allclose(
                 a.float(),
                 b.float(),
@@ -311,7 +327,7 @@ def test_hidden_states_survive_a_full_memory(
     )
 
 
-# ----------------------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def batch(
@@ -416,7 +432,7 @@ def test_batches_are_a_function_of_seed_and_epoch(
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- evaluation
+# --------------------------------------------------------------------------------------- evaluation
 
 
 def test_ranks_equal_sorting_every_score(
@@ -489,7 +505,7 @@ def test_score_adds_what_both_aims_ask_for() -> None:
     assert matcher_training.score({"caption": {"r10": 9.0}}) == 9.0
 
 
-# ---------------------------------------------------------------------------------------------------------------- learning
+# ----------------------------------------------------------------------------------------- learning
 
 
 EIGHT = ["dog", "cat", "red car", "a tree", "two balls", "blue house", "the man", "water"]
@@ -507,7 +523,7 @@ EIGHT = ["dog", "cat", "red car", "a tree", "two balls", "blue house", "the man"
 def test_it_learns_eight_rows_in_a_hundred_steps(
     encoder: Encoder, feats: Any, changes: dict[str, Any]
 ) -> None:
-    captions, _ = matcher_training.read_captions(
+    captions, _ = matcher_training.tokenize_captions(
         EIGHT, list(range(8)), encoder.tokenizer, encoder.max_tokens
     )
     states = HiddenStates(PackedEncoder(encoder, LAYERS), captions.tokens, 1 << 30)

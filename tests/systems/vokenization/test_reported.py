@@ -18,7 +18,8 @@ def test_the_paper_s_averages_follow_from_its_own_numbers() -> None:
             for name, cell in record["tasks"].items()
         }
         assert list(named) == list(TABLE_2)
-        # Row 3 prints 79.4; its numbers give 79.43. Rounding of one decimal is all that may lie between.
+        # Row 3 prints 79.4; its numbers give 79.43. Rounding of one decimal is all that may lie
+        # between.
         headlines = [headline(name, measured) for name, measured in named.items()]
         average = sum(headlines) / len(headlines)
         assert average == pytest.approx(record["average"], abs=0.06), record["run"]

@@ -1,4 +1,4 @@
-"""Vokens by term frequency: the distribution worked out by hand, draws that follow it, a control of the command."""
+"""Vokens by term frequency: the distribution by hand, draws that follow it, the command."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def test_distribution_worked_out_by_hand(captions: str) -> None:
     worker = TermFrequency(make_tokenizer(), IDS, [captions], gamma=0.5)
     # exp(tf / 0.5): b e^1, d e^2, a and c e^0.
     total = np.e + np.e**2 + 2
-    images, p = worker.probabilities(ID("bam"))
-    assert images.tolist() == [1, 3]
-    assert p == pytest.approx([np.e / total, np.e**2 / total])
-    images, p = worker.probabilities(ID("lat"))
-    assert (len(images), len(p)) == (0, 0)
+    assert worker.draw(ID("bam"), 0.0) == (1, pytest.approx(np.e / total))
+    assert worker.draw(ID("bam"), np.e / total) == (3, pytest.approx(np.e**2 / total))
+    assert worker.draw(ID("bam"), (np.e + np.e**2) / total + 1e-9) == (0, pytest.approx(1 / total))
+    assert worker.draw(ID("lat"), 0.0) == (0, 0.25)
     assert (worker.captions, worker.images) == (3, 2)
 
 

@@ -1,4 +1,4 @@
-"""Losses against values worked out by hand and transformers' own, steps whatever the cut, controls, learning."""
+"""Losses against values worked out by hand and transformers', steps, controls, learning."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def model_of(
 
 
 def corpus_of(tokens: int, size: int = 6, vokens: int | None = None, row: int = 4) -> Corpus:
-    """Return a corpus whose token ids go round the vocabulary and whose vokens count up (modulo `vokens`)."""
+    """Return a corpus whose ids go round the vocabulary and vokens count up, modulo `vokens`."""
     numbers = np.arange(tokens)
     pairs = np.column_stack(
         [5 + numbers % (VOCABULARY - 5), numbers if vokens is None else numbers % vokens]
@@ -79,7 +79,7 @@ def batch_of(
     return Batch(torch.tensor(ids), None, *at, token_count=len(masked), voken_count=len(places))
 
 
-# ------------------------------------------------------------------------------------------------------------------ losses
+# ------------------------------------------------------------------------------------------- losses
 
 
 def test_losses_worked_out_by_hand() -> None:
@@ -96,7 +96,8 @@ def test_losses_worked_out_by_hand() -> None:
     losses = model(batch_of([[2, 4, 9, 3]], [1, 2], [7, 9], [1, 2], [0, 2]))
     assert losses["mlm"].item() == pytest.approx(math.log(VOCABULARY), rel=1e-6)
     assert losses["voken_cls"].item() == pytest.approx((math.log(8) + math.log(2)) / 2, rel=1e-6)
-    # Smooth L1 from 0: 3 -> 2.5, 0.5 -> 0.125, summed over the features; 1 and -1 -> 0.5 each; mean over two tokens.
+    # Smooth L1 from 0: 3 -> 2.5, 0.5 -> 0.125, summed over the features; 1 and -1 -> 0.5 each; mean
+    # over two tokens.
     assert losses["voken_reg"].item() == pytest.approx((2.625 + 1.0) / 2, rel=1e-6)
     assert losses["voken_ctr"].item() == pytest.approx(math.log(3), rel=1e-6)
 
@@ -147,7 +148,7 @@ def test_voken_loss_reads_the_head_of_the_paper() -> None:
 
 def test_shared_head_has_one_hidden_layer_for_both() -> None:
     model = model_of(("mlm", "voken_cls"), vokens=9, shared_head=True)
-    assert sorted(model.own_weights()) == [
+    assert sorted(model.head_weights()) == [
         "heads.voken_cls.decoder.bias",
         "heads.voken_cls.decoder.weight",
     ]
@@ -167,7 +168,7 @@ def test_other_heads_are_refused() -> None:
         VisuallySupervisedLM(lm, VokenLMConfig(("mlm",)))
 
 
-# ----------------------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 def test_a_batch_holds_inputs_masks_and_vokens_in_place() -> None:
@@ -187,9 +188,12 @@ def test_a_batch_holds_inputs_masks_and_vokens_in_place() -> None:
 def test_masks_change_with_epoch_and_seed_but_not_those_of_evaluation() -> None:
     corpus, numbers = corpus_of(600), np.arange(100)
     masked = {
-        (seed, epoch): tuple(collate(corpus, numbers, recipe_of(vokens=600, seed=seed), epoch)[0].masked.tolist())
-        for seed in (0, 1) for epoch in (0, 1, None)
-    }  # fmt: skip
+        (seed, epoch): tuple(
+            collate(corpus, numbers, recipe_of(vokens=600, seed=seed), epoch)[0].masked.tolist()
+        )
+        for seed in (0, 1)
+        for epoch in (0, 1, None)
+    }
     assert len(set(masked.values())) == 5
     assert masked[0, None] == masked[1, None]
     # A block's mask is its own: the same in another company.
@@ -208,8 +212,10 @@ def test_the_rate_says_how_many_tokens_are_masked() -> None:
 
 def test_voken_tokens_all_masked_unmasked_and_first() -> None:
     corpus, numbers = corpus_of(600, row=4), np.arange(100)
-    places = {on: set(collate(corpus, numbers, recipe_of(vokens=600, on=on), 0)[0].places.tolist()) for on in
-              ("all", "masked", "unmasked")}  # fmt: skip
+    places = {
+        on: set(collate(corpus, numbers, recipe_of(vokens=600, on=on), 0)[0].places.tolist())
+        for on in ("all", "masked", "unmasked")
+    }
     masked = set(collate(corpus, numbers, recipe_of(vokens=600), 0)[0].masked.tolist())
     assert places["masked"] == masked
     assert places["masked"] | places["unmasked"] == places["all"]
@@ -282,7 +288,7 @@ def test_the_losses_of_two_halves_add_up_to_those_of_the_batch() -> None:
     assert len(halve(one)) == 1
 
 
-# ---------------------------------------------------------------------------------------------------------------- controls
+# ----------------------------------------------------------------------------------------- controls
 
 
 def test_controls_do_what_their_names_say() -> None:
@@ -323,7 +329,7 @@ def test_a_control_changes_the_labels_and_nothing_else_and_is_the_same_each_epoc
             assert sorted(found.vokens.tolist()[start : start + 6]) == list(range(start, start + 6))
 
 
-# ------------------------------------------------------------------------------------------------- learning and evaluation
+# -------------------------------------------------------------------------- learning and evaluation
 
 
 def test_overfits_eight_blocks() -> None:
@@ -398,7 +404,7 @@ def test_bfloat16_is_near_float32() -> None:
     assert found["mlm"].dtype == torch.float32
 
 
-# -------------------------------------------------------------------------------------------------------------------- data
+# --------------------------------------------------------------------------------------------- data
 
 
 def packed(pairs: list[tuple[int, int]], vokens: int | None = None, name: str = "f") -> Packed:

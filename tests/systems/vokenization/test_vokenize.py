@@ -1,4 +1,7 @@
-"""Vokens against a plain computation, sentence by sentence; windows, long sentences, the sentence level."""
+"""Vokens against a plain computation, sentence by sentence.
+
+Windows, long sentences, the sentence level.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def bank_of(matcher: Matcher, feats: Array | None = None) -> Index:
 
 @torch.inference_mode()
 def plain_scores(matcher: Matcher, bank: Array, ids: list[int]) -> Array:
-    """Return (tokens, images) scores of one short sentence: the model's own forward, float64 products."""
+    """Return (tokens, images) scores of a short sentence: the model's forward, in float64."""
     encoder, layers = matcher.encoder, matcher.matcher.config.layers
     whole = torch.tensor([[*encoder.prefix, *ids, *encoder.suffix]])
     states = encoder.model(input_ids=whole, output_hidden_states=True).hidden_states
@@ -114,8 +117,9 @@ def test_a_sentence_gets_the_same_vokens_whatever_its_neighbours(
     index = bank_of(used)
     texts = text(120, longest=60)
     wanted = Vokenizer(used, index, k=2)(texts)
-    # Some libraries sum in another order for another number of rows. That moves a score by a unit of
-    # its last decimal at most, and the first and second image may change places only if that near.
+    # Some libraries sum in another order for another number of rows. That moves a score by a unit
+    # of its last decimal at most, and the first and second image may change places only if that
+    # near.
     clear = wanted.scores[:, 0] - wanted.scores[:, 1] > 2.5 * DECIMALS
     assert clear.mean() > 0.95
 
@@ -172,7 +176,8 @@ def test_a_windowed_token_sees_the_context_that_its_window_has(matcher: Matcher)
     assert index.bank is not None
     found = Vokenizer(small, index)(["bam den fis gom dat kon lus bis gat fem bon"])
     ids = found.tokens.ids.tolist()
-    # 11 tokens in windows of 8: the first keeps 6 (two of context behind), the second, tokens 3 to 10, keeps the last 5.
+    # 11 tokens in windows of 8: the first keeps 6 (two of context behind), the second, tokens 3 to
+    # 10, keeps the last 5.
     scores = np.concatenate(
         [plain_scores(small, index.bank, ids[:8])[:6], plain_scores(small, index.bank, ids[3:])[3:]]
     )
@@ -290,3 +295,18 @@ def test_equal_features_have_equal_embeddings_wherever_they_stand(
     monkeypatch.setattr(system, "_BANK_BLOCK", 100)
     assert (system.embed_bank(matcher, many, ids) == whole).all()
     assert (whole[:60] == whole[60:120]).all()
+
+
+def test_windows_of_long_lines_resume_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "WINDOW_CHARS", 100)
+    rng = np.random.default_rng(0)
+    texts = ["x" * int(n) for n in rng.choice([1, 2, 40, 99], 300, p=[0.5, 0.3, 0.1, 0.1])]
+
+    def small(start: int) -> list[Window]:
+        return [Window("t", i + 1, texts[i : i + 4], str(i)) for i in range(start, 300, 4)]
+
+    whole = [(w.first, len(w.lines)) for w in system.growing_windows(small(0), 64, first=4)]
+    assert len({size for _, size in whole}) > 3
+    for number, (first, _) in enumerate(whole):
+        rest = system.growing_windows(small(first - 1), 64, first=4)
+        assert [(w.first, len(w.lines)) for w in rest] == whole[number:]

@@ -30,9 +30,12 @@ def test_vqa_as_its_files_say(tmp_path: Path) -> None:
     assert answer.common_answers(found, 3) == ("2 dogs",)
     with pytest.raises(DataError, match="no answer is that of 9 questions"):
         answer.common_answers(found, 9)
-    assert answer.soft_targets([Answer("Two dogs", -1), Answer("red", -1), Answer("a red", -1)], {"red": 0, "2 dogs": 1}) == {
-        0: pytest.approx(2 / 3), 1: pytest.approx(1 / 3),
-    }  # fmt: skip
+    assert answer.soft_targets(
+        [Answer("Two dogs", -1), Answer("red", -1), Answer("a red", -1)], {"red": 0, "2 dogs": 1}
+    ) == {
+        0: pytest.approx(2 / 3),
+        1: pytest.approx(1 / 3),
+    }
 
 
 def test_vqa_without_annotations(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ from vgtools.io import DataError
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Example
 
-CODAH = "o\tThe kettle boils. She\tmakes tea.\tswims.\tis a kettle.\tsells it.\t0\nn\tHe\ta\tb\tc\td\t3\n"
+CODAH = (
+    "o\tThe kettle boils. She\tmakes tea.\tswims.\tis a kettle.\tsells it.\t0\n"
+    "n\tHe\ta\tb\tc\td\t3\n"
+)
 
 
 def test_swag_puts_the_beginning_before_every_ending(tmp_path: Path) -> None:

@@ -158,7 +158,9 @@ def test_a_long_question_is_cut_to_64_tokens() -> None:
 
 
 def brute_best(inputs: Windows, outputs: Array, units: range) -> tuple[Span | None, float]:
-    """Compare every span of every window, tokens only in the window where they have most context."""
+    """Compare every span of every window, tokens only in the window where they have
+    most context.
+    """
     assert inputs.spans is not None
     assert inputs.begins is not None
     windows = []

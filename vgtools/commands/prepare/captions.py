@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import AsSplit, Errors, Flag, Photos, Quiet, Target, flags, write_rows
+from vgtools.commands.options import AsSplit, Errors, Flag, Quiet, Target, flags
+from vgtools.commands.prepare.photos import Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions
 from vgtools.datasets.rows import Folder, in_split, read_splits, with_split
@@ -24,9 +26,9 @@ class Splits:
     ] = None
     split: Annotated[str | None, Flag(metavar="NAME", help="Keep only this split.")] = None
 
-    def read(self) -> dict[str, str]:
+    def read(self, flickr8k: bool | None) -> dict[str, str]:
         """Return the split of each picture; nothing without --splits."""
-        return {} if self.splits is None else read_splits(self.splits)
+        return {} if self.splits is None else read_splits(self.splits, flickr8k)
 
 
 @flags
@@ -51,7 +53,8 @@ def flickr8k(
         vg prepare flickr8k Flickr8k.token.txt --splits . --split dev | head -3
     """
     tally = errors.tally()
-    splits = lists.read()
+    known = re.match("(Flickr8k)|results_", Path(tokens).name)
+    splits = lists.read(known and known[1] is not None)
     rows = with_split(captions.flickr8k(tokens, tally), splits, lists.split, tally)
     config = {"command": "flickr8k", "lists": _hash(splits), "split": lists.split}
     write_rows(rows, "captions", tally, photos, target, [tokens], config, quiet)
@@ -82,7 +85,7 @@ def flickr30k_entities(
         vg prepare flickr30k-entities . | jq -c '.phrases[] | select(.type == "animals")'
     """
     tally = errors.tally()
-    splits = lists.read()
+    splits = lists.read(False)
     rows = captions.flickr30k_entities(folder, tally)
     digests = [Folder(Path(folder, name)).digest() for name in ("Annotations", "Sentences")]
     config = {

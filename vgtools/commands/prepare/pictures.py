@@ -10,16 +10,14 @@ import typer
 from vgtools.commands.options import (
     Errors,
     Flag,
-    ImagesOut,
     Limit,
-    Photos,
     Quiet,
     Restart,
     Target,
     flags,
     note,
-    write_rows,
 )
+from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
 from vgtools.io.errors import Tally, amount
@@ -176,7 +174,7 @@ def regions(
         raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
-    from vgtools.io import Inputs, read_lines
+    from vgtools.io import Inputs, read_lines, sha256_file
 
     inputs = Inputs(path for path in (source, boxes, labels) if path)
     tally = errors.tally()
@@ -192,6 +190,8 @@ def regions(
         "dtype": dtype,
         "on_error": errors.on_error,
     }
+    if labels:
+        config["labels"] = sha256_file(labels)
     count = write_regions(
         output,
         rows,

@@ -11,12 +11,11 @@ from vgtools.commands.options import (
     Errors,
     Flag,
     Limit,
-    Photos,
     Quiet,
     Target,
     flags,
-    write_rows,
 )
+from vgtools.commands.prepare.photos import Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
 from vgtools.datasets.annotations import visual_genome_regions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from vgtools.commands.options import Checkpoints, Flag, Optimizer, choice
+from vgtools.commands.options import Checkpoints, Flag, Optimizer
 
 if TYPE_CHECKING:
     from vgtools.models.encoder import Encoder
@@ -71,6 +71,14 @@ class Start:
                 param_hint="--tokenizer",
             )
 
+    def shape_mark(self) -> str | None:
+        """Return what identifies --shape in `run.json`: its name, or the sha256 of a file."""
+        from vgtools.io import sha256_file
+        from vgtools.models.masked_lm import SHAPES
+
+        named = self.shape is None or self.shape in SHAPES
+        return self.shape if named else sha256_file(str(self.shape))
+
     def open(self, offline: bool) -> Encoder:
         """Return the model to start from, with its tokenizer."""
         from vgtools.io import read_json, require
@@ -92,7 +100,7 @@ class Start:
             values = read_json(self.shape, "a transformers configuration")
             require(values, {"model_type": str}, self.shape, 1)
         tokenizer = load_tokenizer(self.tokenizer, offline=offline)
-        return as_encoder(new_lm(values, tokenizer), tokenizer, self.tokenizer)
+        return as_encoder(new_lm(values, tokenizer, self.shape), tokenizer, self.tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,20 +114,6 @@ class Masking:
         float,
         Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked."),
     ] = 0.15
-
-
-def check_streams(inputs: Sequence[str], output: str) -> None:
-    """Refuse a pipe that cannot be read, or a run that is no folder."""
-    from vgtools.training import processes
-
-    if [*inputs, output].count("-") > 1 or output == "-":
-        raise typer.BadParameter(
-            "only one input can come from a pipe, and a run is a directory", param_hint="-"
-        )
-    if processes.world() > 1 and "-" in inputs:
-        raise typer.BadParameter(
-            "several processes cannot read one pipe; write a file first", param_hint="-"
-        )
 
 
 def settle(context: typer.Context, optimizer: AnyOptimizer) -> AnyOptimizer:
@@ -150,7 +144,9 @@ def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[s
     weights: dict[str, float] = {}
     for item in given or ():
         name, _, number = item.partition("=")
-        choice(name, names, "--weight")
+        if name not in names:
+            why = f"{name!r} is not one of {', '.join(names)}"
+            raise typer.BadParameter(why, param_hint="--weight")
         try:
             weights[name] = float(number)
         except ValueError:

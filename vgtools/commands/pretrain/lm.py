@@ -15,6 +15,7 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
+    check_streams,
     flags,
     run_folder,
 )
@@ -23,7 +24,6 @@ from vgtools.commands.pretrain.flags import (
     Masking,
     Start,
     Valid,
-    check_streams,
     config_of,
     parse_weights,
     settle,
@@ -146,13 +146,13 @@ def lm(
 
         vg pretrain vokens.jsonl --shape bert-small --tokenizer google-bert/bert-base-uncased -o run
 
-        vg pretrain wiki.txt --shape bert-small -t google-bert/bert-base-uncased --valid valid.txt -o run.mlm
+        vg pretrain wiki.txt --shape bert-small -t google-bert/bert-base-uncased --valid valid.txt
 
-        vg pretrain vokens.npy --encoder run.mlm --weight voken_cls=1 --steps 1000 --dtype bfloat16 -o run.vokens
+        vg pretrain vokens.npy --encoder run --weight voken_cls=1 --dtype bfloat16 -o run.vokens
 
-        vg pretrain visualbert captions.jsonl --regions regions.npy --encoder google-bert/bert-base-uncased -o run
+        vg pretrain visualbert captions.jsonl --regions regions.npy --encoder run -o run.visualbert
 
-        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --shape bert-base -t google-bert/bert-base-uncased -o run
+        torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --encoder run -o run.vokens
     """
     start.check()
     optimizer = settle(context, optimizer)
@@ -182,7 +182,7 @@ def lm(
             dataclasses.asdict(vokens),
             weights=weights,
             feats=feats,
-            shape=start.shape,
+            shape=start.shape_mark(),
             packed=cache or folder.with_name(f"{folder.name}.packed"),
             keep_packed=cache is not None,
             gradient_checkpointing=gradient_checkpointing,

@@ -14,6 +14,7 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
+    check_streams,
     flags,
     run_folder,
 )
@@ -22,7 +23,6 @@ from vgtools.commands.pretrain.flags import (
     Masking,
     Start,
     Valid,
-    check_streams,
     config_of,
     parse_weights,
     settle,
@@ -118,7 +118,7 @@ def visualbert(
 
     Examples:
 
-        vg pretrain visualbert captions.jsonl --regions regions.npy --encoder google-bert/bert-base-uncased -o run
+        vg pretrain visualbert captions.jsonl --regions regions.npy --encoder run.mlm -o run
 
         vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --epochs 5 -o run.nlvr2
     """
@@ -161,7 +161,7 @@ def visualbert(
             regions,
             weights=weights or {"mlm": 1.0, "sip": 1.0},
             ref=start.encoder,
-            shape=start.shape,
+            shape=start.shape_mark(),
             region_start=seen.region_start,
             text_only=seen.text_only,
             late_fusion=seen.late_fusion,

@@ -175,7 +175,7 @@ def vokenization(
     ] = 4,
     stop_words: Annotated[
         str | None,
-        Flag(metavar="FILE", help="Words that are no content words, one per line."),
+        Flag(metavar="FILE", help="Words that are not content words, one per line."),
     ] = None,
     cache_gb: Annotated[
         float,

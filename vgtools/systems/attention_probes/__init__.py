@@ -1,9 +1,17 @@
-"""What Does BERT with Vision Look At? (Li et al. 2020), and the text-side probes of Clark et al. 2019 on which it builds."""
+"""What Does BERT with Vision Look At? (Li et al. 2020).
+
+With the text-side probes of Clark et al. 2019, on which it builds.
+"""
 
 # Where each section of the papers is implemented: `module.definition` of this package.
 SECTIONS = {
-    "section 3.1": ("grounding.GroundingProbe", "grounding.syntactic_queries", "scores.Scores"),
-    "section 3.2": ("examples.make_groups", "probing.probe_captions"),
+    "section 3.1": (
+        "grounding.GroundingProbe",
+        "grounding.syntactic_queries",
+        "scores.Scores",
+        "probing.probe_captions",
+    ),
+    "section 3.2": ("examples.make_groups",),
     "Clark et al. 2019, section 4.1": ("text.between_words",),
     "Clark et al. 2019, section 4.2": ("text.word_heads",),
     "Clark et al. 2019, section 5": (

@@ -508,7 +508,7 @@ class GroundingProbe:
         return scores, self.scores.get("select", Scores(self._columns, self.samples, self.seed))
 
     def records(self, relations: Relations = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the results of the side `report`, as `attention_scores.records` returns them.
+        """Yield the results of the side `report`, as `scores.records` returns them.
 
         Args:
             relations: names, how many of the most frequent ones, or None for all.

@@ -1,15 +1,17 @@
-"""Probes from start to end: rows in, records out, what was found so far kept when they are stopped."""
+"""Probes from start to end: rows in, records out; a probe that is stopped keeps its results."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from vgtools.io import DataError, Stop
-from vgtools.systems.attention_probes import head_classifier
+from vgtools.images.regions import open_regions
+from vgtools.io import DataError, Progress, Stop
+from vgtools.io.errors import Tally, amount
+from vgtools.systems.attention_probes import grounding, head_classifier
 from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
 from vgtools.systems.attention_probes.text import TextProbe, Texts
 from vgtools.text.parses import Parser
@@ -107,7 +109,7 @@ class Findings:
 def probe_captions(
     probe: GroundingProbe, captions: Iterator[Caption], stop: Stop, examples: int
 ) -> Findings:
-    """Probe a joint model on captions.
+    """Probe a joint model on captions (Li et al. 2020, section 3.1).
 
     Args:
         probe: of the model.
@@ -172,9 +174,111 @@ def probe_texts(
 
 @dataclass(frozen=True)
 class Learning:
-    """How the classifier of the text side learns: see `dependency_probes.ClassifierProbe`."""
+    """How the classifier of the text side learns: see `head_classifier.ClassifierProbe`."""
 
     kind: str
-    vectors: Any  # of `dependency_probes.open_vectors`; None takes the encoder's own
+    vectors: Any  # of `head_classifier.open_vectors`; None takes the encoder's own
     count: int
     epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is probed on what, and how; the names are those of the flags of `vg probe-attention`."""
+
+    path: str  # of captions or texts
+    encoder: str
+    sides: Mapping[str, str] | None  # split of the rows -> what it is for
+    limit: int | None
+    seed: int
+    batch_size: int
+    samples: int
+    phrase: Any
+    entity_word: Any
+    examples: int
+    distances: int
+    classifier: Any
+    vectors: str | None
+    epochs: int
+    quiet: bool
+
+
+def probe_caption_file(
+    settings: Settings,
+    regions: str,
+    parser: Parser | None,
+    tally: Tally,
+    open_model: Callable[[], Any],
+) -> Findings:
+    """Probe a joint model; a bad row is reported before an hour's work, not after.
+
+    Args:
+        settings: name the file of captions.
+        regions: features of the photos.
+        parser: for syntactic grounding; None leaves it out.
+        tally: handles bad rows.
+        open_model: opens the model, once the files are checked.
+    """
+    opened = open_regions(regions)
+    grounding.check_backbone(settings.encoder, opened)
+    if settings.path != "-" and not tally.skip:
+        grounding.check_captions(settings.path, opened, settings.sides, settings.limit)
+    model = open_model()
+    rows = grounding.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
+    with Progress("probe-attention", "captions", quiet=settings.quiet) as bar, Stop() as stop:
+        probe = GroundingProbe(
+            model,
+            opened,
+            parser,
+            settings.phrase,
+            settings.entity_word,
+            settings.samples,
+            settings.seed,
+            settings.batch_size,
+            bar,
+        )
+        found = probe_captions(probe, rows, stop, settings.examples)
+    found.skipped = found.skipped + tally.left_out
+    return found
+
+
+def probe_text_file(
+    settings: Settings,
+    parser: Parser | None,
+    open_parser: Callable[[], Parser],
+    open_model: Callable[[], Any],
+    note: Callable[[str], None],
+) -> Findings:
+    """Probe a text encoder; what is wrong with a text is reported before the model is loaded.
+
+    Args:
+        settings: name the file of texts.
+        parser: for dependency relations; None leaves them out.
+        open_parser: opens it again, for the classifier.
+        open_model: opens the model, once the files are checked.
+        note: is called with how many texts the classifier learns from, where they are drawn.
+    """
+    kind = settings.classifier
+    drawn = kind is not None and settings.sides is None
+    texts = Texts(settings.path, settings.sides, settings.limit, settings.seed if drawn else None)
+    counts = texts.check() if settings.path != "-" else Counter[str]()
+    learning = None
+    if kind is not None:
+        file = settings.vectors
+        vectors = None if file is None else head_classifier.open_vectors(file)
+        learning = Learning(kind, vectors, counts["train"], settings.epochs)
+    if drawn:
+        rest = f"all that is reported is of the other {counts['report']:,}"
+        note(f"{amount(counts['train'], 'text')} to learn from; {rest}")
+    model = open_model()
+    with Progress("probe-attention", "texts", quiet=settings.quiet) as bar, Stop() as stop:
+        probe = TextProbe(
+            model,
+            parser,
+            settings.distances,
+            settings.samples,
+            settings.seed,
+            settings.batch_size,
+            bar,
+        )
+        return probe_texts(probe, texts, stop, open_parser, learning)

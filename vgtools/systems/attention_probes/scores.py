@@ -1,7 +1,7 @@
 """How right attention heads are, how certain that is, and which head is best.
 
 These are the numbers of `vg probe-attention`. Answers of all heads are counted as they come,
-together with those of S resamplings of the photos, so that memory does not growing_windows with the photos.
+together with those of S resamplings of the photos, so that memory does not grow with the photos.
 `records` reports the result.
 
 Axes: L layers, H heads, Q queries, S bootstrap samples.

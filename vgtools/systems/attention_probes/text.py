@@ -501,6 +501,9 @@ class TextProbe:
             choose: heads and offsets are chosen on the side `select`; else on what is reported, and
                 then the p-values are corrected over all heads.
             level: of the intervals.
+
+        Deviation: an offset that ends beyond the sentence is counted as wrong by the baseline
+            (`OFFSETS`); the published analysis clips it to the sentence's end.
         """
         if self.texts:
             yield from self._head_records()

@@ -1,10 +1,10 @@
-"""VisualBERT, the model that is probed in What Does BERT with Vision Look At? (Li et al. 2020, its appendix)."""
+"""VisualBERT, as the appendix of What Does BERT with Vision Look At? has it (Li et al. 2020)."""
 
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 2": ("model.VisualBert",),
     "section A.2": ("model.VisualBert",),
-    "section A.3": ("model.mlm", "model.sip", "pretraining.partner"),
+    "section A.3": ("captions.read_captions", "model.mlm", "model.sip", "pretraining.partner"),
     "appendix B": ("tasks.VisualTuner", "model.VisualBertConfig"),
     "appendix B.3": ("tasks.collate",),
     "appendix B.4": ("tasks.PhraseAttention",),

@@ -1,16 +1,17 @@
 """VisualBERT (Li et al. 2020): one BERT over the words of a caption and the regions of its image.
 
-    f = W f_o + f_s + f_p                                     section A.2: region feature, segment, position
+    f = W f_o + f_s + f_p        section A.2: region feature, segment, position
 
-Two objectives (sections 2 and A.3): `mlm`, the masked words are predicted from the other words and the regions, which are never
-masked; `sip`, of two captions the second is, with p = 0.5, one of another image, and the model says whether it is.
+Two objectives (sections 2 and A.3): `mlm`, the masked words are predicted from the other words and
+the regions, which are never masked; `sip`, of two captions the second is, with p = 0.5, one of
+another image, and the model has to find out whether it is.
 
-Axes: B batch, T tokens, R regions, A aligned words of a region, H hidden, D region feature, M masked tokens.
+Axes: B batch, T tokens, R regions, A aligned words of a region, H hidden, D region feature, M
+masked tokens.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,23 +26,21 @@ from vgtools.io import DataError, Exit
 from vgtools.models.attention import TextEncoderAttention
 from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm, read_config
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
+from vgtools.models.precision import autocast
 from vgtools.models.references import load_tokenizer, pick_dtype, read_weights
 from vgtools.training.loop import halves
-
-LOSSES = ("mlm", "sip")
-
-
-ALIGNMENTS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
 class VisualBertConfig:
-    """What is added to the text encoder; stands in `run.json`.
+    """What is added to the text encoder; stored in `run.json`.
 
     Attributes:
         regions_width: D, width of the region features.
-        late_fusion: the text encoder sees no region; one new layer joins the two at its end (appendix B, "w/o Early Fusion").
-        alignment: what a region gets of the positions of its words: their `sum` (the paper) or `mean` (the published code).
+        late_fusion: the text encoder sees no region; one new layer joins the two at its end
+            (appendix B, "w/o Early Fusion").
+        alignment: what a region gets of the positions of its words: their `sum` (the paper) or
+            `mean` (the published code).
     """
 
     regions_width: int
@@ -50,7 +49,10 @@ class VisualBertConfig:
 
 
 class Batch(NamedTuple):
-    """Captions to learn from. The losses are sums over what is here, divided by the counts, which are those of a whole step."""
+    """Captions to learn from.
+
+    The losses are sums over what is here, divided by the counts, which are those of a whole step.
+    """
 
     ids: Tensor  # (B, T) int64, masked
     types: Tensor  # (B, T) int64, 1 at the second caption
@@ -74,15 +76,15 @@ class Batch(NamedTuple):
 
 
 class VisualBert(nn.Module):
-    """A masked language model of BERT's shape whose layers also see regions.
+    """A masked language model of BERT's shape whose layers also read regions.
 
     Args:
         lm: transformers' BertForMaskedLM.
         config: what is added.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
 
-    Source: Li et al. 2020, section A.2; the tables of regions start as those of the text, the pooler and the head of `sip` are
-        new, as in the published code.
+    Source: Li et al. 2020, section A.2; the tables of regions start as those of the text, the
+        pooler and the head of `sip` are new, as in the published code.
     """
 
     def __init__(
@@ -91,34 +93,28 @@ class VisualBert(nn.Module):
         super().__init__()
         if lm.config.model_type != "bert":
             raise DataError(
-                f"VisualBERT is made of a BERT, found a {lm.config.model_type} encoder; take for example "
-                "google-bert/bert-base-uncased or builtin:minilm",
+                f"VisualBERT is made of a BERT, got a {lm.config.model_type} encoder; take for "
+                "example google-bert/bert-base-uncased or builtin:minilm",
                 code=Exit.CONFIG,
             )
-        self.lm, self.config, self.dtype = lm, config, dtype
+        self.lm = lm
+        self.config = config
+        self.dtype = dtype
         self.checkpointing = False
         width = int(lm.config.hidden_size)
         self.project = nn.Linear(config.regions_width, width)
-        self.segment = nn.Embedding.from_pretrained(
-            self._text.token_type_embeddings.weight.detach().clone(), freeze=False
-        )
-        self.position = nn.Embedding.from_pretrained(
-            self._text.position_embeddings.weight.detach().clone(), freeze=False
-        )
-        layer = type(lm.bert.encoder.layer[0])
-        self.joint = (
-            layer(lm.config, layer_idx=lm.config.num_hidden_layers) if config.late_fusion else None
-        )
-        self.pooler, self.match = nn.Linear(width, width), nn.Linear(width, 2)
-        for part in (
-            self.project,
-            self.pooler,
-            self.match,
-            *(self.joint.modules() if self.joint is not None else ()),
-        ):
-            if isinstance(part, nn.Linear):
-                nn.init.normal_(part.weight, std=float(lm.config.initializer_range))
-                nn.init.zeros_(part.bias)
+        self.segment = _copy(self._text.token_type_embeddings)
+        self.position = _copy(self._text.position_embeddings)
+        self.joint = None
+        if config.late_fusion:
+            layer = type(lm.bert.encoder.layer[0])
+            self.joint = layer(lm.config, layer_idx=lm.config.num_hidden_layers)
+        self.pooler = nn.Linear(width, width)
+        self.match = nn.Linear(width, 2)
+        std = float(lm.config.initializer_range)
+        for part in (self.project, self.pooler, self.match, self.joint):
+            if part is not None:
+                draw_linear_layers(part, std)
 
     @property
     def _text(self) -> Any:
@@ -131,29 +127,29 @@ class VisualBert(nn.Module):
 
         Args:
             regions: (B, R, D) features.
-            segments: (B, R) segment ids; 1 by default. NLVR2 gives each image its own (appendix B.3).
-            alignment: (B, R, A) positions of the words of each region, -1 for none; regions without words have position 0 of
-                their own table alone.
+            segments: (B, R) segment ids; 1 by default. NLVR2 gives each image its own (appendix
+                B.3).
+            alignment: (B, R, A) positions of the words of each region, -1 for none; regions without
+                words have position 0 of their own table alone.
 
         Returns:
             (B, R, H).
 
-        Source: section A.2: "set to the sum of the position embeddings corresponding to the aligned words".
+        Source: section A.2: "set to the sum of the position embeddings corresponding to the aligned
+            words".
         Deviation: `VisualBertConfig.alignment` "mean" is what the published code does.
         """
         places = torch.zeros(regions.shape[:2], dtype=torch.int64, device=regions.device)
-        found = (
-            self.project(regions)
-            + self.position(places)
-            + self.segment(places + 1 if segments is None else segments)
-        )
+        if segments is None:
+            segments = places + 1
+        embedded: Tensor = self.project(regions) + self.position(places) + self.segment(segments)
         if alignment is None:
-            return found  # type: ignore[no-any-return]
+            return embedded
         known = (alignment >= 0).unsqueeze(-1)  # (B, R, A, 1)
-        words = (self._text.position_embeddings(alignment.clamp(min=0)) * known).sum(2)
+        words: Tensor = (self._text.position_embeddings(alignment.clamp(min=0)) * known).sum(2)
         if self.config.alignment == "mean":
             words = words / known.sum(2).clamp(min=1)
-        return found + words  # type: ignore[no-any-return]
+        return embedded + words
 
     def run(
         self,
@@ -166,7 +162,7 @@ class VisualBert(nn.Module):
         alignment: Tensor | None = None,
         weights: bool = False,
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield the states and, where wanted, the attention weights of each layer.
+        """Yield the states and, if asked for, the attention weights of each layer.
 
         Args:
             ids: (B, T) tokens.
@@ -179,25 +175,24 @@ class VisualBert(nn.Module):
             weights: compute the attention weights, by the plain formula in place of the fused one.
 
         Yields:
-            (B, T + R, H) and (B, H, T + R, T + R) or None; text first. With late fusion all layers but the last are of the
-            text alone: (B, T, H) and (B, H, T, T).
+            (B, T + R, H) and (B, H, T + R, T + R) or None; text first. With late fusion all layers
+            but the last are of the text alone: (B, T, H) and (B, H, T, T).
         """
         text = self._text
         places = torch.arange(ids.shape[1], device=ids.device)
-        words = text.word_embeddings(ids) + text.token_type_embeddings(
-            torch.zeros_like(ids) if types is None else types
-        )
+        if types is None:
+            types = torch.zeros_like(ids)
+        words = text.word_embeddings(ids) + text.token_type_embeddings(types)
         words = words + text.position_embeddings(places)
-        seen = self.embed_regions(regions, segments, alignment)
-        both = text.dropout(
-            text.LayerNorm(torch.cat([words, seen.to(words.dtype)], 1))
-        )  # (B, T + R, H)
+        visual = self.embed_regions(regions, segments, alignment)
+        both = torch.cat([words, visual.to(words.dtype)], 1)  # (B, T + R, H)
+        both = text.dropout(text.LayerNorm(both))
         mask = torch.cat([text_mask, region_mask], 1)[:, None, None]  # (B, 1, 1, T + R)
-        count = ids.shape[1]
-        states, here = (both, mask) if self.joint is None else (both[:, :count], mask[..., :count])
+        count = both.shape[1] if self.joint is None else ids.shape[1]  # what the text's layers see
+        states = both[:, :count]
         for layer in self.lm.bert.encoder.layer:
-            states, found = self._layer(layer, states, here, weights)
-            yield states, found
+            states, attention = self._layer(layer, states, mask[..., :count], weights)
+            yield states, attention
         if self.joint is not None:
             yield self._layer(self.joint, torch.cat([states, both[:, count:]], 1), mask, weights)
 
@@ -205,58 +200,66 @@ class VisualBert(nn.Module):
         self, layer: Any, states: Tensor, mask: Tensor, weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         if self.checkpointing and self.training:
-            found: tuple[Tensor, Tensor | None] = checkpoint(
+            outputs: tuple[Tensor, Tensor | None] = checkpoint(
                 run_layer, layer, states, mask, weights, use_reentrant=False
             )
-            return found
+            return outputs
         return run_layer(layer, states, mask, weights)
 
     def states(self, *args: Any, **more: Any) -> Tensor:
         """Return the states of the last layer, (B, T + R, H); arguments as `run`."""
         last = torch.empty(0)
-        for found in self.run(*args, **more):
-            last = found[0]
+        for states, _ in self.run(*args, **more):
+            last = states
         return last
 
     def their_config(self, **more: Any) -> Any:
         """Return transformers' configuration of this model, with more settings, say of a head."""
         from transformers import VisualBertConfig as TheirConfig
 
-        own = {name: getattr(self.lm.config, name) for name in _BERT_FIELDS}
-        own |= {
-            "visual_embedding_dim": self.config.regions_width,
-            "bypass_transformer": self.config.late_fusion,
-        }
-        return TheirConfig(**own, **more)
+        return TheirConfig(
+            **{name: getattr(self.lm.config, name) for name in _BERT_FIELDS},
+            visual_embedding_dim=self.config.regions_width,
+            bypass_transformer=self.config.late_fusion,
+            **more,
+        )
 
     def pool(self, states: Tensor) -> Tensor:
         """Return (B, H) of the first token, as BERT's pooler does."""
         return torch.tanh(self.pooler(states[:, 0]))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the losses of a batch by name, unweighted; see `Batch` for what they are divided by."""
-        device = batch.ids.device.type
-        with (
-            torch.autocast(device, self.dtype)
-            if self.dtype != torch.float32
-            else contextlib.nullcontext()
-        ):
+        """Return the losses of a batch by name, unweighted.
+
+        `Batch` has what they are divided by.
+        """
+        with autocast(batch.ids.device, self.dtype):
             states = self.states(
                 batch.ids, batch.types, batch.text_mask, batch.regions, batch.region_mask
             )
             text = states[:, : batch.ids.shape[1]].flatten(0, 1)  # (B * T, H)
             rows = mlm_hidden(self.lm)(text[batch.masked])
             decoder = self.lm.get_output_embeddings()
-            losses = {
-                "mlm": mlm(rows, decoder.weight, decoder.bias, batch.tokens, self.dtype)
-                / batch.token_count
-            }
+            total = mlm(rows, decoder.weight, decoder.bias, batch.tokens, self.dtype)
+            losses = {"mlm": total / batch.token_count}
             if batch.match is not None:
-                losses["sip"] = (
-                    sip(self.match(self.lm.bert.embeddings.dropout(self.pool(states))), batch.match)
-                    / batch.pair_count
-                )
+                logits = self.match(self._text.dropout(self.pool(states)))
+                losses["sip"] = sip(logits, batch.match) / batch.pair_count
         return losses
+
+
+def _copy(table: nn.Embedding) -> nn.Embedding:
+    """Return a table of its own that starts as another one."""
+    copy: nn.Embedding = nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
+    return copy
+
+
+def draw_linear_layers(module: nn.Module, std: float) -> None:
+    """Draw the weights of all linear layers in a module from torch's random state, as BERT does."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=std)
+            nn.init.zeros_(part.bias)
 
 
 def run_layer(
@@ -270,23 +273,23 @@ def run_layer(
         mask: (B, 1, 1, S) bool, False where nothing is attended to.
         weights: return them, (B, heads, S, S) after the softmax.
     """
-    own = layer.attention.self
+    attention = layer.attention.self
     query, key, value = (
-        part(states).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
-        for part in (own.query, own.key, own.value)
+        part(states).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
+        for part in (attention.query, attention.key, attention.value)
     )  # (B, heads, S, H / heads)
-    dropout = own.dropout.p if layer.training else 0.0
-    found = None
+    dropout = attention.dropout.p if layer.training else 0.0
+    shares = None
     if weights:
         scores = (query @ key.transpose(-1, -2)) / math.sqrt(query.shape[-1])
-        found = scores.masked_fill(~mask, -math.inf).softmax(-1)
-        context = F.dropout(found, dropout, layer.training) @ value
+        shares = scores.masked_fill(~mask, -math.inf).softmax(-1)
+        context = F.dropout(shares, dropout, layer.training) @ value
     else:
         context = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout
         )
     attended = layer.attention.output(context.transpose(1, 2).flatten(2), states)
-    return layer.output(layer.intermediate(attended), attended), found
+    return layer.output(layer.intermediate(attended), attended), shares
 
 
 def mlm(
@@ -296,13 +299,15 @@ def mlm(
     tokens: Tensor,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return the summed cross entropy of the masked words; regions are never masked and never predicted.
+    """Return the summed cross entropy of the masked words.
+
+    Regions are never masked and never predicted.
 
     Args:
         rows: (M, H) outputs of the head's hidden layer at the masked places.
         weight: (V, H) of the decoder.
         bias: (V,).
-        tokens: (M,) int64 words that stood there.
+        tokens: (M,) int64 words that are masked.
         dtype: numbers that the products are computed with.
 
     Source: Li et al. 2020, section A.3, objective 1.
@@ -311,23 +316,27 @@ def mlm(
 
 
 def sip(logits: Tensor, match: Tensor) -> Tensor:
-    """Return the summed cross entropy of sentence-image prediction: does the second caption belong to the image?
+    """Return the summed cross entropy of sentence-image prediction.
+
+    The question is whether the second caption belongs to the image.
 
     Args:
         logits: (B, 2), the second for "it does".
         match: (B,) int64, 1 where it does.
 
-    Source: Li et al. 2020, section A.3, objective 2; label 1 is a caption of the image, as in the published code.
+    Source: Li et al. 2020, section A.3, objective 2; label 1 is a caption of the image, as in the
+        published code.
     """
     return F.cross_entropy(logits.float(), match, reduction="sum")
 
 
 def halve(batch: Batch) -> tuple[Batch, ...]:
-    """Return the two halves of a batch, whose losses add up to its own; a single caption cannot be cut."""
+    """Return the halves of a batch, whose losses add up to its own; one caption cannot be cut."""
     return halves(batch, {"masked": "tokens"})
 
 
-# Our names -> those of transformers' VisualBertForPreTraining. The output layer of `mlm` is tied to the word embeddings.
+# Our names -> those of transformers' VisualBertForPreTraining. The output layer of `mlm` is tied to
+# the word embeddings.
 _NAMES = {
     "lm.bert.embeddings.": "visual_bert.embeddings.",
     "lm.bert.encoder.": "visual_bert.encoder.",
@@ -342,86 +351,82 @@ _NAMES = {
 
 
 _BERT_FIELDS = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size", "initializer_range",
-    "layer_norm_eps", "pad_token_id",
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings",
+    "type_vocab_size", "initializer_range", "layer_norm_eps", "pad_token_id",
 )  # fmt: skip
 
 
 def named_for_transformers(name: str) -> str:
-    """Return how transformers calls a weight."""
+    """Return the name of a weight in transformers."""
     prefix = next(p for p in _NAMES if name.startswith(p))
     return _NAMES[prefix] + name.removeprefix(prefix)
 
 
 def to_transformers(model: VisualBert) -> Any:
-    """Return the model as transformers' VisualBertForPreTraining, which plain transformers saves and opens.
+    """Return the model as transformers' VisualBertForPreTraining.
 
-    Deviation: transformers' own forward pass cannot run a model without early fusion (`bypass_transformer`); ours can.
+    Deviation: transformers' own forward pass cannot run a model without early fusion
+        (`bypass_transformer`); ours can.
     """
     from transformers import VisualBertForPreTraining
 
     theirs = VisualBertForPreTraining(model.their_config()).eval()
-    tensors = {
-        named_for_transformers(name): tensor.detach().cpu()
-        for name, tensor in model.state_dict().items()
-    }
-    tensors = {
-        name: tensor
-        for name, tensor in tensors.items()
-        if not name.startswith("cls.predictions.decoder.")
-    }
-    missing, unexpected = theirs.load_state_dict(tensors, strict=False)
+    tied = "cls.predictions.decoder."
+    state = model.state_dict().items()
+    tensors = {named_for_transformers(name): tensor.detach().cpu() for name, tensor in state}
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(tied)}
+    missing, unexpected = theirs.load_state_dict(kept, strict=False)
     assert not unexpected, unexpected
-    assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing
+    assert all(name.startswith(tied) for name in missing), missing
     return theirs
 
 
 def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBert, Any]:
-    """Load a checkpoint of transformers' VisualBERT, with or without its heads, and its tokenizer."""
+    """Load a checkpoint of transformers' VisualBERT, with or without heads, and its tokenizer."""
     from transformers import BertConfig, BertForMaskedLM
 
     folder, tensors = read_weights(ref, offline=offline)
     facts = read_config(ref, offline=offline)
     if facts.get("model_type") != "visual_bert":
         raise DataError(
-            f"is a {facts.get('model_type')} checkpoint; a VisualBERT was wanted",
+            f"expected a VisualBERT, got a {facts.get('model_type')} checkpoint",
             ref,
             code=Exit.CONFIG,
         )
-    given = BertConfig(**{name: facts[name] for name in _BERT_FIELDS if name in facts})
+    text = BertConfig(**{name: facts[name] for name in _BERT_FIELDS if name in facts})
     config = VisualBertConfig(
         int(facts.get("visual_embedding_dim", 512)),
         bool(facts.get("bypass_transformer")),
         alignment,
     )
-    model = VisualBert(BertForMaskedLM(given), config)
+    model = VisualBert(BertForMaskedLM(text), config)
     bare = not any(name.startswith("visual_bert.") for name in tensors)
     known = {
-        f"visual_bert.{name}" if bare and not name.startswith("cls.") else name: t
-        for name, t in tensors.items()
-    }
-    wanted = {
-        name: named_for_transformers(name)
-        for name in model.state_dict()
-        if not name.startswith("lm.cls.predictions.decoder.")
+        f"visual_bert.{name}" if bare and not name.startswith("cls.") else name: tensor
+        for name, tensor in tensors.items()
     }
     new = ("cls.", "visual_bert.pooler.")  # what a checkpoint without heads lacks is new
-    missing = [
-        theirs for theirs in wanted.values() if theirs not in known and not theirs.startswith(new)
-    ]
+    state = dict[str, Tensor]()
+    missing = list[str]()
+    wrong = list[str]()
+    for ours, tensor in model.state_dict().items():
+        theirs = named_for_transformers(ours)
+        if ours.startswith("lm.cls.predictions.decoder."):
+            continue
+        if theirs in known:
+            state[ours] = known[theirs]
+            if known[theirs].shape != tensor.shape:
+                wrong.append(theirs)
+        elif not theirs.startswith(new):
+            missing.append(theirs)
     if missing:
-        raise DataError(
-            f"lacks {len(missing)} weights of a VisualBERT, the first {missing[0]}", folder
-        )
-    found = {ours: known[theirs] for ours, theirs in wanted.items() if theirs in known}
-    wrong = [n for n, t in found.items() if t.shape != model.state_dict()[n].shape]
+        why = f"lacks {len(missing)} weights of a VisualBERT, the first {missing[0]}"
+        raise DataError(why, folder)
     if wrong:
-        raise DataError(
-            f"{named_for_transformers(wrong[0])} has the shape {tuple(found[wrong[0]].shape)}, its config.json says another",
-            folder,
-        )
-    model.load_state_dict(found, strict=False)
+        shape = tuple(known[wrong[0]].shape)
+        raise DataError(f"{wrong[0]} has the shape {shape}, not that of its config.json", folder)
+    model.load_state_dict(state, strict=False)
     return model, load_tokenizer(ref, offline=offline)
 
 
@@ -431,13 +436,15 @@ def load_visualbert(
     """Load a VisualBERT to train it further, or make one of a BERT; on the CPU, in float32.
 
     Args:
-        ref: hub name, directory, vg run or `builtin:NAME`, of a BERT or of transformers' VisualBERT.
+        ref: hub name, directory, vg run or `builtin:NAME`, of a BERT or of transformers'
+            VisualBERT.
         config: of what is added; a VisualBERT has to have the same.
         dtype: of the products.
         offline: never connect.
 
     Returns:
-        The model, and the encoder that it is made of (for its tokenizer, special tokens and fingerprint).
+        The model, and the encoder that it is made of (for its tokenizer, special tokens and
+        fingerprint).
 
     Raises:
         DataError: no BERT, damaged, pickled, or a VisualBERT of another width or fusion.
@@ -449,8 +456,8 @@ def load_visualbert(
     for name, theirs in vars(model.config).items():
         if theirs != getattr(config, name):
             raise DataError(
-                f"is a VisualBERT with {name} {theirs}, {getattr(config, name)} was asked for (region features of another "
-                "backbone, or another flag)",
+                f"is a VisualBERT with {name} {theirs}, {getattr(config, name)} was asked for "
+                "(region features of another backbone, or another flag)",
                 ref,
                 code=Exit.CONFIG,
             )
@@ -466,7 +473,7 @@ def make_visualbert(
 
 
 def is_visualbert(ref: str, *, offline: bool = False) -> bool:
-    """Say whether a reference is a checkpoint of transformers' VisualBERT."""
+    """Return whether a reference is a checkpoint of transformers' VisualBERT."""
     return bool(read_config(ref, offline=offline).get("model_type") == "visual_bert")
 
 
@@ -490,24 +497,24 @@ class VisualBertAttention(TextEncoderAttention):
     def attentions(
         self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
     ) -> Iterator[Tensor]:
-        """Yield (B, H, T + R, T + R) of each layer, text first; 0 between text and regions where a layer sees no region."""
+        """Yield (B, H, T + R, T + R) of each layer, text first.
+
+        It is 0 between text and regions where a layer sees no region.
+        """
         size = ids.shape[1] + regions.shape[1]
-        own = self.model.project.weight
-        words, text_here, seen, seen_here = (
-            x.to(own.device) for x in (ids, text_mask, regions, region_mask)
-        )
-        for _, found in self.model.run(
-            words, None, text_here, seen.to(own.dtype), seen_here, weights=True
-        ):
-            assert found is not None
-            rest = size - found.shape[-1]
-            yield F.pad(found, (0, rest, 0, rest))
+        like = self.model.project.weight
+        text = (ids.to(like.device), None, text_mask.to(like.device))
+        visual = (regions.to(like), region_mask.to(like.device))
+        for _, shares in self.model.run(*text, *visual, weights=True):
+            assert shares is not None
+            rest = size - shares.shape[-1]
+            yield F.pad(shares, (0, rest, 0, rest))
 
 
 def open_attention(
     ref: str, *, device: torch.device | str = "cpu", dtype: str = "float32", offline: bool = False
 ) -> VisualBertAttention:
-    """Open a VisualBERT (a run, or any checkpoint of transformers) to read its attention; frozen, in eval mode.
+    """Open a VisualBERT to read its attention; frozen, in eval mode.
 
     Args:
         ref: hub name, directory or vg run.
@@ -516,10 +523,9 @@ def open_attention(
         offline: never connect.
 
     Raises:
-        DataError: it is none, or damaged.
+        DataError: it is not a VisualBERT, or damaged.
     """
-    kind = pick_dtype(dtype)
+    number = pick_dtype(dtype)
     model, tokenizer = _from_checkpoint(ref, "sum", offline)
-    return VisualBertAttention(
-        as_encoder(model.lm, tokenizer, ref), model.eval().requires_grad_(False).to(device, kind)
-    )
+    encoder = as_encoder(model.lm, tokenizer, ref)
+    return VisualBertAttention(encoder, model.eval().requires_grad_(False).to(device, number))

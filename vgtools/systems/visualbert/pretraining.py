@@ -1,7 +1,8 @@
-"""Captions and the regions of their images become batches for VisualBERT; see `visualbert.py` for the model.
+"""Captions and the regions of their images become batches for VisualBERT.
 
-An example is a caption; with `sip` a second one follows it. Which one, what is masked and in which order the examples come are
-pure functions of (seed, epoch, number of the caption), so that a resumed run sees what the unbroken one saw.
+An example is a caption; with `sip` a second one follows it. Which one, what is masked and in which
+order the examples come are pure functions of (seed, epoch, number of the caption), so that a
+resumed run sees what the unbroken one saw.
 
 Axes: B batch, T tokens, R regions, D region feature.
 """
@@ -12,20 +13,20 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
-from vgtools.io import DataError, Exit, Progress, read_jsonl
+from vgtools.io import DataError, Exit, Progress
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import check_same, fingerprint, pick_dtype
 from vgtools.models.runs import read_run
+from vgtools.systems.visualbert.captions import Captions, read_captions, stack_regions
 from vgtools.systems.visualbert.model import (
     Batch,
     VisualBert,
@@ -35,116 +36,27 @@ from vgtools.systems.visualbert.model import (
     make_visualbert,
     to_transformers,
 )
+from vgtools.systems.visualbert.region_start import STEPS, align
 from vgtools.text.masking import Masking, mask_tokens
-from vgtools.text.tokens import tokenize, tokenizer_fingerprint
+from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.loop import Batches
 from vgtools.training.session import Job, mean_losses
 from vgtools.training.steps import Plan, plan_for, step_batches
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-_MASK, _FIXED = (
-    1,
-    2,
-)  # what a random generator is for; the first of its seeds (0: the order of captions)
-
-
-_WINDOW = 4096  # captions tokenised at a time
-
-
-@dataclass(frozen=True)
-class Captions:
-    """The captions of a run, tokenised once.
-
-    Attributes:
-        name: of the file or files, for messages.
-        images: the N images, in the order in which they first come.
-        image: (C,) int32, the image of each caption.
-        ids: the tokens of all captions behind one another, int32; caption c owns ids[starts[c] : starts[c + 1]].
-        starts: (C + 1,) int64.
-        order: (C,) captions sorted by image; those of image i are order[first[i] : first[i + 1]].
-        first: (N + 1,) int64.
-    """
-
-    name: str
-    images: list[str]
-    image: Array
-    ids: Array
-    starts: Array
-    order: Array
-    first: Array
-
-    def __len__(self) -> int:
-        return len(self.image)
-
-    def of(self, number: int) -> Array:
-        """Return the tokens of a caption, special tokens left out."""
-        return self.ids[self.starts[number] : self.starts[number + 1]]
-
-
-def read_captions(
-    paths: Sequence[str], tokenizer: Tokenizer, regions: Regions | None, pairs: bool = True
-) -> Captions:
-    """Read caption files {"image", "text"} and check that each image has regions.
-
-    Args:
-        paths: jsonl, `.gz`, `.zst` or `-`.
-        tokenizer: of the encoder.
-        regions: where the images' regions are; None where no image is looked at.
-        pairs: captions come in pairs: each image needs two, and there must be two images.
-
-    Raises:
-        DataError: a row without them, an image without regions, or a lone caption where pairs are wanted; file and line named.
-    """
-    found, images, owner, sizes = list[Array](), dict[str, int](), list[int](), list[Array]()
-    lines = list[tuple[str, int]]()
-    for path in paths:
-        rows = read_jsonl(path, {"image": str, "text": str})
-        while window := list(islice(rows, _WINDOW)):
-            for line, row in window:
-                if regions is not None and row["image"] not in regions:
-                    raise DataError(
-                        f"{regions.path} holds no regions of the image {row['image']!r:.80}; extract them",
-                        path,
-                        line,
-                    )
-                if row["image"] not in images:
-                    images[row["image"]] = len(images)
-                    lines.append((path, line))
-                owner.append(images[row["image"]])
-            tokens = tokenize(tokenizer, [row["text"] for _, row in window])
-            found.append(tokens.ids)
-            sizes.append(np.diff(tokens.starts))
-    name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    if not owner:
-        raise DataError("holds no caption", name)
-    image = np.array(owner, np.int32)
-    counts = np.bincount(image, minlength=len(images))
-    if pairs and counts.min() < 2:
-        lone = int(np.argmax(counts < 2))
-        raise DataError(
-            f"the image {list(images)[lone]!r:.80} has one caption; sip needs two of each image: leave it out, or train "
-            "without sip (--weight mlm=1)",
-            *lines[lone],
-        )
-    if pairs and len(images) < 2:
-        raise DataError(
-            "has captions of one image only; sip needs those of others: train without it (--weight mlm=1)",
-            name,
-        )
-    starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
-    order, first = np.argsort(image, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
-    return Captions(name, list(images), image, np.concatenate(found), starts, order, first)
+# What a random generator is for, the first of its seeds; 0 is the order of captions, 3
+# `region_start`.
+_MASK = 1
+_FIXED = 2
 
 
 @dataclass(frozen=True)
 class Recipe(Masking):
-    """How captions become inputs and labels; the special ids of `suffix` stand behind each caption.
+    """How captions become inputs and labels; the special ids of `suffix` follow each caption.
 
     Attributes:
         pairs: a second caption follows, right with p = 0.5.
-        longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the longer caption first.
+        longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the
+            longer caption first.
         seed: of order, masks and pairs.
         rate: share of the tokens that are masked.
     """
@@ -177,14 +89,15 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
 
 
 def partner(captions: Captions, number: int, rng: np.random.Generator) -> tuple[int, bool]:
-    """Return the caption that follows another one, and whether it is one of the same image: with p = 0.5 it is.
+    """Return the caption that follows another one, and whether it is one of the same image.
 
-    Of the same image it is another caption, each as likely; of other images any caption.
+    With p = 0.5 it is. Of the same image it is another caption, each as likely; of other images any
+    caption.
 
     Source: Li et al. 2020, section A.3.
     """
     image = int(captions.image[number])
-    mine = captions.order[captions.first[image] : captions.first[image + 1]]
+    mine = captions.of_image(image)
     if rng.random() < 0.5:
         others = mine[mine != number]
         return int(others[rng.integers(len(others))]), True
@@ -198,38 +111,35 @@ class _Example(NamedTuple):
     read: list[int]  # masked, special tokens included
     types: list[int]
     chosen: list[bool]  # to be predicted
-    words: Array  # what stands at those places
+    words: Array  # the tokens at those places
     image: str
     right: bool  # the second caption is one of the image's
 
 
 def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None) -> _Example:
     """Return the example that begins with a caption; see `collate`."""
-    rng = np.random.default_rng(
-        [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
-    )
-    texts, right = [captions.of(number)], True
+    seeds = [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
+    rng = np.random.default_rng(seeds)
+    texts = [captions.of(number)]
+    right = True
     if recipe.pairs:
         other, right = partner(captions, number, rng)
         texts.append(captions.of(other))
     texts = _fit(texts, recipe.longest - len(recipe.prefix) - len(texts) * len(recipe.suffix))
-    read, chosen, types = (
-        list(recipe.prefix),
-        [False] * len(recipe.prefix),
-        [0] * len(recipe.prefix),
-    )
+    read = list(recipe.prefix)
+    chosen = [False] * len(recipe.prefix)
+    types = [0] * len(recipe.prefix)
     words = list[Array]()
-    for kind, own in enumerate(texts):
-        shown, picked = mask_tokens(
-            own.astype(np.int64), rng, recipe.mask, recipe.vocabulary, recipe.rate
+    for segment, tokens in enumerate(texts):
+        masked, picked = mask_tokens(
+            tokens.astype(np.int64), rng, recipe.mask, recipe.vocabulary, recipe.rate
         )
-        read += [*shown.tolist(), *recipe.suffix]
+        read += [*masked.tolist(), *recipe.suffix]
         chosen += [*picked.tolist(), *[False] * len(recipe.suffix)]
-        types += [kind] * (len(own) + len(recipe.suffix))
-        words.append(own[picked])
-    return _Example(
-        read, types, chosen, np.concatenate(words), captions.images[captions.image[number]], right
-    )
+        types += [segment] * (len(tokens) + len(recipe.suffix))
+        words.append(tokens[picked])
+    image = captions.images[captions.image[number]]
+    return _Example(read, types, chosen, np.concatenate(words), image, right)
 
 
 def collate(
@@ -246,11 +156,13 @@ def collate(
 
     Args:
         captions: of the run.
-        regions: of their images; None gives no region at all ("w/o Grounded Pre-training", appendix C).
+        regions: of their images; None gives no region at all ("w/o Grounded Pre-training", appendix
+            C).
         width: D.
         numbers: (B,) captions of the step.
         recipe: what becomes of them.
-        epoch: decides masks and pairs; None are the fixed ones of evaluation, the same whatever the seed.
+        epoch: decides masks and pairs; None are the fixed ones of evaluation, the same whatever the
+            seed.
         parts: batches to cut the step into; at most B.
         device: where they go.
 
@@ -260,55 +172,45 @@ def collate(
     examples = [_example(captions, number, recipe, epoch) for number in numbers.tolist()]
     if parts > 1:  # texts of like length share a batch: less padding
         examples.sort(key=lambda e: len(e.read))
-    counts = max(1, sum(len(e.words) for e in examples)) / parts, len(examples) / parts
-    found = list[Batch]()
+    token_count = max(1, sum(len(e.words) for e in examples)) / parts
+    batches = list[Batch]()
     for part in np.array_split(np.arange(len(examples)), parts):
         mine = [examples[i] for i in part.tolist()]
         shape = (len(mine), max(len(e.read) for e in mine))
-        ids, types = np.full(shape, recipe.pad, np.int64), np.zeros(shape, np.int64)
-        here, chosen = np.zeros((2, *shape), bool)
+        ids = np.full(shape, recipe.pad, np.int64)
+        types = np.zeros(shape, np.int64)
+        text_mask = np.zeros(shape, bool)
+        chosen = np.zeros(shape, bool)
         for i, e in enumerate(mine):
             end = len(e.read)
-            ids[i, :end], types[i, :end], here[i, :end], chosen[i, :end] = (
-                e.read,
-                e.types,
-                True,
-                e.chosen,
-            )
-        features, seen = look(regions, [e.image for e in mine], width)
+            ids[i, :end] = e.read
+            types[i, :end] = e.types
+            text_mask[i, :end] = True
+            chosen[i, :end] = e.chosen
+        features, region_mask = stack_regions(regions, [e.image for e in mine], width)
         words = np.concatenate([e.words for e in mine]).astype(np.int64)
-        text = [torch.from_numpy(a) for a in (ids, types, here, np.flatnonzero(chosen), words)]
-        match = torch.tensor([int(e.right) for e in mine]) if recipe.pairs else None
-        found.append(
-            Batch(text[0], text[1], text[2], features, seen, text[3], text[4], match, *counts).to(
-                device
-            )
+        batch = Batch(
+            ids=torch.from_numpy(ids),
+            types=torch.from_numpy(types),
+            text_mask=torch.from_numpy(text_mask),
+            regions=features,
+            region_mask=region_mask,
+            masked=torch.from_numpy(np.flatnonzero(chosen)),
+            tokens=torch.from_numpy(words),
+            match=torch.tensor([int(e.right) for e in mine]) if recipe.pairs else None,
+            token_count=token_count,
+            pair_count=len(examples) / parts,
         )
-    return found
+        batches.append(batch.to(device))
+    return batches
 
 
-def _fit(texts: list[Array], room: int) -> list[Array]:
+def _fit(texts: list[Array], longest: int) -> list[Array]:
     """Cut the ends off until all texts together fit, always of the longest."""
     sizes = [len(text) for text in texts]
-    while sum(sizes) > room:
+    while sum(sizes) > longest:
         sizes[int(np.argmax(sizes))] -= 1
     return [text[:size] for text, size in zip(texts, sizes, strict=True)]
-
-
-def look(regions: Regions | None, images: Sequence[str], width: int) -> tuple[Tensor, Tensor]:
-    """Return the features (B, R, D) float32 of images and which of the R are regions, (B, R) bool."""
-    sets = [
-        regions.of(image).features if regions is not None else np.zeros((0, width), np.float32)
-        for image in images
-    ]
-    most = max(map(len, sets))
-    features, here = (
-        np.zeros((len(sets), most, width), np.float32),
-        np.zeros((len(sets), most), bool),
-    )
-    for i, own in enumerate(sets):
-        features[i, : len(own)], here[i, : len(own)] = own, True
-    return torch.from_numpy(features), torch.from_numpy(here)
 
 
 def make_batches(
@@ -316,15 +218,15 @@ def make_batches(
     regions: Regions | None,
     width: int,
     recipe: Recipe,
-    schedule: Plan,
+    plan: Plan,
     device: torch.device | str = "cpu",
 ) -> Batches:
-    """Return the batches of an epoch as `train` wants them; see `step_batches`."""
+    """Return the batches of an epoch as `train` expects them; see `step_batches`."""
 
     def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
         return collate(captions, regions, width, numbers, recipe, epoch, parts, device)
 
-    return step_batches(len(captions), recipe.seed, schedule, build)
+    return step_batches(len(captions), recipe.seed, plan, build)
 
 
 def evaluate(
@@ -466,11 +368,6 @@ class Pretraining:
             return facts, final, {}
 
         def start() -> None:
-            from vgtools.systems.visualbert.region_start import (
-                STEPS,
-                align,  # it imports this module
-            )
-
             steps = align(model, captions, self._regions, config["seed"])
             what = "pretrain: start of the regions"
             with Progress(what, "steps", STEPS, quiet=self._quiet) as bar:

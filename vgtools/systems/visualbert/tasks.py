@@ -1,14 +1,13 @@
 """VisualBERT learns a downstream task: its heads, its batches, and the model transformers opens.
 
-The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.tasks.finetune`; here is
-what pictures add.
+The text comes from `vgtools.tasks.kinds`, the seeds and the run from `vgtools.tasks.finetune`; here
+is what pictures add.
 
 Axes: B units per batch, T tokens, R regions, D region feature, H hidden, C classes, P phrases.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import math
@@ -26,11 +25,13 @@ from vgtools.images.regions import Regions, RegionSet, backbone_of, open_regions
 from vgtools.io import DataError, atomic_write
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, read_config, save_pretrained
+from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint, pick_dtype
 from vgtools.models.runs import read_run
 from vgtools.systems.visualbert.model import (
     VisualBert,
     VisualBertConfig,
+    draw_linear_layers,
     is_visualbert,
     load_visualbert,
     named_for_transformers,
@@ -83,10 +84,11 @@ class RegionInput:
 
     def of(self, image: str) -> RegionSet:
         """Return the regions of a picture that are seen, in the order of the file."""
-        found = self.regions.of(image)
-        if self.boxes is None or len(found) <= self.boxes:
-            return found
-        return pick(found, np.sort(np.argsort(-found.confidence, kind="stable")[: self.boxes]))
+        regions = self.regions.of(image)
+        if self.boxes is None or len(regions) <= self.boxes:
+            return regions
+        best = np.argsort(-regions.confidence, kind="stable")[: self.boxes]
+        return pick(regions, np.sort(best))
 
     def config(self) -> dict[str, Any]:
         """Return what of it decides the weights."""
@@ -96,11 +98,15 @@ class RegionInput:
         return config
 
 
-def pick(found: RegionSet, kept: Array) -> RegionSet:
+def pick(regions: RegionSet, kept: Array) -> RegionSet:
     """Return some of a picture's regions."""
-    labels = None if found.labels is None else [found.labels[i] for i in kept]
-    features, boxes, confidence = found.features[kept], found.boxes[kept], found.confidence[kept]
-    return RegionSet(features, boxes, confidence, labels, found.width, found.height)
+    return dataclasses.replace(
+        regions,
+        features=regions.features[kept],
+        boxes=regions.boxes[kept],
+        confidence=regions.confidence[kept],
+        labels=None if regions.labels is None else [regions.labels[i] for i in kept],
+    )
 
 
 def open_regions_of(
@@ -124,8 +130,8 @@ def open_regions_of(
     if (Path(ref) / "run.json").is_file() and is_visualbert(ref):
         known = read_run(ref, "visualbert")
         if "backbone" in known:
-            own = backbone_of(regions)
-            check_same("region features of the backbone", own, known["backbone"], path)
+            given = backbone_of(regions)
+            check_same("region features of the backbone", given, known["backbone"], path)
     return RegionInput(regions, boxes, answers)
 
 
@@ -188,7 +194,7 @@ def read_split(
     tuner: VisualTuner,
     encoder: Encoder,
     settings: Mapping[str, Any],
-    sight: RegionInput,
+    region_input: RegionInput,
 ) -> Split:
     """Read the file of a split and find its pictures.
 
@@ -200,24 +206,24 @@ def read_split(
     part = finetune.read_split(task, name, path, tuner, encoder, shorter)
     text: Inputs = part.inputs
     asked = [cast("VisualExample", part.examples[number]) for number in text.examples.tolist()]
-    images = [tuple(sight.regions.find(i, path, e.line) for i in e.images) for e in asked]
+    images = [tuple(region_input.regions.find(i, path, e.line) for i in e.images) for e in asked]
     targets = golds = seen = links = None
     if masks:
         text = _with_mask(text, special_id(encoder.tokenizer, ("[MASK]", "<mask>")))
-        known = {answer: number for number, answer in enumerate(sight.answers)}
+        known = {answer: number for number, answer in enumerate(region_input.answers)}
         if all(example.answers for example in asked):
             targets = [soft_targets(example.answers, known) for example in asked]
     if task.choices:
-        seen = _objects(part, images, sight, path)
+        seen = _objects(part, images, region_input, path)
         links = _links(part, encoder, text, seen)
     if isinstance(text, Captions):
-        golds = _gold_boxes(part, text, images, sight, path)
+        golds = _gold_boxes(part, text, images, region_input, path)
     part.inputs = VisualInputs(text, images, targets, golds, seen, links)
     return part
 
 
 def _objects(
-    part: Split, images: list[tuple[str, ...]], sight: RegionInput, path: str
+    part: Split, images: list[tuple[str, ...]], region_input: RegionInput, path: str
 ) -> list[Array]:
     """Return the regions that each question of VCR is about.
 
@@ -228,26 +234,26 @@ def _objects(
 
     Source: Li et al. 2020, released code.
     """
-    found = list[Array]()
+    seen = list[Array]()
     known = dict[str, tuple[tuple[str, ...], int]]()
     for example, (image,) in zip(part.examples, images, strict=True):
         assert isinstance(example, SceneExample)
         if image not in known:
-            regions = sight.regions.of(image)
+            regions = region_input.regions.of(image)
             labels = tuple(regions.labels or ())[: len(example.objects)]
             known[image] = labels, len(regions)
         labels, total = known[image]
         if labels != example.objects:
             have = ", ".join(labels) or "none with a name"
             raise DataError(
-                f"the regions of {image!r:.80} in {sight.regions.path} begin with {have}, "
+                f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}, "
                 f"its objects are {', '.join(example.objects)}; extract all boxes of "
                 "vg prepare vcr, and those first",
                 path,
                 example.line,
             )
-        found.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
-    return found
+        seen.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
+    return seen
 
 
 def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Array:
@@ -271,9 +277,9 @@ def _links(part: Split, encoder: Encoder, text: Inputs, seen: list[Array]) -> Ar
                 row = (start + i) * text.each + c
                 second = int(text.second[row])
                 end = int(text.starts[row + 1] - text.starts[row]) - after
-                found = _named(firsts.row(i)[1], example.links[0], before, second - between)
-                found += _named(seconds.row(i * text.each + c)[1], links, second, end)
-                rows += [(row, place[region], token) for region, token in found]
+                named = _named(firsts.row(i)[1], example.links[0], before, second - between)
+                named += _named(seconds.row(i * text.each + c)[1], links, second, end)
+                rows += [(row, place[region], token) for region, token in named]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
@@ -282,19 +288,19 @@ def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tu
 
     The text's tokens begin at `begin`; those from `end` are cut off.
     """
-    found = list[tuple[int, int]]()
+    named = list[tuple[int, int]]()
     for first, last, region in links:
         touched = np.flatnonzero((spans[:, 0] < last) & (spans[:, 1] > first))
         if len(touched) and begin + touched[0] < end:
-            found.append((region, begin + int(touched[0])))
-    return found
+            named.append((region, begin + int(touched[0])))
+    return named
 
 
 def _gold_boxes(
     part: Split,
     text: Captions,
     images: list[tuple[str, ...]],
-    sight: RegionInput,
+    region_input: RegionInput,
     path: str,
 ) -> list[list[Array]]:
     """Return the boxes of the phrases of each caption, in the pixels of the regions.
@@ -304,10 +310,10 @@ def _gold_boxes(
     """
     golds = list[list[Array]]()
     for phrases, (image,) in zip(text.phrases, images, strict=True):
-        seen = sight.of(image)
+        seen = region_input.of(image)
         examples = [cast("VisualExample", part.examples[number]) for number in phrases]
         if not len(seen):
-            why = f"{sight.regions.path} holds a picture without a region: {image!r:.80}"
+            why = f"{region_input.regions.path} holds a picture without a region: {image!r:.80}"
             raise DataError(why, path, examples[0].line)
         golds.append([np.array(e.boxes, np.float64) * _scale(e, seen) for e in examples])
     return golds
@@ -337,7 +343,7 @@ class Batch(NamedTuple):
     mask: Tensor  # likewise, bool, False at padding
     regions: Tensor  # (B, R, D) float32
     region_mask: Tensor  # (B, R) bool
-    kinds: Tensor  # (B, R) int64, segments: which of its pictures a region is of
+    segments: Tensor  # (B, R) int64, which of its pictures a region is of
     labels: Tensor | None  # (B,) int64 classes; VQA: (B, C) scores; grounding: (B, P, R) shares
     places: Tensor | None  # (B, P) int64 grounding: the tokens of the phrases, -1 for none
     alignment: Tensor | None  # (B, C, R, A) int64 VCR: tokens that name each region, -1 for none
@@ -346,7 +352,7 @@ class Batch(NamedTuple):
 
 def collate(
     inputs: VisualInputs,
-    sight: RegionInput,
+    region_input: RegionInput,
     units: Array,
     pad: int,
     device: torch.device | str = "cpu",
@@ -366,64 +372,75 @@ def collate(
     if isinstance(inputs.text, Captions):
         whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
     units = units[part::parts]
-    shown = [[sight.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
+    shown = [[region_input.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
     if inputs.seen is not None:
         kept = [inputs.seen[unit] for unit in units.tolist()]
-        shown = [[pick(each[0], own)] for each, own in zip(shown, kept, strict=True)]
+        shown = [[pick(each[0], some)] for each, some in zip(shown, kept, strict=True)]
     most = max(sum(map(len, each)) for each in shown)
-    regions = np.zeros((len(units), most, sight.regions.width), np.float32)
-    kinds = np.full((len(units), most), -1, np.int64)
+    regions = np.zeros((len(units), most, region_input.regions.width), np.float32)
+    segments = np.full((len(units), most), -1, np.int64)
     for row, each in enumerate(shown):
-        at = 0
-        for number, found in enumerate(each):
-            regions[row, at : at + len(found)] = found.features
-            kinds[row, at : at + len(found)] = number if len(each) > 1 else 1
-            at += len(found)
+        start = 0
+        for number, picture in enumerate(each):
+            span = slice(start, start + len(picture))
+            regions[row, span] = picture.features
+            segments[row, span] = number if len(each) > 1 else 1
+            start += len(picture)
 
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     labels = text.labels
     if inputs.targets is not None:
-        scores = np.zeros((len(units), len(sight.answers)), np.float32)
+        scores = np.zeros((len(units), len(region_input.answers)), np.float32)
         for row, unit in enumerate(units.tolist()):
             target = inputs.targets[unit]
             scores[row, list(target)] = list(target.values())
         labels = tensor(scores)
     places = alignment = None
     if isinstance(inputs.text, Captions) and inputs.golds is not None:
-        own_places = [inputs.text.places[unit] for unit in units.tolist()]
-        counts = [len(each) for each in own_places]
+        phrases = [inputs.text.places[unit] for unit in units.tolist()]
+        counts = [len(each) for each in phrases]
         tokens = np.full((len(units), max(counts)), -1, np.int64)
         shares = np.zeros((len(units), max(counts), most), np.float32)
         for row, unit in enumerate(units.tolist()):
-            tokens[row, : counts[row]] = own_places[row]
+            tokens[row, : counts[row]] = phrases[row]
             boxes = shown[row][0].boxes
             for number, gold in enumerate(inputs.golds[unit]):
-                shares[row, number, : len(boxes)] = covering(boxes, gold)
+                shares[row, number, : len(boxes)] = gold_shares(boxes, gold)
         places = tensor(tokens)
         labels = tensor(shares)
     if inputs.links is not None:
         alignment = tensor(_alignment(inputs, inputs.links, units, most))
-    seen = (tensor(regions), tensor(kinds >= 0), tensor(kinds.clip(min=0)))
-    return Batch(text.ids, text.segments, text.mask.bool(), *seen, labels, places, alignment, whole)
+    return Batch(
+        ids=text.ids,
+        types=text.segments,
+        mask=text.mask.bool(),
+        regions=tensor(regions),
+        region_mask=tensor(segments >= 0),
+        segments=tensor(segments.clip(min=0)),
+        labels=labels,
+        places=places,
+        alignment=alignment,
+        whole=whole,
+    )
 
 
 def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> Array:
     """Return (B, C, R, A) the tokens that name each of R regions, -1 for none."""
     each = inputs.text.each
-    found: list[list[int]] = [[] for _ in range(len(units) * each * most)]
+    named: list[list[int]] = [[] for _ in range(len(units) * each * most)]
     for row, unit in enumerate(units.tolist()):
         first, last = np.searchsorted(links[:, 0], (unit * each, (unit + 1) * each))
         for sequence, region, token in links[first:last].tolist():
-            found[(row * each + sequence - unit * each) * most + region].append(token)
-    array = np.full((len(found), max(1, *map(len, found))), -1, np.int64)
-    for row, tokens in enumerate(found):
+            named[(row * each + sequence - unit * each) * most + region].append(token)
+    array = np.full((len(named), max(1, *map(len, named))), -1, np.int64)
+    for row, tokens in enumerate(named):
         array[row, : len(tokens)] = tokens
     return array.reshape(len(units), each, most, -1)
 
 
-def covering(boxes: Array, gold: Array) -> Array:
+def gold_shares(boxes: Array, gold: Array) -> Array:
     """Return (R,) shares: equal for regions with IoU >= 0.5 with a gold box, 0 for the others.
 
     Source: Li et al. 2020, released code.
@@ -503,20 +520,16 @@ class VisualTuner(nn.Module):
             self.head = PhraseAttention(width, int(config.num_attention_heads))
         else:
             self.head = nn.Linear(width, 1 if task.choices else task.classes)
-        for part in self.head.modules():
-            if isinstance(part, nn.Linear):
-                nn.init.normal_(part.weight, std=float(config.initializer_range))
-                nn.init.zeros_(part.bias)
+        draw_linear_layers(self.head, float(config.initializer_range))
 
     def outputs(self, batch: Batch) -> Tensor:
         """Return (B, C) logits; grounding: (B, P, R) log shares of the attention."""
         device = batch.ids.device
-        low = self.dtype != torch.float32
-        with torch.autocast(device.type, self.dtype) if low else contextlib.nullcontext():
+        with autocast(device, self.dtype):
             if batch.alignment is not None:
                 return self._choose(batch, batch.alignment)
             text = (batch.ids, batch.types, batch.mask)
-            states = self.model.states(*text, batch.regions, batch.region_mask, batch.kinds)
+            states = self.model.states(*text, batch.regions, batch.region_mask, batch.segments)
             if batch.places is not None:
                 count = batch.ids.shape[1]
                 sides = (states[:, :count], states[:, count:])
@@ -534,11 +547,11 @@ class VisualTuner(nn.Module):
         """Return (B, C) logits of choices, each of which is a sequence beside the same regions."""
         each = batch.ids.shape[1]
         text = (x.flatten(0, 1) for x in (batch.ids, batch.types, batch.mask))
-        regions = (batch.regions, batch.region_mask, batch.kinds)
+        regions = (batch.regions, batch.region_mask, batch.segments)
         seen = (x.repeat_interleave(each, 0) for x in regions)
         pooled = self.model.pool(self.model.states(*text, *seen, alignment.flatten(0, 1)))
-        found: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
-        return found
+        logits: Tensor = self.head(self.dropout(pooled)).float().view(-1, each)
+        return logits
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
@@ -552,7 +565,7 @@ def new_tuner(
     *,
     dtype: torch.dtype = torch.float32,
     offline: bool = False,
-    sight: RegionInput,
+    region_input: RegionInput,
 ) -> tuple[VisualTuner, Encoder]:
     """Return a network to fine-tune, its new weights drawn by the seed, and the encoder in it.
 
@@ -563,7 +576,7 @@ def new_tuner(
         seed: of the head and whatever else is new.
         dtype: of matrix products.
         offline: never connect.
-        sight: whose regions it will see.
+        region_input: whose regions it will see.
 
     Raises:
         DataError: as `load_visualbert`.
@@ -572,16 +585,16 @@ def new_tuner(
     if is_visualbert(ref, offline=offline):
         late = bool(read_config(ref, offline=offline).get("bypass_transformer"))
     torch.manual_seed(seed)
-    config = VisualBertConfig(sight.regions.width, late)
+    config = VisualBertConfig(region_input.regions.width, late)
     model, encoder = load_visualbert(ref, config, offline=offline)
-    own = dataclasses.replace(task, labels=sight.answers or task.labels)
-    return VisualTuner(model, own, dtype), encoder
+    labelled = dataclasses.replace(task, labels=region_input.answers or task.labels)
+    return VisualTuner(model, labelled, dtype), encoder
 
 
 def predict(
     tuner: VisualTuner,
     inputs: VisualInputs,
-    sight: RegionInput,
+    region_input: RegionInput,
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> Iterator[tuple[Array, Array]]:
@@ -592,7 +605,7 @@ def predict(
     """
 
     def build(units: Array) -> Batch:
-        return collate(inputs, sight, units, tuner.pad, device)
+        return collate(inputs, region_input, units, tuner.pad, device)
 
     return outputs_of(tuner, inputs.lengths, build, batch_size)
 
@@ -600,7 +613,7 @@ def predict(
 def predict_rows(
     tuner: VisualTuner,
     part: Split,
-    sight: RegionInput,
+    region_input: RegionInput,
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> list[dict[str, Any]]:
@@ -611,12 +624,12 @@ def predict_rows(
     """
     rows = list[dict[str, Any]]([{}] * len(part.examples))
     text = part.inputs.text
-    for units, outputs in predict(tuner, part.inputs, sight, batch_size, device):
+    for units, outputs in predict(tuner, part.inputs, region_input, batch_size, device):
         numbers: list[int] = units.tolist()
         given: Any = outputs
         if isinstance(text, Captions):
             numbers = [number for unit in units.tolist() for number in text.phrases[unit]]
-            given = _rank(part, text, sight, units, outputs)
+            given = _rank(part, text, region_input, units, outputs)
         examples = [part.examples[number] for number in numbers]
         made = predictions(tuner.task, examples, text, given)
         for number, row in zip(numbers, made, strict=True):
@@ -625,18 +638,18 @@ def predict_rows(
 
 
 def _rank(
-    part: Split, text: Captions, sight: RegionInput, units: Array, outputs: Array
+    part: Split, text: Captions, region_input: RegionInput, units: Array, outputs: Array
 ) -> list[Ranking]:
     """Return the ten boxes with most attention for each phrase of some captions."""
     rankings = list[Ranking]()
     for unit, attention in zip(units.tolist(), outputs, strict=True):
-        seen = sight.of(part.inputs.images[unit][0])
+        seen = region_input.of(part.inputs.images[unit][0])
         golds = part.inputs.golds[unit]
         for number, gold, shares in zip(text.phrases[unit], golds, attention, strict=False):
             example = cast("VisualExample", part.examples[number])
             best = np.argsort(-shares[: len(seen)], kind="stable")[:10]
             boxes = (seen.boxes[best] / _scale(example, seen)).round(3).tolist()
-            reachable = bool(covering(seen.boxes, gold).any())
+            reachable = bool(gold_shares(seen.boxes, gold).any())
             rankings.append(Ranking(boxes, float(np.exp(shares[best[0]])), reachable))
     return rankings
 
@@ -646,7 +659,7 @@ def learner(
     ref: str,
     settings: Mapping[str, Any],
     device: torch.device,
-    sight: RegionInput,
+    region_input: RegionInput,
     *,
     offline: bool = False,
 ) -> Learner:
@@ -657,33 +670,33 @@ def learner(
         ref: of the encoder.
         settings: of the fine-tuning.
         device: where it learns.
-        sight: what is seen.
+        region_input: what is seen.
         offline: never connect.
     """
 
     def new(seed: int) -> tuple[VisualTuner, Encoder]:
         dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, sight=sight)
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, region_input=region_input)
 
     def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
-        return read_split(task, name, path, tuner, encoder, settings, sight)
+        return read_split(task, name, path, tuner, encoder, settings, region_input)
 
     def batch(
         tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int
     ) -> Batch:
-        return collate(inputs, sight, units, tuner.pad, device, part, parts)
+        return collate(inputs, region_input, units, tuner.pad, device, part, parts)
 
     def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
-        return predict_rows(tuner, split, sight, 4 * settings["batch_size"], device)
+        return predict_rows(tuner, split, region_input, 4 * settings["batch_size"], device)
 
     return Learner(new, read, batch, ask, save)
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
     """Write a network that learnt a task, as transformers opens it."""
-    network = to_transformers(tuner)
-    mark = fingerprint(tuner)
-    save_pretrained(folder, dataclasses.replace(encoder, model=network, fingerprint=mark))
+    network = to_task_network(tuner)
+    trained = dataclasses.replace(encoder, model=network, fingerprint=fingerprint(tuner))
+    save_pretrained(folder, trained)
     if tuner.adaptation.phrases:
         from safetensors.torch import save as serialise
 
@@ -691,7 +704,7 @@ def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
         atomic_write(folder / "phrase_attention.safetensors", serialise(weights))
 
 
-def to_transformers(tuner: VisualTuner) -> Any:
+def to_task_network(tuner: VisualTuner) -> Any:
     """Return a network that learnt a task as the class of transformers that `ADAPTATIONS` names.
 
     Phrase grounding leaves the VisualBERT alone.

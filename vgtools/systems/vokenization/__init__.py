@@ -1,17 +1,25 @@
-"""Vokenization: Improving Language Understanding with Contextualized, Visual-Grounded Supervision (Tan & Bansal 2020)."""
+"""Vokenization (Tan & Bansal 2020).
+
+"Vokenization: Improving Language Understanding with Contextualized, Visual-Grounded Supervision".
+"""
 
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
-    "section 2.2": ("voken_lm.VisuallySupervisedLM", "voken_lm.VokenHead"),
+    "section 2.2": (
+        "voken_lm.VisuallySupervisedLM",
+        "voken_lm.VokenHead",
+        "pretraining.Pretraining",
+    ),
     "section 3.1": ("vokenize.vokenize",),
     "section 3.2": (
         "matcher.TokenImageMatcher",
         "matcher.hinge_loss",
         "matcher_training.evaluate_matcher",
     ),
-    "section 3.3": ("revokenize.revokenize_batch",),
+    "section 3.3": ("revokenize.revokenize",),
     "section 5.2": ("term_frequency.TermFrequency",),
-    "table 2": ("reported.reported",),
+    "table 1": ("reported.corpora",),
+    "table 2": ("reported.scores",),
     "table 5": ("voken_lm.Recipe",),
     "table 6": ("voken_lm.control_vokens",),
     "appendix A.4": ("matcher.MatcherConfig", "matcher.hinge_loss"),

@@ -1,9 +1,10 @@
-"""Vokenization (Tan & Bansal 2020): the contextual token-image matching model, its training and its evaluation.
+"""Vokenization (Tan & Bansal 2020): the contextual token-image matching model.
 
     r(w_i, x; s) = f(w_i; s) . g(x)        section 3.2
 
-f projects the frozen text encoder's hidden state of a token, g the frozen backbone's feature of an image, into one space of
-unit vectors, where the most relevant image of a token, its voken, is the nearest one.
+f projects the frozen text encoder's hidden state of a token, g the frozen backbone's feature of an
+image, into one space of unit vectors, where the most relevant image of a token, its voken, is the
+nearest one.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vgtools.io import DataError
 from vgtools.models.packed import TILE
 from vgtools.models.runs import Run, as_config, open_run
 
 
 @dataclass(frozen=True)
 class MatcherConfig:
-    """What a matcher is and what it learns from; stands in `run.json`.
+    """What a matcher is and what it learns from; stored in `run.json`.
 
-    The defaults are the recipe that measured best (examples/vokenization/NOTES.md); `--preset paper`
-    is the paper's.
+    The defaults are the recipe that measured best (examples/vokenization/NOTES.md). That of the
+    paper is `--preset paper`.
 
     Attributes:
         text_width: `layers` times the width of the text encoder.
@@ -36,13 +38,17 @@ class MatcherConfig:
         layers: last layers of the text encoder, concatenated.
         hidden: width of the hidden layer of the MLPs.
         dim: E, width of the shared space.
-        dropout: behind the hidden layer, in training.
+        dropout: after the hidden layer, in training.
         sentence: add a projection of the sentence's mean hidden state to each of its tokens.
-        root: take the square root of the image features (sign kept), which tames their few large channels.
-        loss: `info_nce`, every other photo of the batch a negative; or `hinge`, one random other photo.
+        root: take the square root of the image features (sign kept), which tames their few large
+            channels.
+        loss: `info_nce`, every other photo of the batch a negative; or `hinge`, one random other
+            photo.
         margin: M of the hinge.
-        share: InfoNCE: part of a content word's target that all photos of the batch share whose captions hold its stem.
-        stop_share: part of the tokens outside content words that a step learns from, drawn anew each time.
+        share: InfoNCE: part of a content word's target that all photos of the batch share whose
+            captions hold its stem.
+        stop_share: part of the tokens outside content words that a step learns from, drawn again
+            each time.
     """
 
     text_width: int
@@ -61,10 +67,14 @@ class MatcherConfig:
 
 
 class TokenImageMatcher(nn.Module):
-    """Score tokens of a sentence against images: MLPs over frozen features, into one space of unit vectors.
+    """Scores tokens of a sentence against images.
 
-    Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1; appendix A.4 for `level="sentence"`.
-    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence; `--preset paper` does not.
+    MLPs over frozen features lead into one space of unit vectors.
+
+    Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1; appendix A.4 for
+        `level="sentence"`.
+    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence;
+        `--preset paper` does not.
     """
 
     def __init__(self, config: MatcherConfig) -> None:
@@ -82,7 +92,8 @@ class TokenImageMatcher(nn.Module):
         """Return f(w; s) of packed tokens; a sentence's embeddings do not depend on its neighbours.
 
         Args:
-            hidden: (T, text_width) the concatenated hidden states of S sentences behind one another, no special tokens.
+            hidden: (T, text_width) the hidden states of S sentences, concatenated,
+                without special tokens.
             lengths: (S,) int64 tokens of each sentence, summing to T; 0 is allowed.
 
         Returns:
@@ -97,28 +108,28 @@ class TokenImageMatcher(nn.Module):
 
         Args:
             hidden: (T, text_width) hidden states of any tokens.
-            means: (S, text_width) mean hidden state of each sentence; unused without `config.sentence`.
+            means: (S, text_width) mean hidden state of each sentence; unused without
+                `config.sentence`.
             rows: (T,) int64 the sentence of each token.
 
         Returns:
             (T, E) unit vectors, float32.
         """
-        found = _project(self.text, hidden)
+        projected = _project(self.text, hidden)
         if self.context is not None:
-            found = found + F.embedding(rows, _project(self.context, means))
-        return F.normalize(found, dim=1)
+            projected = projected + F.embedding(rows, _project(self.context, means))
+        return F.normalize(projected, dim=1)
 
     def embed_sentences(self, first: Tensor) -> Tensor:
-        """Return f(s) of sentences from the hidden states of their [CLS], (S, text_width) -> (S, E) unit vectors."""
+        """Return f(s) of sentences, (S, text_width) states of [CLS] -> (S, E) unit vectors."""
         return F.normalize(_project(self.text, first), dim=1)
 
     def embed_images(self, feats: Tensor) -> Tensor:
         """Return g(x) of image features, (N, image_width) -> (N, E) unit vectors, float32."""
         feats = feats.float()
-        return F.normalize(
-            _project(self.image, feats.sign() * feats.abs().sqrt() if self.config.root else feats),
-            dim=1,
-        )
+        if self.config.root:
+            feats = feats.sign() * feats.abs().sqrt()
+        return F.normalize(_project(self.image, feats), dim=1)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of a batch under its name."""
@@ -128,17 +139,11 @@ class TokenImageMatcher(nn.Module):
             text = self.project_tokens(batch.hidden, batch.means, batch.rows)
         images = self.embed_images(batch.feats)
         if self.config.loss == "hinge":
-            return {
-                "hinge": hinge_loss(
-                    text, images[batch.own], images[batch.other], self.config.margin
-                )
-            }
+            negatives = images[batch.other]
+            return {"hinge": hinge_loss(text, images[batch.own], negatives, self.config.margin)}
         scale = self.log_scale.clamp(max=math.log(100.0)).exp()
-        return {
-            "info_nce": info_nce(
-                text, batch.own, images, scale, batch.keys, batch.holders, self.config.share
-            )
-        }
+        keyed = (batch.keys, batch.holders, self.config.share)
+        return {"info_nce": info_nce(text, batch.own, images, scale, *keyed)}
 
 
 def _mlp(width: int, config: MatcherConfig) -> nn.Sequential:
@@ -151,32 +156,41 @@ def _mlp(width: int, config: MatcherConfig) -> nn.Sequential:
 
 
 def _project(mlp: nn.Sequential, rows: Tensor) -> Tensor:
-    """Run an MLP over rows in float32; whole tiles of rows, so that no row depends on how many others there are."""
+    """Run an MLP in float32 over whole tiles of rows: no row depends on the number of others."""
     size = len(rows)
     tiled = rows.float() if mlp.training else F.pad(rows.float(), (0, 0, 0, -size % TILE))
     return mlp(tiled)[:size]  # type: ignore[no-any-return]
 
 
 def sentence_means(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mean hidden state of each sentence, (T, D) and (S,) lengths of at least 1 -> (S, D) float32."""
+    """Return the mean hidden state of each sentence.
+
+    (T, D) and (S,) lengths of at least 1 -> (S, D) float32.
+    """
     return torch.segment_reduce(hidden.float(), "mean", lengths=lengths, axis=0, unsafe=True)
 
 
 def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMatcher, Run]:
-    """Open a run of `vg train-matcher`: the matcher in eval mode, and the run (`run.info`, `run.fingerprint`).
+    """Open a run of `vg train-matcher`: the matcher in eval mode, and the run.
 
-    The encoder it was trained with is `checkpoint.load_encoder(path)`.
+    The encoder it was trained with is `load_encoder(path)`.
 
     Raises:
-        DataError: no finished run (66), of another kind or damaged (65), or from a later version (78).
+        DataError: no finished run (66), of another kind or damaged (65), or from a later version
+            (78).
     """
-    from vgtools.models.references import pick_device
+    from vgtools.models.references import check_whole, first_line, pick_device
 
     run = open_run(path, "matcher")
-    matcher = TokenImageMatcher(
-        as_config(MatcherConfig, run.info["matcher"], run.path / "run.json")
-    )
-    matcher.load_state_dict(run.weights)
+    file = run.path / "run.json"
+    config = as_config(MatcherConfig, run.info.get("matcher"), "matcher", file)
+    try:
+        matcher = TokenImageMatcher(config)
+        matcher.load_state_dict(run.weights)
+    except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+        why = f'"matcher": its settings do not fit matcher.safetensors: {first_line(error)}'
+        raise DataError(why, file) from None
+    check_whole(matcher, [], run.path / "matcher.safetensors")
     return matcher.eval().requires_grad_(False).to(pick_device(device)), run
 
 
@@ -202,8 +216,8 @@ def hinge_loss(tokens: Tensor, images: Tensor, negatives: Tensor, margin: float 
     """
     if not tokens.shape == images.shape == negatives.shape:
         raise ValueError(
-            f"one image and one negative a token are wanted, (T, E) each; given {tuple(tokens.shape)}, "
-            f"{tuple(images.shape)}, {tuple(negatives.shape)}"
+            "expected one image and one negative per token, (T, E) each; got "
+            f"{tuple(tokens.shape)}, {tuple(images.shape)}, {tuple(negatives.shape)}"
         )
     return F.relu(margin - (tokens * images).sum(1) + (tokens * negatives).sum(1)).mean()
 
@@ -219,8 +233,9 @@ def info_nce(
 ) -> Tensor:
     """Return the cross entropy of choosing a token's images among all of the batch.
 
-    A token's target is its own image; for a token with a key, the part `share` of the target is spread over all images that
-    hold the key, so that a photo of another dog is no negative for "dog".
+    A token's target is its own image; for a token with a key, the part `share` of the target is
+    spread over all images that hold the key, so that a photo of another dog is not a negative for
+    "dog".
 
     Args:
         tokens: (T, E) token embeddings, unit norm.
@@ -241,13 +256,15 @@ def info_nce(
     """
     if len(own) != len(tokens) or len(keys) != len(tokens) or holders.shape[1] != len(images):
         raise ValueError(
-            f"wanted own (T,), keys (T,), holders (K, C) for tokens {tuple(tokens.shape)}, images "
-            f"{tuple(images.shape)}; given {tuple(own.shape)}, {tuple(keys.shape)}, {tuple(holders.shape)}"
+            f"expected own (T,), keys (T,), holders (K, C) for tokens {tuple(tokens.shape)}, "
+            f"images {tuple(images.shape)}; got {tuple(own.shape)}, {tuple(keys.shape)}, "
+            f"{tuple(holders.shape)}"
         )
     logits = scale * tokens @ images.T  # (T, C)
     target = logits.gather(1, own[:, None])[:, 0]
     if share and len(holders):
-        # The mean logit over a key's images is the logit of their mean embedding: no (T, C) target is built.
+        # The mean logit over a key's images is the logit of their mean embedding: no (T, C) target
+        # is built.
         part = share * (keys >= 0)
         shared = scale * (tokens * F.embedding(keys.clamp(min=0), holders @ images)).sum(1)
         target = (1 - part) * target + part * shared
@@ -255,7 +272,10 @@ def info_nce(
 
 
 class Batch(NamedTuple):
-    """One step's data; T tokens (sentences with `level="sentence"`) of S sentences, C distinct images."""
+    """Data of a step: T tokens of S sentences, C distinct images.
+
+    With `level="sentence"` the sentences are in the place of the tokens.
+    """
 
     hidden: Tensor  # (T, text_width)
     rows: Tensor  # (T,) sentence of each token

@@ -49,7 +49,7 @@ class Holds(NamedTuple):
     counts: Array  # (P,) captions of the image that hold it
 
 
-def read_captions(
+def tokenize_captions(
     texts: Sequence[str],
     images: Sequence[int],
     tokenizer: Any,
@@ -63,10 +63,11 @@ def read_captions(
         images: feature row of each.
         tokenizer: of the text encoder.
         longest: tokens a caption may have; more are cut off.
-        stop_words: lower-case words that are no content words; our own list if None.
+        stop_words: lower-case words to leave out of the content words; our own list if None.
 
     Returns:
-        The captions that hold a token, and counts of what was left out: `empty` captions, `cut` ones.
+        The captions that hold a token, and counts of what was left out: `empty` captions, `cut`
+        ones.
     """
     tokens = tokenize(tokenizer, texts)
     lengths = np.diff(tokens.starts)
@@ -75,59 +76,53 @@ def read_captions(
     rows = np.repeat(np.arange(len(texts)), lengths)
     keys = np.full(len(rows), -1, np.int64)
     if content.any():
-        found, inverse = np.unique(
+        distinct, inverse = np.unique(
             np.column_stack([rows, words])[content], axis=0, return_inverse=True
         )
-        stems = np.array([stem_key(texts[r][a:b]) for r, a, b in found.tolist()], object)
+        stems = np.array([stem_key(texts[r][a:b]) for r, a, b in distinct.tolist()], object)
         keys[content] = np.unique(stems.astype(str), return_inverse=True)[1][inverse.reshape(-1)]
     kept = np.minimum(lengths, longest)
-    where = _ranges(tokens.starts[:-1], kept)
+    places = _ranges(tokens.starts[:-1], kept)
     some = kept > 0
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept[some])])
     image = np.asarray(images, np.int64)[some]
-    cut = Tokens(tokens.ids[where], tokens.spans[where], starts)
-    captions = Captions(
-        image,
-        cut,
-        content[where],
-        keys[where],
-        _holds(np.repeat(image, kept[some]), keys[where], starts),
-    )
+    cut = Tokens(tokens.ids[places], tokens.spans[places], starts)
+    holds = _holds(np.repeat(image, kept[some]), keys[places], starts)
+    captions = Captions(image, cut, content[places], keys[places], holds)
     return captions, {"empty": int((~some).sum()), "cut": int((lengths > longest).sum())}
 
 
 def _holds(images: Array, keys: Array, starts: Array) -> Holds:
     """Count for each image its captions that hold each stem, from the tokens' images and keys."""
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    once = np.unique(
-        np.column_stack([images, keys, rows])[keys >= 0], axis=0
-    )  # a caption counts once
+    # A caption counts once, however often it holds a stem.
+    once = np.unique(np.column_stack([images, keys, rows])[keys >= 0], axis=0)
     pairs, counts = np.unique(once[:, :2], axis=0, return_counts=True)
     top = int(images.max(initial=-1)) + 1
     return Holds(np.searchsorted(pairs[:, 0], np.arange(top + 1)), pairs[:, 1], counts)
 
 
 def _ranges(starts: Array, lengths: Array) -> Array:
-    """Return start, start + 1, … (length of them) for each pair, behind one another."""
+    """Return start, start + 1, … (length of them) of each pair, concatenated."""
     ends = np.cumsum(lengths)
-    found: Array = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
-        starts - ends + lengths, lengths
-    )
-    return found
+    total = int(ends[-1]) if len(ends) else 0
+    ranges: Array = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+    return ranges
 
 
 class States(NamedTuple):
     """Hidden states of some sentences."""
 
-    hidden: Tensor  # (T, D) their tokens behind one another, float16
+    hidden: Tensor  # (T, D) their tokens, concatenated, float16
     means: Tensor  # (S, D)
     first: Tensor  # (S, D) [CLS]
 
 
 class HiddenStates:
-    """The frozen encoder's output for captions: computed once if it fits a memory budget, else whenever it is asked for.
+    """The frozen encoder's output for captions.
 
-    Both ways give the same numbers: float16, which halves the memory.
+    It is computed once if it fits a memory budget, else whenever it is asked for. Both ways give
+    the same numbers: float16, which halves the memory.
 
     Args:
         encoder: the text encoder.
@@ -139,63 +134,53 @@ class HiddenStates:
     def __init__(
         self, encoder: PackedEncoder, tokens: Tokens, budget: int, watch: Any = None
     ) -> None:
-        self._encoder, self._tokens = encoder, tokens
+        self._encoder = encoder
+        self._tokens = tokens
         self._lengths = np.diff(tokens.starts)
-        width = encoder.layers * encoder.encoder.width
-        wanted = 2 * width * (len(tokens.ids) + 2 * len(self._lengths))
-        self.held = 0  # bytes in memory
+        self._width = encoder.layers * encoder.encoder.width
+        sentences = len(self._lengths)
+        size = 2 * self._width * (len(tokens.ids) + 2 * sentences)
+        self.held = size if size <= budget else 0  # bytes in memory
         self._kept: States | None = None
-        if wanted <= budget:
-            self.held = wanted
-            kept = States(
-                *(
-                    torch.empty(n, width, dtype=torch.float16)
-                    for n in (len(tokens.ids), len(self._lengths), len(self._lengths))
-                )
-            )
-            for start in range(0, len(self._lengths), 4096):
-                part = np.arange(start, min(start + 4096, len(self._lengths)))
-                found = self._compute(part)
-                at = slice(int(tokens.starts[part[0]]), int(tokens.starts[part[-1] + 1]))
-                kept.hidden[at], kept.means[part], kept.first[part] = (
-                    found.hidden,
-                    found.means,
-                    found.first,
-                )
+        if size <= budget:
+            kept = self._empty(len(tokens.ids), sentences)
+            for start in range(0, sentences, 4096):
+                part = np.arange(start, min(start + 4096, sentences))
+                states = self._compute(part)
+                span = slice(int(tokens.starts[part[0]]), int(tokens.starts[part[-1] + 1]))
+                kept.hidden[span] = states.hidden
+                kept.means[part] = states.means
+                kept.first[part] = states.first
                 if watch is not None:
-                    watch(len(found.hidden))
+                    watch(len(states.hidden))
             self._kept = kept
+
+    def _empty(self, tokens: int, sentences: int) -> States:
+        sizes = (tokens, sentences, sentences)
+        return States(*(torch.empty(n, self._width, dtype=torch.float16) for n in sizes))
 
     def take(self, sentences: Array) -> States:
         """Return the states of sentences, in the order given, on the CPU."""
         if self._kept is None:
             return self._compute(sentences)
-        where = _ranges(self._tokens.starts[sentences], self._lengths[sentences])
+        places = _ranges(self._tokens.starts[sentences], self._lengths[sentences])
         rows = torch.from_numpy(sentences)
-        return States(
-            self._kept.hidden[torch.from_numpy(where)],
-            self._kept.means[rows],
-            self._kept.first[rows],
-        )
+        hidden = self._kept.hidden[torch.from_numpy(places)]
+        return States(hidden, self._kept.means[rows], self._kept.first[rows])
 
     def _compute(self, sentences: Array) -> States:
         lengths = self._lengths[sentences]
         begin = np.cumsum(lengths) - lengths
-        width = self._encoder.layers * self._encoder.encoder.width
-        found = States(
-            *(
-                torch.empty(n, width, dtype=torch.float16)
-                for n in (int(lengths.sum()), len(lengths), len(lengths))
-            )
-        )
+        states = self._empty(int(lengths.sum()), len(lengths))
         for pack in self._encoder(self._tokens.ids, self._tokens.starts[sentences], lengths):
             hidden = pack.tokens.float().cpu()
             sizes = lengths[pack.segments]
-            found.hidden[torch.from_numpy(_ranges(begin[pack.segments], sizes))] = hidden.half()
+            places = torch.from_numpy(_ranges(begin[pack.segments], sizes))
+            states.hidden[places] = hidden.half()
             rows = torch.from_numpy(pack.segments)
-            found.means[rows] = sentence_means(hidden, torch.from_numpy(sizes)).half()
-            found.first[rows] = pack.first.half().cpu()
-        return found
+            states.means[rows] = sentence_means(hidden, torch.from_numpy(sizes)).half()
+            states.first[rows] = pack.first.half().cpu()
+        return states
 
 
 def make_batches(
@@ -207,7 +192,7 @@ def make_batches(
     seed: int,
     device: torch.device,
 ) -> Batches:
-    """Return the batches of an epoch as a pure function of (seed, epoch), as `train` wants them.
+    """Return the batches of an epoch, a pure function of (seed, epoch), as `train` expects them.
 
     Captions are shuffled and cut into batches of equal size, at most `batch_size`.
     """
@@ -233,7 +218,9 @@ def collate(
     rng: np.random.Generator,
     device: torch.device | str = "cpu",
 ) -> Batch:
-    """Build the batch of some captions: the tokens to learn from, the images, and who else holds a token's stem.
+    """Build the batch of some captions.
+
+    It has the tokens to learn from, the images, and those that hold a token's stem, too.
 
     Args:
         captions: all captions.
@@ -244,68 +231,70 @@ def collate(
         rng: draws the tokens outside content words that are kept, and the negatives.
         device: where the batch goes.
     """
-    found = states.take(sentences)
-    starts, lengths = captions.tokens.starts[sentences], np.diff(captions.tokens.starts)[sentences]
-    where = _ranges(starts, lengths)
-    rows = np.repeat(np.arange(len(sentences)), lengths)
-    draw = rng.random(len(where))
+    taken = states.take(sentences)
+    lengths = np.diff(captions.tokens.starts)[sentences]
+    places = _ranges(captions.tokens.starts[sentences], lengths)
+    draw = rng.random(len(places))
     if config.level == "sentence":
-        hidden, rows, keys = found.first, np.arange(len(sentences)), np.full(len(sentences), -1)
+        hidden = taken.first
+        rows = np.arange(len(sentences))
+        keys = np.full(len(sentences), -1)
     else:
-        kept = captions.content[where] | (draw < config.stop_share)
+        kept = captions.content[places] | (draw < config.stop_share)
         if not kept.any():  # a batch of nothing but stop words
             kept[:] = True
-        hidden, rows, keys = (
-            found.hidden[torch.from_numpy(kept)],
-            rows[kept],
-            captions.keys[where][kept],
-        )
+        hidden = taken.hidden[torch.from_numpy(kept)]
+        rows = np.repeat(np.arange(len(sentences)), lengths)[kept]
+        keys = captions.keys[places][kept]
     image = captions.images[sentences]
     if config.loss == "hinge":
-        # Any image of the bank but the caption's own: count on from it, around the circle of all images.
+        # Any image of the bank but the caption's own: count on from it, around the circle of all
+        # images.
         bank = np.unique(captions.images)
         place = np.searchsorted(bank, image)
         negative = bank[(place + rng.integers(1, len(bank), len(image))) % len(bank)]
     else:
         negative = image
     distinct = np.unique(np.concatenate([image, negative]))
-    own, other = np.searchsorted(distinct, image), np.searchsorted(distinct, negative)
+    own = np.searchsorted(distinct, image)
+    other = np.searchsorted(distinct, negative)
     numbers, compact = np.unique(keys, return_inverse=True)
-    compact = np.where(
-        keys >= 0, compact - int(numbers[0] < 0), -1
-    )  # -1, if there, is the first number
+    # -1, if there, is the first number.
+    compact = np.where(keys >= 0, compact - int(numbers[0] < 0), -1)
     holders = _holders(captions.holds, distinct, numbers[numbers >= 0])
-    arrays = (rows, own[rows], other[rows], compact)
-    at = [torch.from_numpy(np.ascontiguousarray(a, np.int64)).to(device) for a in arrays]
-    bank_feats = torch.from_numpy(np.asarray(feats[distinct], np.float32)).to(device)
+
+    def indices(array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(device)
+
     return Batch(
-        hidden.to(device).float(),
-        at[0],
-        found.means.to(device).float(),
-        bank_feats,
-        at[1],
-        at[2],
-        at[3],
-        torch.from_numpy(holders).to(device),
+        hidden=hidden.to(device).float(),
+        rows=indices(rows),
+        means=taken.means.to(device).float(),
+        feats=torch.from_numpy(np.asarray(feats[distinct], np.float32)).to(device),
+        own=indices(own[rows]),
+        other=indices(other[rows]),
+        keys=indices(compact),
+        holders=torch.from_numpy(holders).to(device),
     )
 
 
 def _holders(holds: Holds, images: Array, keys: Array) -> Array:
-    """Return (K, C): for each key the share of each image, by how many of the image's captions hold the key."""
-    begin, end = holds.first[images], holds.first[images + 1]
-    where = _ranges(begin, end - begin)
-    column = np.repeat(np.arange(len(images)), end - begin)
-    row = np.searchsorted(keys, holds.keys[where])
-    wanted = row < len(keys)
-    wanted[wanted] = keys[row[wanted]] == holds.keys[where][wanted]
+    """Return (K, C) shares of the images in each key, by how many of their captions hold it."""
+    begin = holds.first[images]
+    counts = holds.first[images + 1] - begin
+    places = _ranges(begin, counts)
+    column = np.repeat(np.arange(len(images)), counts)
+    row = np.searchsorted(keys, holds.keys[places])
+    known = row < len(keys)
+    known[known] = keys[row[known]] == holds.keys[places][known]
     table = np.zeros((len(keys), len(images)), np.float32)
-    table[row[wanted], column[wanted]] = holds.counts[where][wanted]
+    table[row[known], column[known]] = holds.counts[places][known]
     table /= np.maximum(table.sum(1, keepdims=True), 1e-9)
     return table
 
 
 class Ranked(NamedTuple):
-    """Where the own image stands among all images, for a block of captions."""
+    """The ranks of the own images among all images, for a block of captions."""
 
     sentences: Array  # (S,)
     ranks: Array  # (T,) of each token's own image, 0 is best; T is 0 with `level="sentence"`
@@ -323,8 +312,9 @@ def rank_captions(
 ) -> Iterator[Ranked]:
     """Rank the own image of every token and caption among a bank of images, block by block.
 
-    A caption's embedding is the normalised mean of its tokens' (`level="sentence"`: that of [CLS]). Among images of the same
-    relevance the lower row comes first, as in retrieval: a matcher that cannot tell images apart gets no credit.
+    A caption's embedding is the normalised mean of its tokens' (`level="sentence"`: that of [CLS]).
+    Among images of the same relevance the lower row comes first, as in retrieval: a matcher that
+    cannot tell images apart gets no credit.
 
     Args:
         matcher: in eval mode.
@@ -334,7 +324,7 @@ def rank_captions(
         bank: rows of `feats` to search; the captions' own images if None. It must hold those.
 
     Yields:
-        Blocks in caption order; memory does not growing_windows with the number of captions.
+        Blocks in caption order; memory does not grow with the number of captions.
     """
     device = next(matcher.parameters()).device
     bank = np.unique(captions.images) if bank is None else np.unique(bank)
@@ -347,35 +337,36 @@ def rank_captions(
     lengths = np.diff(captions.tokens.starts)
     for start in range(0, len(captions.images), 256):
         sentences = np.arange(start, min(start + 256, len(captions.images)))
-        found = states.take(sentences)
+        taken = states.take(sentences)
         own = np.searchsorted(bank, captions.images[sentences])
-        rows = np.repeat(np.arange(len(sentences)), lengths[sentences])
         if matcher.config.level == "sentence":
-            whole = matcher.embed_sentences(found.first.to(device))
-            ranks, top = np.empty(0, np.int64), np.empty(0, np.int64)
+            whole = matcher.embed_sentences(taken.first.to(device))
+            ranks = top = np.empty(0, np.int64)
         else:
-            at = torch.from_numpy(rows).to(device)
-            tokens = matcher.project_tokens(found.hidden.to(device), found.means.to(device), at)
-            whole = F.normalize(
-                tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, at, tokens), dim=1
-            )
-            ranks, top = _ranks(tokens, images, own[rows])
+            owner = np.repeat(np.arange(len(sentences)), lengths[sentences])
+            rows = torch.from_numpy(owner).to(device)
+            tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
+            sums = tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, rows, tokens)
+            whole = F.normalize(sums, dim=1)
+            ranks, top = _ranks(tokens, images, own[owner])
         yield Ranked(sentences, ranks, bank[top], _ranks(whole, images, own)[0])
 
 
 def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array]:
-    """Return the rank of each query's own image and its best image, in blocks of about 64 MB of scores."""
-    ranks, top = list[Tensor](), list[Tensor]()
-    target = torch.from_numpy(own).to(queries.device)
+    """Return the rank of each query's own image and its best image."""
+    ranks = np.empty(len(own), np.int64)
+    top = np.empty(len(own), np.int64)
     order = torch.arange(len(images), device=queries.device)
-    for part, mine in zip(
-        *(x.split(max(1, (1 << 24) // len(images))) for x in (queries, target)), strict=True
-    ):
-        scores = part @ images.T
-        true = scores.gather(1, mine[:, None])
-        ranks.append(((scores > true) | ((scores == true) & (order < mine[:, None]))).sum(1))
-        top.append(scores.argmax(1))
-    return tuple(torch.cat(x).cpu().numpy() if x else np.empty(0, np.int64) for x in (ranks, top))  # type: ignore[return-value]
+    size = max(1, (1 << 24) // len(images))  # blocks of about 64 MB of scores
+    for start in range(0, len(own), size):
+        block = slice(start, start + size)
+        scores = queries[block] @ images.T
+        mine = torch.from_numpy(own[block]).to(queries.device)[:, None]
+        true = scores.gather(1, mine)
+        better = (scores > true) | ((scores == true) & (order < mine))
+        ranks[block] = better.sum(1).cpu().numpy()
+        top[block] = scores.argmax(1).cpu().numpy()
+    return ranks, top
 
 
 def recall(ranks: Array) -> dict[str, float]:
@@ -396,12 +387,12 @@ def evaluate_matcher(
     """Measure true recall: the own image among the first k of the whole bank.
 
     Returns:
-        Per cent under `chance` (a random order), `word` (all tokens), `content` (those of content words) and `caption`, each
-        `r1`, `r5`, `r10`; `concept`, how often the first image of a content token has a caption that holds its stem; and
-        `images`, the size of the bank.
+        Per cent under `chance` (a random order), `word` (all tokens), `content` (those of content
+        words) and `caption`, each `r1`, `r5`, `r10`; `concept`, how often the first image of a
+        content token has a caption that holds its stem; and `images`, the size of the bank.
 
-    Source: recall against the whole image set is in the published code; its recall within validation batches is not true
-        recall, and off by one.
+    Source: recall against the whole image set is in the published code; its recall within
+        validation batches is not true recall, and off by one.
     """
     was_training = matcher.training
     matcher.eval()
@@ -413,30 +404,29 @@ def evaluate_matcher(
         "chance": {f"r{k}": round(100 * min(1.0, k / size), 2) for k in (1, 5, 10)},
     }
     if matcher.config.level == "token":
-        ranks, top = (
-            np.concatenate([b.ranks for b in blocks]),
-            np.concatenate([b.top for b in blocks]),
-        )
+        ranks = np.concatenate([block.ranks for block in blocks])
+        top = np.concatenate([block.top for block in blocks])
         result |= {"word": recall(ranks), "content": recall(ranks[captions.content])}
         hits = holds_stem(captions.holds, top[captions.content], captions.keys[captions.content])
         result["concept"] = round(100 * float(hits.mean()), 2) if len(hits) else 0.0
-    result["caption"] = recall(np.concatenate([b.caption_ranks for b in blocks]))
+    result["caption"] = recall(np.concatenate([block.caption_ranks for block in blocks]))
     return result
 
 
-def score(found: Mapping[str, Any] | None) -> float:
-    """Return what the best epoch is chosen by: content words' R@10 plus concept hit; of sentences, R@10; 0 if not measured."""
-    if not found:
+def score(measured: Mapping[str, Any] | None) -> float:
+    """Return what the best epoch is chosen by, 0 if not measured.
+
+    It is R@10 of content words plus concept hit; with `level="sentence"` R@10 of captions.
+    """
+    if not measured:
         return 0.0
-    return float(
-        found["content"]["r10"] + found["concept"]
-        if "content" in found
-        else found["caption"]["r10"]
-    )
+    if "content" in measured:
+        return float(measured["content"]["r10"] + measured["concept"])
+    return float(measured["caption"]["r10"])
 
 
 def holds_stem(holds: Holds, images: Array, keys: Array) -> Array:
-    """Say for each pair whether a caption of the image holds the stem."""
+    """Return for each pair whether a caption of the image holds the stem."""
     if not len(holds.keys):
         return np.zeros(len(keys), bool)
     base = int(holds.keys.max()) + 1
@@ -483,10 +473,10 @@ def read_splits(path: str, bank: Features, split: str | None, valid_split: str |
     unsplit = Rows()
     others = 0
     for line, row in read_jsonl(path, {"image": str, "text": str}):
-        own = row.get("split")
-        if own is not None and not isinstance(own, str):
-            raise DataError(f'"split" must be a string, got {own!r:.60}', path, line)
-        if split is not None and own is not None and own not in (split, valid_split):
+        given = row.get("split")
+        if given is not None and not isinstance(given, str):
+            raise DataError(f'"split" must be a string, got {given!r:.60}', path, line)
+        if split is not None and given is not None and given not in (split, valid_split):
             others += 1
             continue
         if row["image"] not in row_of:
@@ -496,9 +486,9 @@ def read_splits(path: str, bank: Features, split: str | None, valid_split: str |
                 path,
                 line,
             )
-        if own is not None and own == valid_split:
+        if given is not None and given == valid_split:
             part = splits.valid
-        elif split is not None and own is None:
+        elif split is not None and given is None:
             part = unsplit
         else:
             part = splits.train
@@ -552,7 +542,7 @@ def fit(
         encoder: of the captions.
         bank: features of the images.
         splits: the captions.
-        stop_words: words that are no content words.
+        stop_words: words to leave out of the content words.
         budget: bytes of memory for hidden states.
 
     Raises:
@@ -573,7 +563,7 @@ def fit(
         for name, rows in (("train", splits.train), ("valid", splits.valid)):
             if rows:
                 images, texts = zip(*rows, strict=True)
-                captions, left_out[name] = read_captions(
+                captions, left_out[name] = tokenize_captions(
                     texts, images, encoder.tokenizer, encoder.max_tokens, stop_words
                 )
                 states = HiddenStates(packed, captions.tokens, budget, watch)

@@ -1,4 +1,4 @@
-"""Pretraining of a visually supervised language model: files of text and vokens become a `Job`."""
+"""Pretraining of a visually supervised language model: text and vokens become a `Job`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Progress, open_features, sha256_file
+from vgtools.io import DataError, Exit, Progress, arrives_once, open_features, sha256_file
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization.voken_lm import (
@@ -33,7 +33,7 @@ from vgtools.training.steps import plan_for
 
 
 class Pretraining:
-    """One pretraining of a masked language model, with vokens if its inputs have any.
+    """One pretraining of a masked language model, with vokens (section 2.2) if its inputs have any.
 
     Args:
         encoder: to start from.
@@ -145,7 +145,7 @@ class Pretraining:
                 "blocks": len(corpus),
             }
             trained = dataclasses.replace(encoder, fingerprint=fingerprint(model.lm.base_model))
-            return facts, trained, model.own_weights()
+            return facts, trained, model.head_weights()
 
         def judge(batch_size: int) -> dict[str, float]:
             return evaluate(model, held, recipe, batch_size, device)
@@ -161,8 +161,8 @@ class Pretraining:
         model = VisuallySupervisedLM(self._encoder.model, shape, table, dtype)
         if self._gradient_checkpointing:
             # The general way of torch, where transformers has none of its own for the class.
-            own = getattr(model.lm, "activation_checkpointing_enable", None)
-            (own or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
+            general = getattr(model.lm, "activation_checkpointing_enable", None)
+            (general or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
         if self._compiled:
             model.lm.base_model.compile()
         return model
@@ -186,27 +186,27 @@ class PackedInputs:
         self._encoder = encoder
         self._folder = folder
         self._quiet = quiet
-        self._piped: Packed | None = None
+        self._piped: dict[str, Packed] = {}  # what can be read only once
 
     def open(self, path: str) -> Packed:
         """Return an input in the packed form."""
-        if path == "-" and self._piped is not None:
-            return self._piped
+        if path in self._piped:
+            return self._piped[path]
         with Progress("pretrain: packing", "tokens", quiet=self._quiet) as bar:
             return pack(path, self._folder, self._encoder.tokenizer, progress=bar)
 
     def digest(self, path: str) -> str:
         """Return the sha256 of an input; what comes from a pipe is packed for that."""
-        if path != "-":
+        if not arrives_once(path):
             return sha256_file(path)
-        self._piped = self.open(path)
-        return hashlib.sha256(self._piped.tokens.data).hexdigest()
+        packed = self._piped[path] = self.open(path)
+        return hashlib.sha256(packed.tokens.data).hexdigest()
 
     def has_vokens(self, path: str) -> bool:
         """Return whether an input has vokens."""
-        if self._piped is None or path != "-":
+        if path not in self._piped:
             return has_vokens(path)
-        return bool((self._piped.tokens[:, 1] >= 0).any())
+        return bool((self._piped[path].tokens[:, 1] >= 0).any())
 
     def remove(self) -> None:
         """Remove the packed inputs, and their folder if nothing else is in it."""

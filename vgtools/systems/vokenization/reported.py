@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, to stand beside ours."""
+"""The numbers that the paper prints, to compare ours with."""
 
 from __future__ import annotations
 

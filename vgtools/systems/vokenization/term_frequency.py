@@ -1,15 +1,17 @@
-"""Token-level retrieval by term frequency (Tan & Bansal 2020, section 5.2, appendix A.5): vokens without context.
+"""Vokens without context: token-level retrieval (Tan & Bansal 2020, section 5.2, appendix A.5).
 
-    tf(tok, x) = #(tok, x) / sum over tok' of #(tok', x)        p(x | tok) = exp(tf(tok, x) / gamma) / sum over x' of the same
+    tf(tok, x) = #(tok, x) / sum over tok' of #(tok', x)
+    p(x | tok) = exp(tf(tok, x) / gamma) / sum over x' of the same
 
-#(tok, x) counts the token in the captions of image x. A token's voken is drawn from p, of which every image of the bank has a
-part: one whose captions do not hold the token has exp(0).
+#(tok, x) counts the token in the captions of image x. A token's voken is drawn from p, of which
+every image of the bank has a part: one whose captions do not hold the token has exp(0).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,14 +27,15 @@ _CAPTIONS = 8192  # captions tokenised at a time
 
 
 class TermFrequency:
-    """Draw vokens by term frequency; works in the place of a `Vokenizer`.
+    """Draws vokens by term frequency; works in the place of a `Vokenizer`.
 
     What a sentence gets is a pure function of the seed and the sentence.
 
     Args:
-        tokenizer: of the text that is to get vokens.
+        tokenizer: of the text that gets vokens.
         ids: the image bank.
-        files: captions, rows {"image": ID, "text": ...}; those of images outside the bank are left out.
+        files: captions, rows {"image": ID, "text": ...}; those of images outside the bank are left
+            out.
         gamma: temperature of the distribution.
         seed: of the draws.
 
@@ -41,9 +44,10 @@ class TermFrequency:
         images: how many images of the bank have a caption.
 
     Raises:
-        DataError: a row is no caption, or none is of an image of the bank.
+        DataError: a row is not a caption, or the bank has none of the images.
 
-    Source: Tan & Bansal 2020 (Vokenization), section 5.2 "Token-level Retrieval", appendix A.5 (gamma = 0.01).
+    Source: Tan & Bansal 2020 (Vokenization), section 5.2 "Token-level Retrieval", appendix A.5
+        (gamma = 0.01).
     """
 
     def __init__(
@@ -54,84 +58,67 @@ class TermFrequency:
         gamma: float = 0.01,
         seed: int = 0,
     ) -> None:
-        self._tokenizer, self._bank, self._gamma, self._seed = tokenizer, len(ids), gamma, seed
+        self._tokenizer = tokenizer
+        self._bank = len(ids)
+        self._gamma = gamma
+        self._seed = seed
         row_of = {name: row for row, name in enumerate(ids)}
         counts: dict[tuple[int, int], int] = {}
         self.captions = 0
-        rows, texts = list[int](), list[str]()
-        for image, caption in _captions(files):
-            if image in row_of:
-                rows.append(row_of[image])
-                texts.append(caption)
-            if len(texts) == _CAPTIONS:
-                self._count(rows, texts, counts)
-                rows, texts = [], []
-        self._count(rows, texts, counts)
+        known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
+        while part := list(islice(known, _CAPTIONS)):
+            self._count(part, counts)
         if not counts:
             raise DataError(
-                f"no caption is of one of the {len(ids)} images of the bank; captions of those images are wanted",
+                f"no caption is of one of the {len(ids)} images of the bank; give some of those",
                 files[0],
             )
         pairs = np.array(list(counts), np.int64)  # (P, 2) token id, image
         number = np.fromiter(counts.values(), np.float64, len(counts))
         share = number / np.bincount(pairs[:, 1], number, len(ids))[pairs[:, 1]]
         order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-        self._tokens, self._images, self._share = pairs[order, 0], pairs[order, 1], share[order]
+        self._tokens = pairs[order, 0]
+        self._images = pairs[order, 1]
+        self._share = share[order]
         self.images = len(np.unique(self._images))
         self._known: dict[int, tuple[Array, Array]] = {}
 
-    def _count(
-        self, rows: Sequence[int], texts: Sequence[str], counts: dict[tuple[int, int], int]
-    ) -> None:
-        if not texts:
-            return
-        found = tokenize(self._tokenizer, texts)
-        owner = np.repeat(np.array(rows, np.int64), np.diff(found.starts))
+    def _count(self, rows: list[tuple[int, str]], counts: dict[tuple[int, int], int]) -> None:
+        images, texts = zip(*rows, strict=True)
+        tokens = tokenize(self._tokenizer, texts)
+        owner = np.repeat(np.array(images, np.int64), np.diff(tokens.starts))
         pairs, number = np.unique(
-            np.column_stack([found.ids.astype(np.int64), owner]), axis=0, return_counts=True
+            np.column_stack([tokens.ids.astype(np.int64), owner]), axis=0, return_counts=True
         )
         for (token, image), count in zip(pairs.tolist(), number.tolist(), strict=True):
             counts[token, image] = counts.get((token, image), 0) + count
-        self.captions += len(texts)
-
-    def probabilities(self, token: int) -> tuple[Array, Array]:
-        """Return the images whose captions hold a token, sorted, and p of each; the others share the rest of 1 equally."""
-        images, mass = self._holders(token)
-        steps = np.diff(mass, prepend=0.0)
-        return images, steps / self._total(images, mass)
+        self.captions += len(rows)
 
     def _holders(self, token: int) -> tuple[Array, Array]:
         """Return the images that hold a token and the running sum of their exp(tf / gamma)."""
         if token not in self._known:
             a, b = np.searchsorted(self._tokens, [token, token + 1])
-            self._known[token] = (
-                self._images[a:b],
-                np.cumsum(np.exp(self._share[a:b] / self._gamma)),
-            )
+            mass = np.cumsum(np.exp(self._share[a:b] / self._gamma))
+            self._known[token] = self._images[a:b], mass
         return self._known[token]
 
-    def _total(self, images: Array, mass: Array) -> float:
-        return float(mass[-1] if len(mass) else 0.0) + self._bank - len(images)
-
     def draw(self, token: int, uniform: float) -> tuple[int, float]:
-        """Return the image that a number in [0, 1) stands for in p(x | token), and its probability."""
+        """Return the image at a number in [0, 1) of the distribution p(x | token), and its p.
+
+        The images that hold the token come first, then the others, which have equal parts.
+        """
         images, mass = self._holders(token)
-        total = self._total(images, mass)
-        inside = float(mass[-1]) if len(mass) else 0.0
-        at = uniform * total
-        if at < inside:
-            place = int(np.searchsorted(mass, at, "right"))
-            return int(images[place]), float(
-                mass[place] - (mass[place - 1] if place else 0.0)
-            ) / total
-        other = min(
-            int(at - inside), self._bank - len(images) - 1
-        )  # the other-th of the images without the token
-        if other < 0:
-            return int(images[-1]), float(mass[-1] - (mass[-2] if len(mass) > 1 else 0.0)) / total
-        return other + int(
-            np.searchsorted(images - np.arange(len(images)), other, "right")
-        ), 1.0 / total
+        held = float(mass[-1]) if len(mass) else 0.0
+        total = held + self._bank - len(images)
+        others = self._bank - len(images)
+        position = uniform * total
+        if position < held or not others:
+            place = min(int(np.searchsorted(mass, position, "right")), len(images) - 1)
+            before = float(mass[place - 1]) if place else 0.0
+            return int(images[place]), (float(mass[place]) - before) / total
+        number = min(int(position - held), others - 1)
+        skipped = int(np.searchsorted(images - np.arange(len(images)), number, "right"))
+        return number + skipped, 1.0 / total
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences."""
@@ -140,20 +127,15 @@ class TermFrequency:
     def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
         """Return drawn vokens of sentences; a score is the probability of its image."""
         tokens = self.tokenize(texts) if tokens is None else tokens
-        vokens, scores = (
-            np.empty((len(tokens.ids), 1), np.int32),
-            np.empty((len(tokens.ids), 1), np.float32),
-        )
+        drawn = list[tuple[int, float]]()
         for i, text in enumerate(texts):
-            begin, end = int(tokens.starts[i]), int(tokens.starts[i + 1])
-            key = np.frombuffer(
-                hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16], "<u4"
-            )
-            uniform = np.random.default_rng([self._seed, *key.tolist()]).random(end - begin)
-            for at, token, number in zip(
-                range(begin, end), tokens.ids[begin:end].tolist(), uniform.tolist(), strict=True
-            ):
-                vokens[at, 0], scores[at, 0] = self.draw(token, number)
+            ids = tokens.row(i)[0].tolist()
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            key = np.frombuffer(digest[:16], "<u4").tolist()
+            uniform = np.random.default_rng([self._seed, *key]).random(len(ids))
+            drawn += map(self.draw, ids, uniform.tolist())
+        vokens = np.array([image for image, _ in drawn], np.int32)[:, None]
+        scores = np.array([p for _, p in drawn], np.float32)[:, None]
         return Vokens(texts, tokens, vokens, np.round(scores, 4))
 
     def cancel(self) -> None:

@@ -1,14 +1,13 @@
-"""Visually supervised language models (Tan & Bansal 2020, section 2.2): masked language model and voken classification.
+"""Visually supervised language models (Tan & Bansal 2020, section 2.2): tokens and vokens.
 
     L(s, s^) = L_voken-cls(s, s^) + lambda * L_mlm(s, s^)        equation 1
 
-The encoder reads a masked block; one head predicts the masked tokens, the other the voken of every token. What pretraining
-does with blocks of tokens stands here; where they come from, in `vgtools/blocks.py`.
+The encoder reads a masked block; one head predicts the masked tokens, the other the voken of every
+token. The blocks come from `vgtools.text.blocks`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,32 +22,27 @@ from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
+from vgtools.models.precision import autocast
 from vgtools.text.blocks import Corpus, Packed, check_range
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.training.loop import Batches, halves
 from vgtools.training.session import mean_losses
 from vgtools.training.steps import Plan, step_batches
 
-LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
-
-
-CONTROLS = ("random", "shuffle", "reverse", "tokens")
-
-
 IGNORED = -1  # a token without a voken
 
-
-_MASK, _FIXED, _CONTROL = range(
-    1, 4
-)  # what a random generator is for; the first of its seeds (0: the order of blocks)
+# What a random generator is for, the first of its seeds; 0 is the order of blocks.
+_MASK = 1
+_FIXED = 2
+_CONTROL = 3
 
 
 @dataclass(frozen=True)
 class VokenLMConfig:
-    """What is predicted beside the encoder's own outputs; stands in `run.json`.
+    """What is predicted beside the encoder's own outputs; stored in `run.json`.
 
     Attributes:
-        losses: names among `LOSSES`.
+        losses: names among `mlm`, `voken_cls`, `voken_reg` and `voken_ctr`.
         vokens: size of the voken vocabulary, the image bank's.
         feats_width: D, width of the images' features, for `voken_reg` and `voken_ctr`.
         joint: width of the space in which `voken_ctr` compares.
@@ -65,18 +59,18 @@ class VokenLMConfig:
 class VokenHead(nn.Module):
     """dense -> GELU -> LayerNorm -> linear, as the head of BERT's masked language model is.
 
-    Source: Tan & Bansal 2020, section 2.2, "a linear layer and a softmax layer"; the hidden layer is in the published code.
+    Source: Tan & Bansal 2020, section 2.2, "a linear layer and a softmax layer"; the hidden layer
+        is in the published code.
     """
 
     def __init__(
         self, width: int, outputs: int, eps: float, scale: float, shared: bool = False
     ) -> None:
         super().__init__()
-        self.hidden = (
-            None
-            if shared
-            else nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=eps))
-        )
+        self.hidden = None
+        if not shared:
+            layers = (nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=eps))
+            self.hidden = nn.Sequential(*layers)
         self.decoder = nn.Linear(width, outputs)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -87,8 +81,9 @@ class VokenHead(nn.Module):
 class Batch(NamedTuple):
     """Blocks to learn from: B blocks of T tokens, M masked tokens, K tokens with a voken.
 
-    The losses are sums over the tokens here, divided by the counts: the tokens of the whole step over the number of batches
-    that it is cut into. So neither the cut into batches nor the number of processes changes a step.
+    The losses are sums over the tokens here, divided by the counts: the tokens of the whole step
+    over the number of batches that it is cut into. So neither the cut into batches nor the number
+    of processes changes a step.
     """
 
     ids: Tensor  # (B, T) int64, masked
@@ -107,7 +102,8 @@ class VisuallySupervisedLM(nn.Module):
     Args:
         lm: BertForMaskedLM, RobertaForMaskedLM or one of their shape.
         config: which losses, and the sizes.
-        feats: (vokens, D) features of the image bank, for `voken_reg` and `voken_ctr`; kept out of the weights.
+        feats: (vokens, D) features of the image bank, for `voken_reg` and `voken_ctr`; kept out of
+            the weights.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
 
     Source: Tan & Bansal 2020 (Vokenization), section 2.2, figure 2, equation 1.
@@ -123,10 +119,13 @@ class VisuallySupervisedLM(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.lm, self.config, self.dtype = lm, config, dtype
+        self.lm = lm
+        self.config = config
+        self.dtype = dtype
         self.register_buffer("feats", feats, persistent=False)
-        shape = lm.config
-        width, eps = int(shape.hidden_size), float(shape.layer_norm_eps)
+        width = int(lm.config.hidden_size)
+        eps = float(lm.config.layer_norm_eps)
+        scale = float(lm.config.initializer_range)
         sizes = {
             "voken_cls": config.vokens,
             "voken_reg": config.feats_width,
@@ -134,9 +133,7 @@ class VisuallySupervisedLM(nn.Module):
         }
         self.heads = nn.ModuleDict(
             {
-                name: VokenHead(
-                    width, size, eps, float(shape.initializer_range), config.shared_head
-                )
+                name: VokenHead(width, size, eps, scale, config.shared_head)
                 for name, size in sizes.items()
                 if name in config.losses
             }
@@ -149,8 +146,11 @@ class VisuallySupervisedLM(nn.Module):
         mlm_hidden(lm)  # refuses an unknown head now, not at the first step
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the losses of a batch by name, unweighted; see `Batch` for what they are divided by."""
-        with self._autocast(batch.ids.device.type):
+        """Return the losses of a batch by name, unweighted.
+
+        `Batch` has what they are divided by.
+        """
+        with autocast(batch.ids.device, self.dtype):
             states = self.lm.base_model(
                 input_ids=batch.ids, attention_mask=batch.attention
             ).last_hidden_state
@@ -173,13 +173,6 @@ class VisuallySupervisedLM(nn.Module):
                 )
         return losses
 
-    def _autocast(self, device: str) -> contextlib.AbstractContextManager[Any]:
-        return (
-            torch.autocast(device, self.dtype)
-            if self.dtype != torch.float32
-            else contextlib.nullcontext()
-        )
-
     def _voken_cls(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
         """Return the summed negative log probability of the vokens; rows (K, H)."""
         return linear_cross_entropy(
@@ -187,27 +180,29 @@ class VisuallySupervisedLM(nn.Module):
         )
 
     def _voken_reg(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
-        """Return the summed distance (smooth L1, summed over D) of the predicted features from the vokens'.
+        """Return the summed distance (smooth L1 over D) of predicted features from the vokens'.
 
         Source: the published code; the authors report that it performs similarly.
         Deviation: mean over the tokens with a voken; the published code's is over all positions.
         """
         assert self.feats is not None
-        return F.smooth_l1_loss(
-            head.decoder(rows).float(), F.embedding(vokens, self.feats), reduction="sum"
-        )
+        features = F.embedding(vokens, self.feats)
+        return F.smooth_l1_loss(head.decoder(rows).float(), features, reduction="sum")
 
     def _voken_ctr(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
-        """Return the summed cross entropy of telling the voken among all by inner products in the joint space.
+        """Return the summed cross entropy of the vokens among all, by inner products.
 
-        Source: the published code: joint width 512, LayerNorm on both sides, divided by its square root.
+        Source: the published code: joint width 512, LayerNorm on both sides, divided by its square
+            root.
+        Deviation: one hidden layer more than the published head: LN(GELU(Wh)) comes before the
+            projection into the joint space, which the published head takes of h itself.
         """
         assert self.feats is not None
         queries = self.norms[0](head.decoder(rows))
         keys = self.norms[1](self.image(self.feats)) / math.sqrt(self.config.joint)
         return linear_cross_entropy(queries, keys, None, vokens, self.dtype)
 
-    def own_weights(self) -> dict[str, Tensor]:
+    def head_weights(self) -> dict[str, Tensor]:
         """Return the weights beside the language model's: the voken heads'."""
         return {
             name: weight for name, weight in self.state_dict().items() if not name.startswith("lm.")
@@ -222,7 +217,7 @@ def count_vokens(
     control: str | None,
     given: int | None,
 ) -> int:
-    """Return the size of the voken vocabulary, every token id and voken checked before any training.
+    """Return the size of the voken vocabulary; check every token id and voken.
 
     Args:
         files: to train on.
@@ -233,15 +228,16 @@ def count_vokens(
         given: by the user; else what the manifests say; else one more than the largest voken.
 
     Raises:
-        DataError: a token id or voken out of range (file and line are named), files of different image banks, or no voken to
-            learn.
+        DataError: a token id or voken out of range (file and line are named), files of different
+            image banks, or no voken to learn.
     """
     vocabulary = int(encoder.model.config.vocab_size)
     named = [file for file in (*files, *held) if file.vokens is not None]
     for file in named:
         if given is None and file.vokens != named[0].vokens:
             raise DataError(
-                f"its vokens are of {file.vokens} images, those of {named[0].name} of {named[0].vokens}; use one image bank",
+                f"its vokens are of {file.vokens} images, those of {named[0].name} of "
+                f"{named[0].vokens}; use one image bank",
                 file.name,
             )
     bound = given if given is not None else named[0].vokens if named else None
@@ -257,16 +253,18 @@ def count_vokens(
 
 
 def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: str) -> Corpus:
-    """Return the corpus of some files: with `pack` "stream" blocks cross sentences, with "document" none crosses a document.
+    """Return the corpus of some files.
+
+    With `pack` "stream" blocks cross sentences, with "document" none crosses a document.
 
     Raises:
         DataError: the block does not fit the encoder, or the files hold no token.
     """
     size = recipe.block - len(recipe.prefix) - len(recipe.suffix)
     if not 1 <= size <= encoder.max_tokens:
+        most = encoder.max_tokens + recipe.block - size
         raise DataError(
-            f"--block {recipe.block}: the encoder takes {encoder.max_tokens + recipe.block - size} tokens",
-            code=Exit.CONFIG,
+            f"--block {recipe.block}: the encoder takes {most} tokens", code=Exit.CONFIG
         )
     corpus = Corpus(files, size, by_document=pack == "document")
     if files and not len(corpus):
@@ -283,7 +281,7 @@ class Recipe(Masking):
         block: tokens of a block, special tokens counted.
         on: the tokens whose vokens are learned: `all` (the paper), `masked` or `unmasked`.
         label: `all`, or `first`: the first token of each sentence only, table 5's sentence label.
-        control: vokens to take in place of the real ones, one of `CONTROLS`.
+        control: vokens to take in place of the real ones, see `control_vokens`.
         seed: of order, masks and controls.
         rate: share of the tokens that are masked.
     """
@@ -300,29 +298,36 @@ class Recipe(Masking):
 def control_vokens(
     control: str | None, vokens: Array, ids: Array, rng: np.random.Generator, number: int
 ) -> Array:
-    """Return the labels that a control puts in the place of a block's vokens; a token without a voken stays without.
+    """Return the labels that a control puts in the place of a block's vokens.
+
+    A token without a voken stays without.
 
     Args:
-        control: `random`: a random voken each; `shuffle`: the block's own in a random order; `reverse`: from the last to the
-            first; `tokens`: the token ids themselves, for every token; None: the vokens.
-        vokens: (n,) vokens of a block, -1 is none.
+        control: `random`: a random voken each; `shuffle`: the block's own in a random order;
+            `reverse`: from the last to the first; `tokens`: the token ids themselves, for every
+            token; None: the vokens.
+        vokens: (n,) vokens of a block, -1 without.
         ids: (n,) its token ids.
         rng: decides; the same for a block in every epoch.
         number: of vokens.
 
-    Source: Tan & Bansal 2020 (Vokenization), table 6, appendix A.6; `reverse` is in the published code.
+    Source: Tan & Bansal 2020 (Vokenization), table 6, appendix A.6; `reverse` is in the published
+        code.
     Deviation: "in each batch" is within each block, as in the published code.
     """
     if control is None:
         return vokens
     if control == "tokens":
         return ids
-    found, own = vokens.copy(), vokens != IGNORED
+    labels = vokens.copy()
+    given = vokens != IGNORED
     if control == "random":
-        found[own] = rng.integers(0, number, int(own.sum()))
+        labels[given] = rng.integers(0, number, int(given.sum()))
+    elif control == "shuffle":
+        labels[given] = rng.permutation(vokens[given])
     else:
-        found[own] = rng.permutation(vokens[own]) if control == "shuffle" else vokens[own][::-1]
-    return found
+        labels[given] = vokens[given][::-1]
+    return labels
 
 
 def collate(
@@ -347,71 +352,75 @@ def collate(
         The batches, whose losses add up to `parts` times the mean over the step.
     """
     shape = (len(numbers), recipe.block)
-    ids, labels = np.full(shape, recipe.pad, np.int64), np.full(shape, IGNORED, np.int64)
-    read, chosen, here = ids.copy(), np.zeros(shape, bool), np.zeros(shape, bool)
-    longest, head = 0, len(recipe.prefix)
+    ids = np.full(shape, recipe.pad, np.int64)
+    read = ids.copy()  # the ids with masks
+    labels = np.full(shape, IGNORED, np.int64)
+    chosen = np.zeros(shape, bool)
+    present = np.zeros(shape, bool)
+    head = len(recipe.prefix)
     for i, number in enumerate(numbers.tolist()):
-        tokens, heads = corpus.block(number)
-        size = head + len(tokens)
+        block, firsts = corpus.block(number)
+        size = head + len(block)
+        end = size + len(recipe.suffix)
         inner = slice(head, size)
-        own, vokens = tokens[:, 0].astype(np.int64), tokens[:, 1].astype(np.int64)
-        rng = np.random.default_rng(
-            [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
-        )
+        tokens = block[:, 0].astype(np.int64)
+        vokens = block[:, 1].astype(np.int64)
+        seeds = [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
+        rng = np.random.default_rng(seeds)
         read[i, inner], chosen[i, inner] = mask_tokens(
-            own, rng, recipe.mask, recipe.vocabulary, recipe.rate
+            tokens, rng, recipe.mask, recipe.vocabulary, recipe.rate
         )
-        vokens = control_vokens(
-            recipe.control,
-            vokens,
-            own,
-            np.random.default_rng([_CONTROL, recipe.seed, number]),
-            recipe.vokens,
-        )
-        labels[i, inner] = np.where(heads, vokens, IGNORED) if recipe.label == "first" else vokens
-        ids[i, inner] = own
-        for row in (ids, read):
-            row[i, :head], row[i, size : size + len(recipe.suffix)] = recipe.prefix, recipe.suffix
-        longest = max(longest, size + len(recipe.suffix))
-        here[i, : size + len(recipe.suffix)] = True
+        rng = np.random.default_rng([_CONTROL, recipe.seed, number])
+        vokens = control_vokens(recipe.control, vokens, tokens, rng, recipe.vokens)
+        labels[i, inner] = np.where(firsts, vokens, IGNORED) if recipe.label == "first" else vokens
+        ids[i, inner] = tokens
+        for rows in (ids, read):
+            rows[i, :head] = recipe.prefix
+            rows[i, size:end] = recipe.suffix
+        present[i, :end] = True
     if recipe.on != "all":
         labels[chosen != (recipe.on == "masked")] = IGNORED
-    counts = [max(1, int(mask.sum())) / parts for mask in (chosen, labels != IGNORED)]
-    found = list[Batch]()
+    longest = int(present.sum(1).max(initial=0))
+    token_count = max(1, int(chosen.sum())) / parts
+    voken_count = max(1, int((labels != IGNORED).sum())) / parts
+
+    def tensor(rows: Array) -> Tensor:
+        return torch.from_numpy(rows[:, :longest]).to(device, non_blocking=True)
+
+    batches = list[Batch]()
     for part in np.array_split(np.arange(len(numbers)), parts):
-        mine = [
-            torch.from_numpy(a[part][:, :longest]).to(device, non_blocking=True)
-            for a in (read, here, chosen, ids, labels)
-        ]
-        masked, places = mine[2].flatten(), mine[4].flatten() != IGNORED
-        found.append(
-            Batch(
-                mine[0],
-                None if bool(here[part][:, :longest].all()) else mine[1].long(),
-                masked.nonzero()[:, 0],
-                mine[3].flatten()[masked],
-                places.nonzero()[:, 0],
-                mine[4].flatten()[places],
-                *counts,
-            )
+        attention = tensor(present[part])
+        masked = tensor(chosen[part]).flatten()
+        targets = tensor(labels[part]).flatten()
+        learned = targets != IGNORED
+        batch = Batch(
+            ids=tensor(read[part]),
+            attention=None if bool(present[part][:, :longest].all()) else attention.long(),
+            masked=masked.nonzero()[:, 0],
+            tokens=tensor(ids[part]).flatten()[masked],
+            places=learned.nonzero()[:, 0],
+            vokens=targets[learned],
+            token_count=token_count,
+            voken_count=voken_count,
         )
-    return found
+        batches.append(batch)
+    return batches
 
 
 def halve(batch: Batch) -> tuple[Batch, ...]:
-    """Return the two halves of a batch, whose losses add up to its own; a single block cannot be cut."""
+    """Return the halves of a batch, whose losses add up to its own; one block cannot be cut."""
     return halves(batch, {"masked": "tokens", "places": "vokens"})
 
 
 def make_batches(
-    corpus: Corpus, recipe: Recipe, schedule: Plan, device: torch.device | str = "cpu"
+    corpus: Corpus, recipe: Recipe, plan: Plan, device: torch.device | str = "cpu"
 ) -> Batches:
-    """Return the batches of an epoch as `train` wants them; see `step_batches`."""
+    """Return the batches of an epoch as `train` expects them; see `step_batches`."""
 
     def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
         return collate(corpus, numbers, recipe, epoch, parts, device)
 
-    return step_batches(len(corpus), recipe.seed, schedule, build)
+    return step_batches(len(corpus), recipe.seed, plan, build)
 
 
 def evaluate(
@@ -421,7 +430,11 @@ def evaluate(
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
-    """Measure the losses on a corpus with fixed masks, which no seed and no epoch changes; perplexity is exp(mlm)."""
+    """Measure the losses with fixed masks, which no seed and no epoch changes.
+
+    Returns:
+        The losses by name, and perplexity = exp(mlm).
+    """
     parts = np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size))
     batches = (
         batch for numbers in parts for batch in collate(corpus, numbers, recipe, None, 1, device)

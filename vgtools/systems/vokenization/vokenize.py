@@ -1,11 +1,12 @@
-"""Vokenization (Tan & Bansal 2020), section 3.1: assign to every token of a text the most relevant image of the bank.
+"""Vokenization (Tan & Bansal 2020), section 3.1: every token gets the most relevant image.
 
     v(w_i; s) = argmax_x r(w_i, x; s)
 
-The paper's matcher stands in `vokenization.py`, section 3.3 in `revokenization.py`; here is the stream from text to vokens.
-What a sentence gets does not depend on its neighbours, the window or the batch, up to rounding: the encoder runs each segment
-at its own length and products over whole tiles of rows (`nn.TILE` says where even the rounding is the same), and the search
-is exact (`retrieval`).
+The matcher is in `matcher.py`, section 3.3 in `revokenize.py`; here is the stream from text to
+vokens. What a sentence gets does not depend on its neighbours, the window or the batch, up to
+rounding: the encoder runs each segment at its own length and products over whole tiles of rows
+(`TILE` in `vgtools.models.packed` says where even the rounding is the same), and the search is
+exact (`vgtools.retrieval`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.io import DataError, Exit, Window, read_windows
+from vgtools.io import WINDOW_CHARS, DataError, Exit, Window, read_windows
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
@@ -32,13 +33,9 @@ from vgtools.retrieval import Index, check_embeddings
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
 from vgtools.text.tokens import Tokens, split_window, tokenize, tokenizer_fingerprint
 
-_SEARCH = 16384  # queries a call: a search call costs little, and a stop is noticed between two
-
-
+_SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
 _FIRST_WINDOW = 64  # lines: what a person waits for before the first row
-
-
-_BANK_BLOCK = 4096  # images a step
+_BANK_BLOCK = 4096  # images per step
 
 
 @dataclass(frozen=True)
@@ -55,24 +52,32 @@ class Matcher:
 def open_matcher(
     path: str | Path, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
 ) -> Matcher:
-    """Load a run of `vg train-matcher` with its encoder; `dtype` is the encoder's, the matcher itself keeps float32.
+    """Load a run of `vg train-matcher` with its encoder.
+
+    `dtype` is the encoder's; the matcher itself keeps float32.
 
     Raises:
-        DataError: not there or not finished (66); damaged, or the encoder in it is not the one it was trained with (65).
+        DataError: not there or not finished (66); damaged, or the encoder in it is not the one it
+            was trained with (65).
     """
     matcher, run = load_matcher(path, device=device)
     encoder = load_encoder(str(path), device=device, dtype=dtype, offline=offline)
-    wanted, file = run.info.get("encoder", {}), run.path / "run.json"
-    check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, wanted, file)
-    own = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}
-    check_same(
-        "tokenizer", own, {"ref": wanted.get("ref"), "fingerprint": wanted.get("tokenizer")}, file
-    )
+    file = run.path / "run.json"
+    trained = run.info.get("encoder", {})
+    check_same("encoder", {"ref": str(path), "fingerprint": encoder.fingerprint}, trained, file)
+    config = matcher.config
+    if config.text_width != config.layers * encoder.width or config.layers > encoder.layers:
+        why = f'"matcher": expected text_width {config.layers * encoder.width} of its encoder'
+        why += f" ({encoder.layers} layers of width {encoder.width}), got {config.text_width}"
+        raise DataError(why, file)
+    given = {"ref": "tokenizer.json", "fingerprint": tokenizer_fingerprint(encoder.tokenizer)}
+    expected = {"ref": trained.get("ref"), "fingerprint": trained.get("tokenizer")}
+    check_same("tokenizer", given, expected, file)
     return Matcher(matcher, encoder, run.info, str(path), run.fingerprint)
 
 
 class Segments(NamedTuple):
-    """Pieces of the sentences that fit the encoder; of each, the tokens from `keep` to `keep_end` count."""
+    """Pieces of sentences that fit the encoder; the tokens from `keep` to `keep_end` count."""
 
     starts: Array  # (S,) int64, first token of the segment in the flat ids
     lengths: Array  # (S,) int64
@@ -85,14 +90,16 @@ class Vokens(NamedTuple):
 
     texts: Sequence[str]
     tokens: Tokens
-    vokens: Array  # (T, k) int32, -1 is none
+    vokens: Array  # (T, k) int32, -1 without
     scores: Array  # (T, k) float32 relevance, four decimals
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row a sentence, in order; with k > 1 the entries are lists of k."""
-        vokens, scores = (
-            a[:, 0].copy() if a.shape[1] == 1 else a for a in (self.vokens, self.scores)
-        )
+        """Return one row per sentence, in order; with k > 1 the entries are lists of k."""
+        vokens = self.vokens
+        scores = self.scores
+        if vokens.shape[1] == 1:
+            vokens = vokens[:, 0].copy()
+            scores = scores[:, 0].copy()
         edges = self.tokens.starts.tolist()
         return [
             {
@@ -106,7 +113,9 @@ class Vokens(NamedTuple):
 
 
 def segment(starts: Array, max_tokens: int) -> Segments:
-    """Cut sentences that are too long for the encoder into overlapping segments; every token is kept exactly once.
+    """Cut sentences that are too long for the encoder into overlapping segments.
+
+    Every token is kept exactly once.
 
     Args:
         starts: (R + 1,) row starts of R sentences; an empty one has no segment.
@@ -127,14 +136,14 @@ def segment(starts: Array, max_tokens: int) -> Segments:
 
 
 class Vokenizer:
-    """Give the tokens of sentences their vokens.
+    """Gives the tokens of sentences their vokens.
 
     Args:
         matcher: as `open_matcher` returns it.
         index: the image bank, embedded by this very matcher.
-        k: images a token.
+        k: images per token.
         min_score: relevance below which a token has no voken (-1).
-        pack: tokens a step of the encoder; halved when memory runs out.
+        pack: tokens per step of the encoder; halved when memory runs out.
 
     Raises:
         DataError: the index is not one of this matcher's; both sides are printed.
@@ -155,45 +164,46 @@ class Vokenizer:
                 f"has dimension {index.manifest['dim']}, the matcher {matcher.ref} has {dim}",
                 index.path,
             )
-        self.matcher, self.index, self.k, self.min_score = matcher, index, k, min_score
+        self.matcher = matcher
+        self.index = index
+        self.k = k
+        self.min_score = min_score
         self.encoder = PackedEncoder(matcher.encoder, matcher.matcher.config.layers, pack)
         self.index.to(self.encoder.device)
         self._cancelled = threading.Event()
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences, special tokens left out."""
-        return tokenize(self.matcher.encoder.tokenizer, texts)
+        return tokenize(self.matcher.encoder.tokenizer, texts, self._check)
 
     def embed(self, tokens: Tokens) -> tuple[torch.Tensor, Array]:
         """Return the query embeddings of sentences and, for each token, which query is its own.
 
         Returns:
-            (Q, E) unit vectors on the encoder's device and (T,) int64. For a matcher of level `token` each token is a query;
-            for level `sentence` each segment is, and its tokens share it (appendix A.4).
+            (Q, E) unit vectors on the encoder's device and (T,) int64. For a matcher of level
+            `token` each token is a query; for level `sentence` each segment is, and its tokens
+            share it (appendix A.4).
         """
+        matcher = self.matcher.matcher
+        device = self.encoder.device
         pieces = segment(tokens.starts, self.matcher.encoder.max_tokens)
-        by_token = self.matcher.matcher.config.level == "token"
+        by_token = matcher.config.level == "token"
         owner = np.arange(len(tokens.ids))
-        queries = torch.zeros(
-            len(owner) if by_token else len(pieces.starts),
-            self.matcher.matcher.config.dim,
-            device=self.encoder.device,
-        )
+        count = len(owner) if by_token else len(pieces.starts)
+        queries = torch.zeros(count, matcher.config.dim, device=device)
         for hidden in self.encoder(tokens.ids, pieces.starts, pieces.lengths):
             self._check()
-            where, kept = self._places(pieces, hidden)
+            places, kept = self._places(pieces, hidden)
+            lengths = pieces.lengths[hidden.segments]
             if by_token:
-                lengths = torch.from_numpy(pieces.lengths[hidden.segments]).to(self.encoder.device)
-                found = self.matcher.matcher.embed_tokens(hidden.tokens, lengths)
-                queries[torch.from_numpy(where[kept]).to(queries.device)] = found[
-                    torch.from_numpy(kept).to(queries.device)
-                ]
+                sizes = torch.from_numpy(lengths).to(device)
+                embedded = matcher.embed_tokens(hidden.tokens, sizes)
+                rows = torch.from_numpy(places[kept]).to(device)
+                queries[rows] = embedded[torch.from_numpy(kept).to(device)]
             else:
-                rows = torch.from_numpy(hidden.segments).to(queries.device)
-                queries[rows] = self.matcher.matcher.embed_sentences(hidden.first)
-                owner[where[kept]] = np.repeat(hidden.segments, pieces.lengths[hidden.segments])[
-                    kept
-                ]
+                rows = torch.from_numpy(hidden.segments).to(device)
+                queries[rows] = matcher.embed_sentences(hidden.first)
+                owner[places[kept]] = np.repeat(hidden.segments, lengths)[kept]
         return queries, owner
 
     @staticmethod
@@ -212,20 +222,19 @@ class Vokenizer:
         """Return the vokens of sentences; special tokens are neither searched nor in the result."""
         tokens = self.tokenize(texts) if tokens is None else tokens
         queries, owner = self.embed(tokens)
-        rows, scores = (
-            np.empty((len(queries), self.k), np.int32),
-            np.empty((len(queries), self.k), np.float32),
-        )
-        for i in range(0, len(queries), _SEARCH):
+        rows = np.empty((len(queries), self.k), np.int32)
+        scores = np.empty((len(queries), self.k), np.float32)
+        for start in range(0, len(queries), _SEARCH):
             self._check()
-            rows[i : i + _SEARCH], scores[i : i + _SEARCH] = self.index.search(
-                queries[i : i + _SEARCH], self.k
-            )
+            block = slice(start, start + _SEARCH)
+            rows[block], scores[block] = self.index.search(queries[block], self.k)
         if self.min_score is not None:
             below = scores < self.min_score
-            rows[below], scores[below] = -1, 0
+            rows[below] = -1
+            scores[below] = 0
         if not np.array_equal(owner, np.arange(len(rows))):
-            rows, scores = rows[owner], scores[owner]
+            rows = rows[owner]
+            scores = scores[owner]
         return Vokens(texts, tokens, rows, np.round(scores, 4))
 
     def cancel(self) -> None:
@@ -241,7 +250,9 @@ def vokenize(
     windows: Iterable[Window],
     vokenizer: Vokenizer | Any,
 ) -> Generator[tuple[Window, Vokens], None, None]:
-    """Yield each window with its vokens, in order; the next ones are read, tokenised and computed meanwhile.
+    """Yield each window with its vokens, in order.
+
+    The next ones are read, tokenised and computed meanwhile.
 
     Args:
         windows: of input lines.
@@ -249,7 +260,8 @@ def vokenize(
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
     """
-    host, device = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+    host = ThreadPoolExecutor(1)
+    device = ThreadPoolExecutor(1)
     pending = deque[tuple[Window, Future[Vokens]]]()
     depth = 0  # the first window is given out before more is read: somebody may be waiting for it
 
@@ -279,20 +291,24 @@ def vokenize(
 def growing_windows(
     windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW
 ) -> Iterator[Window]:
-    """Join small windows into larger ones, each four times the last up to `size` lines: the first rows come early.
+    """Join small windows into larger ones, each four times the last up to `size` lines.
 
-    Behind rows that are done (the first window is not at line 1) the windows end where those of an unbroken run do: a
-    compressed output has one frame a window, and a resumed one is to have the same bytes.
+    So the first rows come early. Where a window ends depends on the line it begins at and on its
+    lines, not on where this run began: a compressed output has one frame per window, and a resumed
+    one gets the same bytes.
     """
     joined: Window | None = None
-    wanted, behind = min(first, size), 0  # `behind`: lines before the window that is being joined
+    unit = 0  # lines of a small window
+    target = min(first, size)  # lines of the window that is being joined
+    edge = 0  # line at which it ends, at the latest
+    held = 0  # characters of it
     for window in windows:
+        unit = unit or len(window.lines)
+        edge = edge or -(-target // unit) * unit
+        while joined is None and edge < window.first:
+            target = min(4 * target, size)
+            edge += -(-target // unit) * unit
         if joined is None:
-            while behind + wanted <= window.first - 1:
-                step = -(-wanted // len(window.lines)) * len(
-                    window.lines
-                )  # whole windows: what the loop below joins
-                behind, wanted = behind + step, min(4 * wanted, size)
             joined = window
         else:
             joined = replace(
@@ -301,15 +317,17 @@ def growing_windows(
                 digest=window.digest,
                 replaced=joined.replaced + window.replaced,
             )
-        if len(joined.lines) >= wanted:
+        held += sum(map(len, window.lines))
+        if window.first + len(window.lines) > edge or held >= WINDOW_CHARS:
             yield joined
-            behind, joined, wanted = behind + len(joined.lines), None, min(4 * wanted, size)
+            joined = None
+            held = 0
     if joined is not None:
         yield joined
 
 
 def matcher_path(index: Index) -> str:
-    """Return where the run of an index's matcher lies, as its manifest says."""
+    """Return the path of the run of an index's matcher, from its manifest."""
     named = index.manifest.get("matcher", {})
     return os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
 
@@ -326,35 +344,37 @@ def load_for(
     """Load the matcher that embedded an index, from where the index says or from `run`.
 
     Args:
-        index: its manifest names the run, as a path from the index's own folder, and the fingerprint.
+        index: its manifest names the run, as a path from the index's own folder, and the
+            fingerprint.
         run: a run directory, if it has moved.
         device: as `--device`.
         dtype: as `--dtype`.
         offline: never connect.
-        level: what the user wants, if anything.
+        level: the one to insist on, if any.
 
     Raises:
-        DataError: the run is not there (66), another one than the index was built with (65; both fingerprints are printed), or
-            trained for another level (78).
+        DataError: the run is not there (66), another one than the index was built with (65; both
+            fingerprints are printed), or trained for another level (78).
     """
     named = index.manifest.get("matcher")
     if not isinstance(named, Mapping):
         raise DataError(
-            "does not say which matcher made it; build it anew with vg build-index", index.path
+            "does not name the matcher that made it; rebuild it with vg build-index", index.path
         )
     path = run or matcher_path(index)
     if run is None and not os.path.isdir(path):
         raise DataError(
-            f"its matcher {path} is not there; name where it is now with --matcher",
+            f"its matcher {path} does not exist; give its new place with --matcher",
             index.path,
             code=Exit.NO_INPUT,
         )
     matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)
     check_same("matcher", named, {"run": path, "fingerprint": matcher.fingerprint}, index.path)
-    own = matcher.matcher.config.level
-    if level not in (None, own):
+    trained = matcher.matcher.config.level
+    if level not in (None, trained):
         raise DataError(
-            f"was trained with --level {own}, --level {level} was asked for; train one with vg train-matcher --level {level}",
+            f"was trained with --level {trained}, expected --level {level}; train one with vg "
+            f"train-matcher --level {level}",
             path,
             code=Exit.CONFIG,
         )
@@ -369,7 +389,7 @@ class Work:
         config: what decides the vokens.
         inputs: files that are read, beside the index.
         open: makes the worker, once it is known that there is work.
-        windows: of the text, after the state of what is written already.
+        windows: of the text, after the state of what is already written.
         facts: about a worker that is done, for the manifest.
         searched: whether vokens are searched, not drawn.
     """
@@ -428,12 +448,15 @@ def search_work(
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
-    """Return on which share of the tokens the vokens are those of the float32 encoder, which is loaded for this."""
+    """Return the share of the tokens whose vokens are those of the float32 encoder.
+
+    That encoder is loaded for this.
+    """
     loaded = open_matcher(vokenizer.matcher.ref, device=str(vokenizer.encoder.device), offline=True)
     tokens = vokenizer.tokenize(texts)
     exact = Vokenizer(loaded, vokenizer.index)
-    own, wanted = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
-    return float((own == wanted).mean()) if len(own) else 1.0
+    vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
+    return float((vokens == expected).mean()) if len(vokens) else 1.0
 
 
 def embed_bank(
@@ -441,43 +464,45 @@ def embed_bank(
     feats: Array,
     ids: list[str],
     advance: Callable[[int], None] = lambda count: None,
+    file: str | None = None,
 ) -> Array:
-    """Return (N, E) float32 embeddings of (N, D) image features, block by block; equal features get equal embeddings.
+    """Return (N, E) float32 embeddings of (N, D) image features, block by block.
+
+    Equal features get equal embeddings.
 
     Raises:
-        DataError: another feature width than the matcher's, or an embedding that is NaN, infinite or zero; both are named.
+        DataError: another feature width than the matcher's, or an embedding that is NaN, infinite
+            or zero; both are named.
     """
-    config, device = matcher.matcher.config, next(matcher.matcher.parameters()).device
+    config = matcher.matcher.config
+    device = next(matcher.matcher.parameters()).device
     if feats.ndim != 2 or feats.shape[1] != config.image_width:
         raise DataError(
-            f"features have shape {feats.shape}, the matcher {matcher.ref} takes (images, {config.image_width})"
+            f"features have shape {feats.shape}, the matcher {matcher.ref} takes (images, "
+            f"{config.image_width})",
+            file,
         )
     emb = np.empty((len(feats), config.dim), np.float32)
     for start in range(0, len(feats), _BANK_BLOCK):
-        block = torch.from_numpy(np.array(feats[start : start + _BANK_BLOCK], np.float32)).to(
-            device
-        )
+        rows = np.array(feats[start : start + _BANK_BLOCK], np.float32)
         with torch.inference_mode():
-            found = matcher.matcher.embed_images(block).cpu().numpy()
-        check_embeddings(found, ids, start)
-        emb[start : start + len(found)] = found
-        advance(len(found))
+            block = matcher.matcher.embed_images(torch.from_numpy(rows).to(device)).cpu().numpy()
+        check_embeddings(block, ids, start, file)
+        emb[start : start + len(block)] = block
+        advance(len(block))
     return emb
 
 
 def vocabulary_queries(matcher: Matcher, count: int = 2048) -> Array:
-    """Return (Q, E) embeddings of words of the tokenizer's own vocabulary, each as a sentence: text that is always at hand."""
-    words = sorted(
-        word for word in matcher.encoder.tokenizer.get_vocab() if word.isalpha() and len(word) > 2
-    )
+    """Return (Q, E) embeddings of words of the tokenizer's own vocabulary, each as a sentence.
+
+    This text is always at hand.
+    """
+    vocabulary = matcher.encoder.tokenizer.get_vocab()
+    words = sorted(word for word in vocabulary if word.isalpha() and len(word) > 2)
     texts = words[:: max(1, len(words) // count)][:count]
-    bare = Index(
-        "",
-        [],
-        {"dim": matcher.matcher.config.dim},
-        None,
-        np.zeros((0, matcher.matcher.config.dim), np.float32),
-    )
+    dim = matcher.matcher.config.dim
+    bare = Index("", [], {"dim": dim}, None, np.zeros((0, dim), np.float32))
     worker = Vokenizer(matcher, bare)
     with torch.inference_mode():
         return worker.embed(worker.tokenize(texts))[0].float().cpu().numpy()

@@ -139,7 +139,7 @@ def encode(
 ) -> Windows:
     """Cut contexts into windows that overlap; the whole question precedes each.
 
-    An answer that a window does not hold in full is none there: the first token, [CLS], is its
+    In a window that does not hold an answer in full, the first token, [CLS], is the answer's
     beginning and its end.
 
     Raises:

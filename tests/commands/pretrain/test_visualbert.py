@@ -310,3 +310,12 @@ def test_each_system_shows_its_own_flags_and_defaults(capfd: pytest.CaptureFixtu
     assert "Pretrain a masked language model" in both, "the first system is the default"
     assert "visualbert Pretrain a VisualBERT" in both
     assert "vokenization" not in both.partition("Commands:")[2], "an old name, for --system"
+
+
+def test_the_content_of_a_shape_file_is_one_of_the_settings(data: Path, tmp_path: Path) -> None:
+    tokenizer = save_tokenizer(tmp_path / "t")
+    flags = ["--shape", tmp_path / "shape.json", "--tokenizer", tokenizer, "--steps", 1]
+    save_shape(tmp_path / "shape.json")
+    assert pretrain(data, tmp_path / "run", *flags, encoder=None) == 0
+    save_shape(tmp_path / "shape.json", intermediate_size=24)
+    assert pretrain(data, tmp_path / "run", *flags, encoder=None) == Exit.CONFIG

@@ -1,4 +1,6 @@
-"""The page in a real headless Chromium: it loads, filters, dims, answers the keyboard, and runs nothing that it was told."""
+"""The page in a real headless Chromium: it loads, filters, dims, answers the keyboard, and runs
+nothing that it was told.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def sentence(line: int, text: str, bank: int) -> Sentence:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a page with photos, a drawing that attacks, a missing picture, hostile texts, ids and names."""
+    """Return a page with photos, a drawing that attacks, a missing picture, hostile texts, ids and
+    names.
+    """
     folder = tmp_path_factory.mktemp("page")
     ids = ["sky.png", "grass.png", "drawing.svg", "lost.png", ATTACKS[0], ATTACKS[5]]
     for name, colour in (("sky", "#38f"), ("grass", "#4a2")):
@@ -117,7 +121,8 @@ def test_it_loads_without_errors_or_network_and_fits(
     paper = tab.js("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 150) is dark
     assert tab.js(
-        "document.querySelector('.pic.p0') && getComputedStyle(document.querySelector('.pic.p0')).backgroundImage.slice(0, 20)"
+        "document.querySelector('.pic.p0') && "
+        "getComputedStyle(document.querySelector('.pic.p0')).backgroundImage.slice(0, 20)"
     ) == ('url("data:image/webp')
 
 
@@ -126,7 +131,8 @@ def test_pictures_are_painted_where_the_tokens_are(browser: cdp.Browser, tmp_pat
     shot = Image.open(tmp_path / "shot.png").convert("RGB")
     for name, colour in (("p1", (0x44, 0xAA, 0x22)), ("p2", (0, 0xAA, 0))):
         x, y = browser.js(
-            f"(b => [b.x + b.width / 2, b.y + b.height / 2])(document.querySelector('.t .pic.{name}').getBoundingClientRect())"
+            f"(b => [b.x + b.width / 2, b.y + b.height / "
+            f"2])(document.querySelector('.t .pic.{name}').getBoundingClientRect())"
         )
         found = shot.getpixel((round(x), round(y)))
         assert max(abs(a - b) for a, b in zip(found, colour, strict=True)) <= 12, (name, found)
@@ -137,7 +143,8 @@ def test_hostile_text_stays_text(browser: cdp.Browser) -> None:
     assert browser.js("document.scripts.length") == 2
     assert (
         browser.js(
-            "document.querySelectorAll('img, iframe, object, embed, svg, link:not([href=\"data:,\"])').length"
+            "document.querySelectorAll('img, iframe, object, embed, svg, "
+            'link:not([href="data:,"])\').length'
         )
         == 0
     )
@@ -151,7 +158,8 @@ def test_hostile_text_stays_text(browser: cdp.Browser) -> None:
     assert count == TILES
     assert browser.js(
         "[...document.querySelectorAll('.t[data-v]')].map(t => { t.click(); "
-        "return document.querySelectorAll('#card script, #card img, #card [onfocus]').length }).every(n => n === 0)"
+        "return document.querySelectorAll('#card script, #card img, #card "
+        "[onfocus]').length }).every(n => n === 0)"
     )
     find(browser, "<script>")
     assert browser.js("window.pwned === undefined")
@@ -160,7 +168,8 @@ def test_hostile_text_stays_text(browser: cdp.Browser) -> None:
 
 def test_the_policy_blocks_what_would_slip_through(browser: cdp.Browser) -> None:
     browser.js(
-        "(() => { const s = document.createElement('script'); s.textContent = 'window.pwned = 1'; document.body.append(s);"
+        "(() => { const s = document.createElement('script'); s.textContent = "
+        "'window.pwned = 1'; document.body.append(s);"
         "const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; document.body.append(i) })()"
     )
     assert browser.js("new Promise(done => setTimeout(() => done(window.pwned === undefined), 50))")
@@ -231,7 +240,8 @@ def test_the_mouse_and_the_keyboard_show_the_score(browser: cdp.Browser) -> None
     assert browser.js(f"{card}.innerText").split("\n")[:2] == ["brown", "0.20"]
     browser.hover("h1")
     assert browser.js(f"{card}.hidden")
-    # Keyboard: Tab from the slider reaches the first sentence, arrows walk on over sentences, Enter keeps, Escape closes.
+    # Keyboard: Tab from the slider reaches the first sentence, arrows walk on over sentences, Enter
+    # keeps, Escape closes.
     browser.js("document.getElementById('score').focus()")
     while browser.js("!document.activeElement.closest('.t')"):
         browser.press("Tab")

@@ -1,4 +1,6 @@
-"""`vg pretrain` as its users run it: a run that transformers opens, resumed to the bit, bad input refused by line."""
+"""`vg pretrain` as its users run it: a run that transformers opens, resumed to the bit, bad input
+refused by line.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ FAST = ["--block", 16, "--batch-size", 8, "--device", "cpu", "-q", "--log-every"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `shape.json`, a tokenizer `t`, voken rows `rows.jsonl`, their text `text.txt` and `valid.jsonl`."""
+    """A folder with `shape.json`, a tokenizer `t`, voken rows `rows.jsonl`, their text `text.txt`
+    and `valid.jsonl`.
+    """
     folder = tmp_path_factory.mktemp("data")
     save_shape(folder / "shape.json")
     save_tokenizer(folder / "t")
@@ -526,3 +530,19 @@ def test_a_run_is_written_into_the_folder_one_is_in_and_through_a_link(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "new"]
     assert pretrain(data, Path("/"), "--steps", 2) == 73
     refused(capfd, "expected a folder for a run")
+
+
+def test_the_content_of_a_shape_file_is_one_of_the_settings(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape = tmp_path / "shape.json"
+    flags = ["--shape", shape, "--tokenizer", data / "t", "--steps", 1]
+    save_shape(shape)
+    assert pretrain(data, tmp_path / "run", *flags, start=False) == 0
+    save_shape(shape, intermediate_size=24)
+    assert pretrain(data, tmp_path / "run", *flags, start=False) == 78
+    assert "start was" in capfd.readouterr().err
+    shape.rename(tmp_path / "other.json")
+    save_shape(tmp_path / "other.json")
+    flags[1] = tmp_path / "other.json"
+    assert pretrain(data, tmp_path / "run", *flags, start=False) == 0

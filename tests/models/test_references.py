@@ -1,0 +1,192 @@
+"""Encoders, tokenizers and a hub that cannot be used are refused in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.models.test_backbone import change_json, change_weights, refusal
+from tests.models.test_encoder import save_tiny_bert
+from vgtools.io import Exit
+from vgtools.models import references
+from vgtools.models.encoder import load_encoder, load_masked_lm
+from vgtools.models.references import load_tokenizer, read_weights
+
+Tensors = dict[str, Tensor]
+
+
+# ------------------------------------------------------------------------------------ encoders
+
+
+def save_masked_lm(folder: Path) -> Path:
+    """Write a tiny BERT with the head of a masked language model."""
+    from transformers import AutoConfig, AutoModelForMaskedLM
+
+    save_tiny_bert(folder)
+    AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+def test_a_head_is_whole_or_new_but_never_a_part(tmp_path: Path) -> None:
+    folder = save_masked_lm(tmp_path / "lm")
+    load_masked_lm(str(folder))
+
+    def without(text: str) -> Callable[[Tensors], object]:
+        return lambda tensors: [tensors.pop(name) for name in list(tensors) if text in name]
+
+    change_weights(folder, without("cls.predictions.transform.dense"))
+    message = refusal(lambda: load_masked_lm(str(folder)))
+    assert "lacks 2 weights of its architecture, the first cls.predictions.transform.dense" in (
+        message
+    )
+    load_encoder(str(folder))  # which has no head
+    change_weights(folder, without("cls."))
+    load_masked_lm(str(folder))
+
+
+def test_only_the_weights_of_the_model_are_read(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path)
+    names = read_weights(str(folder))[1].keys()
+    save_file({"encoder.decoy": torch.ones(2)}, folder / "other.safetensors")
+    torch.save({"encoder.decoy": torch.ones(2)}, folder / "pytorch_model.bin")
+    assert read_weights(str(folder))[1].keys() == names
+    assert "encoder.decoy" not in load_encoder(str(folder)).model.state_dict()
+
+
+@pytest.mark.parametrize("value", [-5, 10**6])
+def test_a_padding_id_beyond_the_table_is_refused(tmp_path: Path, value: int) -> None:
+    folder = save_tiny_bert(tmp_path)
+    change_json(folder / "config.json", pad_token_id=value)
+    message = refusal(lambda: load_encoder(str(folder)))
+    assert str(folder) in message
+    assert "pad" in message
+
+
+def test_no_position_for_a_token_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path)
+    change_weights(
+        folder,
+        lambda tensors: tensors.update(
+            {
+                name: tensor[:2].clone()
+                for name, tensor in tensors.items()
+                if "position_embeddings" in name
+            }
+        ),
+    )
+    change_json(folder / "config.json", max_position_embeddings=2)
+    assert '"max_position_embeddings": no token fits' in refusal(lambda: load_encoder(str(folder)))
+
+
+# ---------------------------------------------------------------------------------- tokenizers
+
+
+def unknown_merge(body: dict[str, Any]) -> None:
+    body["model"] = {
+        "type": "BPE",
+        "vocab": {"a": 0, "b": 1, "ab": 2, "abab": 3},
+        "merges": [["a", "b"], ["ab", "abab"]],
+    }
+
+
+def no_unknown(body: dict[str, Any]) -> None:
+    del body["model"]["vocab"]["[UNK]"]
+
+
+def unigram(body: dict[str, Any]) -> None:
+    body["model"] = {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0], ["b", -2.0]]}
+
+
+def unknown_special(body: dict[str, Any]) -> None:
+    body["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[XYZ]", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    }
+
+
+def precompiled(body: dict[str, Any]) -> None:
+    body["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
+
+
+@pytest.mark.parametrize(
+    "change", [unknown_merge, no_unknown, unigram, unknown_special, precompiled]
+)
+def test_a_tokenizer_that_cannot_encode_is_refused_in_one_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = save_tiny_bert(tmp_path) / "tokenizer.json"
+    body = json.loads(file.read_text())
+    change(body)
+    file.write_text(json.dumps(body))
+    message = refusal(lambda: load_tokenizer(str(tmp_path)))
+    assert message.startswith(f"{file}: is not a usable tokenizer: ")
+    assert capfd.readouterr().err == "", "Rust says where it panicked"
+    print("here", file=sys.stderr)
+    assert capfd.readouterr().err == "here\n"
+
+
+def test_special_ids_beyond_the_embeddings_are_refused(tmp_path: Path) -> None:
+    file = save_tiny_bert(tmp_path) / "tokenizer.json"
+    body = json.loads(file.read_text())
+    body["post_processor"] |= {"sep": ["[SEP]", 4000]}
+    file.write_text(json.dumps(body))
+    assert "the tokenizer has the id 4000, the embedding table 21 rows" in refusal(
+        lambda: load_encoder(str(tmp_path))
+    )
+    body["post_processor"] |= {"sep": ["[SEP]", 3]}
+    body["model"]["vocab"]["##h"] = 77
+    file.write_text(json.dumps(body))
+    assert "the tokenizer has the id 77, the embedding table 21 rows" in refusal(
+        lambda: load_encoder(str(tmp_path))
+    )
+
+
+# ---------------------------------------------------------------------------------- the hub
+
+
+@pytest.mark.parametrize("ref", ["somebody/some-model", "resnet10t.c3_in1k"])
+@pytest.mark.parametrize("fault", ["resolver", "blackhole"])
+def test_a_hub_that_does_not_answer_is_one_line_within_ten_seconds(
+    tmp_path: Path, ref: str, fault: str
+) -> None:
+    image = tmp_path / "photos"
+    image.mkdir()
+    save = "from PIL import Image; Image.new('RGB', (9, 9)).save('photos/a.png')"
+    subprocess.run([sys.executable, "-c", save], cwd=tmp_path, check=True)
+    ways = {  # no test may connect, and none waits: what hangs is cut off by the clock of the code
+        "resolver": "import socket, threading\n"
+        "socket.getaddrinfo = lambda *a, **k: threading.Event().wait()\n",
+        "blackhole": "import os, socket\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "os.environ['HTTPS_PROXY'] = f'http://127.0.0.1:{server.getsockname()[1]}'\n",
+    }
+    requests = "import vgtools.models.references as r\nr._HUB_SECONDS = 1\n"
+    command = ["extract-image-feats", "photos", "-b", ref, "-o", "f.npy"]
+    if "/" in ref:
+        command = ["revokenize", "x.jsonl", "-t", ref, "-o", "y.jsonl"]
+        (tmp_path / "x.jsonl").write_text("")
+    code = f"{ways[fault]}{requests}from vgtools.cli import run\nraise SystemExit(run({command}))"
+    environment = references.os.environ | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "hf")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == Exit.UNAVAILABLE, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert ref in done.stderr
+    assert ".bin" not in done.stderr

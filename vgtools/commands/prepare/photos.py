@@ -1,0 +1,112 @@
+"""The photos that rows are about, and how `vg prepare` writes rows and the list of their images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vgtools.commands.options import Flag, Target
+
+if TYPE_CHECKING:
+    from vgtools.datasets.rows import Folder
+    from vgtools.io.errors import Tally
+
+ImagesOut = Annotated[
+    str | None,
+    Flag("--images-out", metavar="FILE", help="Write the image list to FILE."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photos:
+    """The photos that rows are about."""
+
+    images: Annotated[
+        str | None,
+        Flag("--images", metavar="DIR", help="Folder of the photos; boxes are scaled to them."),
+    ] = None
+    images_out: ImagesOut = None
+
+    def check(self, output: str, inputs: Sequence[str], urls: bool = False) -> None:
+        """Refuse a place for the image list before any row is written.
+
+        Args:
+            output: where the rows go.
+            inputs: files that are read.
+            urls: whether rows have URLs, so that a list without photos is of use.
+
+        Raises:
+            typer.BadParameter: no photos to list, or the two outputs would share a manifest.
+            DataError: the list cannot be written there.
+        """
+        from vgtools.io import final_path, is_stream, manifest_path
+
+        if not self.images_out:
+            return
+        if not self.images and not urls:
+            why = "needs --images DIR, the folder of the photos"
+            raise typer.BadParameter(why, param_hint="--images-out")
+        places = [os.path.realpath(path) for path in (self.images_out, output)]
+        if manifest_path(places[0]) == manifest_path(places[1]):
+            why = f"must differ from -o {output} before the suffix"
+            raise typer.BadParameter(why, param_hint="--images-out")
+        if not is_stream(self.images_out):
+            final_path(self.images_out, inputs)
+
+    def open(self) -> Folder | None:
+        """Return the folder of the photos; None without --images."""
+        from vgtools.datasets.rows import Folder
+
+        return Folder(self.images) if self.images else None
+
+
+def write_rows(
+    rows: Iterable[dict[str, Any]],
+    what: str,
+    tally: Tally,
+    photos: Photos,
+    target: Target,
+    inputs: Sequence[str],
+    config: dict[str, Any],
+    quiet: bool,
+    urls: bool = False,
+) -> None:
+    """Write the rows of `vg prepare`, then the list of their images.
+
+    Args:
+        rows: of one data set.
+        what: the rows are called, in the plural.
+        tally: of what is left out.
+        photos: what the rows are about; without --images rows are written as they are.
+        target: where the rows go.
+        inputs: files that are read.
+        config: what decides the rows, beside the photos.
+        quiet: print errors only.
+        urls: whether rows have URLs.
+    """
+    from vgtools.datasets.rows import Row, listing, save, with_photos
+    from vgtools.io import Inputs
+    from vgtools.io.errors import Tally
+
+    photos.check(target.output, inputs, urls)
+    folder = photos.open()
+    images: dict[str, Row] = {}
+    # Two outputs are made from one reading.
+    read = Inputs(inputs) if photos.images_out else inputs
+    config = config | {
+        "photos": folder.digest() if folder else None,
+        "on_error": "skip" if tally.skip else "fail",
+    }
+    if folder:
+        rows = with_photos(rows, folder, tally)
+    rows = listing(rows, images, folder)
+    save(rows, target.output, tally, what, config, read, target.restart, quiet)
+    if photos.images_out:
+        rest = Tally()
+        rest.left_out[f"picture of {photos.images} in no row"] = folder.unused() if folder else 0
+        listed = images.values()
+        save(listed, photos.images_out, rest, "images", config, read, target.restart, quiet)

@@ -1,0 +1,186 @@
+"""What a finished run says about its files: `run.json`, written last, sealed, checked when read."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vgtools.io import DataError, Exit, check_format, dumps, file_error, read_json, sha256_file
+
+_WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
+
+
+def seal(body: Mapping[str, Any]) -> str:
+    """Return the sha256 of the rest of run.json, so that an edited setting is noticed."""
+    return hashlib.sha256(dumps(body)).hexdigest()
+
+
+def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
+    """Return the run.json of a finished run, without importing torch.
+
+    Args:
+        path: the run directory.
+        kind: what it must be; any by default.
+
+    Raises:
+        DataError: not there or not finished (66), of another kind or a newer format, edited, or
+            with values of another type than vg writes (65).
+    """
+    path = Path(path)
+    file = path / "run.json"
+    if not path.is_dir():
+        raise DataError("does not exist; expected a vg run", path, code=Exit.NO_INPUT)
+    if not file.exists():
+        why = (
+            "is not a finished vg run (no run.json); run the command that writes it again to resume"
+        )
+        raise DataError(why, path, code=Exit.NO_INPUT)
+    info = read_json(file, "the run.json of a vg run")
+    check_format(info, file)
+    if kind is not None and info.get("kind") != kind:
+        raise DataError(f"expected a run of kind {kind!r}, got {info.get('kind')!r}", path)
+    if info.pop("sha256", None) != seal(info):
+        why = "was edited or damaged: its sha256 is that of other contents"
+        raise DataError(f"{why}; {_WAY_OUT}", file)
+    _check_types(info, file)
+    return info
+
+
+def _check_types(info: Mapping[str, Any], file: Path) -> None:
+    expected = {"files": dict, "fingerprint": str, "encoder": dict, "config": dict}
+    for key, kind in expected.items():
+        if key in info and not isinstance(info[key], kind):
+            got = f"got {info[key]!r:.60}"
+            raise DataError(f'"{key}": expected {kind.__name__}, {got}; {_WAY_OUT}', file)
+    for key in ("files", "fingerprint"):
+        if key not in info:
+            raise DataError(f'has no "{key}", which vg writes; {_WAY_OUT}', file)
+    for name, facts in info["files"].items():
+        place = PurePosixPath(name)
+        if not name or place.is_absolute() or ".." in place.parts:
+            raise DataError(f'"files": {name!r:.80} is not a file of the run; {_WAY_OUT}', file)
+        if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), str):
+            why = f'"files": expected the sha256 of {name!r:.80}, got {facts!r:.60}'
+            raise DataError(f"{why}; {_WAY_OUT}", file)
+
+
+def digests(run: Path, files: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """Return the "files" of a run.json: name in the run -> sha256, sorted by name."""
+    names = sorted(file.relative_to(run).as_posix() for file in files)
+    return {name: {"sha256": file_sha256(run / name)} for name in names}
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the regular files in a folder and its sub-folders; none where there is no folder."""
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def file_sha256(file: Path) -> str:
+    """Return the sha256 of a file; one that has not changed is hashed once per process."""
+    try:
+        facts = file.stat()
+    except OSError as error:
+        raise file_error(error, file, reading=True) from None
+    return _hashed(os.path.realpath(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@functools.cache
+def _hashed(file: str, *identity: int) -> str:
+    return sha256_file(file)
+
+
+def check_file(file: Path, expected: str) -> None:
+    """Refuse a file of a run that is not the one that was written.
+
+    Raises:
+        DataError: missing (66), or another sha256 (65); both are printed.
+    """
+    if not file.is_file():
+        why = "is missing; copy the whole run directory, or make the run again with --restart"
+        raise DataError(why, file, code=Exit.NO_INPUT)
+    sha256 = file_sha256(file)
+    if sha256 != expected:
+        why = f"is damaged or from another run: sha256 {sha256}, the run says {expected}"
+        raise DataError(f"{why}; {_WAY_OUT}", file)
+
+
+def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
+    """Check the files of a run that its run.json names, all or those of a folder in it.
+
+    Args:
+        run: the run directory.
+        info: from `read_run`.
+        below: how their names start, for example `encoder/`.
+
+    Raises:
+        DataError: as `check_file`.
+    """
+    for name, facts in info["files"].items():
+        if name.startswith(below):
+            check_file(run / name, facts["sha256"])
+
+
+def run_of(folder: Path) -> tuple[Path, str] | None:
+    """Return the finished run that a model's folder belongs to, and how names in it start there.
+
+    Args:
+        folder: `RUN/encoder`, `RUN/seed-N/model`, or any other.
+    """
+    real = Path(os.path.realpath(folder))
+    if real.name == "encoder":
+        run, below = real.parent, "encoder/"
+    elif real.name == "model" and real.parent.name.startswith("seed-"):
+        run, below = real.parent.parent, f"{real.parent.name}/model/"
+    else:
+        return None
+    file = run / "run.json"
+    if not file.is_file() or "kind" not in read_json(file, "the run.json of a vg run"):
+        return None
+    return run, below
+
+
+def check_model(folder: Path) -> None:
+    """Check the model of a finished run against its run.json; other folders are left alone.
+
+    Raises:
+        DataError: as `read_run` and `check_files`.
+    """
+    found = run_of(folder)
+    if found is not None:
+        check_files(found[0], read_run(found[0]), found[1])
+
+
+def check_predictions(file: str | Path) -> None:
+    """Check predictions, if they are in a finished run, against its run.json.
+
+    Args:
+        file: `RUN/seed-N/NAME`, or any other.
+
+    Raises:
+        DataError: as `read_run` and `check_file`.
+    """
+    real = Path(os.path.realpath(file))
+    run = real.parent.parent
+    if real.parent.name.startswith("seed-") and (run / "run.json").is_file():
+        facts = read_run(run)["files"].get(real.relative_to(run).as_posix())
+        if facts is not None:
+            check_file(real, facts["sha256"])
+
+
+def check_fingerprint(folder: Path, fingerprint: str) -> None:
+    """Compare an encoder with what the run.json of its run says; runs without hashes need it.
+
+    Raises:
+        DataError: it is another one (65); both fingerprints are printed.
+    """
+    found = run_of(folder)
+    if found is None or found[1] != "encoder/":
+        return
+    expected = read_run(found[0]).get("encoder", {}).get("fingerprint")
+    if expected is not None and expected != fingerprint:
+        why = f"is damaged or from another run: its weights have the fingerprint {fingerprint}"
+        raise DataError(f"{why}, run.json says {expected}; {_WAY_OUT}", folder)
