@@ -57,29 +57,14 @@ KNOWN = (
         "changes pretrain done shape.json numbers.2",
     ),
     Known(
-        "A3 an input that changed after a kill is taken for the one that was read",
-        "different", "changes * kill@*", "the old result is kept|exit 0, alone",
-        "changes vokenize-control kill@20 text.txt lines.0",
-    ),
-    Known(
         "A5 what a pipe carries is taken for text",
         "different", "inputs * stdin", "exit 0, but",
         "inputs vokenize-npy text.txt.gz stdin",
     ),
     Known(
-        "A8 pictures of emoji that are there are not looked at",
-        "different", "damage prepare-openmoji *", r"\.png",
-        "damage prepare-openmoji kill@48 41 any.2",
-    ),
-    Known(
-        "A6 a damaged part of a killed run is published",
-        "different", "damage * kill@*", "exit 0, but",
-        "damage vokenize kill@13 95 cut_out.2",
-    ),
-    Known(
-        "A6 a damaged journal or checkpoint is believed",
-        "internal", "damage *", r"\.journal|\.safetensors|/complete",
-        "damage prepare-regions kill@30 28 any.2",
+        "A6 a damaged checkpoint is believed",
+        "internal", "damage *", r"\.safetensors|/complete",
+        "damage finetune-vqa kill@23 64 any.11",
     ),
     Known(
         "B1 a batch without a box",
@@ -138,19 +123,10 @@ KNOWN = (
         "hang", "inputs * fifo", "", "inputs extract-list list.txt fifo",
     ),
     Known(
-        "D2 two writers of a run, one through a link",
-        "exit", "races * link.*", r"/(alias|run)/.*No such file",
-        "races pretrain link.1",
-    ),
-    Known(
-        "D1 two writers of a page or figure",
-        "exit", "races *", "cannot be written: No such file", "races compare same.0",
-    ),
-    Known(
-        "F1 a damaged manifest beside -o has no way out",
+        "F1 a damaged run.json beside -o has no way out",
         "stuck", "damage *",
         r"not valid JSON|an? .* was wanted|is not a manifest|is not empty and no run",
-        "damage prepare-coco done 28 cut_out.0",
+        "damage finetune-codah done 29 cut_out.10",
     ),
     Known(
         "F3 an encoder, backbone or features that cannot be used are not named",
@@ -158,17 +134,9 @@ KNOWN = (
         "inputs pretrain-further lm/encoder/model.safetensors weights_values.11",
     ),
     Known(
-        "K1 SIGTERM leaves a lock or a temporary file",
-        "leftover", "kills * term@*", r"\.lock|\.tmp", "kills prepare-wikitext term@3",
-    ),
-    Known(
         "K2 compare --noise cannot repeat what was stopped",
         "exit|stuck", "* compare-noise *", "is there and no run of vg",
         "kills compare-noise kill@10",
-    ),
-    Known(
-        "K3 a full disk at mkdir is exit 73",
-        "exit", "kills *full@*", "exit 73: .*No space left", "kills prepare-openmoji full@1",
     ),
     Known(
         "K4 compare --noise names its output where an input is bad",

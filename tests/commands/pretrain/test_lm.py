@@ -516,6 +516,22 @@ def test_a_full_disk_at_the_end_loses_no_step(
     assert hashes(tmp_path / "run") == hashes(tmp_path / "whole")
 
 
+def test_a_run_is_written_into_the_folder_one_is_in_and_through_a_link(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "link").symlink_to("new")
+    monkeypatch.chdir(tmp_path / "new")
+    assert pretrain(data, Path(), "--steps", 2) == 0
+    first = capfd.readouterr().out
+    assert pretrain(data, tmp_path / "link", "--steps", 2) == 0
+    assert capfd.readouterr().out == first, "it is the same run, finished"
+    assert (tmp_path / "new" / "run.json").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "new"]
+    assert pretrain(data, Path("/"), "--steps", 2) == 73
+    refused(capfd, "expected a folder for a run")
+
+
 def test_the_content_of_a_shape_file_is_one_of_the_settings(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
