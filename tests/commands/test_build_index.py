@@ -85,7 +85,9 @@ def test_a_run_with_another_encoder_is_refused(
     broken = save_run_of(tmp_path / "run", tiny / "encoder")
     save_encoder(broken / "encoder", seed=5)
     assert build(tiny / "feats.npy", "-m", broken, "-o", tmp_path / "vg.faiss") == 65
-    assert "was made with the encoder" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "run/encoder/" in error
+    assert "is damaged or from another run: sha256" in error
 
 
 @pytest.mark.parametrize(("output", "code"), [("vg.index", 2), ("nowhere/vg.faiss", 73)])

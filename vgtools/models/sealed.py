@@ -137,10 +137,13 @@ def run_of(folder: Path) -> tuple[Path, str] | None:
         run, below = real.parent.parent, f"{real.parent.name}/model/"
     else:
         return None
-    file = run / "run.json"
-    if not file.is_file() or "kind" not in read_json(file, "the run.json of a vg run"):
-        return None
-    return run, below
+    return (run, below) if _is_run(run) else None
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder has the run.json of vg, and not that of something else."""
+    file = folder / "run.json"
+    return file.is_file() and "kind" in read_json(file, "the run.json of a vg run")
 
 
 def check_model(folder: Path) -> None:
@@ -165,7 +168,7 @@ def check_predictions(file: str | Path) -> None:
     """
     real = Path(os.path.realpath(file))
     run = real.parent.parent
-    if real.parent.name.startswith("seed-") and (run / "run.json").is_file():
+    if real.parent.name.startswith("seed-") and _is_run(run):
         facts = read_run(run)["files"].get(real.relative_to(run).as_posix())
         if facts is not None:
             check_file(real, facts["sha256"])
