@@ -130,9 +130,8 @@ def open_read(path: str | Path) -> BinaryIO:
             (65).
     """
     name = str(path)
-    if name == "-":
-        if sys.stdin is None or sys.stdin.closed:
-            raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
+    if name == "-" and (sys.stdin is None or sys.stdin.closed):
+        raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
     if "\0" in name:
         raise DataError("has a NUL in its name", path, code=Exit.NO_INPUT)
     try:
