@@ -181,9 +181,11 @@ def sbu(path: str | Path, captions: str | Path | None, tally: Tally) -> Iterator
         columns: dict[str, list[Any]] = {"image_urls": [], "captions": []}
         for key, _, item in json_items(path):
             columns.get(key, []).append(item)
-        urls, texts = columns["image_urls"], columns["captions"]
+        urls = columns["image_urls"]
+        texts = columns["captions"]
     else:
-        urls, texts = list(read_lines(path)), list(read_lines(captions))
+        urls = list(read_lines(path))
+        texts = list(read_lines(captions))
     if len(urls) != len(texts) or not urls:
         counts = f"{amount(len(urls), 'URL')} for {amount(len(texts), 'caption')}"
         raise DataError(f"{counts}; both must be the files of one release, whole", path)

@@ -132,9 +132,11 @@ def run_of(folder: Path) -> tuple[Path, str] | None:
     """
     real = Path(os.path.realpath(folder))
     if real.name == "encoder":
-        run, below = real.parent, "encoder/"
+        run = real.parent
+        below = "encoder/"
     elif real.name == "model" and real.parent.name.startswith("seed-"):
-        run, below = real.parent.parent, f"{real.parent.name}/model/"
+        run = real.parent.parent
+        below = f"{real.parent.name}/model/"
     else:
         return None
     return (run, below) if _is_run(run) else None

@@ -186,7 +186,8 @@ def _cut(before: Tokens, after: Tokens, begin: int) -> tuple[int, int] | None:
     middle = len(own) // 2
     same = np.flatnonzero((other == own[middle]).all(1))
     for place in same.tolist():
-        low, high = middle - _AGREE, middle + _AGREE
+        low = middle - _AGREE
+        high = middle + _AGREE
         if low < 0 or place < _AGREE or place + _AGREE > len(other):
             continue
         if np.array_equal(own[low:high], other[place - _AGREE : place + _AGREE]):
@@ -341,7 +342,8 @@ def _best_of_many(
     heads = np.cumsum(count) - count
     candidate = np.arange(int(count.sum())) + np.repeat(low - heads, count)
     t_start, t_end = np.repeat(t, count, axis=0).T
-    s_start, s_end = start[candidate], end[candidate]
+    s_start = start[candidate]
+    s_end = end[candidate]
     overlap = np.maximum(np.minimum(s_end, t_end) - np.maximum(s_start, t_start), 0)
     # Two different fractions of lengths below 2**26 differ by more than 2**-52: their quotients
     # differ, equal ones do not.
@@ -435,7 +437,8 @@ def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
     last_gap = np.maximum.accumulate(np.where(word, -1, position))
     at = next_word[base + spans[:, 0]]
     inside = at < base + spans[:, 1]
-    begin, end = last_gap[at] + 1 - base, next_gap[at] - base
+    begin = last_gap[at] + 1 - base
+    end = next_gap[at] - base
     return np.where(inside[:, None], np.column_stack([begin, end]), spans[:, :1]).astype(np.int32)
 
 
