@@ -134,11 +134,12 @@ def install(root: str, fault: Fault | None, log: int) -> None:
         opener: Any = None,
     ) -> Any:
         writes = isinstance(mode, str) and set(mode) & set("wax+")
-        if not writes or isinstance(file, int) or opener or counter.path_of(file) is None:
+        if not writes or opener or counter.path_of(file) is None:
             return plain_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        created = "w" in mode or not os.path.exists(file)
-        counter.step("create" if created else "open", file)
-        raw = _Raw(file, mode.replace("b", "").replace("t", ""))
+        if not isinstance(file, int):  # os.open has counted it
+            created = "w" in mode or not os.path.exists(file)
+            counter.step("create" if created else "open", file)
+        raw = _Raw(file, mode.replace("b", "").replace("t", ""), closefd)
         raw.counter = counter
         if buffering == 0:
             return raw

@@ -24,9 +24,9 @@ SHAPE = {
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"model_type": "t5"}, "'t5' is no family of masked language models; vg trains bert, rob"),
-        ({"model_type": "gpt2"}, "'gpt2' is no family of masked language models; vg trains bert"),
-        ({"model_type": "visual_bert"}, "'visual_bert' is no family of masked language models"),
+        ({"model_type": "t5"}, "'t5' names no masked language model; vg trains bert, rob"),
+        ({"model_type": "gpt2"}, "'gpt2' names no masked language model; vg trains bert"),
+        ({"model_type": "visual_bert"}, "'visual_bert' names no masked language model"),
         ({"hidden_size": 7}, "is not a usable shape: ValueError: The hidden size (7)"),
         ({"hidden_size": 0}, '"hidden_size": expected a whole number from 1 to 65536, got 0'),
         ({"hidden_size": True}, '"hidden_size": expected a whole number from 1 to 65536, got Tr'),

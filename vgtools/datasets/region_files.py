@@ -136,7 +136,7 @@ def read_arrays(
         DataError: the numbers of both differ, or through the tally a row that cannot be used.
     """
     array = open_npy(path)
-    if array.ndim not in (2, 3) or array.dtype.kind != "f":
+    if array.ndim not in (2, 3) or array.dtype.kind != "f" or not array.shape[-1]:
         expected = "(N, R, D) or (sum R, D) floats"
         raise DataError(f"holds {array.dtype} of shape {array.shape}, expected {expected}", path)
     rows = array.reshape(-1, array.shape[-1])

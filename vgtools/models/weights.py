@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
+from vgtools.io import DataError, Exit, Lock, atomic_write, read_json, sync_dir
 from vgtools.io.errors import file_error
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
@@ -141,9 +141,20 @@ def save_noisy(
         DataError: the encoder cannot be read, or the output would overwrite something else (73) or
             cannot be written.
     """
+    folder = Path(os.path.realpath(output))
+    lock = Lock(folder)
+    try:
+        facts = _save_noisy(ref, folder, magnitude, seed, offline)
+    finally:
+        lock.release()
+    return {"output": str(output), **facts}
+
+
+def _save_noisy(
+    ref: str, folder: Path, magnitude: float, seed: int, offline: bool
+) -> dict[str, Any]:
     from safetensors.torch import save
 
-    folder = Path(os.path.realpath(output))
     # Written beside and renamed when whole: a folder that is there is a run, whenever it is killed.
     work, old = (folder.with_name(f"{folder.name}.{suffix}") for suffix in ("part", "old"))
     path = folder / "encoder"
@@ -186,7 +197,7 @@ def save_noisy(
     except OSError as error:
         raise file_error(error, folder, reading=False) from None
     sync_dir(folder.parent)
-    return {"output": str(output), **facts, "fingerprint": own["fingerprint"]}
+    return {**facts, "fingerprint": own["fingerprint"]}
 
 
 def _read(file: Path) -> bytes:
