@@ -69,6 +69,20 @@ def test_run_json_names_every_file_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("place", ["", "encoder"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_of_a_newer_format_is_refused_by_every_reader(
+    tmp_path: Path, reader: str, place: str, kept: bool
+) -> None:
+    run = save_run(tmp_path)
+    body = json.loads((run / "run.json").read_text()) if kept else {}
+    (run / "run.json").write_bytes(dumps(body | {"format": 9}))
+    with pytest.raises(DataError, match="format 9 was written by vg") as caught:
+        READERS[reader](str(run / place))
+    assert caught.value.code == Exit.DATA
+
+
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
 @pytest.mark.parametrize("place", ["", "encoder"])
 def test_a_damaged_file_of_a_run_is_refused_by_every_reader(

@@ -18,12 +18,14 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
+from vgtools.tasks.table import Hyper
 
 if TYPE_CHECKING:
     from vgtools.tasks.finetune import Learner
     from vgtools.tasks.table import Task
 
 _PAPER = "the task's paper"
+_ANSWERED = 9  # training questions that have an answer, for it to be predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class Pictures:
         str | None,
         Flag(
             metavar="FILE|N",
-            show_default="9",
+            show_default=str(_ANSWERED),
             help="VQA: the answers, one per line; or those that N training questions have.",
         ),
     ] = None
@@ -99,7 +101,7 @@ class Pictures:
         if self.answers is not None and not self.answers.isdecimal():
             return read_answers(self.answers)
         examples = islice(read_examples(task, train), limit)
-        return common_answers(examples, int(self.answers or 9))
+        return common_answers(examples, int(self.answers or _ANSWERED))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,7 @@ class Learning:
         Flag(
             metavar="N",
             min=0,
-            show_default="9595",
+            show_default=str(Hyper.seed),
             help="First seed: of the head, the order and the dropout.",
         ),
     ] = None

@@ -145,7 +145,10 @@ def run_of(folder: Path) -> tuple[Path, str] | None:
 def _is_run(folder: Path) -> bool:
     """Return whether a folder has the run.json of vg, and not that of something else."""
     file = folder / "run.json"
-    return file.is_file() and "kind" in read_json(file, "the run.json of a vg run")
+    if not file.is_file():
+        return False
+    body = read_json(file, "the run.json of a vg run")
+    return "kind" in body or isinstance(body.get("format"), int)
 
 
 def check_model(folder: Path) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 CHUNK = 4096  # examples tokenised at a time
-_ORDER = 7  # first seed of the random generator that orders units
 
 
 class SpecialTokens(NamedTuple):

@@ -29,7 +29,7 @@ from vgtools import cli
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import open_run
-from vgtools.systems.vokenization import voken_lm
+from vgtools.systems.vokenization import objectives, voken_lm
 
 FAST = ["--block", 16, "--batch-size", 8, "--device", "cpu", "-q", "--log-every", 2]
 
@@ -546,3 +546,19 @@ def test_the_content_of_a_shape_file_is_one_of_the_settings(
     save_shape(tmp_path / "other.json")
     flags[1] = tmp_path / "other.json"
     assert pretrain(data, tmp_path / "run", *flags, start=False) == 0
+
+
+def test_an_objective_is_a_line_of_the_table_and_a_method(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def toy(_: object, head: Any, rows: torch.Tensor, vokens: torch.Tensor) -> torch.Tensor:
+        assert head.decoder(rows).shape == (len(vokens), 11)
+        return 3.0 * len(vokens) + 0.0 * head.decoder(rows).sum()
+
+    flags = ("--weight", "toy=1", "--vokens", 11, "--steps", 1)
+    assert pretrain(data, tmp_path / "run", *flags) == 2
+    monkeypatch.setitem(objectives.OBJECTIVES, "toy", objectives.Objective("vokens"))
+    monkeypatch.setattr(voken_lm.VisuallySupervisedLM, "_toy", toy, raising=False)
+    assert pretrain(data, tmp_path / "run", *flags) == 0
+    assert records(tmp_path / "run")[-1]["toy"] == pytest.approx(3.0)
+    assert "heads.toy.decoder.weight" in open_run(tmp_path / "run", "voken_lm").weights

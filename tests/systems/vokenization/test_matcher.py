@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,13 @@ def test_hinge_loss_is_the_mean_of_what_is_missing_to_the_margin() -> None:
 def test_hinge_loss_names_the_shapes_it_was_given() -> None:
     with pytest.raises(ValueError, match=r"\(3, 2\), \(1, 2\), \(3, 2\)"):
         hinge_loss(torch.zeros(3, 2), torch.zeros(1, 2), torch.zeros(3, 2))
+
+
+def test_an_unknown_loss_is_not_replaced_by_another() -> None:
+    model = TokenImageMatcher(config(level="sentence", loss="triplet"))
+    batch: Any = SimpleNamespace(hidden=torch.ones(2, LAYERS * WIDTH), feats=torch.ones(2, IMAGE))
+    with pytest.raises(KeyError, match="triplet"):
+        model(batch)
 
 
 def test_info_nce_by_hand() -> None:

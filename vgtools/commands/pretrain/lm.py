@@ -28,8 +28,11 @@ from vgtools.commands.pretrain.flags import (
     parse_weights,
     settle,
 )
+from vgtools.systems.vokenization import objectives
 
-_LOSSES = ("mlm", "voken_cls", "voken_reg", "voken_ctr")
+
+def _losses() -> tuple[str, ...]:
+    return ("mlm", *objectives.names())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +106,16 @@ def lm(
             "--weight",
             metavar="NAME=N",
             show_default="mlm=1, with vokens voken_cls=1",
-            help="Weight of a loss: mlm, voken_cls, voken_reg, voken_ctr; repeatable, 0 is off.",
+            help=f"Weight of a loss: {', '.join(_losses())}; repeatable, 0 is off.",
         ),
     ] = None,
     vokens: VokenFlags,
     feats: Annotated[
         str | None,
-        Flag(metavar="X.npy", help="Features of the bank, for voken_reg and voken_ctr."),
+        Flag(
+            metavar="X.npy",
+            help=f"Features of the bank, for {' and '.join(objectives.names(feats=True))}.",
+        ),
     ] = None,
     valid: Valid = None,
     masking: Masking,
@@ -157,7 +163,7 @@ def lm(
     start.check()
     optimizer = settle(context, optimizer)
     check_streams([*inputs, *(valid or ())], target.output)
-    weights = parse_weights(weight, _LOSSES)
+    weights = parse_weights(weight, _losses())
     import torch
 
     from vgtools.systems.vokenization.pretraining import Pretraining

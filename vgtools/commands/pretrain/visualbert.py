@@ -28,7 +28,7 @@ from vgtools.commands.pretrain.flags import (
     settle,
 )
 
-_LOSSES = ("mlm", "sip")
+_WEIGHTS = {"mlm": 1.0, "sip": 1.0}  # of every loss, where none is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ def visualbert(
         Flag(
             "--weight",
             metavar="NAME=N",
-            show_default="mlm=1, sip=1",
-            help="Weight of a loss: mlm, sip; repeatable.",
+            show_default=", ".join(f"{name}={value:g}" for name, value in _WEIGHTS.items()),
+            help=f"Weight of a loss: {', '.join(_WEIGHTS)}; repeatable.",
         ),
     ] = None,
     seen: RegionFlags,
@@ -125,7 +125,7 @@ def visualbert(
     start.check()
     optimizer = settle(context, optimizer)
     check_streams([*inputs, *(valid or ())], target.output)
-    weights = parse_weights(weight, _LOSSES)
+    weights = parse_weights(weight, tuple(_WEIGHTS))
     if weights and "mlm" not in weights:
         raise typer.BadParameter(
             "visualbert always learns mlm; its weight cannot be 0", param_hint="--weight"
@@ -159,7 +159,7 @@ def visualbert(
             inputs,
             valid or [],
             regions,
-            weights=weights or {"mlm": 1.0, "sip": 1.0},
+            weights=weights or _WEIGHTS,
             ref=start.encoder,
             shape=start.shape_mark(),
             region_start=seen.region_start,

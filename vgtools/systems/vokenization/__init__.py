@@ -8,6 +8,7 @@ SECTIONS = {
     "section 2.2": (
         "voken_lm.VisuallySupervisedLM",
         "voken_lm.VokenHead",
+        "objectives.Objective",
         "pretraining.Pretraining",
     ),
     "section 3.1": ("vokenize.vokenize",),

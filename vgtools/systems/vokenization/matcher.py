@@ -138,12 +138,16 @@ class TokenImageMatcher(nn.Module):
         else:
             text = self.project_tokens(batch.hidden, batch.means, batch.rows)
         images = self.embed_images(batch.feats)
-        if self.config.loss == "hinge":
-            negatives = images[batch.other]
-            return {"hinge": hinge_loss(text, images[batch.own], negatives, self.config.margin)}
+        loss = {"hinge": self._hinge, "info_nce": self._info_nce}[self.config.loss]
+        return {self.config.loss: loss(batch, text, images)}
+
+    def _hinge(self, batch: Batch, text: Tensor, images: Tensor) -> Tensor:
+        return hinge_loss(text, images[batch.own], images[batch.other], self.config.margin)
+
+    def _info_nce(self, batch: Batch, text: Tensor, images: Tensor) -> Tensor:
         scale = self.log_scale.clamp(max=math.log(100.0)).exp()
         keyed = (batch.keys, batch.holders, self.config.share)
-        return {"info_nce": info_nce(text, batch.own, images, scale, *keyed)}
+        return info_nce(text, batch.own, images, scale, *keyed)
 
 
 def _mlp(width: int, config: MatcherConfig) -> nn.Sequential:

@@ -15,6 +15,7 @@ from torch import Tensor
 from vgtools.io import DataError, Exit, Progress, arrives_once, open_features, sha256_file
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
     Recipe,
     VisuallySupervisedLM,
@@ -71,11 +72,10 @@ class Pretraining:
         compiled: bool,
         quiet: bool,
     ) -> None:
-        if feats is None and weights.keys() & {"voken_reg", "voken_ctr"}:
-            raise DataError(
-                "--feats: is needed; voken_reg and voken_ctr compare with the images' features",
-                code=Exit.USAGE,
-            )
+        needy = objectives.names(feats=True)
+        if feats is None and not weights.keys().isdisjoint(needy):
+            why = f"--feats: is needed; {' and '.join(needy)} compare with the images' features"
+            raise DataError(why, code=Exit.USAGE)
         self._encoder = encoder
         self._files = [inputs, valid]
         self._settings = dict(settings)

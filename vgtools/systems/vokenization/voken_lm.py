@@ -23,6 +23,7 @@ from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
+from vgtools.systems.vokenization.objectives import OBJECTIVES
 from vgtools.text.blocks import Corpus, Packed, check_range
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.training.loop import Batches, halves
@@ -42,7 +43,7 @@ class VokenLMConfig:
     """What is predicted beside the encoder's own outputs; stored in `run.json`.
 
     Attributes:
-        losses: names among `mlm`, `voken_cls`, `voken_reg` and `voken_ctr`.
+        losses: `mlm` and names of `OBJECTIVES`.
         vokens: size of the voken vocabulary, the image bank's.
         feats_width: D, width of the images' features, for `voken_reg` and `voken_ctr`.
         joint: width of the space in which `voken_ctr` compares.
@@ -126,15 +127,12 @@ class VisuallySupervisedLM(nn.Module):
         width = int(lm.config.hidden_size)
         eps = float(lm.config.layer_norm_eps)
         scale = float(lm.config.initializer_range)
-        sizes = {
-            "voken_cls": config.vokens,
-            "voken_reg": config.feats_width,
-            "voken_ctr": config.joint,
-        }
         self.heads = nn.ModuleDict(
             {
-                name: VokenHead(width, size, eps, scale, config.shared_head)
-                for name, size in sizes.items()
+                name: VokenHead(
+                    width, getattr(config, objective.outputs), eps, scale, config.shared_head
+                )
+                for name, objective in OBJECTIVES.items()
                 if name in config.losses
             }
         )
