@@ -224,6 +224,32 @@ def test_every_command_has_a_man_page_and_a_readme_row() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def is_defined(name: str) -> bool:
+    """Return whether a dotted name is a module, a package, or one of its definitions."""
+    module, _, attribute = name.rpartition(".")
+    if name in MODULES:
+        return True
+    return module in MODULES and hasattr(importlib.import_module(module), attribute)
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "man").glob("*.1"))]
+
+
+@pytest.mark.parametrize("file", [*FILES, *PAGES], ids=lambda file: str(file.relative_to(ROOT)))
+def test_modules_that_are_named_in_words_exist(file: Path) -> None:
+    text = file.read_text()
+    paths = re.findall(r"\bvgtools/[a-z0-9_/]+\.py\b", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    names = re.findall(r"(?<![\w/@])vgtools(?:\.[A-Za-z_]\w*)+", text)
+    assert [name for name in names if not is_defined(name)] == []
+
+
+def test_a_module_that_was_moved_is_not_defined() -> None:
+    assert is_defined("vgtools.tasks.kinds.Kind")
+    assert not is_defined("vgtools.decoding")
+    assert not is_defined("vgtools.io.nothing")
+
+
 def shell_blocks() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 

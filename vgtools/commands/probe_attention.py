@@ -316,22 +316,21 @@ def _save(
     say: Callable[[str], None],
 ) -> None:
     """Write results, tables, figures and page."""
-    from vgtools.reports import page
-    from vgtools.reports import probes as probe_report
+    from vgtools.reports import page, probes
 
     shown: list[Any] = []
     if found.kept:
         choose = config["select_on"] is not None
         shown = list(found.probe.examples(found.kept, choose=choose))
     if images is not None:
-        shown, faults = probe_report.with_pictures(shown, images)
+        shown, faults = probes.with_pictures(shown, images)
         for fault in faults:
             say(f"{fault}; the page shows the boxes alone")
     credit = page.credit(images) if images else ""
     inputs.check_unchanged()
     lock = io.Lock(folder / "probe")
     try:
-        files = probe_report.save(folder, records, shown, config["encoder"], credit)
+        files = probes.save(folder, records, shown, config["encoder"], credit)
         io.write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
     finally:
         lock.release()
@@ -340,9 +339,9 @@ def _save(
 def _print(records: Sequence[dict[str, Any]]) -> None:
     """Print tables to a terminal, records into a pipe."""
     if sys.stdout is not None and sys.stdout.isatty():
-        from vgtools.reports import probes as probe_report
+        from vgtools.reports import probes
 
-        print(io.plain(probe_report.tables(records)))
+        print(io.plain(probes.tables(records)))
         return
     stream = io.open_stream("-")
     stream.writelines(map(io.dumps, records))
