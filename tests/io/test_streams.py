@@ -20,7 +20,9 @@ from vgtools.io.output import Output
 # ------------------------------------------------------------------------------------------ reading
 
 
-@given(st.lists(st.binary(max_size=12).filter(lambda b: not {0, 10} & {*b}), max_size=8), st.booleans())
+@given(
+    st.lists(st.binary(max_size=12).filter(lambda b: not {0, 10} & {*b}), max_size=8), st.booleans()
+)
 def test_n_lines_in_are_n_strings_out(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], last: bool
 ) -> None:

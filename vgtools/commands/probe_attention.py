@@ -149,6 +149,16 @@ class Page:
 @flags
 def probe_attention(
     context: typer.Context,
+    *,
+    encoder: Annotated[
+        str,
+        Flag(
+            "--encoder",
+            "-e",
+            metavar="REF",
+            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
+        ),
+    ],
     splits: Splits,
     learning: Classifier,
     questions: Questions,
@@ -163,13 +173,6 @@ def probe_attention(
             "--regions.",
         ),
     ] = "-",
-    encoder: Annotated[
-        str | None,
-        Flag(
-            metavar="REF",
-            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
-        ),
-    ] = None,
     regions: Annotated[
         str | None,
         Flag(metavar="X.npy", help="Region features of the photos; without: text-side probes."),
@@ -201,8 +204,7 @@ def probe_attention(
 
     One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
     tables. Captions longer than the encoder and photos without regions are left out and counted.
-    Any transformers VisualBERT can be probed. What stops it in the middle, Ctrl-C too, leaves the
-    results up to there.
+    Any transformers VisualBERT can be probed. If it is interrupted, the results so far are kept.
 
     Examples:
 
@@ -212,8 +214,6 @@ def probe_attention(
 
         vg probe-attention wiki.txt --encoder builtin:minilm --parser en_core_web_sm -o probe
     """
-    if encoder is None:
-        raise typer.BadParameter("is missing: the model to probe", param_hint="--encoder")
     help_at_terminal(context, captions)
     _check(splits, learning, page, regions, parser, captions)
     from vgtools.systems.attention_probes import probing

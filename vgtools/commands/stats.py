@@ -241,7 +241,9 @@ def _rows(
 
     if grounded_types:
         return counted.grounded_types(names)
-    return chain(map(counted.record, names), reported_module.corpora() if reported and names else [])
+    return chain(
+        map(counted.record, names), reported_module.corpora() if reported and names else []
+    )
 
 
 def _print(
