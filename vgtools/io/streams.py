@@ -222,7 +222,7 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
         stats: counts lines, and lines with bad bytes, as they pass.
 
     Raises:
-        DataError: missing (66), a damaged archive (65, with the line of the damage), or binary (65).
+        DataError: missing (66), or binary or a damaged archive (65, with the line).
     """
     for number, raw in enumerate(_text_lines(path)):
         if stats is not None:
