@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from vgtools.cli import COMMANDS
+from vgtools.cli import COMMANDS, make_app
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vgtools"
@@ -224,6 +226,32 @@ def test_every_command_has_a_man_page_and_a_readme_row() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def is_defined(name: str) -> bool:
+    """Return whether a dotted name is a module, a package, or one of its definitions."""
+    module, _, attribute = name.rpartition(".")
+    if name in MODULES:
+        return True
+    return module in MODULES and hasattr(importlib.import_module(module), attribute)
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "man").glob("*.1"))]
+
+
+@pytest.mark.parametrize("file", [*FILES, *PAGES], ids=lambda file: str(file.relative_to(ROOT)))
+def test_modules_that_are_named_in_words_exist(file: Path) -> None:
+    text = file.read_text()
+    paths = re.findall(r"\bvgtools/[a-z0-9_/]+\.py\b", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    names = re.findall(r"(?<![\w/@])vgtools(?:\.[A-Za-z_]\w*)+", text)
+    assert [name for name in names if not is_defined(name)] == []
+
+
+def test_a_module_that_was_moved_is_not_defined() -> None:
+    assert is_defined("vgtools.tasks.kinds.Kind")
+    assert not is_defined("vgtools.decoding")
+    assert not is_defined("vgtools.io.nothing")
+
+
 def shell_blocks() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 
@@ -237,14 +265,17 @@ def test_readme_shell_blocks_name_existing_flags() -> None:
     )
     calls = [part for part in parts if re.match(r"vg \w", part)]
     assert len(calls) >= 6
+    tree: Any = typer.main.get_command(make_app())
     for call in calls:
         words = call.split()[1:]
-        depth = 2 if words[0] == "prepare" else 1
+        command = tree.commands[words[0]]
+        depth = 2 if words[1] in getattr(command, "commands", ()) else 1
         help_text = subprocess.run(
             [sys.executable, "-m", "vgtools", *words[:depth], "--help"],
             capture_output=True,
             text=True,
         ).stdout
         assert help_text.startswith("Usage:"), call
+        options = help_text.partition("Options:")[2]
         for flag in re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", " ".join(words[depth:])):
-            assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help_text), f"{flag} in {call!r}"
+            assert re.search(rf"(?<![\w-]){flag}(?![\w-])", options), f"{flag} in {call!r}"

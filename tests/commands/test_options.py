@@ -166,9 +166,24 @@ def test_an_unknown_system_is_a_usage_error() -> None:
     for args in (["--system", "visualbret", "a"], ["--system=visualbret"]):
         done = call(group(), *args)
         assert done.exit_code == Exit.USAGE
-        assert "No such command 'visualbret'. Did you mean 'visualbert'?" in done.output
+        said = " ".join(done.output.split())
+        assert "No such command 'visualbret'. Did you mean 'visualbert'? Systems: lm" in said
+    assert "Systems: lm, visualbert" in call(group(), "--system", "other", "a").output
     assert call(group(), "a", "--system").exit_code == Exit.USAGE
     assert not seen
+
+
+def test_a_misspelled_sub_command_is_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = call(group(), "visualbet", "c.jsonl")
+    assert done.exit_code == Exit.USAGE
+    assert "Did you mean 'visualbert'?" in done.output
+    assert not seen
+    (tmp_path / "visualbet").touch()
+    assert call(group(), "visualbet").exit_code == 0
+    assert seen == [("lm", ["visualbet"], False)]
 
 
 def test_help_of_a_group_is_that_of_its_first_and_a_list_of_all() -> None:

@@ -98,14 +98,14 @@ def test_text_of_every_kind_gives_a_row_a_line(
 ) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(
-        b"\xef\xbb\xbfbam\r\n\n \xff\xfe den\nfis\x00gom\xe2\x80\xa8dat\rkon\n\xf0\x9f\x90\x88 bam"
+        b"\xef\xbb\xbfbam\r\n\n \xff\xfe den\nfis\x01gom\xe2\x80\xa8dat\rkon\n\xf0\x9f\x90\x88 bam"
     )
     rows = vokenize(path)
     assert [r["text"] for r in rows] == [
         "bam",
         "",
         " \ufffd\ufffd den",
-        "fis\0gom\u2028dat\rkon",
+        "fis\x01gom\u2028dat\rkon",
         "\U0001f408 bam",
     ]
     for row in rows:

@@ -119,3 +119,16 @@ def test_a_name_without_a_file_is_refused(
     with pytest.raises(DataError, match=r"a file name") as caught:
         io.final_path(name, [])
     assert caught.value.code == (Exit.CANNOT_CREATE if name else Exit.USAGE)
+
+
+def test_another_file_than_the_expected_is_named_with_the_command_that_writes_it(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DataError, match=r"no\.faiss: does not exist; expected X\.faiss of vg"):
+        io.read_manifest(tmp_path / "no.faiss", "index")
+    (tmp_path / "c.jsonl").touch()
+    with pytest.raises(DataError, match=r"X\.npy of vg extract-image-feats, got .*c\.jsonl"):
+        io.read_manifest(tmp_path / "c.jsonl", "image-features")
+    io.write_manifest(tmp_path / "c.jsonl", [tmp_path / "c.jsonl"], kind="captions")
+    with pytest.raises(DataError, match=r"got 'captions'; name X\.faiss of vg build-index"):
+        io.read_manifest(tmp_path / "c.jsonl", "index")

@@ -20,7 +20,9 @@ from vgtools.io.output import Output
 # ------------------------------------------------------------------------------------------ reading
 
 
-@given(st.lists(st.binary(max_size=12).filter(lambda b: b"\n" not in b), max_size=8), st.booleans())
+@given(
+    st.lists(st.binary(max_size=12).filter(lambda b: not {0, 10} & {*b}), max_size=8), st.booleans()
+)
 def test_n_lines_in_are_n_strings_out(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], last: bool
 ) -> None:
@@ -30,11 +32,23 @@ def test_n_lines_in_are_n_strings_out(
     assert len(list(io.read_lines(path))) == expected
 
 
+@pytest.mark.parametrize("read", [io.read_lines, read_texts, lambda path: io.read_windows(path, 9)])
+def test_a_nul_in_the_first_block_of_a_text_is_refused(tmp_path: Path, read: Any) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"a\n\xff\x00b\n")
+    with pytest.raises(DataError, match=r"x\.txt: is not text: byte 0 in line 2; expected") as bad:
+        list(read(path))
+    assert bad.value.code == Exit.DATA
+    text = b"a" * (1 << 13) + b"\x00\n\x00"
+    path.write_bytes(text)
+    assert len(list(io.read_lines(path))) == 2, "one far below is a bad character of a text"
+
+
 def test_line_ends_marks_and_bad_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
-    path.write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n\xff\xfe d\n\xe2\x80\xa8e\n\x00\n\nlast")
+    path.write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n\xff\xfe d\n\xe2\x80\xa8e\n\x01\n\nlast")
     stats = io.TextStats()
-    assert list(io.read_lines(path, stats)) == ["a", "b\rc", "�� d", "\u2028e", "\x00", "", "last"]
+    assert list(io.read_lines(path, stats)) == ["a", "b\rc", "�� d", "\u2028e", "\x01", "", "last"]
     assert (stats.lines, stats.replaced) == (7, 1)
 
 

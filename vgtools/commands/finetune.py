@@ -383,9 +383,9 @@ def _run(
 
         assert pictures.regions is not None
         known = pictures.known_answers(task, files["train"], settings["limit"])
-        sight = open_regions_of(ref, pictures.regions, pictures.boxes, known)
-        settings = settings | sight.config()
-        learner = visual_learner(task, ref, settings, device, sight, offline=runtime.offline)
+        regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
+        settings = settings | regions.config()
+        learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
     else:
         learner = text_learner(task, ref, settings, device, offline=runtime.offline)
     tuning = FineTuning(task, learner, files, settings, ref)

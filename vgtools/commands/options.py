@@ -8,6 +8,7 @@ is named, is a typer application with the class `DefaultGroup`.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import os
@@ -256,12 +257,30 @@ class DefaultGroup(TyperGroup):
         flags = args[: args.index("--")] if "--" in args else args
         for at, arg in enumerate(flags):
             if arg == "--system" and at + 1 < len(flags):
-                return super().parse_args(ctx, [args[at + 1], *args[:at], *args[at + 2 :]])
-            if arg.startswith("--system="):
-                return super().parse_args(ctx, [arg[9:], *args[:at], *args[at + 1 :]])
+                system, rest = args[at + 1], [*args[:at], *args[at + 2 :]]
+            elif arg.startswith("--system="):
+                system, rest = arg[9:], [*args[:at], *args[at + 1 :]]
+            else:
+                continue
+            if system not in self.commands:
+                raise typer.BadParameter(self._unknown(system), ctx, param_hint="--system")
+            return super().parse_args(ctx, [system, *rest])
         if args[:1] and args[0] in (*self.commands, *ctx.help_option_names):
             return super().parse_args(ctx, args)
+        word = args[0] if args else ""
+        if word.isalnum() and not os.path.exists(word) and self._close(word):
+            why = f"{self._unknown(word)} There is no file of that name, either."
+            raise typer.BadParameter(why, ctx)
         return super().parse_args(ctx, [next(iter(self.commands)), *args])
+
+    def _close(self, name: str) -> list[str]:
+        """Return the one sub-command that a name may have meant, or nothing."""
+        return difflib.get_close_matches(name, self.commands, n=1, cutoff=0.75)
+
+    def _unknown(self, name: str) -> str:
+        """Return what to say about a name that is not a sub-command's."""
+        meant = "".join(f" Did you mean {close!r}?" for close in self._close(name))
+        return f"No such command {name!r}.{meant} Systems: {', '.join(self.commands)}."
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the first sub-command, then the list of them all."""

@@ -149,6 +149,16 @@ class Page:
 @flags
 def probe_attention(
     context: typer.Context,
+    *,
+    encoder: Annotated[
+        str,
+        Flag(
+            "--encoder",
+            "-e",
+            metavar="REF",
+            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
+        ),
+    ],
     splits: Splits,
     learning: Classifier,
     questions: Questions,
@@ -163,13 +173,6 @@ def probe_attention(
             "--regions.",
         ),
     ] = "-",
-    encoder: Annotated[
-        str | None,
-        Flag(
-            metavar="REF",
-            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
-        ),
-    ] = None,
     regions: Annotated[
         str | None,
         Flag(metavar="X.npy", help="Region features of the photos; without: text-side probes."),
@@ -201,8 +204,7 @@ def probe_attention(
 
     One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
     tables. Captions longer than the encoder and photos without regions are left out and counted.
-    Any transformers VisualBERT can be probed. What stops it in the middle, Ctrl-C too, leaves the
-    results up to there.
+    Any transformers VisualBERT can be probed. If it is interrupted, the results so far are kept.
 
     Examples:
 
@@ -212,8 +214,6 @@ def probe_attention(
 
         vg probe-attention wiki.txt --encoder builtin:minilm --parser en_core_web_sm -o probe
     """
-    if encoder is None:
-        raise typer.BadParameter("is missing: the model to probe", param_hint="--encoder")
     help_at_terminal(context, captions)
     _check(splits, learning, page, regions, parser, captions)
     from vgtools.systems.attention_probes import probing
@@ -316,22 +316,21 @@ def _save(
     say: Callable[[str], None],
 ) -> None:
     """Write results, tables, figures and page."""
-    from vgtools.reports import page
-    from vgtools.reports import probes as probe_report
+    from vgtools.reports import page, probes
 
     shown: list[Any] = []
     if found.kept:
         choose = config["select_on"] is not None
         shown = list(found.probe.examples(found.kept, choose=choose))
     if images is not None:
-        shown, faults = probe_report.with_pictures(shown, images)
+        shown, faults = probes.with_pictures(shown, images)
         for fault in faults:
             say(f"{fault}; the page shows the boxes alone")
     credit = page.credit(images) if images else ""
     inputs.check_unchanged()
     lock = io.Lock(folder / "probe")
     try:
-        files = probe_report.save(folder, records, shown, config["encoder"], credit)
+        files = probes.save(folder, records, shown, config["encoder"], credit)
         io.write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
     finally:
         lock.release()
@@ -340,9 +339,9 @@ def _save(
 def _print(records: Sequence[dict[str, Any]]) -> None:
     """Print tables to a terminal, records into a pipe."""
     if sys.stdout is not None and sys.stdout.isatty():
-        from vgtools.reports import probes as probe_report
+        from vgtools.reports import probes
 
-        print(io.plain(probe_report.tables(records)))
+        print(io.plain(probes.tables(records)))
         return
     stream = io.open_stream("-")
     stream.writelines(map(io.dumps, records))

@@ -174,7 +174,7 @@ def stats(
     types = open_vocabulary(tokenizer, offline)
     met = io.TextStats()
     with io.Progress("stats", "tokens", quiet=quiet) as bar:
-        survey = s.CorpusStats(
+        counts = s.CorpusStats(
             types,
             load_stop_words(grounding.stop_words),
             reference,
@@ -190,7 +190,7 @@ def stats(
             progress=bar,
         )
         diversity = (s.diversity(name, bar, memory << 20, limit) for name in voken_files)
-        rows = _rows(survey, names, grounding.grounded_types, layout.reported)
+        rows = _rows(counts, names, grounding.grounded_types, layout.reported)
         form = tables.types_table if grounding.grounded_types else tables.corpora_table
         printed = _print([(form, rows), (tables.diversity_table, diversity)], layout.table)
     if layout.table:
@@ -234,14 +234,14 @@ def _check(
 
 
 def _rows(
-    survey: CorpusStats, names: Sequence[str], grounded_types: bool, reported: bool
+    counts: CorpusStats, names: Sequence[str], grounded_types: bool, reported: bool
 ) -> Iterable[dict[str, Any]]:
     """Return the grounded types, or a record per corpus and per corpus of the paper."""
     from vgtools.systems.vokenization import reported as reported_module
 
     if grounded_types:
-        return survey.grounded_types(names)
-    return chain(map(survey.record, names), reported_module.corpora() if reported and names else [])
+        return counts.grounded_types(names)
+    return chain(map(counts.record, names), reported_module.corpora() if reported and names else [])
 
 
 def _print(

@@ -2,7 +2,7 @@
 
 A box source is a function: `source(image id, picture)` returns the `Boxes` of a picture in its own
 pixels. Files are read once into a table; the grid needs none; a detector
-(`vgtools/region_features.py`) looks at the picture.
+(`vgtools/images/region_features.py`) looks at the picture.
 """
 
 from __future__ import annotations

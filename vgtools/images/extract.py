@@ -1,6 +1,6 @@
 """From image files to feature rows: the backbone's own preprocessing, pooling, and the stream.
 
-What an image file means in pixels is defined in `vgtools/decoding.py`.
+What an image file means in pixels is defined in `vgtools/images/decoding.py`.
 
 Axes: B batch, N images, P positions of the last feature map, D channels.
 """

@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 FORMAT = 1  # of manifests and run.json
 
 
+# The file and the command that writes it, by the kind of its manifest.
+_WRITERS = {
+    "image-features": "X.npy of vg extract-image-feats",
+    "region-features": "X.npy of vg extract-image-feats --regions",
+    "index": "X.faiss of vg build-index",
+    "vokens": "X.npy of vg vokenize",
+}
+
+
 def sha256_file(path: str | Path) -> str:
     """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
     refuse_stream(path)
@@ -181,9 +190,14 @@ def read_manifest(
         why = f"expected the name of a .npy or .faiss file, got {got}"
         raise DataError(why, artifact, code=Exit.USAGE)
     path = manifest_path(artifact)
+    expected = _WRITERS.get(kind or "", "")
     if not path.exists():
         if not os.path.exists(artifact):
-            raise DataError("does not exist", artifact, code=Exit.NO_INPUT)
+            why = f"does not exist; expected {expected}" if expected else "does not exist"
+            raise DataError(why, artifact, code=Exit.NO_INPUT)
+        if expected and Path(artifact).suffix not in expected.split()[0]:
+            why = f"expected {expected}, got {name_of(artifact)}"
+            raise DataError(why, code=Exit.NO_INPUT)
         why = f"the manifest of {artifact} is missing; run the command that writes it again"
         raise DataError(why, path, code=Exit.NO_INPUT)
     body = read_json(path, "a vg manifest")
@@ -193,7 +207,8 @@ def read_manifest(
     if not isinstance(files, dict) or "vg" not in body:
         raise DataError("is not a manifest that vg wrote", path)
     if kind is not None and body.get("kind") != kind:
-        raise DataError(f"expected the manifest of {kind!r}, got {body.get('kind')!r}", path)
+        why = f"expected the manifest of {kind!r}, got {body.get('kind')!r}"
+        raise DataError(f"{why}; name {expected}" if expected else why, path)
     if verify:
         for name, facts in files.items():
             _check_file(path, name, facts)

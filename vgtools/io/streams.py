@@ -51,6 +51,9 @@ BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
 
 
+_FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL says that it is binary, as for git
+
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -174,6 +177,22 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
             stream.close()
 
 
+def _text_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of `_raw_lines`, of what is not binary: no NUL in the first block.
+
+    Raises:
+        DataError: a byte 0 there (65).
+    """
+    left = _FIRST_BLOCK
+    for number, line in enumerate(_raw_lines(path), 1):
+        if left > 0:
+            if b"\0" in line[:left]:
+                why = f"is not text: byte 0 in line {number}; expected UTF-8 text or JSON lines"
+                raise DataError(why, path)
+            left -= len(line)
+        yield line
+
+
 @dataclass
 class TextStats:
     """What reading a text counts."""
@@ -203,9 +222,9 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
         stats: counts lines, and lines with bad bytes, as they pass.
 
     Raises:
-        DataError: missing (66), or a damaged archive (65, with the line of the damage).
+        DataError: missing (66), or binary or a damaged archive (65, with the line).
     """
-    for number, raw in enumerate(_raw_lines(path)):
+    for number, raw in enumerate(_text_lines(path)):
         if stats is not None:
             stats.lines += 1
         yield decode(raw, number == 0, stats)
@@ -331,7 +350,7 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
 
 
 def _text_rows(path: str | Path, stats: TextStats | None) -> Iterator[dict[str, Any]]:
-    lines = _raw_lines(path)
+    lines = _text_lines(path)
     for first in lines:
         if holds_rows(path, decode(first, True)):
             yield from (row for _, row in _rows(chain([first], lines), path, {"text": str}))
@@ -391,7 +410,8 @@ def read_windows(
         limit: stop after this many lines of the input.
 
     Raises:
-        DataError: the lines already done have changed (78), or the input cannot be read.
+        DataError: the lines already done have changed (78), or the input cannot be read, or is
+            binary (65).
     """
     done = int((state or {}).get("rows", 0))
     digest = hashlib.sha256()
@@ -405,7 +425,7 @@ def read_windows(
     def window() -> Window:
         return Window(str(path), first, lines, digest.hexdigest(), stats.replaced, jsonl)
 
-    for number, raw in enumerate(_raw_lines(path), 1):
+    for number, raw in enumerate(_text_lines(path), 1):
         if limit is not None and number > limit:
             number -= 1
             break

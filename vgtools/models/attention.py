@@ -151,7 +151,7 @@ def open_encoder(
         raise DataError(
             "is a VisualBERT without early fusion (bypass_transformer): regions join the text in "
             "one last layer, whose attention transformers does not return; "
-            "`visualbert.open_attention` reads it",
+            "`vgtools.systems.visualbert.model.open_attention` reads it",
             ref,
         )
     return TransformersEncoder(encoder)

@@ -64,11 +64,11 @@ def corpora_figure(records: Sequence[Record]) -> Figure:
     figure.line(16, top - 8, width - 16, top - 8)
     for row, record in enumerate(records):
         y = top + row_height * row
-        told = "source" in record
-        name = record["corpus"] if told else corpus_name(record)
+        is_reported = "source" in record
+        name = record["corpus"] if is_reported else corpus_name(record)
         shown = name if len(name) <= 29 else "…" + name[-28:]
-        figure.text(16, y + (13 if told else 20), shown, SOFT if told else INK, 13)
-        if told:
+        figure.text(16, y + (13 if is_reported else 20), shown, SOFT if is_reported else INK, 13)
+        if is_reported:
             figure.text(16, y + 27, record["source"], SOFT, 11)
     for number, column in enumerate(columns):
         _measure(figure, records, column, left + step * number, top, row_height)
@@ -98,13 +98,13 @@ def _measure(
     most = max([bound, *(value for value in values if value is not None)]) or 1
     for row, (record, value) in enumerate(zip(records, values, strict=True)):
         y = top + step * row
-        told = "source" in record
+        is_reported = "source" in record
         if value is None:
             figure.text(x, y + 13, "–", SOFT)
             continue
-        figure.text(x, y + 13, column.form.format(value), SOFT if told else INK)
+        figure.text(x, y + 13, column.form.format(value), SOFT if is_reported else INK)
         figure.line(x, y + 22, x + wide, y + 22)
-        colour = _REPORTED if told else ACCENT
+        colour = _REPORTED if is_reported else ACCENT
         hint = f"{corpus_name(record)}: {column.form.format(value)}"
         if column.log:
             share = math.log10(1 + value) / math.log10(1 + most)

@@ -90,11 +90,11 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
     rows = list[list[str]]()
     compared = False
     for record in records:
-        told = "source" in record
-        column = "mean" if told else key
+        is_reported = "source" in record
+        column = "mean" if is_reported else key
         cells = [_score(name, record["tasks"].get(name), column, bold) for name in names]
-        mean = record.get("average" if told else average)
-        title = f"{record['run']} (reported)" if told else record["run"]
+        mean = record.get("average" if is_reported else average)
+        title = f"{record['run']} (reported)" if is_reported else record["run"]
         rows.append([title, *cells, "-" if mean is None else f"{mean:.1f}"])
         changes = [record["tasks"].get(name, {}).get("difference") for name in names]
         if any(changes):

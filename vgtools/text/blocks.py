@@ -40,6 +40,7 @@ class Packed(NamedTuple):
     tokens: Array  # (T, 2) integers: token id, voken
     ends: Array  # (R,) int64, where each row ends
     vokens: int | None = None  # images in the bank, if the manifest has their number
+    replaced: int = 0  # lines converted here that had bytes which are not UTF-8
 
     def line_of(self, token: int) -> int:
         """Return the row of a token, counted from 1."""
@@ -168,12 +169,13 @@ def pack(
                 rows = [{"vokens": none[a:b]} for a, b in pairwise(tokens.starts)]
             else:
                 _check_aligned(path, window.first, rows, tokens.spans, tokens.starts)
-            out.write(rows, tokens.ids)
+            out.write(rows, tokens.ids, replaced=window.replaced)
             out.commit(window.digest)
             if progress is not None:
                 progress.advance(len(tokens.ids))
         out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
-    return open_packed(target, fingerprint, name=path)
+    packed = open_packed(target, fingerprint, name=path)
+    return packed._replace(replaced=io.read_manifest(target, verify=False).get("replaced", 0))
 
 
 def _bank_size(path: str) -> int | None:

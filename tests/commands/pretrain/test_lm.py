@@ -562,3 +562,18 @@ def test_an_objective_is_a_line_of_the_table_and_a_method(
     assert pretrain(data, tmp_path / "run", *flags) == 0
     assert records(tmp_path / "run")[-1]["toy"] == pytest.approx(3.0)
     assert "heads.toy.decoder.weight" in open_run(tmp_path / "run", "voken_lm").weights
+
+
+def test_binary_input_is_refused_and_replaced_bytes_are_told(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.txt"
+    file.write_bytes(b"\x08\x00\x00{}\n" * 9)
+    assert pretrain(data, tmp_path / "binary", file=file) == 65
+    refused(capfd, "x.txt: is not text: byte 0 in line 1; expected")
+    file.write_bytes((data / "text.txt").read_bytes() + b"\xff a\nb \xfe\n")
+    # Not `pretrain`, which is quiet.
+    start = ["--shape", data / "shape.json", "--tokenizer", data / "t", "--block", 16]
+    run = ["pretrain", file, *start, "--steps", 1, "--device", "cpu", "-o", tmp_path / "run"]
+    assert cli.run([str(arg) for arg in run]) == 0
+    assert "x.txt: 2 lines had bytes that are not UTF-8, replaced\n" in capfd.readouterr().err

@@ -194,6 +194,7 @@ def lm(
             gradient_checkpointing=gradient_checkpointing,
             compiled=compiled,
             quiet=session.quiet,
+            say=session.note,
         )
         config = config_of(masking, optimizer, checkpoints, seed)
         pretrain(session, system, config, target.restart)

@@ -1,8 +1,8 @@
 """How much syntax all heads of an encoder know together: classifiers of each word's head.
 
-A single head is probed as it is (`text_probes`). Here two small classifiers learn on some sentences
-how to weigh all heads, and are tried on others: by one weight per head, or by weights that depend
-on the two words.
+A single head is probed as it is (`vgtools.systems.attention_probes.text`). Here two small
+classifiers learn on some sentences how to weigh all heads, and are tried on others: by one weight
+per head, or by weights that depend on the two words.
 
 Axes: B batch, W words, T tokens (special ones included), K = L × H heads, D channels of a word
 vector.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Progress, arrives_once, open_features, sha256_file
+from vgtools.io import DataError, Exit, Progress, arrives_once, open_features, plain, sha256_file
+from vgtools.io.errors import amount
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
@@ -49,6 +50,7 @@ class Pretraining:
         gradient_checkpointing: less memory, more time.
         compiled: compile the encoder.
         quiet: no progress.
+        say: prints a message.
 
     Raises:
         DataError: a loss needs features of the images (2), or an input cannot be read.
@@ -71,6 +73,7 @@ class Pretraining:
         gradient_checkpointing: bool,
         compiled: bool,
         quiet: bool,
+        say: Callable[[str], None],
     ) -> None:
         needy = objectives.names(feats=True)
         if feats is None and not weights.keys().isdisjoint(needy):
@@ -84,7 +87,7 @@ class Pretraining:
         self._keep_packed = keep_packed
         self._gradient_checkpointing = gradient_checkpointing
         self._compiled = compiled
-        self._store = PackedInputs(encoder, Path(packed), quiet)
+        self._store = PackedInputs(encoder, Path(packed), quiet, say)
         self._digests = [[self._store.digest(path) for path in paths] for paths in self._files]
         if not weights:
             vokens = settings["control"] == "tokens" or any(map(self._store.has_vokens, inputs))
@@ -180,12 +183,16 @@ class PackedInputs:
         encoder: whose tokenizer makes the tokens.
         folder: where they are.
         quiet: no progress.
+        say: prints a message.
     """
 
-    def __init__(self, encoder: Encoder, folder: Path, quiet: bool) -> None:
+    def __init__(
+        self, encoder: Encoder, folder: Path, quiet: bool, say: Callable[[str], None]
+    ) -> None:
         self._encoder = encoder
         self._folder = folder
         self._quiet = quiet
+        self._say = say
         self._piped: dict[str, Packed] = {}  # what can be read only once
 
     def open(self, path: str) -> Packed:
@@ -193,7 +200,11 @@ class PackedInputs:
         if path in self._piped:
             return self._piped[path]
         with Progress("pretrain: packing", "tokens", quiet=self._quiet) as bar:
-            return pack(path, self._folder, self._encoder.tokenizer, progress=bar)
+            packed = pack(path, self._folder, self._encoder.tokenizer, progress=bar)
+        if packed.replaced:
+            lines = amount(packed.replaced, "line")
+            self._say(f"{plain(path)}: {lines} had bytes that are not UTF-8, replaced")
+        return packed
 
     def digest(self, path: str) -> str:
         """Return the sha256 of an input; what comes from a pipe is packed for that."""
