@@ -257,9 +257,11 @@ class DefaultGroup(TyperGroup):
         flags = args[: args.index("--")] if "--" in args else args
         for at, arg in enumerate(flags):
             if arg == "--system" and at + 1 < len(flags):
-                system, rest = args[at + 1], [*args[:at], *args[at + 2 :]]
+                system = args[at + 1]
+                rest = [*args[:at], *args[at + 2 :]]
             elif arg.startswith("--system="):
-                system, rest = arg[9:], [*args[:at], *args[at + 1 :]]
+                system = arg[9:]
+                rest = [*args[:at], *args[at + 1 :]]
             else:
                 continue
             if system not in self.commands:

@@ -170,13 +170,14 @@ def regions(
         raise typer.BadParameter(
             "is required with features .npy, and only then", param_hint="BOXES"
         )
-    if source == "-":
-        raise typer.BadParameter("is read twice and cannot come from a pipe", param_hint="SOURCE")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
-    from vgtools.io import Inputs, read_lines, sha256_file
+    from vgtools.io import Inputs, read_lines, refuse_stream, sha256_file
 
-    inputs = Inputs(path for path in (source, boxes, labels) if path)
+    paths = [path for path in (source, boxes, labels) if path]
+    for path in paths:
+        refuse_stream(path)
+    inputs = Inputs(paths)
     tally = errors.tally()
     if boxes:
         rows = region_files.read_arrays(source, boxes, tally)
