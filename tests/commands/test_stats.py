@@ -164,7 +164,7 @@ def test_the_plot_is_written_whole_and_never_over_an_input(vg: Runner, here: Pat
 def test_bad_input(args: list[str], code: int, said: str, vg: Runner, here: Path) -> None:
     (here / "torn.jsonl").write_text('{"text": "a"}\n{"text": "b')
     (here / "textless.jsonl").write_text('{"texts": "a"}\n')
-    (here / "cut.gz").write_bytes(gzip.compress(os.urandom(9000))[:4000])
+    (here / "cut.gz").write_bytes(gzip.compress(os.urandom(9000).hex().encode())[:4000])
     (here / "empty.txt").write_text("\n")
     done = vg("stats", *args, cwd=here)
     assert done.returncode == code, done.stderr

@@ -324,7 +324,7 @@ def test_bad_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"])),
+            st.text(st.characters(exclude_characters="\0\t\n\r", exclude_categories=["Cs"])),
             st.booleans(),
         ),
         min_size=1,
