@@ -16,7 +16,7 @@ from vgtools.io import DataError, read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, describe_forms
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import Encoding, Inputs
 from vgtools.tasks.table import Task, find_task
 
 if TYPE_CHECKING:
@@ -66,15 +66,7 @@ def read_examples(
 
 
 def encode(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-    file: str | None = None,
+    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, **settings: Any
 ) -> Inputs:
     """Turn examples into token ids.
 
@@ -82,27 +74,12 @@ def encode(
         task: of the examples.
         examples: at least one.
         tokenizer: padding and truncation off.
-        max_length: most tokens per sequence, special tokens included; longer pairs lose tokens of
-            the longer text first.
-        stride: SQuAD, tokens from one window of a long context to the next.
-        learn: to train on: every unit gets a label, questions without a findable answer are left
-            out.
-        segments: the encoder marks the second text by its segment number.
-        file: where the examples are from, named in errors.
+        settings: the other fields of `Encoding`.
 
     Raises:
         DataError: `max_length` leaves no room for text, or nothing can be learnt.
     """
-    return KINDS[task.kind].encode(
-        task,
-        examples,
-        tokenizer,
-        max_length=max_length,
-        stride=stride,
-        learn=learn,
-        segments=segments,
-        file=file,
-    )
+    return KINDS[task.kind].encode(task, examples, Encoding(tokenizer, **settings))
 
 
 def predictions(

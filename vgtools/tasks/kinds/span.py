@@ -17,12 +17,11 @@ from vgtools.io.arrays import Array
 from vgtools.io.json_items import json_items
 from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import CHUNK, Inputs, SequenceBuilder, room_for_text, special_tokens
+from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from torch import Tensor
 
 QUESTION = 64  # tokens of a question that are read, as in BERT's released code
@@ -126,17 +125,7 @@ class Windows(Inputs):
             yield f"{self.unlearnable} questions are left out: {why}"
 
 
-def encode(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-    file: str | None = None,
-) -> Windows:
+def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Windows:
     """Cut contexts into windows that overlap; the whole question precedes each.
 
     In a window that does not hold an answer in full, the first token, [CLS], is the answer's
@@ -147,12 +136,10 @@ def encode(
 
     Source: Devlin et al. 2019 (BERT), section 4.2, and its released code.
     """
-    special = special_tokens(tokenizer, segments)
-    room = room_for_text(special, True, max_length)
-    if not special.pair[0]:
+    builder = SequenceBuilder(how, pair=True)
+    if not builder.special.pair[0]:
         why = "the tokenizer puts no token before a pair, which would mean no answer"
         raise DataError(why, code=Exit.CONFIG)
-    builder = SequenceBuilder(special)
     placed = list[Array]()  # per sequence: (T, 2) characters under each token
     begins = list[int]()
     numbers = list[int]()
@@ -162,20 +149,21 @@ def encode(
         part = examples[start : start + CHUNK]
         # Many questions share a context.
         row_of = {text: i for i, text in enumerate(dict.fromkeys(e.context for e in part))}
-        contexts = tokenize(tokenizer, list(row_of))
-        questions = tokenize(tokenizer, [e.question for e in part])
+        contexts = tokenize(how.tokenizer, list(row_of))
+        questions = tokenize(how.tokenizer, [e.question for e in part])
         for i, example in enumerate(part):
             answer = next((a for a in example.answers if a.start >= 0), None)
-            if learn and answer is None and not example.is_impossible:
+            if how.learn and answer is None and not example.is_impossible:
                 unlearnable += 1
                 continue
             question = questions.row(i)[0]
-            limit = min(QUESTION, room // 2)
+            limit = min(QUESTION, builder.room // 2)
             cut += len(question) > limit
             question = question[:limit]
             ids, spans = contexts.row(row_of[example.context])
             first, last = _tokens_of(spans, answer)
-            for at, end in _windows(len(ids), room - len(question), stride or max_length):
+            size = builder.room - len(question)
+            for at, end in _windows(len(ids), size, how.stride or how.max_length):
                 begin = builder.add(question, ids[at:end])
                 under = np.full((builder.lengths[-1], 2), -1, np.int32)
                 under[begin : begin + end - at] = spans[at:end]
@@ -185,12 +173,12 @@ def encode(
                 inside = at <= first <= last < end
                 labels.append((begin + first - at, begin + last - at) if inside else (0, 0))
     if not numbers:
-        raise DataError("nothing can be learnt from it: no answer occurs in its context", file)
+        raise DataError("nothing can be learnt from it: no answer occurs in its context", how.file)
     return Windows(
         *builder.arrays(),
         1,
         np.array(numbers),
-        np.array(labels, np.int64) if learn else None,
+        np.array(labels, np.int64) if how.learn else None,
         np.concatenate(placed),
         cut,
         unlearnable,
