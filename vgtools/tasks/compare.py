@@ -337,7 +337,6 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
     """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
 
     Args:
-        records: of `compare`.
         ratios: task -> grounding ratio of its text.
 
     Source: Vokenization, appendix A.7.

@@ -254,7 +254,8 @@ def _cells(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, record) of the rows of a separated file, column counts checked."""
     names: Sequence[str] = titles or form.columns
-    for line, cells in _quoted(form, lines, path) if form.quoted else _plain(form, lines):
+    plain = ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
+    for line, cells in _quoted(form, lines, path) if form.quoted else plain:
         if titles is not None and line == 1:
             continue
         if not width <= len(cells) <= width + form.extra:
@@ -267,23 +268,16 @@ def _cells(
         yield line, dict(zip(names, cells, strict=False))
 
 
-def _plain(form: Form, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
-
-
 def _quoted(form: Form, lines: Iterator[str], path: str | Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line + "\n" for line in lines), delimiter=form.separator, strict=True)
     start = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            why = f"not valid quoted text: {error}; is the file cut off?"
-            raise DataError(why, path, start) from None
-        yield start, cells
-        start = reader.line_num + 1
+    try:
+        for cells in reader:
+            yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        why = f"not valid quoted text: {error}; is the file cut off?"
+        raise DataError(why, path, start) from None
 
 
 def _jsonl(

@@ -233,7 +233,6 @@ def paired_bootstrap(
         a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (S, N)
             those of S runs.
         b: (N,) or (S, N) those of the other system; S may differ.
-        samples: bootstrap samples.
         level: share of samples inside the interval.
         seed: of the samples; the same seed gives the same interval.
 

@@ -631,22 +631,21 @@ def learner(
 ) -> Learner:
     """Return what learns a task with pictures: a VisualBERT."""
 
-    def new(seed: int) -> tuple[VisualTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, region_input=region_input)
-
-    def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
-        return read_split(task, name, path, tuner, encoder, settings, region_input)
-
-    def batch(
-        tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int
-    ) -> Batch:
-        return collate(inputs, region_input, units, tuner.pad, device, part, parts)
-
-    def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
-        return predict_rows(tuner, split, region_input, 4 * settings["batch_size"], device)
-
-    return Learner(new, read, batch, ask, save)
+    dtype = pick_dtype(settings["dtype"])
+    size = 4 * settings["batch_size"]
+    return Learner(
+        new=lambda seed: new_tuner(
+            task, ref, seed, dtype=dtype, offline=offline, region_input=region_input
+        ),
+        read=lambda name, path, tuner, encoder: read_split(
+            task, name, path, tuner, encoder, settings, region_input
+        ),
+        collate=lambda tuner, inputs, units, part, parts: collate(
+            inputs, region_input, units, tuner.pad, device, part, parts
+        ),
+        predict=lambda tuner, split: predict_rows(tuner, split, region_input, size, device),
+        save=save,
+    )
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
