@@ -134,12 +134,9 @@ def _find_pictures(sentences: Sequence[Sentence], bank: Bank, images: str) -> Pi
     pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
         example = f"{bank.ids[next(iter(used))]!r:.80}"
-        raise io.DataError(
-            f"has none of the {len(used)} images that the vokens name, such as {example}; "
-            "name the images that the bank was made from",
-            images,
-            code=io.Exit.NO_INPUT,
-        )
+        why = f"has none of the {len(used)} images that the vokens name, such as {example}"
+        why += "; name the images that the bank was made from"
+        raise io.DataError(why, images, code=io.Exit.NO_INPUT)
     return pictures
 
 

@@ -84,11 +84,8 @@ def aligned(one: Items, other: Items, file: str | Path) -> Items:
     pairs = zip(other.ids, labels, other.labels, strict=True)
     odd = [name for name, ours, theirs in pairs if not _same(ours, theirs)]
     if odd:
-        raise DataError(
-            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, "
-            f"the first {odd[0]!r:.80}; score the same dev file",
-            file,
-        )
+        why = f"{len(odd)} of {len(order)} ids have another label than in the run compared with"
+        raise DataError(f"{why}, the first {odd[0]!r:.80}; score the same dev file", file)
     return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
 
 

@@ -226,20 +226,13 @@ def _recognise(
             without_label = form
     if without_label is not None:
         header = ", ".join(first.split(without_label.separator))
-        raise DataError(
-            f'the header has no column "{without_label.label}": {header}; a file without labels '
-            "can be predicted, not trained on or scored",
-            path,
-            1,
-        )
+        why = f'the header has no column "{without_label.label}": {header}; a file without labels'
+        raise DataError(f"{why} can be predicted, not trained on or scored", path, 1)
     headless = next((form for form in task.forms if not form.header), None)
     if headless is None:
         expected = describe_forms(task, unlabelled)
-        raise DataError(
-            f"the first line is not a header of this task: {first!r:.120}; expected {expected}",
-            path,
-            1,
-        )
+        why = f"the first line is not a header of this task: {first!r:.120}"
+        raise DataError(f"{why}; expected {expected}", path, 1)
     return headless, len(headless.columns), None
 
 

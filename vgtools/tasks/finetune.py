@@ -201,10 +201,8 @@ def outputs_of(
                 torch.cuda.empty_cache()
             continue
         if not np.isfinite(part).all():
-            raise DataError(
-                "the model's outputs are no longer numbers; a lower --lr usually helps",
-                code=Exit.CANNOT_CONTINUE,
-            )
+            why = "the model's outputs are no longer numbers; a lower --lr usually helps"
+            raise DataError(why, code=Exit.CANNOT_CONTINUE)
         yield units, part
         done += len(units)
     tuner.train(was_training)

@@ -227,13 +227,10 @@ def _objects(
         labels, total = known[image]
         if labels != example.objects:
             have = ", ".join(labels) or "none with a name"
-            raise DataError(
-                f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}, "
-                f"its objects are {', '.join(example.objects)}; extract all boxes of "
-                "vg prepare vcr, and those first",
-                path,
-                example.line,
-            )
+            why = f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}"
+            why += f", its objects are {', '.join(example.objects)}"
+            why += "; extract all boxes of vg prepare vcr, and those first"
+            raise DataError(why, path, example.line)
         seen.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
     return seen
 
