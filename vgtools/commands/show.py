@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools import io
-from vgtools.commands.options import (
-    Count,
-    File,
-    Flag,
-    Quiet,
-    flags,
-    help_at_terminal,
-    note,
-    refuse_if,
-)
+from vgtools.commands.options import Count, File, Quiet, flags, help_at_terminal, note, refuse_if
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
@@ -40,7 +31,7 @@ def show(
     index: Annotated[str | None, File("Index that the vokens were made with.")] = None,
     ids: Annotated[str | None, File("Or its image ids alone, one per line.")] = None,
     output: Annotated[
-        str | None, Flag("--output", "-o", metavar="FILE", help="HTML page to write; - is stdout.")
+        str | None, File("HTML page to write; - is stdout.", "--output", "-o")
     ] = None,
     png: Annotated[str | None, File("Contact sheet to write; - is stdout.")] = None,
     limit: Annotated[

@@ -344,9 +344,7 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
                 "task": name,
                 "grounding_ratio": ratios[name],
                 "gain": difference["value"],
-                "low": difference["low"],
-                "high": difference["high"],
-                "p": difference["p"],
+                **{key: difference[key] for key in ("low", "high", "p")},
             }
             for name, cell in record["tasks"].items()
             if name in ratios and (difference := cell.get("difference"))
