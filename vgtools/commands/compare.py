@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools import io
-from vgtools.commands.options import Flag, Offline, Quiet, Seed, flags, note, open_vocabulary
+from vgtools.commands.options import (
+    Count,
+    File,
+    Flag,
+    Offline,
+    Quiet,
+    Seed,
+    Value,
+    flags,
+    note,
+    open_vocabulary,
+    refuse_if,
+)
 
 if TYPE_CHECKING:
     from vgtools.reports.tables import Table
@@ -23,34 +35,19 @@ class Grounding:
 
     grounding: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
-            help="Captions, or a list of vg stats --grounded-types: gain against grounding ratio.",
-        ),
+        File("Captions, or a list of vg stats --grounded-types: gain against grounding ratio."),
     ] = None
     text: Annotated[
         list[str] | None,
-        Flag(metavar="TASK=FILE", help="With --grounding: a task's text, if not the run's data."),
+        Value("TASK=FILE", "With --grounding: a task's text, if not the run's data."),
     ] = None
     tokenizer: Annotated[
-        str,
-        Flag(
-            "--tokenizer",
-            "-t",
-            metavar="REF",
-            help="With --grounding: what a token is, as in vg stats.",
-        ),
+        str, Value("REF", "With --grounding: what a token is, as in vg stats.", "--tokenizer", "-t")
     ] = "words"
     grounded_above: Annotated[
-        int,
-        Flag(
-            metavar="N", min=0, help="A type is grounded if captions contain it more than N times."
-        ),
+        int, Count("A type is grounded if captions contain it more than N times.", 0)
     ] = 100
-    plot: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="With --grounding: draw gains into this .svg or .png."),
-    ] = None
+    plot: Annotated[str | None, File("With --grounding: draw gains into this .svg or .png.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +60,15 @@ class Weights:
     ] = False
     noise: Annotated[
         str | None,
-        Flag(
-            metavar="DIR",
-            help="With --weights: write the first encoder with Gaussian noise to DIR.",
-        ),
+        Value("DIR", "With --weights: write the first encoder with Gaussian noise to DIR."),
     ] = None
     magnitude: Annotated[
         float | None,
-        Flag(
-            metavar="NUMBER",
+        Value(
+            "NUMBER",
+            "Mean |noise|.",
             min=0,
             show_default="the second encoder's distance from the first",
-            help="Mean |noise|.",
         ),
     ] = None
 
@@ -92,10 +86,7 @@ def compare(
     ground: Grounding,
     encoders: Weights,
     baseline: Annotated[
-        str | None,
-        Flag(
-            metavar="RUN", show_default="the first", help="Run that the others are compared with."
-        ),
+        str | None, Value("RUN", "Run that the others are compared with.", show_default="the first")
     ] = None,
     median: Annotated[
         bool, Flag("--median", help="Show the median over seeds, not the mean.")
@@ -103,14 +94,12 @@ def compare(
     table: Annotated[bool, Flag("--table", help="Print markdown, also into a pipe.")] = False,
     reported: Annotated[
         str | None,
-        Flag(
-            metavar="[PAPER:]N",
-            help="Add the rows of a paper's table N, marked as reported: vokenization:2, or 2.",
+        Value(
+            "[PAPER:]N",
+            "Add the rows of a paper's table N, marked as reported: vokenization:2, or 2.",
         ),
     ] = None,
-    samples: Annotated[
-        int, Flag(metavar="N", min=100, help="Bootstrap samples of the p-values.")
-    ] = 10_000,
+    samples: Annotated[int, Count("Bootstrap samples of the p-values.", 100)] = 10_000,
     seed: Seed = 0,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -176,20 +165,16 @@ def compare(
 
 def _check(ground: Grounding, encoders: Weights, scores: bool) -> None:
     """Refuse flags that contradict one another."""
-    if not encoders.weights and (encoders.noise is not None or encoders.magnitude is not None):
-        raise typer.BadParameter("belongs to --weights", param_hint="--noise/--magnitude")
-    if ground.grounding is None and (ground.plot is not None or ground.text):
-        why = "belongs to --grounding, which defines what is grounded"
-        raise typer.BadParameter(why, param_hint="--plot/--text")
-    if ground.plot is not None and not ground.plot.endswith((".svg", ".png")):
-        why = f"must end in .svg or .png, got {ground.plot!r}"
-        raise typer.BadParameter(why, param_hint="--plot")
-    if encoders.weights and scores:
-        why = (
-            "compares encoders and cannot be combined with --baseline, --median, --reported or "
-            "--grounding"
-        )
-        raise typer.BadParameter(why, param_hint="--weights")
+    plot = ground.plot
+    alone = not encoders.weights and (encoders.noise, encoders.magnitude) != (None, None)
+    refuse_if(alone, "--noise/--magnitude", "belongs to --weights")
+    why = "belongs to --grounding, which defines what is grounded"
+    refuse_if(ground.grounding is None and (plot is not None or ground.text), "--plot/--text", why)
+    other = plot is not None and not plot.endswith((".svg", ".png"))
+    refuse_if(other, "--plot", f"must end in .svg or .png, got {plot!r}")
+    clash = "--baseline, --median, --reported or --grounding"
+    why = f"compares encoders and cannot be combined with {clash}"
+    refuse_if(encoders.weights and scores, "--weights", why)
 
 
 def _print(records: Sequence[dict[str, Any]], shown: Sequence[Table], markdown: bool) -> None:
@@ -217,33 +202,29 @@ def _ratios(
     files: dict[str, str] = {}
     for item in ground.text or ():
         task, _, path = item.partition("=")
-        if not path:
-            why = f"expected TASK=FILE, for example sst-2=train.tsv, got {item!r}"
-            raise typer.BadParameter(why, param_hint="--text")
+        why = f"expected TASK=FILE, for example sst-2=train.tsv, got {item!r}"
+        refuse_if(not path, "--text", why)
         files[find_task(task).name] = path
     types = open_vocabulary(ground.tokenizer, offline)
     grounded = c.grounded_types(captions, types, ground.grounded_above)
-    ratios: dict[str, float] = {}
-    for name, run in rows[0].tasks.items():
-        if not any(name in row.tasks for row in rows[1:]):
-            continue
+    shared = [name for name in rows[0].tasks if any(name in row.tasks for row in rows[1:])]
+    ratios: dict[str, float | None] = {}
+    for name in shared:
+        run = rows[0].tasks[name]
         texts = c.texts_of(run.task, files.get(name) or c.data_of(run))
-        ratio = c.grounding_ratio(texts, types, grounded)
-        if ratio is not None:
-            ratios[name] = ratio
-    return ratios
+        ratios[name] = c.grounding_ratio(texts, types, grounded)
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def _compare_weights(
     refs: Sequence[str], encoders: Weights, seed: int, offline: bool, table: bool
 ) -> None:
     """Print how far encoders are from the first one; write the first with noise."""
-    if len(refs) < 2 and (encoders.noise is None or encoders.magnitude is None):
-        why = "needs two encoders, or --noise DIR with --magnitude"
-        raise typer.BadParameter(why, param_hint="--weights")
-    if encoders.noise is not None and encoders.magnitude is None and len(refs) > 2:
-        why = "needs --magnitude, or exactly two encoders"
-        raise typer.BadParameter(why, param_hint="--noise")
+    unknown = encoders.magnitude is None
+    lone = len(refs) < 2 and (encoders.noise is None or unknown)
+    refuse_if(lone, "--weights", "needs two encoders, or --noise DIR with --magnitude")
+    many = encoders.noise is not None and unknown and len(refs) > 2
+    refuse_if(many, "--noise", "needs --magnitude, or exactly two encoders")
     from vgtools.models.weights import compare_encoders
     from vgtools.reports.tables import weights_table
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from vgtools.commands.options import (
+    Count,
+    File,
     Flag,
     Restart,
     Runtime,
+    Value,
     check_streams,
     flags,
     refuse_if,
@@ -32,15 +35,9 @@ _ANSWERED = 9  # training questions that have an answer, for it to be predicted
 class Files:
     """The files of a task."""
 
-    train: Annotated[str | None, Flag(metavar="FILE", help="Train on FILE instead of DATA's.")] = (
-        None
-    )
-    dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on FILE instead of DATA's.")] = (
-        None
-    )
-    test: Annotated[
-        str | None, Flag(metavar="FILE", help="Also predict FILE, labelled or not.")
-    ] = None
+    train: Annotated[str | None, File("Train on FILE instead of DATA's.")] = None
+    dev: Annotated[str | None, File("Evaluate on FILE instead of DATA's.")] = None
+    test: Annotated[str | None, File("Also predict FILE, labelled or not.")] = None
     no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
 
 
@@ -50,26 +47,18 @@ class Pictures:
 
     regions: Annotated[
         str | None,
-        Flag(
-            metavar="X.npy",
-            help="Tasks with pictures: of vg extract-image-feats --regions or --detector.",
-        ),
+        Value("X.npy", "Tasks with pictures: of vg extract-image-feats --regions or --detector."),
     ] = None
     boxes: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="all",
-            help="Tasks with pictures: the N most confident regions of each.",
-        ),
+        Count("Tasks with pictures: the N most confident regions of each.", show_default="all"),
     ] = None
     answers: Annotated[
         str | None,
-        Flag(
-            metavar="FILE|N",
+        Value(
+            "FILE|N",
+            "VQA: the answers, one per line; or those that N training questions have.",
             show_default=str(_ANSWERED),
-            help="VQA: the answers, one per line; or those that N training questions have.",
         ),
     ] = None
 
@@ -108,67 +97,46 @@ class Pictures:
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
-    epochs: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, show_default=_PAPER, help="Passes over the training set."),
-    ] = None
-    steps: Annotated[
-        int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")
-    ] = None
+    epochs: Annotated[int | None, Count("Passes over the training set.", show_default=_PAPER)] = (
+        None
+    )
+    steps: Annotated[int | None, Count("Steps in total, in place of --epochs.")] = None
     lr: Annotated[
-        float | None,
-        Flag(metavar="RATE", min=0, show_default=_PAPER, help="Highest learning rate of AdamW."),
+        float | None, Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER)
     ] = None
     batch_size: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default=_PAPER,
-            help="Items per step, over all processes; SQuAD: windows.",
-        ),
+        Count("Items per step, over all processes; SQuAD: windows.", show_default=_PAPER),
     ] = None
     max_length: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=3,
+        Count(
+            "Highest number of tokens in a sequence, special tokens included.",
+            3,
             show_default=_PAPER,
-            help="Highest number of tokens in a sequence, special tokens included.",
         ),
     ] = None
     stride: Annotated[
-        int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default=_PAPER,
-            help="SQuAD: tokens from one window to the next.",
-        ),
+        int | None, Count("SQuAD: tokens from one window to the next.", show_default=_PAPER)
     ] = None
     warmup: Annotated[
         float | None,
-        Flag(
-            metavar="SHARE",
+        Value(
+            "SHARE",
+            "Share of the steps in which the learning rate rises.",
             min=0,
             max=1,
             show_default=_PAPER,
-            help="Share of the steps in which the learning rate rises.",
         ),
     ] = None
-    weight_decay: Annotated[
-        float, Flag(metavar="RATE", min=0, help="On matrices; the paper has none.")
-    ] = 0.0
+    weight_decay: Annotated[float, Value("RATE", "On matrices; the paper has none.", min=0)] = 0.0
     seed: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=0,
-            show_default=str(Hyper.seed),
-            help="First seed: of the head, the order and the dropout.",
+        Count(
+            "First seed: of the head, the order and the dropout.", 0, show_default=str(Hyper.seed)
         ),
     ] = None
-    seeds: Annotated[int, Flag(metavar="N", min=1, help="Number of seeds: SEED, SEED+1, …")] = 1
+    seeds: Annotated[int, Count("Number of seeds: SEED, SEED+1, …")] = 1
     keep: Annotated[
         Literal["last", "best"] | None,
         Flag(
@@ -176,33 +144,25 @@ class Learning:
             help="Epoch whose weights are kept; the paper chooses none.",
         ),
     ] = None
-    patience: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Stop a seed after N epochs that were not its best."),
-    ] = None
+    patience: Annotated[int | None, Count("Stop a seed after N epochs that were not its best.")] = (
+        None
+    )
     null_threshold: Annotated[
         float,
-        Flag(
-            metavar="SCORE",
-            help="SQuAD 2.0: answer nothing if that scores this much higher than the answer.",
+        Value(
+            "SCORE", "SQuAD 2.0: answer nothing if that scores this much higher than the answer."
         ),
     ] = 0.0
     window: Annotated[
-        int,
-        Flag(
-            metavar="N",
-            min=1,
-            help="Batches sorted by length together; 1 leaves the order to chance.",
-        ),
+        int, Count("Batches sorted by length together; 1 leaves the order to chance.")
     ] = 50
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         Flag(help="bfloat16: matrix products only, weights stay float32."),
     ] = "float32"
-    limit: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="For a quick try: the first N examples of every file."),
-    ] = None
+    limit: Annotated[int | None, Count("For a quick try: the first N examples of every file.")] = (
+        None
+    )
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
@@ -218,37 +178,23 @@ class Learning:
 
     def settings(self, task: Task) -> dict[str, Any]:
         """Return what decides the weights, as `run.json` names it."""
-        paper = task.hyper
-        first = paper.seed if self.seed is None else self.seed
-        return {
-            "task": task.name,
-            "epochs": None if self.steps else self.epochs or paper.epochs,
-            "steps": self.steps,
-            "lr": paper.learning_rate if self.lr is None else self.lr,
-            "batch_size": self.batch_size or paper.batch_size,
-            "max_length": self.max_length or paper.max_length,
-            "stride": self.stride or paper.stride,
-            "warmup": paper.warmup if self.warmup is None else self.warmup,
-            "weight_decay": self.weight_decay,
-            "seeds": list(range(first, first + self.seeds)),
-            "keep": self.keep or ("best" if self.patience else "last"),
-            "patience": self.patience,
-            "null_threshold": self.null_threshold,
-            "window": self.window,
-            "dtype": self.dtype,
-            "limit": self.limit,
-        }
+        paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
+        values = asdict(self)
+        values |= {name: paper.get(name) for name, value in values.items() if value is None}
+        first = values.pop("seed")
+        values["epochs"] = None if self.steps else values["epochs"]
+        values["seeds"] = list(range(first, first + self.seeds))
+        values["keep"] = self.keep or ("best" if self.patience else "last")
+        return {"task": task.name, **values}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
     """Flags of vg score under their former names, kept for one version."""
 
-    score: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = None
-    joint: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = None
-    submission: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = (
-        None
-    )
+    score: Annotated[str | None, File("Use vg score.", hidden=True)] = None
+    joint: Annotated[str | None, File("Use vg score.", hidden=True)] = None
+    submission: Annotated[str | None, File("Use vg score.", hidden=True)] = None
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another."""
@@ -272,16 +218,15 @@ def finetune(
     *,
     encoder: Annotated[
         str | None,
-        Flag(
+        Value(
+            "NAME",
+            "Hub name, directory, vg run (of vg pretrain) or builtin:NAME.",
             "--encoder",
             "-e",
-            metavar="NAME",
-            help="Hub name, directory, vg run (of vg pretrain) or builtin:NAME.",
         ),
     ] = None,
     output: Annotated[
-        str | None,
-        Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
+        str | None, Value("DIR", "Run folder; the same command resumes it.", "--output", "-o")
     ] = None,
     listed: Annotated[
         bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")
@@ -337,19 +282,15 @@ def finetune(
 
         print_tasks(table())
         return
-    if name is None:
-        raise typer.BadParameter(
-            "name a task, for example sst-2; --list shows them", param_hint="TASK"
-        )
-    task = find_task(name)
+    refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
+    task = find_task(str(name))
     saved.check(task)
     if saved.score is not None:
         gold = files.dev or (None if data is None else str(Path(data) / task.files["dev"]))
         score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
     for value, flag in ((encoder, "--encoder"), (output, "--output")):
-        if value is None:
-            raise typer.BadParameter("is required", param_hint=flag)
+        refuse_if(value is None, flag, "is required")
     assert encoder is not None
     assert output is not None
     learning.check(task)

@@ -15,12 +15,15 @@ import typer
 from vgtools import io
 from vgtools.commands.options import (
     BatchSize,
+    Count,
     Dtype,
     Errors,
+    File,
     Flag,
     Limit,
     Runtime,
     Seed,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -44,17 +47,15 @@ _CONFIG = (
 class Splits:
     """Which rows are for what."""
 
-    split: Annotated[str | None, Flag(metavar="NAME", help="Report on the rows of this split.")] = (
-        None
-    )
+    split: Annotated[str | None, Value("NAME", "Report on the rows of this split.")] = None
     select_on: Annotated[
-        str | None, Flag(metavar="NAME", help="Choose the best heads on this split instead.")
+        str | None, Value("NAME", "Choose the best heads on this split instead.")
     ] = None
     train_on: Annotated[
         str | None,
-        Flag(
-            metavar="NAME",
-            help="Split that the classifier learns from; without it: four of five texts, and all "
+        Value(
+            "NAME",
+            "Split that the classifier learns from; without it: four of five texts, and all "
             "that is reported is of the fifth.",
         ),
     ] = None
@@ -77,15 +78,12 @@ class Classifier:
             help="Of text: learn heads of words from attention alone, or from attention and words."
         ),
     ] = None
-    epochs: Annotated[
-        int, Flag(metavar="N", min=1, help="Passes of the classifier over what it learns from.")
-    ] = 2
+    epochs: Annotated[int, Count("Passes of the classifier over what it learns from.")] = 2
     vectors: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
+        File(
+            "Word vectors for the classifier, in GloVe's text form.",
             show_default="the encoder's own embeddings",
-            help="Word vectors for the classifier, in GloVe's text form.",
         ),
     ] = None
 
@@ -104,22 +102,13 @@ class Questions:
     ] = "head"
     relations: Annotated[
         str,
-        Flag(
-            metavar="N|all|NAMES",
-            help="How many of the most frequent relations, all, or names (det,pobj).",
-        ),
+        Value("N|all|NAMES", "How many of the most frequent relations, all, or names (det,pobj)."),
     ] = "10"
-    samples: Annotated[
-        int,
-        Flag(metavar="N", min=20, help="Resamplings of photos or sentences for the intervals."),
-    ] = 1000
+    samples: Annotated[int, Count("Resamplings of photos or sentences for the intervals.", 20)] = (
+        1000
+    )
     distances: Annotated[
-        int,
-        Flag(
-            metavar="N",
-            min=0,
-            help="Texts that the distances of heads are averaged over (no --regions).",
-        ),
+        int, Count("Texts that the distances of heads are averaged over (no --regions).", 0)
     ] = 100
 
     def names(self) -> Sequence[str] | int | None:
@@ -134,15 +123,11 @@ class Page:
     """The folder of results."""
 
     images: Annotated[
-        str | None,
-        Flag(
-            metavar="FILE", help="Where the photos are, for the page: image jsonl or a directory."
-        ),
+        str | None, File("Where the photos are, for the page: image jsonl or a directory.")
     ] = None
-    examples: Annotated[int, Flag(metavar="N", min=0, help="Captions on the page.")] = 8
+    examples: Annotated[int, Count("Captions on the page.", 0)] = 8
     output: Annotated[
-        str | None,
-        Flag("--output", "-o", metavar="DIR", help="Folder for results, tables, figures, page."),
+        str | None, Value("DIR", "Folder for results, tables, figures, page.", "--output", "-o")
     ] = None
 
 
@@ -152,11 +137,11 @@ def probe_attention(
     *,
     encoder: Annotated[
         str,
-        Flag(
+        Value(
+            "REF",
+            "Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
             "--encoder",
             "-e",
-            metavar="REF",
-            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
         ),
     ],
     splits: Splits,
@@ -174,15 +159,11 @@ def probe_attention(
         ),
     ] = "-",
     regions: Annotated[
-        str | None,
-        Flag(metavar="X.npy", help="Region features of the photos; without: text-side probes."),
+        str | None, Value("X.npy", "Region features of the photos; without: text-side probes.")
     ] = None,
     parser: Annotated[
         str | None,
-        Flag(
-            metavar="REF",
-            help="Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order.",
-        ),
+        Value("REF", "Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order."),
     ] = None,
     batch_size: BatchSize = 32,
     limit: Limit = None,

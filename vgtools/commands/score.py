@@ -7,38 +7,31 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import Flag, refuse_if
+from vgtools.commands.options import File, Value, refuse_if
 
 
 def score(
     name: Annotated[str, typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …")],
     rows: Annotated[
-        str,
-        typer.Argument(metavar="PREDICTIONS", help="predictions.jsonl of vg finetune."),
+        str, typer.Argument(metavar="PREDICTIONS", help="predictions.jsonl of vg finetune.")
     ],
     gold: Annotated[
         str | None,
-        Flag(
-            metavar="FILE|DIR",
+        Value(
+            "FILE|DIR",
+            "Labels: the official file, or the task's folder.",
             show_default="the rows' own",
-            help="Labels: the official file, or the task's folder.",
         ),
     ] = None,
     joint: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="vcr-qar: vcr-qa's predictions of the same questions, for Q→AR."),
+        str | None, File("vcr-qar: vcr-qa's predictions of the same questions, for Q→AR.")
     ] = None,
     submission: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="With --joint, on test files: write VCR's leaderboard CSV."),
+        str | None, File("With --joint, on test files: write VCR's leaderboard CSV.")
     ] = None,
     null_threshold: Annotated[
         float | None,
-        Flag(
-            metavar="X",
-            show_default="0",
-            help="SQuAD 2.0: no answer where it scores higher by more than X.",
-        ),
+        Value("X", "SQuAD 2.0: no answer where it scores higher by more than X.", show_default="0"),
     ] = None,
 ) -> None:
     """Score saved predictions of a downstream task with its official metrics, without a model.

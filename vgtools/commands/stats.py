@@ -12,14 +12,18 @@ import typer
 
 from vgtools import io
 from vgtools.commands.options import (
+    Count,
+    File,
     Flag,
     Limit,
     Offline,
     Quiet,
+    Value,
     flags,
     help_at_terminal,
     note,
     open_vocabulary,
+    refuse_if,
 )
 from vgtools.io.errors import amount
 
@@ -35,14 +39,10 @@ class Grounding:
     """Which types are visually grounded, and of which tokens the ratio is."""
 
     captions: Annotated[
-        str | None,
-        Flag("--captions", "-c", metavar="FILE", help="Captions that define the grounded types."),
+        str | None, File("Captions that define the grounded types.", "--captions", "-c")
     ] = None
     grounded_above: Annotated[
-        int,
-        Flag(
-            metavar="N", min=0, help="A type is grounded if captions contain it more than N times."
-        ),
+        int, Count("A type is grounded if captions contain it more than N times.", 0)
     ] = 100
     without_stop_words: Annotated[
         bool,
@@ -60,12 +60,10 @@ class Grounding:
         ),
     ] = False
     stop_words: Annotated[
-        str | None,
-        Flag(metavar="FILE", show_default="English ones", help="Stop words, one per line."),
+        str | None, File("Stop words, one per line.", show_default="English ones")
     ] = None
     grounded_types: Annotated[
-        bool,
-        Flag("--grounded-types", help="Print the grounded types with their counts instead."),
+        bool, Flag("--grounded-types", help="Print the grounded types with their counts instead.")
     ] = False
 
 
@@ -79,7 +77,7 @@ class Layout:
     table: Annotated[
         bool, Flag("--table", help="Print the table of corpora as markdown, also into a pipe.")
     ] = False
-    plot: Annotated[str | None, Flag(metavar="FILE.svg", help="Draw the table of corpora.")] = None
+    plot: Annotated[str | None, Value("FILE.svg", "Draw the table of corpora.")] = None
 
 
 @flags
@@ -95,17 +93,16 @@ def stats(
         ),
     ] = None,
     reference: Annotated[
-        str | None,
-        Flag("--reference", "-r", metavar="FILE", help="Corpus to measure the divergence from."),
+        str | None, File("Corpus to measure the divergence from.", "--reference", "-r")
     ] = None,
     tokenizer: Annotated[
         str,
-        Flag(
+        Value(
+            "REF",
+            "What a token is. words: lower-case words and punctuation marks. Or a tokenizer "
+            "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
             "--tokenizer",
             "-t",
-            metavar="REF",
-            help="What a token is. words: lower-case words and punctuation marks. Or a tokenizer "
-            "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
         ),
     ] = "words",
     base: Annotated[
@@ -114,18 +111,12 @@ def stats(
     ] = "2",
     vokens: Annotated[
         list[str] | None,
-        Flag(
-            metavar="FILE",
-            help="Voken rows or packed .npy: how many images their tokens got; repeatable.",
-        ),
+        File("Voken rows or packed .npy: how many images their tokens got; repeatable."),
     ] = None,
     memory: Annotated[
         int,
-        Flag(
-            metavar="N",
-            min=1,
-            help="MiB for the 2-gram counts of a corpus; beyond it they go to temporary files in "
-            "TMPDIR.",
+        Count(
+            "MiB for the 2-gram counts of a corpus; beyond it they go to temporary files in TMPDIR."
         ),
     ] = 1024,
     limit: Limit = None,
@@ -212,25 +203,23 @@ def _check(
     layout: Layout,
 ) -> None:
     """Refuse flags that contradict one another."""
-    if grounding.captions is None:
-        if grounding.grounded_types:
-            raise typer.BadParameter("--grounded-types needs --captions, which define them")
-        if grounding.without_stop_words or grounding.punctuation:
-            raise typer.BadParameter(
-                "--without-stop-words and --punctuation are about the grounding ratio, which needs "
-                "--captions"
-            )
+    types = grounding.grounded_types
+    plot = layout.plot
+    bare = grounding.captions is None
+    refuse_if(bare and types, None, "--grounded-types needs --captions, which define them")
+    why = "--without-stop-words and --punctuation are about the grounding ratio, which needs "
+    unused = bare and (grounding.without_stop_words or grounding.punctuation)
+    refuse_if(unused, None, f"{why}--captions")
     piped = "-" in vokens and "-" in (reference, grounding.captions)
-    if [*names, *vokens].count("-") > 1 or piped:
-        raise typer.BadParameter("- can be read only once")
-    if layout.plot is not None and not layout.plot.endswith(".svg"):
-        raise typer.BadParameter(f"must end in .svg, got {layout.plot!r}", param_hint="--plot")
-    if (layout.plot is not None or layout.table) and (grounding.grounded_types or not names):
-        why = "--plot and --table are about corpora; name a CORPUS, without --grounded-types"
-        raise typer.BadParameter(why)
-    if layout.table and vokens:
-        why = "is the table of corpora; ask for --vokens by itself"
-        raise typer.BadParameter(why, param_hint="--table")
+    twice = [*names, *vokens].count("-") > 1 or piped
+    refuse_if(twice, None, "- can be read only once")
+    other = plot is not None and not plot.endswith(".svg")
+    refuse_if(other, "--plot", f"must end in .svg, got {plot!r}")
+    unused = (plot is not None or layout.table) and (types or not names)
+    why = "--plot and --table are about corpora; name a CORPUS, without --grounded-types"
+    refuse_if(unused, None, why)
+    why = "is the table of corpora; ask for --vokens by itself"
+    refuse_if(layout.table and vokens, "--table", why)
 
 
 def _rows(

@@ -164,7 +164,9 @@ def tables(records: Sequence[Record]) -> str:
     """Return the results as markdown."""
 
     def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(map(_escaped, cells))} |"
+        shown = map(readable, cells)
+        escaped = (c.replace("|", "\\|").replace("<", "\\<").replace("\n", " ") for c in shown)
+        return f"| {' | '.join(escaped)} |"
 
     lines = list[str]()
     for table in results(records):
@@ -176,26 +178,13 @@ def tables(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def _escaped(cell: str) -> str:
-    return readable(cell).replace("|", "\\|").replace("<", "\\<").replace("\n", " ")
-
-
 # --------------------------------------------------------------------------------------------- page
 
 
 def page(
-    examples: Sequence[Example],
-    records: Sequence[Record],
-    title: str,
-    credit: str = "",
+    examples: Sequence[Example], records: Sequence[Record], title: str, credit: str = ""
 ) -> bytes:
     """Return one HTML page: click a word to see what it attends to, by region and layer.
-
-    Args:
-        examples: captions under the microscope.
-        records: of the probe, for figures and tables on top.
-        title: the model's name.
-        credit: whose the photos are.
 
     Returns:
         UTF-8; figures and tables are there without scripts, too.
@@ -214,13 +203,11 @@ def page(
         texts=next(iter(of_kind(records, "text-summary")), None),
         classifier=next(whole, None),
         figures=[(name, Markup(f.svg(False).decode())) for name, f in figures if f is not None],
-        tables=list(map(_readable, results(records))),
+        tables=[
+            t._replace(rows=[list(map(readable, r)) for r in t.rows]) for t in results(records)
+        ],
         examples=[_shown(example) for example in examples],
     )
-
-
-def _readable(table: Table) -> Table:
-    return table._replace(rows=[list(map(readable, row)) for row in table.rows])
 
 
 def _looks(example: Example) -> list[str]:
@@ -296,14 +283,11 @@ def _step(value: float) -> int:
 
 
 def with_pictures(
-    examples: Iterable[Example],
-    source: str,
-    side: int = 640,
+    examples: Iterable[Example], source: str, side: int = 640
 ) -> tuple[list[Example], list[str]]:
     """Return examples with their photos, and why some cannot be shown.
 
     Args:
-        examples: without pictures.
         source: image rows or a directory, as `page.locate` takes them.
         side: px of the longer side of a photo at most.
     """
@@ -337,10 +321,7 @@ def save(
     """
     figures = {file: draw(records) for file, _, draw in FIGURES}
     figures |= {f"example-{n}": example_figure(example) for n, example in enumerate(examples, 1)}
-    files = {
-        "probe.jsonl": b"".join(map(dumps, records)),
-        "tables.md": tables(records).encode(),
-    }
+    files = {"probe.jsonl": b"".join(map(dumps, records)), "tables.md": tables(records).encode()}
     for name, figure in figures.items():
         if figure is not None:
             files[f"{name}.svg"] = figure.svg()

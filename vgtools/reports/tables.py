@@ -101,7 +101,8 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
             compared = True
             first = base.get(average)
             gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            rows.append([f"  less {base.get('run', '')}", *map(_change, changes), gain])
+            shown = [f"{c['value']:+.1f} (p {p_value(c['p'])})" if c else "-" for c in changes]
+            rows.append([f"  less {base.get('run', '')}", *shown, gain])
     remarks = _score_remarks(records, names, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
 
@@ -120,10 +121,6 @@ def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
     if change["value"] < 0:
         return f"{shown}{spread} †"
     return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
-
-
-def _change(change: Record | None) -> str:
-    return "-" if change is None else f"{change['value']:+.1f} (p {p_value(change['p'])})"
 
 
 def p_value(p: float) -> str:
@@ -152,11 +149,7 @@ def _measures(names: Iterable[str]) -> str:
 
 
 def _score_remarks(
-    records: Sequence[Record],
-    names: Sequence[str],
-    key: str,
-    compared: bool,
-    bold: bool,
+    records: Sequence[Record], names: Sequence[str], key: str, compared: bool, bold: bool
 ) -> list[str]:
     ours = [record for record in records if "source" not in record]
     measures = _measures(names)
@@ -345,11 +338,7 @@ def weights_table(records: Sequence[Record]) -> Table:
 
 
 def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the downstream tasks: paragraphs on a terminal, else one record per line.
-
-    Args:
-        rows: `vgtools.tasks.table.table()`.
-    """
+    """Print the downstream tasks: paragraphs on a terminal, else one record per line."""
     out = io.open_stream("-")
     if not sys.stdout.isatty():
         out.writelines(map(io.dumps, rows))
@@ -371,13 +360,9 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
-    """Print the scores over the seeds beside those of the most frequent class, on stderr.
+    """Print the scores over a finished run's seeds beside those of the most frequent class.
 
-    The spread of a single seed, and the headline of a single metric, are left out.
-
-    Args:
-        task: of the run.
-        run: its finished `run.json`.
+    On stderr, without the spread of a single seed and the headline of a single metric.
     """
     base = run["majority"] or {}
     count = len(run["seeds"])

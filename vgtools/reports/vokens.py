@@ -88,13 +88,10 @@ def read_sentences(path: str | Path, bank: int | None = None) -> Iterator[Senten
         for (start, end), voken, score in zip(row["spans"], row["vokens"], scores, strict=True):
             ranks, values = (voken, score) if isinstance(voken, list) else ([voken], [score])
             if bank is not None and max(ranks, default=-1) >= bank:
-                raise DataError(
-                    f"the voken of token {len(tokens)} is {max(ranks)}, the image bank has {bank} "
-                    "rows; these vokens belong to another bank: name the index or ids that they "
-                    "were made with",
-                    path,
-                    line,
-                )
+                why = f"the voken of token {len(tokens)} is {max(ranks)}, the image bank has {bank}"
+                why += " rows; these vokens belong to another bank"
+                why += ": name the index or ids that they were made with"
+                raise DataError(why, path, line)
             tokens.append(Token(start, end, tuple(ranks), tuple(values or [None] * len(ranks))))
         yield Sentence(line, row["text"], tuple(tokens))
 
@@ -137,8 +134,6 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
     """Open the ids of an image bank, from `X.ids` or from the index beside them.
 
     Args:
-        ids: path of a list of ids.
-        index: path of a `.faiss` file with its manifest.
         vokens: voken rows; where their manifest says which bank they were made with, it has to be
             this one.
 
@@ -160,26 +155,17 @@ def _check_origin(vokens: str, file: str, sha256: str) -> None:
     """Refuse vokens whose manifest names another bank than the one of this index or ids file."""
     for name, made in bank_of(io.manifest_beside(vokens)).items():
         if name.endswith(Path(file).suffix) and made != sha256:
-            raise DataError(
-                f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows are "
-                "other images: name the one that made it",
-                vokens,
-            )
+            why = f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows"
+            raise DataError(f"{why} are other images: name the one that made it", vokens)
 
 
 @dataclass
 class Pictures:
-    """Pictures of some rows of a bank, opened one at a time; what cannot be shown is counted.
-
-    Args:
-        bank: the image bank.
-        files: of the images, from `page.locate`.
-        missing: filled with row: reason.
-    """
+    """Pictures of some rows of a bank, opened one at a time; what cannot be shown is counted."""
 
     bank: Bank
-    files: Mapping[str, ImageFile]
-    missing: dict[int, str] = field(default_factory=dict)
+    files: Mapping[str, ImageFile]  # of `page.locate`
+    missing: dict[int, str] = field(default_factory=dict)  # filled with row: reason
 
     def _open(self, row: int, use: Callable[[ImageFile], _T]) -> _T | None:
         file = self.files.get(self.bank.ids[row])
@@ -234,11 +220,7 @@ def page(
     """Return one HTML page of sentences whose tokens carry their pictures, each picture once.
 
     Args:
-        sentences: voken rows.
         pictures: of every voken in them; what it cannot find is shown as a placeholder.
-        title: what they are, for example the file's name.
-        more: the file holds more sentences than these.
-        credit: whose the pictures are and their licence.
 
     Returns:
         UTF-8. Large pages hold smaller thumbnails (256, 160 or 112 px), so that thousands of
@@ -299,11 +281,7 @@ def _number(score: float | None) -> str:
 
 
 def _parts(
-    sentence: Sentence,
-    bank: Bank,
-    looks: Mapping[int, str],
-    low: float,
-    high: float,
+    sentence: Sentence, bank: Bank, looks: Mapping[int, str], low: float, high: float
 ) -> list[dict[str, Any]]:
     """Lay a sentence out: the gaps between tokens as they are, each token with its tile."""
     text = sentence.text
@@ -336,12 +314,7 @@ def _parts(
 
 
 def _tile(
-    token: Token,
-    shown: str,
-    bank: Bank,
-    looks: Mapping[int, str],
-    low: float,
-    high: float,
+    token: Token, shown: str, bank: Bank, looks: Mapping[int, str], low: float, high: float
 ) -> dict[str, Any]:
     """Return what the tile of a token with a voken needs; `bar` is its relevance in tenths."""
     score = token.score
@@ -392,16 +365,12 @@ def _lines(text: str, font: FreeTypeFont, width: float) -> list[str]:
             lines.append(line.strip())
         line = piece.strip()
         while line and font.getlength(line) > width:
-            keep = max(1, _fitting(line, font, width))
+            some = range(len(line))
+            fitting = bisect.bisect_right(some, width, key=lambda n: font.getlength(line[:n])) - 1
+            keep = max(1, fitting)
             lines.append(line[:keep])
             line = line[keep:]
     return [*lines, line.strip()] if line.strip() else lines
-
-
-def _fitting(line: str, font: FreeTypeFont, width: float) -> int:
-    """Return how many characters of a line fit into `width` px."""
-    lengths = range(len(line))
-    return bisect.bisect_right(lengths, width, key=lambda n: font.getlength(line[:n])) - 1
 
 
 @dataclass
@@ -416,13 +385,7 @@ class _Layout:
     lacking: set[str] = field(default_factory=set)
 
     def write(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        font: FreeTypeFont,
-        colour: str,
-        anchor: str = "la",
+        self, x: float, y: float, text: str, font: FreeTypeFont, colour: str, anchor: str = "la"
     ) -> None:
         self.texts.append((x, y, text, font, colour, anchor))
         self.lacking |= lacks(text, font)
@@ -451,10 +414,7 @@ def _lay(sentences: Sequence[Sentence]) -> _Layout:
 
 
 def _lay_tokens(
-    layout: _Layout,
-    sentence: Sentence,
-    y: float,
-    captions: Sequence[FreeTypeFont],
+    layout: _Layout, sentence: Sentence, y: float, captions: Sequence[FreeTypeFont]
 ) -> float:
     """Lay the tokens of a sentence out in rows from y down, and return where they end."""
     x = float(_EDGE)

@@ -21,22 +21,16 @@ from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, sha256_fi
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions
-from vgtools.tasks.examples import Example
 from vgtools.tasks.predictions import Items, headline
 from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
 from vgtools.text.ngrams import Vocabulary, count
 
 Record = dict[str, Any]
 
-
 # Columns of a table, Table 2's first.
 ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))
-
-
-_KIND = "finetune"
-
-
 SIGNIFICANT = 0.05  # a p-value below it is marked
+_KIND = "finetune"
 
 
 @dataclass(frozen=True)
@@ -90,11 +84,8 @@ def aligned(one: Items, other: Items, file: str | Path) -> Items:
     pairs = zip(other.ids, labels, other.labels, strict=True)
     odd = [name for name, ours, theirs in pairs if not _same(ours, theirs)]
     if odd:
-        raise DataError(
-            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, "
-            f"the first {odd[0]!r:.80}; score the same dev file",
-            file,
-        )
+        why = f"{len(odd)} of {len(order)} ids have another label than in the run compared with"
+        raise DataError(f"{why}, the first {odd[0]!r:.80}; score the same dev file", file)
     return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
 
 
@@ -186,8 +177,6 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
 
     Args:
         rows: the first is the baseline.
-        samples: bootstrap samples.
-        seed: of the samples.
 
     Raises:
         DataError: predictions are missing, damaged, or about other examples than the baseline's.
@@ -263,7 +252,6 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
 
     Args:
         path: captions (text or `.jsonl`), or such a list, known by its keys `type` and `count`.
-        types: what a token is.
         above: in captions, a grounded type occurs more often than this.
 
     Raises:
@@ -280,9 +268,7 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
 
 
 def grounding_ratio(
-    sentences: Iterable[str],
-    types: Vocabulary,
-    grounded: frozenset[str],
+    sentences: Iterable[str], types: Vocabulary, grounded: frozenset[str]
 ) -> float | None:
     """Return the share of a text's tokens whose type is grounded; None where it has no token."""
     counts = count(sentences, types).unigrams
@@ -313,18 +299,11 @@ def texts_of(task: Task, path: str | Path, unlabelled: bool = False) -> Iterator
     """
     last = ""
     for example in read_examples(task, path, unlabelled=unlabelled):
-        if example.pair != last or task.kind != "span":
-            yield from _texts(example)
-        else:
-            yield example.text
+        yield example.text
+        if example.pair is not None and (example.pair != last or task.kind != "span"):
+            yield example.pair
+        yield from example.choices
         last = example.pair or ""
-
-
-def _texts(example: Example) -> Iterator[str]:
-    yield example.text
-    if example.pair is not None:
-        yield example.pair
-    yield from example.choices
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
@@ -353,7 +332,6 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
     """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
 
     Args:
-        records: of `compare`.
         ratios: task -> grounding ratio of its text.
 
     Source: Vokenization, appendix A.7.
@@ -364,9 +342,7 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
                 "task": name,
                 "grounding_ratio": ratios[name],
                 "gain": difference["value"],
-                "low": difference["low"],
-                "high": difference["high"],
-                "p": difference["p"],
+                **{key: difference[key] for key in ("low", "high", "p")},
             }
             for name, cell in record["tasks"].items()
             if name in ratios and (difference := cell.get("difference"))

@@ -16,7 +16,7 @@ from vgtools.io import DataError, read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, describe_forms
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import Encoding, Inputs
 from vgtools.tasks.table import Task, find_task
 
 if TYPE_CHECKING:
@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 
 
 def read_examples(
-    task: Task | str,
-    path: str | Path,
-    *,
-    unlabelled: bool = False,
-    stats: ReadStats | None = None,
+    task: Task | str, path: str | Path, *, unlabelled: bool = False, stats: ReadStats | None = None
 ) -> Iterator[Example]:
     """Yield the examples of an official file, one at a time.
 
     Args:
-        task: a task or its name.
         path: the official file (TSV, CSV or JSON), or jsonl with the same keys; `.gz`, `.zst`, `-`.
         unlabelled: a test file: labels may be missing, and are None.
         stats: counts rows, classes and everything left out.
@@ -66,83 +61,40 @@ def read_examples(
 
 
 def encode(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-    file: str | None = None,
+    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, **settings: Any
 ) -> Inputs:
     """Turn examples into token ids.
 
     Args:
-        task: of the examples.
         examples: at least one.
         tokenizer: padding and truncation off.
-        max_length: most tokens per sequence, special tokens included; longer pairs lose tokens of
-            the longer text first.
-        stride: SQuAD, tokens from one window of a long context to the next.
-        learn: to train on: every unit gets a label, questions without a findable answer are left
-            out.
-        segments: the encoder marks the second text by its segment number.
-        file: where the examples are from, named in errors.
+        settings: the other fields of `Encoding`.
 
     Raises:
         DataError: `max_length` leaves no room for text, or nothing can be learnt.
     """
-    return KINDS[task.kind].encode(
-        task,
-        examples,
-        tokenizer,
-        max_length=max_length,
-        stride=stride,
-        learn=learn,
-        segments=segments,
-        file=file,
-    )
+    return KINDS[task.kind].encode(task, examples, Encoding(tokenizer, **settings))
 
 
 def predictions(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: Inputs,
-    outputs: Any,
-    threshold: float = 0.0,
+    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Any, threshold: float = 0.0
 ) -> list[dict[str, Any]]:
     """Return the rows of `predictions.jsonl`, in the order of the examples.
 
     Args:
-        task: the task.
-        examples: what was asked.
         inputs: their tokens, in full (not those to learn from).
-        outputs: of the network, as the kind's `rows` says.
         threshold: SQuAD 2.0, withhold an answer that scores this much less than no answer; the key
             `answer` keeps it.
     """
     return list(KINDS[task.kind].rows(task, examples, inputs, outputs, threshold))
 
 
-def prediction_row(
-    task: Task,
-    example: Example,
-    prediction: Any,
-    *,
-    score: float | None = None,
-    logits: Sequence[float] | None = None,
-    no_answer: float | None = None,
-) -> dict[str, Any]:
+def prediction_row(task: Task, example: Example, prediction: Any, **more: Any) -> dict[str, Any]:
     """Return the row of `predictions.jsonl` for one example.
 
     Args:
-        task: the task.
-        example: what was asked.
         prediction: class or choice number, score, answer text ("" for none), or boxes, best first.
-        score: as `make_row`; so are `logits` and `no_answer`.
-        logits: see there.
-        no_answer: see there.
+        **more: as `make_row`.
 
     Returns:
         `id`, `prediction` and, where the example has one, `label`: class names, choice numbers,
@@ -151,8 +103,7 @@ def prediction_row(
     """
     if task.labels and isinstance(prediction, (int, np.integer)):
         prediction = task.labels[int(prediction)]
-    label = KINDS[task.kind].gold(task, example)
-    return make_row(example.id, prediction, label, score=score, logits=logits, no_answer=no_answer)
+    return make_row(example.id, prediction, KINDS[task.kind].gold(task, example), **more)
 
 
 def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, Any]]:
@@ -193,11 +144,9 @@ def gather(
     """Join predictions to their gold by id, and score them.
 
     Args:
-        task: a task or its name.
         rows: of `predictions.jsonl`.
         examples: the gold; None takes the rows' own `label`.
         threshold: SQuAD 2.0, withhold answers whose `no_answer` is above it.
-        file: named in errors.
 
     Raises:
         DataError: a missing, unknown or duplicate id, a row without gold, `no_answer` in some rows
@@ -214,39 +163,24 @@ def gather(
         gold = {name: row.get("label") for name, row in by_id.items()}
     else:
         gold = {example.id: KINDS[task.kind].gold(task, example) for example in examples}
-        _require_same_ids(by_id, gold, file)
+        unpredicted = [name for name in gold if name not in by_id]
+        unknown = [name for name in by_id if name not in gold]
+        if unpredicted or unknown:
+            odd = unpredicted or unknown
+            what = "has no prediction" if unpredicted else "is predicted but not in the examples"
+            why = f"{len(odd)} of {len(gold)} examples: the id {odd[0]!r:.80} {what}"
+            raise DataError(f"{why}; predict the same file that is scored", file)
     if not gold:
         raise DataError("there are no predictions to score", file)
     for name, value in gold.items():
         if value is None:
             why = f"the id {name!r:.80} has no label; a file without labels cannot be scored"
             raise DataError(why, file)
-
-    def parse(key: str, value: Any) -> Any:
-        return KINDS[task.kind].parse(task, key, value, file, None)
-
+    kind = KINDS[task.kind]
     in_order = [by_id[name] for name in gold]
-    predicted = [parse("prediction", row["prediction"]) for row in in_order]
-    parsed = [parse("label", value) for value in gold.values()]
-    joined = Joined(list(gold), predicted, parsed, in_order, file)
-    return KINDS[task.kind].score(task, joined, threshold)
-
-
-def _require_same_ids(
-    rows: Mapping[str, Any], gold: Mapping[str, Any], file: str | Path | None
-) -> None:
-    unpredicted = [name for name in gold if name not in rows]
-    unknown = [name for name in rows if name not in gold]
-    for names, what in (
-        (unpredicted, "has no prediction"),
-        (unknown, "is predicted but not in the examples"),
-    ):
-        if names:
-            raise DataError(
-                f"{len(names)} of {len(gold)} examples: the id {names[0]!r:.80} {what}; "
-                "predict the same file that is scored",
-                file,
-            )
+    predicted = [kind.parse(task, "prediction", r["prediction"], file, None) for r in in_order]
+    labels = [kind.parse(task, "label", value, file, None) for value in gold.values()]
+    return kind.score(task, Joined(list(gold), predicted, labels, in_order, file), threshold)
 
 
 def score_predictions(

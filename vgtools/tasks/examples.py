@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vgtools.io import DataError, TextStats, parse_json, read_lines
+from vgtools.io.json_items import json_items
 from vgtools.tasks.table import Form, Task, describe_columns
 
 
@@ -225,20 +226,13 @@ def _recognise(
             without_label = form
     if without_label is not None:
         header = ", ".join(first.split(without_label.separator))
-        raise DataError(
-            f'the header has no column "{without_label.label}": {header}; a file without labels '
-            "can be predicted, not trained on or scored",
-            path,
-            1,
-        )
+        why = f'the header has no column "{without_label.label}": {header}; a file without labels'
+        raise DataError(f"{why} can be predicted, not trained on or scored", path, 1)
     headless = next((form for form in task.forms if not form.header), None)
     if headless is None:
         expected = describe_forms(task, unlabelled)
-        raise DataError(
-            f"the first line is not a header of this task: {first!r:.120}; expected {expected}",
-            path,
-            1,
-        )
+        why = f"the first line is not a header of this task: {first!r:.120}"
+        raise DataError(f"{why}; expected {expected}", path, 1)
     return headless, len(headless.columns), None
 
 
@@ -253,7 +247,8 @@ def _cells(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, record) of the rows of a separated file, column counts checked."""
     names: Sequence[str] = titles or form.columns
-    for line, cells in _quoted(form, lines, path) if form.quoted else _plain(form, lines):
+    plain = ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
+    for line, cells in _quoted(form, lines, path) if form.quoted else plain:
         if titles is not None and line == 1:
             continue
         if not width <= len(cells) <= width + form.extra:
@@ -266,23 +261,16 @@ def _cells(
         yield line, dict(zip(names, cells, strict=False))
 
 
-def _plain(form: Form, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
-
-
 def _quoted(form: Form, lines: Iterator[str], path: str | Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line + "\n" for line in lines), delimiter=form.separator, strict=True)
     start = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            why = f"not valid quoted text: {error}; is the file cut off?"
-            raise DataError(why, path, start) from None
-        yield start, cells
-        start = reader.line_num + 1
+    try:
+        for cells in reader:
+            yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        why = f"not valid quoted text: {error}; is the file cut off?"
+        raise DataError(why, path, start) from None
 
 
 def _jsonl(
@@ -314,6 +302,21 @@ def _jsonl(
 def missing_key(key: str, row: dict[str, Any], path: str | Path, line: int) -> DataError:
     """Return the error for a row without a key that is needed."""
     return DataError(f'the key "{key}" is missing; the row has {", ".join(row)}', path, line)
+
+
+def json_rows(path: str | Path, key: str, what: str, expected: str) -> Iterator[tuple[str, Any]]:
+    """Yield (where it is, item) of the list under a key of a JSON file, one in memory at a time.
+
+    Raises:
+        DataError: there is none of what was expected.
+    """
+    empty = True
+    for name, index, item in json_items(path):
+        if name == key:
+            empty = False
+            yield f"{key}[{index}]", item
+    if empty:
+        raise DataError(f'no {what} under "{key}"; expected {expected}', path)
 
 
 _Value = TypeVar("_Value", int, str, list[Any])

@@ -69,11 +69,8 @@ def collate(
     """Build a batch, padded to its own longest sequence.
 
     Args:
-        inputs: of a file.
         units: (U,) of a step.
-        pad: id of the padding.
         segments: whether the encoder distinguishes the texts of a pair.
-        device: where the batch goes.
         part: number of the part to build, of a step that several processes share.
         parts: number of parts; at most U.
     """
@@ -107,10 +104,7 @@ def make_batches(
     """Return the batches of an epoch as `train` expects them, up to the last step, prefetched.
 
     Args:
-        lengths: (U,) tokens per unit.
-        build: makes a batch of the units of a step.
         settings: `batch_size` and `window`, see `steps_by_length`.
-        seed: of the order.
         steps: of all epochs together.
     """
 
@@ -126,7 +120,6 @@ class FineTuner(nn.Module):
 
     Args:
         net: for sequence classification, question answering or multiple choice.
-        kind: of the task.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
     """
 
@@ -136,7 +129,8 @@ class FineTuner(nn.Module):
         self.kind = kind
         self.dtype = dtype
         self.pad = int(net.config.pad_token_id or 0)
-        self.segments = has_segments(net.config)
+        # Whether the second text of a pair is marked with a segment number.
+        self.segments = int(getattr(net.config, "type_vocab_size", 0) or 0) > 1
 
     def outputs(self, batch: Batch) -> Tensor:
         """Return (B, C) logits or scores.
@@ -155,11 +149,6 @@ class FineTuner(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
         return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
-
-
-def has_segments(config: Any) -> bool:
-    """Return whether an encoder marks the second text of a pair with a segment number."""
-    return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
 def new_tuner(
@@ -187,9 +176,6 @@ def outputs_of(
 
     Args:
         tuner: has a method `outputs`, batch -> Tensor.
-        lengths: (U,) tokens of each unit.
-        build: makes a batch of units.
-        batch_size: units per batch at most.
 
     Raises:
         DataError: an output is NaN or infinite, or memory ran out with a single unit (exit 70).
@@ -215,10 +201,8 @@ def outputs_of(
                 torch.cuda.empty_cache()
             continue
         if not np.isfinite(part).all():
-            raise DataError(
-                "the model's outputs are no longer numbers; a lower --lr usually helps",
-                code=Exit.CANNOT_CONTINUE,
-            )
+            why = "the model's outputs are no longer numbers; a lower --lr usually helps"
+            raise DataError(why, code=Exit.CANNOT_CONTINUE)
         yield units, part
         done += len(units)
     tuner.train(was_training)
@@ -347,15 +331,7 @@ def text_learner(
 ) -> Learner:
     """Return what learns a task of texts: a transformers model."""
 
-    def new(seed: int) -> tuple[FineTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline)
-
-    def read(name: str, path: str, tuner: FineTuner, encoder: Encoder) -> Split:
-        return read_split(task, name, path, tuner, encoder, settings)
-
-    def batch(tuner: FineTuner, inputs: Inputs, units: Array, part: int, parts: int) -> Batch:
-        return collate(inputs, units, tuner.pad, tuner.segments, device, part, parts)
+    dtype = pick_dtype(settings["dtype"])
 
     def ask(tuner: FineTuner, split: Split) -> list[dict[str, Any]]:
         outputs = predict(tuner, split.inputs, 4 * settings["batch_size"], device)
@@ -365,48 +341,46 @@ def text_learner(
     def save(tuner: FineTuner, encoder: Encoder, folder: Path) -> None:
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
 
-    return Learner(new, read, batch, ask, save)
+    return Learner(
+        new=lambda seed: new_tuner(task, ref, seed, dtype=dtype, offline=offline),
+        read=lambda name, path, tuner, encoder: read_split(
+            task, name, path, tuner, encoder, settings
+        ),
+        collate=lambda tuner, inputs, units, part, parts: collate(
+            inputs, units, tuner.pad, tuner.segments, device, part, parts
+        ),
+        predict=ask,
+        save=save,
+    )
 
 
+@dataclass
 class FineTuning:
     """One task, one encoder, several seeds.
-
-    Args:
-        task: to learn.
-        learner: what learns it.
-        files: by split; `train` and `dev` among them.
-        settings: what decides the weights; see `vg finetune`.
-        ref: of the encoder.
 
     Raises:
         DataError: the encoder takes no texts of the length (78), or as `Learner.read`.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        learner: Learner,
-        files: Mapping[str, str],
-        settings: Mapping[str, Any],
-        ref: str,
-    ) -> None:
-        self.task = task
-        self.learner = learner
-        self.settings = dict(settings)
-        tuner, encoder = learner.new(settings["seeds"][0])
+    task: Task
+    learner: Learner
+    files: Mapping[str, str]  # by split; `train` and `dev` among them
+    settings: dict[str, Any]  # what decides the weights; see `vg finetune`
+    ref: str  # of the encoder
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        tuner, encoder = self.learner.new(settings["seeds"][0])
         most = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
         if settings["max_length"] > most:
-            raise DataError(
-                f"the encoder accepts at most {most} tokens; lower --max-length "
-                f"({settings['max_length']}) to {most}",
-                ref,
-                code=Exit.CONFIG,
-            )
+            why = f"lower --max-length ({settings['max_length']}) to {most}"
+            why = f"the encoder accepts at most {most} tokens; {why}"
+            raise DataError(why, self.ref, code=Exit.CONFIG)
         self.splits = {
-            name: learner.read(name, path, tuner, encoder) for name, path in files.items()
+            name: self.learner.read(name, path, tuner, encoder) for name, path in self.files.items()
         }
         self.encoder = {
-            "ref": ref,
+            "ref": self.ref,
             "fingerprint": encoder.fingerprint,
             "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
         }
@@ -452,7 +426,9 @@ class FineTuning:
                 state.notes = run.state.notes | fresh
                 run.state = state  # lets go of network and optimiser of the seed before
             self._kept = []
-            tuner, encoder = self._network(seed)
+            made = self._made.pop(seed, None)  # that of the first seed was made to read the files
+            self._made.clear()
+            tuner, encoder = made or self.learner.new(seed)
             self._learn(session, tuner.to(session.device), seed, number)
             finish = partial(self._finish, session, tuner, encoder, seed)
             run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
@@ -460,12 +436,6 @@ class FineTuning:
             run.save()
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))
-
-    def _network(self, seed: int) -> tuple[Any, Encoder]:
-        """Return the network of a seed; that of the first seed was made to read the files."""
-        made = self._made.pop(seed, None)
-        self._made.clear()
-        return made or self.learner.new(seed)
 
     def _learn(self, session: Session, tuner: Any, seed: int, number: int) -> None:
         """Train one seed to its end."""

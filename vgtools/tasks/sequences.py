@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 CHUNK = 4096  # examples tokenised at a time
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """How examples become token ids."""
+
+    tokenizer: Tokenizer  # padding and truncation off
+    max_length: int  # with special tokens; longer pairs lose tokens of the longer text first
+    stride: int | None = None  # span: tokens from one window of a long context to the next
+    learn: bool = False  # every unit gets a label, questions without a findable answer are left out
+    segments: bool = True  # the encoder marks the second text by its segment number
+    file: str | None = None  # where the examples are from, named in errors
+
+
 class SpecialTokens(NamedTuple):
     """The special tokens around one text and around two."""
 
@@ -33,18 +45,9 @@ class SpecialTokens(NamedTuple):
     pair: tuple[list[int], list[int], list[int]]  # before, between, after
     segments: bool  # the second text of a pair has another segment number
 
-    def count(self, pair: bool) -> int:
-        """Return the number of special tokens of a text, or of a pair."""
-        return sum(map(len, self.pair if pair else self.single))
-
 
 def special_tokens(tokenizer: Tokenizer, segments: bool = True) -> SpecialTokens:
-    """Return the special tokens that a tokenizer puts around one text and around two.
-
-    Args:
-        tokenizer: padding and truncation off.
-        segments: the encoder marks the second text by its segment number.
-    """
+    """Return the special tokens that a tokenizer puts around texts; arguments as `Encoding`."""
     one = tokenizer.encode("a")
     two = tokenizer.encode("a", "b")
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -89,10 +92,19 @@ class Inputs:
 
 
 class SequenceBuilder:
-    """Collects sequences as flat arrays."""
+    """Collects sequences of one text, or of a pair, as flat arrays.
 
-    def __init__(self, special: SpecialTokens) -> None:
-        self.special = special
+    Raises:
+        DataError: `max_length` leaves no room for text.
+    """
+
+    def __init__(self, how: Encoding, pair: bool) -> None:
+        self.special = special_tokens(how.tokenizer, how.segments)
+        count = sum(map(len, self.special.pair if pair else self.special.single))
+        if how.max_length < count + (2 if pair else 1):
+            why = f"--max-length {how.max_length}: {count} tokens are special tokens, no text fits"
+            raise DataError(why, code=Exit.CONFIG)
+        self.room = how.max_length - count  # tokens of text that fit
         self.ids = list[Array]()
         self.second = list[int]()
         self.lengths = list[int]()
@@ -132,52 +144,25 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return kept, room - kept
 
 
-def room_for_text(special: SpecialTokens, pair: bool, max_length: int) -> int:
-    """Return how many tokens of text fit in `max_length`.
-
-    Raises:
-        DataError: none, or fewer than the texts of a pair need.
-    """
-    count = special.count(pair)
-    if max_length < count + (2 if pair else 1):
-        why = f"--max-length {max_length}: {count} tokens are special tokens, no text fits"
-        raise DataError(why, code=Exit.CONFIG)
-    return max_length - count
-
-
-def encode_texts(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-    file: str | None = None,
-) -> Inputs:
+def encode_texts(task: Task, examples: Sequence[Example], how: Encoding) -> Inputs:
     """Turn sentences, pairs of sentences or choices into token ids, cut to `max_length`.
 
-    This is the `encode` of most kinds; `stride`, `learn` and `file` are not needed here.
-
-    Raises:
-        DataError: `max_length` leaves no room for text.
+    This is the `encode` of most kinds.
 
     Source: Devlin et al. 2019 (BERT), figure 4, and its released code.
     """
-    special = special_tokens(tokenizer, segments)
     pair = bool(task.choices) or examples[0].pair is not None
-    room = room_for_text(special, pair, max_length)
-    builder = SequenceBuilder(special)
+    builder = SequenceBuilder(how, pair)
+    room = builder.room
     each = max(1, task.choices)
     cut = 0
     for start in range(0, len(examples), CHUNK):
         part = examples[start : start + CHUNK]
-        firsts = tokenize(tokenizer, [e.text for e in part])
+        firsts = tokenize(how.tokenizer, [e.text for e in part])
         seconds = None
         if pair:
             texts = [text for e in part for text in (e.choices or (e.pair or "",))]
-            seconds = tokenize(tokenizer, texts)
+            seconds = tokenize(how.tokenizer, texts)
         for i in range(len(part)):
             first = firsts.row(i)[0]
             short = False

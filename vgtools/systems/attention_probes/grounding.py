@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from vgtools.images.boxes import box_fault, clip, iou
 from vgtools.images.regions import Regions, RegionSet, backbone_of
 from vgtools.io import DataError, Progress, read_json, read_jsonl
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import Tally, is_out_of_memory
 from vgtools.models.attention import JointEncoder
 from vgtools.models.references import check_same
@@ -43,15 +43,9 @@ from vgtools.systems.attention_probes.scores import (
 from vgtools.text.parses import Parse, Parser
 from vgtools.text.tokens import WORD, Tokens, row_starts, special_ids, tokenize
 
-if TYPE_CHECKING:
-    pass
-
 _T = TypeVar("_T")
 
-
 OVERLAP = 0.5  # a region is right from this IoU with a gold box on
-
-
 _WINDOW = 512  # captions that are sorted by length together
 
 
@@ -117,10 +111,8 @@ def _read_phrase(phrase: Any, number: int, text: str) -> tuple[tuple[int, int], 
     start, end, boxes = (phrase.get(k) if isinstance(phrase, dict) else None for k in keys)
     # `type`, because True is an int, too.
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
-        raise ValueError(
-            f"phrase {number} has the span {start!r:.20} to {end!r:.20}, "
-            f"the text has {len(text)} characters"
-        )
+        why = f"phrase {number} has the span {start!r:.20} to {end!r:.20}"
+        raise ValueError(f"{why}, the text has {len(text)} characters")
     try:
         gold = np.array(boxes, np.float64)
         valid = gold.size == 0 or gold.shape[1:] == (4,)
@@ -143,11 +135,9 @@ def read_captions(
 
     Args:
         path: rows as `vg prepare flickr30k-entities` writes them; `.gz`, `.zst` or `-`.
-        regions: of the photos.
         sides: split of the rows -> report that they count for; rows of other splits are ignored.
             None takes all as `report`.
         tally: handles bad rows; counts photos without regions.
-        limit: stop after this many captions.
     """
     count = 0
     for line, row in read_jsonl(path, {"image": str, "text": str}):
@@ -181,10 +171,8 @@ def check_captions(
     for split, side in (sides or {"": "report"}).items():
         if not counts[side]:
             of_split = f' of the split "{split}"' if split else ""
-            raise DataError(
-                f"has no caption{of_split} with an entity that has a box, on a photo with regions",
-                path,
-            )
+            why = f"has no caption{of_split} with an entity that has a box, on a photo with regions"
+            raise DataError(why, path)
 
 
 def check_backbone(ref: str, regions: Regions) -> None:
@@ -234,14 +222,6 @@ def covering(tokens: Tokens, spans: Array, rows: Array) -> tuple[Array, Array]:
     return np.asarray(first - base), np.where(high > low, last - base, first - base - 1)
 
 
-def entity_queries(tokens: Tokens, captions: Sequence[Caption]) -> Queries:
-    """Return one query per phrase with boxes: the phrase itself asks for its own regions."""
-    spans, rows = _phrases(captions)
-    first, last = covering(tokens, spans, rows)
-    count = np.arange(len(rows))
-    return Queries(rows, first, last, count, np.zeros_like(count))
-
-
 def _phrases(captions: Sequence[Caption]) -> tuple[Array, Array]:
     """Return the spans of all phrases (P, 2) and the captions that they are in (P,)."""
     rows = np.repeat(np.arange(len(captions)), [len(c.spans) for c in captions])
@@ -273,9 +253,6 @@ def syntactic_queries(
     The root has no second word.
 
     Args:
-        tokens: of the captions.
-        captions: R captions.
-        parses: of the same captions.
         keys: numbers of (relation, what the entity is); new ones are added.
         words: which words of a phrase represent it as w1: `head` is the one whose own head is
             outside the phrase (the first of them); `any` takes every word, so that two words of one
@@ -368,30 +345,19 @@ def make_batch(
     """Return some rows of tokenised captions with the regions of their photos.
 
     Args:
-        tokens: of all captions.
-        rows: which of them.
         sets: regions of those rows; none for text alone.
         ends: special ids before and after a text.
-        width: D.
     """
     prefix, suffix = ends
     texts = [[*prefix, *tokens.row(row)[0].tolist(), *suffix] for row in rows]
-    longest = max(map(len, texts))
-    richest = max(map(len, sets), default=0)
-    ids = np.zeros((len(rows), longest), np.int64)
-    features = np.zeros((len(rows), richest, width), np.float32)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)] = text
-    for i, regions in enumerate(sets):
-        features[i, : len(regions)] = regions.features
-    text_sizes = np.array([len(text) for text in texts])
-    region_sizes = np.array([len(regions) for regions in sets] or [0] * len(rows))
-    return Batch(
-        torch.from_numpy(ids),
-        torch.from_numpy(np.arange(longest) < text_sizes[:, None]),
-        torch.from_numpy(features),
-        torch.from_numpy(np.arange(richest) < region_sizes[:, None]),
+    features = [regions.features for regions in sets] or [np.zeros((0, width))] * len(rows)
+    arrays = (
+        padded(texts, 0, np.int64),
+        padded([np.ones(len(text), bool) for text in texts], False, bool),
+        padded(features, 0, np.float32, width),
+        padded([np.ones(len(each), bool) for each in features], False, bool),
     )
+    return Batch(*map(torch.from_numpy, arrays))
 
 
 def answers(
@@ -407,7 +373,6 @@ def answers(
 
     Args:
         layers: as `JointEncoder.attentions` yields them; each is released before the next one.
-        batch: what they are of.
         row: (Q,) row of the batch.
         first: (Q,) first token of the source, special tokens counted.
         last: (Q,) last one.
@@ -451,49 +416,40 @@ def _confident(regions: RegionSet, hits: Array) -> Array:
     return np.asarray(hits[:, : len(regions)][:, top].mean(1))
 
 
-@dataclass
-class GroundingProbe:
-    """Probe every head of a model with captions, window by window.
+@dataclass(kw_only=True)
+class Probe:
+    """What all probes of a model have; H heads of L layers are asked at once."""
 
-    Args:
-        encoder: the model.
-        regions: of the photos.
-        parser: for syntactic grounding; None leaves it out.
-        reduce: of a source's sub-words, `last` or `mean`.
-        words: that represent a phrase in relations, `head` or `any`.
-        samples: S.
-        seed: of the resampling.
-        batch_size: captions per step; halved where memory runs out.
-        progress: counts captions.
-
-    Attributes:
-        scores: by side.
-        skipped: captions and sources left out, by reason.
-    """
-
-    encoder: JointEncoder
-    regions: Regions
-    parser: Parser | None = None
-    reduce: str = "last"
-    words: str = "head"
-    samples: int = 1000
-    seed: int = 0
-    batch_size: int = 32
-    progress: Progress | None = None
-    scores: dict[str, Scores] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
+    encoder: JointEncoder = field(kw_only=False)
+    samples: int = 1000  # S, resamplings of photos or sentences for the intervals
+    seed: int = 0  # of the resampling
+    batch_size: int = 32  # captions or texts per step; halved where memory runs out
+    progress: Progress | None = None  # counts captions or texts
+    scores: dict[str, Scores] = field(default_factory=dict)  # by side
+    skipped: Counter[str] = field(default_factory=Counter)  # left out, by reason
 
     def __post_init__(self) -> None:
+        self._ends = special_ids(self.encoder.tokenizer)
+        self._heads = self.encoder.layers * self.encoder.heads
+
+
+@dataclass
+class GroundingProbe(Probe):
+    """Probe every head of a model with captions, window by window."""
+
+    regions: Regions
+    parser: Parser | None = None  # for syntactic grounding; None leaves it out
+    reduce: str = "last"  # or `mean`, of a source's sub-words
+    words: str = "head"  # or `any`, of a phrase: those that represent it in relations
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         width = self.encoder.region_width
         if width != self.regions.width:
             takes = str(width) if width else "no regions: it is a text encoder"
-            raise DataError(
-                f"has {self.regions.width} channels per region, the model takes {takes}",
-                self.regions.path,
-            )
+            why = f"has {self.regions.width} channels per region, the model takes {takes}"
+            raise DataError(why, self.regions.path)
         self._keys: dict[Key, int] = {ENTITY: 0}
-        self._ends = special_ids(self.encoder.tokenizer)
-        self._columns = self.encoder.layers * self.encoder.heads
 
     def run(self, captions: Iterator[Caption]) -> None:
         """Count all captions; `scores` and `skipped` have the result."""
@@ -505,19 +461,17 @@ class GroundingProbe:
         scores = self.scores["report"]
         if not choose:
             return scores, scores
-        return scores, self.scores.get("select", Scores(self._columns, self.samples, self.seed))
+        return scores, self.scores.get("select", Scores(self._heads, self.samples, self.seed))
 
     def records(self, relations: Relations = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the results of the side `report`, as `scores.records` returns them.
 
         Args:
-            relations: names, how many of the most frequent ones, or None for all.
             choose: heads are chosen on the side `select`.
         """
         scores, chooser = self._sides(choose)
-        return records(
-            scores, chooser, self.encoder.layers, self.encoder.heads, relations=relations
-        )
+        shape = (self.encoder.layers, self.encoder.heads)
+        return records(scores, chooser, *shape, relations=relations)
 
     def examples(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
         """Yield captions with what each word attends to, by the best head of each layer.
@@ -525,11 +479,10 @@ class GroundingProbe:
         Captions that do not fit are left out.
 
         Args:
-            captions: to look at.
             choose: heads are chosen on the side `select`.
         """
         heads = self.encoder.heads
-        cell = self._sides(choose)[1].cells.get(ENTITY) or Cell.empty(self._columns, 1)
+        cell = self._sides(choose)[1].cells.get(ENTITY) or Cell.empty(self._heads, 1)
         best, chosen = cell.by_layer(heads)
         names = [head_name(layer * heads + head, heads) for layer, head in enumerate(best)]
         for caption in captions:
@@ -540,12 +493,10 @@ class GroundingProbe:
             regions = self.regions.of(caption.image)
             all_weights = word_attention(self.encoder, caption, regions, words)
             weights = all_weights[np.arange(len(best)), best]  # (L, W, R)
-            groups = make_groups(
-                caption.text, caption.spans, caption.boxes, regions, weights[chosen]
-            )
-            yield Example(
-                caption.image, caption.text, words, regions, groups, names, chosen, weights, None
-            )
+            image = caption.image
+            text = caption.text
+            groups = make_groups(text, caption.spans, caption.boxes, regions, weights[chosen])
+            yield Example(image, text, words, regions, groups, names, chosen, weights, None)
 
     def _window(self, captions: list[Caption]) -> None:
         tokens = tokenize(self.encoder.tokenizer, [c.text for c in captions])
@@ -566,24 +517,18 @@ class GroundingProbe:
             images = list(dict.fromkeys(captions[r].image for r in rows.tolist()))
             number = {image: n for n, image in enumerate(images)}
             image = np.array([number[captions[r].image] for r in rows.tolist()])
-            empty = Scores(self._columns, self.samples, self.seed)
-            scores = self.scores.setdefault(name, empty)
+            scores = self.scores.setdefault(name, Scores(self._heads, self.samples, self.seed))
             scores.captions += len(np.unique(rows))
             scores.count_photos(images)
-            scores.add(
-                list(self._keys),
-                images,
-                image,
-                queries.key[some],
-                right[some],
-                mass[some],
-                base[phrase],
-                np.asarray(hits[phrase].any(1)),
-            )
+            found = (right[some], mass[some], base[phrase], np.asarray(hits[phrase].any(1)))
+            scores.add(list(self._keys), images, image, queries.key[some], *found)
 
     def _queries(self, captions: list[Caption], tokens: Tokens) -> Queries:
         """Return the queries of a window that can be answered; count the others."""
-        queries = entity_queries(tokens, captions)
+        # Each phrase with boxes asks for its own regions.
+        spans, rows = _phrases(captions)
+        number = np.arange(len(rows))
+        queries = Queries(rows, *covering(tokens, spans, rows), number, np.zeros_like(number))
         if self.parser:
             parses = list(self.parser([c.text for c in captions]))
             more = syntactic_queries(tokens, captions, parses, self._keys, self.words)
@@ -602,7 +547,7 @@ class GroundingProbe:
         self, tokens: Tokens, sets: Sequence[RegionSet], queries: Queries, hits: Array
     ) -> tuple[Array, Array]:
         """Return what every head answers: (Q, L × H) bool and float32."""
-        right = np.zeros((len(queries.row), self._columns), bool)
+        right = np.zeros((len(queries.row), self._heads), bool)
         mass = np.zeros(right.shape, np.float32)
         asked = np.unique(queries.row)
         size = np.diff(tokens.starts)[asked] + np.array([len(sets[r]) for r in asked.tolist()])
@@ -618,31 +563,23 @@ class GroundingProbe:
             part = rows[low:high].tolist()
             part_sets = [sets[r] for r in part]
             batch = make_batch(tokens, part, part_sets, self._ends, self.encoder.region_width)
-            row = np.repeat(np.arange(high - low), counts)
             before = len(self._ends[0])
-            first = queries.first[part_queries] + before
-            last = queries.last[part_queries] + before
-            answer = self._step(batch, row, first, last, hits[part_queries])
-            right[part_queries], mass[part_queries] = answer
+            given = (
+                np.repeat(np.arange(high - low), counts),
+                queries.first[part_queries] + before,
+                queries.last[part_queries] + before,
+                hits[part_queries, : batch.regions.shape[1]],
+            )
+            with torch.inference_mode():
+                layers = self.encoder.attentions(*batch)
+                first = next(layers)
+                row, start, stop, golds = (torch.from_numpy(x).to(first.device) for x in given)
+                found = answers(chain([first], layers), batch, row, start, stop, golds, self.reduce)
+            check_finite(found[1])
+            right[part_queries], mass[part_queries] = (x.flatten(1).cpu().numpy() for x in found)
 
         retry_in_halves(ask, len(rows), self.batch_size)
         return right, mass
-
-    def _step(
-        self, batch: Batch, row: Array, first: Array, last: Array, hits: Array
-    ) -> tuple[Array, Array]:
-        with torch.inference_mode():
-            layers = self.encoder.attentions(*batch)
-            first_layer = next(layers)
-            rows, begin, end, golds = (
-                torch.from_numpy(x).to(first_layer.device)
-                for x in (row, first, last, hits[:, : batch.regions.shape[1]])
-            )
-            right, mass = answers(
-                chain([first_layer], layers), batch, rows, begin, end, golds, self.reduce
-            )
-        check_finite(mass)
-        return right.flatten(1).cpu().numpy(), mass.flatten(1).cpu().numpy()
 
 
 def windows(items: Iterator[_T], size: int, progress: Progress | None) -> Iterator[list[_T]]:
@@ -660,10 +597,8 @@ def check_finite(weights: Tensor) -> None:
         DataError: the model is damaged, or its dtype is too narrow.
     """
     if not torch.isfinite(weights).all():
-        raise DataError(
-            "the model's attention is NaN: its weights are damaged, or --dtype float16 is too "
-            "narrow for it; use --dtype float32"
-        )
+        why = "the model's attention is NaN: its weights are damaged"
+        raise DataError(f"{why}, or --dtype float16 is too narrow for it; use --dtype float32")
 
 
 def retry_in_halves(work: Callable[[int, int], None], total: int, size: int) -> None:
@@ -701,8 +636,8 @@ def word_attention(
     token = torch.from_numpy(np.maximum(last, 0) + len(ends[0]))
     start = batch.ids.shape[1]  # of the regions
     with torch.inference_mode():
-        layers = encoder.attentions(*batch)
         weights = [
-            layer[0, :, token.to(layer.device), start:].float().cpu().numpy() for layer in layers
+            layer[0, :, token.to(layer.device), start:].float().cpu().numpy()
+            for layer in encoder.attentions(*batch)
         ]
     return np.asarray(np.stack(weights) * (last >= first)[:, None])

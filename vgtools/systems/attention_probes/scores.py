@@ -23,15 +23,10 @@ from vgtools.io.arrays import Array
 from vgtools.text.parses import stanford
 
 ACTIVE = 0.2  # a head that gives regions more than this share of its attention (section 3.1)
-
-
 ENTITY = ("entity", "")
 
-
 Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": what the entity is in it)
-
-
-# Names of relations, how many of the most frequent ones, or None for all.
+# Names of relations (the parser's or Stanford's), how many of the most frequent ones, or None: all.
 Relations = Sequence[str] | int | None
 
 
@@ -98,7 +93,6 @@ class Cell:
         """Return the best head of each layer (active if one is), and the `layers` best layers.
 
         Args:
-            heads: H.
             layers: how many to choose; they come in order.
 
         Source: section 3.2, "the best heads of 6 layers that achieve the highest entity grounding
@@ -161,9 +155,9 @@ class Scores:
         image: Array,
         key: Array,
         right: Array,
-        mass: Array,
-        base: Array,
-        bound: Array,
+        mass: Array | None = None,
+        base: Array | None = None,
+        bound: Array | None = None,
     ) -> None:
         """Count answers.
 
@@ -173,10 +167,14 @@ class Scores:
             image: (Q,) which of them.
             key: (Q,).
             right: (Q, L × H) bool.
-            mass: (Q, L × H).
+            mass: (Q, L × H) attention to regions; without it all heads are active.
             base: (Q,) share of the most confident regions that are right.
             bound: (Q,) bool, some region is right.
         """
+        none = np.zeros(len(key))
+        mass = np.ones(right.shape) if mass is None else mass
+        base = none if base is None else base
+        bound = none if bound is None else bound
         draws = np.stack([self.draws(name) for name in images], 1)  # (S, photos)
         for number in np.unique(key).tolist():
             cell = self.cells.setdefault(keys[number], Cell.empty(self.heads, self.samples))
@@ -275,7 +273,6 @@ def chosen(
         choose: what the head was chosen by; the same cell, or that of another split; None where
             there was no choice.
         number: the head; None where none could be chosen.
-        level: of the intervals.
         corrected: the head was chosen on what is reported: its p-value is the one corrected over
             all heads.
     """
@@ -330,10 +327,6 @@ def records(
         scores: of the side that is reported.
         chooser: of the side that heads are chosen on; the same object where there is one side, and
             then the p-value of the best head is the corrected one.
-        layers: L.
-        heads: H.
-        relations: which, by the parser's names or Stanford's.
-        level: of the intervals.
     """
     cell = scores.cells.get(ENTITY)
     if cell is not None:
@@ -371,6 +364,9 @@ def records(
         }
 
 
+_BANDS = ("low", "high", "low_all", "high_all")
+
+
 def _head_records(cell: Cell, heads: int, level: float) -> Iterator[dict[str, Any]]:
     sure = significance(cell, level)
     for n in range(len(cell.right)):
@@ -380,10 +376,7 @@ def _head_records(cell: Cell, heads: int, level: float) -> Iterator[dict[str, An
             "layer": n // heads + 1,
             "head": n % heads + 1,
             "accuracy": percent(cell.accuracy[n]),
-            "low": percent(sure.low[n]),
-            "high": percent(sure.high[n]),
-            "low_all": percent(sure.low_all[n]),
-            "high_all": percent(sure.high_all[n]),
+            **{end: percent(getattr(sure, end)[n]) for end in _BANDS},
             "p": round(float(sure.p[n]), 6),
             "p_corrected": round(float(sure.p_corrected[n]), 6),
             "attention": percent(cell.attention[n]),
@@ -434,12 +427,7 @@ def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
 
 
 def select_relations(totals: Mapping[str, int], relations: Relations) -> list[str]:
-    """Return names of relations by falling count, those asked for.
-
-    Args:
-        totals: name -> count.
-        relations: which, by the parser's names or Stanford's.
-    """
+    """Return names of relations by falling count, those asked for."""
     names = sorted(totals, key=lambda name: (-totals[name], name))
     if relations is None:
         return names

@@ -15,7 +15,7 @@ import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Progress, read_jsonl, read_texts
+from vgtools.io import DataError, read_jsonl, read_texts
 from vgtools.io.arrays import Array
-from vgtools.models.attention import JointEncoder
 from vgtools.systems.attention_probes.grounding import (
+    Probe,
     check_finite,
     covering,
     make_batch,
@@ -46,26 +46,16 @@ from vgtools.systems.attention_probes.scores import (
     select_relations,
 )
 from vgtools.text.parses import Parse, Parser, stanford
-from vgtools.text.tokens import Tokens, row_starts, special_ids, tokenize
+from vgtools.text.tokens import Tokens, row_starts, tokenize
 
 Link = tuple[int, int, int, str]  # text, word, its head, relation
 
-
 _WINDOW = 512  # texts that are sorted by length together
-
-
 _MIXED = 1 << 22  # numbers in a block of mixtures of two heads' attention
 
-
 PATTERNS = ("cls", "sep", "punctuation", "previous", "next", "self")
-
-
 DIRECTIONS = ("to head", "to dependent")  # what the attending word looks for
-
-
 ALL = "all"  # all relations together
-
-
 # The baselines: a word's head is always the word at this offset. Nearer ones come first, since the
 # first of equals is the best.
 OFFSETS = [sign * step for step in range(1, 21) for sign in (-1, 1)]
@@ -80,19 +70,13 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a stream, by what they are for; read again at each iteration.
+    """The texts of a stream, by what they are for; read again at each iteration."""
 
-    Args:
-        path: a text, or `.jsonl` rows with `text`.
-        sides: split of the rows -> side; rows of other splits are ignored.
-        limit: stop after this many.
-        seed: without splits, four of five texts are of the side `train`, by the hash of text and
-            seed, which keeps equal ones together. None takes all as `report`.
-    """
-
-    path: str
-    sides: Mapping[str, str] | None = None
+    path: str  # a text, or `.jsonl` rows with `text`
+    sides: Mapping[str, str] | None = None  # split -> side; rows of other splits are ignored
     limit: int | None = None
+    # Without splits, four of five texts are of the side `train`, by the hash of text and seed,
+    # which keeps equal ones together. None takes all as `report`.
     seed: int | None = None
 
     def __iter__(self) -> Iterator[Text]:
@@ -187,13 +171,9 @@ def between_words(layer: Tensor, words: Tensor) -> Tensor:
 
 
 def no_answer(words: Tensor) -> Tensor:
-    """Return which words cannot be the head of which: itself, and words without a token.
+    """Return which words, (B, W, T), cannot be the head of which: (B, W, W) bool.
 
-    Args:
-        words: (B, W, T) bool, the tokens of each word.
-
-    Returns:
-        (B, W, W) bool.
+    These are the word itself, and words without a token.
     """
     present = words.any(-1)
     itself = torch.eye(words.shape[1], dtype=torch.bool, device=words.device)
@@ -203,11 +183,7 @@ def no_answer(words: Tensor) -> Tensor:
 def word_heads(layer: Tensor, words: Tensor) -> Tensor:
     """Return the word that each word attends to most, and the one that attends to it most.
 
-    The word itself and special tokens do not count.
-
-    Args:
-        layer: (B, H, T, T).
-        words: (B, W, T) bool, the tokens of each word.
+    The word itself and special tokens do not count. Args as `between_words`.
 
     Returns:
         (2, B, H, W).
@@ -235,7 +211,6 @@ def word_tokens(ends: Sequence[tuple[Array, Array]], before: int, length: int) -
     Args:
         ends: from `word_ends`, of some texts.
         before: special tokens before a text.
-        length: T.
     """
     most = max((len(first) for first, _ in ends), default=0)
     words = np.zeros((len(ends), most, length), bool)
@@ -246,12 +221,7 @@ def word_tokens(ends: Sequence[tuple[Array, Array]], before: int, length: int) -
 
 
 def word_links(parses: Sequence[Parse], words: Array) -> list[Link]:
-    """Return all words with a head, where both have tokens and share none.
-
-    Args:
-        parses: of B texts.
-        words: (B, W, T) bool, their words' tokens.
-    """
+    """Return all words with a head, where both have tokens, (B, W, T), and share none."""
     links = []
     for i, parse in enumerate(parses):
         for word, (head, relation) in enumerate(zip(parse.heads, parse.relations, strict=True)):
@@ -323,36 +293,17 @@ class _Window(NamedTuple):
 
 
 @dataclass
-class TextProbe:
+class TextProbe(Probe):
     """Probe every head of a model with texts, window by window.
 
-    Args:
-        encoder: the model.
-        parser: for dependency relations; None leaves them out.
-        distances: texts that the distances of heads are taken over; 0 leaves them out.
-        samples: S, of the sentences, for the intervals of dependency accuracies.
-        seed: of the resampling.
-        batch_size: texts per step; halved where memory runs out.
-        progress: counts texts.
-
-    Attributes:
-        scores: of dependency relations by side; the columns after those of the heads are of
-            `OFFSETS`.
-        skipped: texts left out, by reason.
+    The scores are of dependency relations; their columns after those of the heads are of `OFFSETS`.
     """
 
-    encoder: JointEncoder
-    parser: Parser | None = None
-    distances: int = 100
-    samples: int = 1000
-    seed: int = 0
-    batch_size: int = 32
-    progress: Progress | None = None
-    scores: dict[str, Scores] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
+    parser: Parser | None = None  # for dependency relations; None leaves them out
+    distances: int = 100  # texts that the distances of heads are taken over; 0 leaves them out
 
     def __post_init__(self) -> None:
-        self._ends = special_ids(self.encoder.tokenizer)
+        super().__post_init__()
         self.texts = 0
         self.tokens = 0
         shape = (self.encoder.layers, self.encoder.heads)
@@ -360,7 +311,7 @@ class TextProbe:
         self._patterns = np.zeros((len(PATTERNS), *shape))
         self._entropy = np.zeros(shape)
         self._first_entropy = np.zeros(shape)
-        self._divergence = np.zeros((shape[0] * shape[1],) * 2)
+        self._divergence = np.zeros((self._heads, self._heads))
         self._compared = 0  # texts in `_divergence`
 
     def run(self, texts: Iterator[Text]) -> None:
@@ -464,12 +415,9 @@ class TextProbe:
         """Count answers of each relation by itself and of all together.
 
         Args:
-            side: which they are for.
-            texts: of the batch.
             text: (links,) which of them.
             right: (2, links, L, H) bool.
             offsets: (links,) from each word to its head.
-            relations: of the links.
         """
         columns = right[0, 0].size + len(OFFSETS)
         scores = self.scores.setdefault(side, Scores(columns, self.samples, self.seed))
@@ -486,21 +434,18 @@ class TextProbe:
         forth, back = (np.concatenate([r.reshape(len(text), -1), is_offset], 1) for r in right)
         answers = np.concatenate([forth, forth, back, back])
         # All heads are active: there is nothing but text to attend to.
-        mass = np.ones(answers.shape)
-        none = np.zeros(len(key))
-        scores.add(keys, unique, np.tile(sentence, 4), key, answers, mass, none, none.astype(bool))
+        scores.add(keys, unique, np.tile(sentence, 4), key, answers)
 
     def records(
         self, relations: Relations = 10, choose: bool = False, level: float = 0.95
     ) -> Iterator[dict[str, Any]]:
         """Yield one record per head, one per relation and direction, and a summary; in percent.
 
+        The relations taken together, `all`, come first.
+
         Args:
-            relations: names (the parser's or Stanford's), how many of the most frequent ones, or
-                None for all; `all`, the relations taken together, comes first.
             choose: heads and offsets are chosen on the side `select`; else on what is reported, and
                 then the p-values are corrected over all heads.
-            level: of the intervals.
 
         Deviation: an offset that ends beyond the sentence is counted as wrong by the baseline
             (`OFFSETS`); the published analysis clips it to the sentence's end.

@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,15 @@ from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
 from vgtools.io import DataError, Exit, Progress
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, as_encoder
-from vgtools.models.references import check_same, fingerprint, pick_dtype
-from vgtools.models.runs import read_run
-from vgtools.systems.visualbert.captions import Captions, read_captions, stack_regions
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.systems.visualbert.captions import (
+    Captions,
+    check_backbone,
+    read_captions,
+    stack_regions,
+)
 from vgtools.systems.visualbert.model import (
     Batch,
     VisualBert,
@@ -51,20 +54,14 @@ _FIXED = 2
 
 @dataclass(frozen=True)
 class Recipe(Masking):
-    """How captions become inputs and labels; the special ids of `suffix` follow each caption.
+    """How captions become inputs and labels; the special ids of `suffix` follow each caption."""
 
-    Attributes:
-        pairs: a second caption follows, right with p = 0.5.
-        longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the
-            longer caption first.
-        seed: of order, masks and pairs.
-        rate: share of the tokens that are masked.
-    """
-
-    pairs: bool = True
-    longest: int = 128
-    seed: int = 0
-    rate: float = 0.15
+    pairs: bool = True  # a second caption follows, right with p = 0.5
+    longest: int = (
+        128  # with special tokens; what is longer loses its end, the longer caption first
+    )
+    seed: int = 0  # of order, masks and pairs
+    rate: float = 0.15  # share of the tokens that are masked
 
 
 def recipe_for(text: Encoder, **settings: Any) -> Recipe:
@@ -76,15 +73,11 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
     config = text.model.config
     most = int(config.max_position_embeddings)
     if settings["longest"] > most:
-        raise DataError(
-            f"--block {settings['longest']}: the encoder takes {most} tokens", code=Exit.CONFIG
-        )
+        why = f"--block {settings['longest']}: the encoder takes {most} tokens"
+        raise DataError(why, code=Exit.CONFIG)
     if config.type_vocab_size < 2:
-        raise DataError(
-            "the encoder knows one segment, VisualBERT needs two; take another encoder",
-            text.ref,
-            code=Exit.CONFIG,
-        )
+        why = "the encoder knows one segment, VisualBERT needs two; take another encoder"
+        raise DataError(why, text.ref, code=Exit.CONFIG)
     return Recipe.of(text.tokenizer, **settings)
 
 
@@ -155,16 +148,12 @@ def collate(
     """Build the batches of one step.
 
     Args:
-        captions: of the run.
         regions: of their images; None gives no region at all ("w/o Grounded Pre-training", appendix
             C).
-        width: D.
         numbers: (B,) captions of the step.
-        recipe: what becomes of them.
         epoch: decides masks and pairs; None are the fixed ones of evaluation, the same whatever the
             seed.
         parts: batches to cut the step into; at most B.
-        device: where they go.
 
     Returns:
         The batches, whose losses add up to `parts` times the mean over the step.
@@ -176,17 +165,10 @@ def collate(
     batches = list[Batch]()
     for part in np.array_split(np.arange(len(examples)), parts):
         mine = [examples[i] for i in part.tolist()]
-        shape = (len(mine), max(len(e.read) for e in mine))
-        ids = np.full(shape, recipe.pad, np.int64)
-        types = np.zeros(shape, np.int64)
-        text_mask = np.zeros(shape, bool)
-        chosen = np.zeros(shape, bool)
-        for i, e in enumerate(mine):
-            end = len(e.read)
-            ids[i, :end] = e.read
-            types[i, :end] = e.types
-            text_mask[i, :end] = True
-            chosen[i, :end] = e.chosen
+        ids = padded([e.read for e in mine], recipe.pad, np.int64)
+        types = padded([e.types for e in mine], 0, np.int64)
+        text_mask = padded([[True] * len(e.read) for e in mine], False, bool)
+        chosen = padded([e.chosen for e in mine], False, bool)
         features, region_mask = stack_regions(regions, [e.image for e in mine], width)
         words = np.concatenate([e.words for e in mine]).astype(np.int64)
         batch = Batch(
@@ -254,24 +236,9 @@ def evaluate(
     )
 
 
+@dataclass
 class Pretraining:
     """One pretraining of a VisualBERT on captions and the regions of their images.
-
-    Args:
-        text: the encoder to start from; None if `ref` is a VisualBERT.
-        inputs: files of captions to train on.
-        valid: files of captions to evaluate on.
-        regions: X.npy, of the images of all of them.
-        weights: of the losses.
-        ref: the model to start from, if there is one.
-        shape: what the encoder was made of, if it is new.
-        region_start: `drawn` at random, or near the `words` that regions show.
-        text_only: show no region.
-        late_fusion: regions join in the last layer.
-        dtype: of the matrix products.
-        gradient_checkpointing: less memory, more time.
-        offline: never connect.
-        quiet: no progress.
 
     Raises:
         DataError: the regions come from another backbone than those the model was trained on, or
@@ -280,60 +247,55 @@ class Pretraining:
 
     kind = "visualbert"
 
-    def __init__(
-        self,
-        text: Encoder | None,
-        inputs: Sequence[str],
-        valid: Sequence[str],
-        regions: str,
-        *,
-        weights: Mapping[str, float],
-        ref: str | None,
-        shape: str | None,
-        region_start: str,
-        text_only: bool,
-        late_fusion: bool,
-        dtype: str,
-        gradient_checkpointing: bool,
-        offline: bool,
-        quiet: bool,
-    ) -> None:
-        self._weights = dict(weights)
-        self._shape = shape
-        self._seen = {
-            "region_start": region_start,
-            "text_only": text_only,
-            "late_fusion": late_fusion,
-        }
-        self._quiet = quiet
-        self._regions = open_regions(regions)
+    text: Encoder | None  # to start from; None if `ref` is a VisualBERT
+    inputs: Sequence[str]  # files of captions to train on
+    valid: Sequence[str]  # files of captions to evaluate on
+    regions: str  # X.npy, of the images of all of them
+    _: KW_ONLY
+    weights: Mapping[str, float]  # of the losses
+    ref: str | None
+    shape: str | None  # what the encoder was made of, if it is new
+    region_start: str  # `drawn` at random, or near the `words` that regions show
+    text_only: bool  # show no region
+    late_fusion: bool
+    dtype: str  # of the matrix products
+    gradient_checkpointing: bool  # less memory, more time
+    offline: bool
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        self._regions = open_regions(self.regions)
         self._backbone = backbone_of(self._regions)
-        if text is None and Path(str(ref), "run.json").is_file() and not text_only:
-            known = read_run(str(ref), self.kind)
-            if "backbone" in known:
-                what = "region features of the backbone"
-                check_same(what, self._backbone, known["backbone"], regions)
-        config = VisualBertConfig(self._regions.width, late_fusion)
-        products = pick_dtype(dtype)
+        text = self.text
+        if text is None and not self.text_only:
+            check_backbone(str(self.ref), self._regions, self.regions)
+        config = VisualBertConfig(self._regions.width, self.late_fusion)
+        products = pick_dtype(self.dtype)
         if text is None:
-            self._model, text = load_visualbert(str(ref), config, dtype=products, offline=offline)
+            ref = str(self.ref)
+            offline = self.offline
+            self._model, text = load_visualbert(ref, config, dtype=products, offline=offline)
         else:
             self._model = make_visualbert(text, config, products)
         self._text = text
-        self._model.checkpointing = gradient_checkpointing
-        shown = None if text_only else self._regions
-        pairs = "sip" in weights
-        self._captions = read_captions(inputs, text.tokenizer, shown, pairs)
-        self._held = read_captions(valid, text.tokenizer, shown, pairs) if valid else None
+        self._model.checkpointing = self.gradient_checkpointing
+        shown = None if self.text_only else self._regions
+        pairs = "sip" in self.weights
+        self._captions = read_captions(self.inputs, text.tokenizer, shown, pairs)
+        self._held = None
+        if self.valid:
+            self._held = read_captions(self.valid, text.tokenizer, shown, pairs)
 
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, beside the flags that every system has."""
         return {
-            "start": self._shape or fingerprint(self._model),
+            "start": self.shape or fingerprint(self._model),
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
-            "weights": self._weights,
+            "weights": dict(self.weights),
             "regions": self._regions.manifest["files"],
-            **self._seen,
+            "region_start": self.region_start,
+            "text_only": self.text_only,
+            "late_fusion": self.late_fusion,
             "inputs": [_digest(self._captions)],
             "valid": [_digest(self._held)] if self._held else [],
         }
@@ -370,7 +332,7 @@ class Pretraining:
         def start() -> None:
             steps = align(model, captions, self._regions, config["seed"])
             what = "pretrain: start of the regions"
-            with Progress(what, "steps", STEPS, quiet=self._quiet) as bar:
+            with Progress(what, "steps", STEPS, quiet=self.quiet) as bar:
                 for _ in steps:
                     bar.advance(1)
 

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from vgtools.images.boxes import iou
-from vgtools.images.regions import Regions, RegionSet, backbone_of, open_regions
+from vgtools.images.regions import Regions, RegionSet, open_regions
 from vgtools.io import DataError, atomic_write
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, read_config, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_same, fingerprint, pick_dtype
-from vgtools.models.runs import read_run
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.systems.visualbert.captions import check_backbone
 from vgtools.systems.visualbert.model import (
     VisualBert,
     VisualBertConfig,
@@ -43,6 +43,7 @@ from vgtools.tasks.finetune import LOSS, Learner, Split, outputs_of
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.kinds.answer import soft_targets
 from vgtools.tasks.kinds.choice import Link, SceneExample
+from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.kinds.ground import Captions, Ranking
 from vgtools.tasks.sequences import CHUNK, Inputs, special_tokens
 from vgtools.tasks.table import Task
@@ -70,17 +71,13 @@ ADAPTATIONS = {
 
 @dataclass(frozen=True)
 class RegionInput:
-    """What a task with pictures needs beside its files.
+    """What a task with pictures needs beside its files."""
 
-    Attributes:
-        regions: of all pictures.
-        boxes: how many regions of a picture are seen, the most confident ones; None: all.
-        answers: VQA, those that can be predicted.
-    """
-
-    regions: Regions
-    boxes: int | None = None
-    answers: tuple[str, ...] = ()
+    regions: Regions  # of all pictures
+    boxes: int | None = (
+        None  # regions of a picture that are seen, the most confident ones; None: all
+    )
+    answers: tuple[str, ...] = ()  # VQA: those that can be predicted
 
     def of(self, image: str) -> RegionSet:
         """Return the regions of a picture that are seen, in the order of the file."""
@@ -110,50 +107,32 @@ def pick(regions: RegionSet, kept: Array) -> RegionSet:
 
 
 def open_regions_of(
-    ref: str,
-    path: str,
-    boxes: int | None = None,
-    answers: tuple[str, ...] = (),
+    ref: str, path: str, boxes: int | None = None, answers: tuple[str, ...] = ()
 ) -> RegionInput:
     """Open the regions of a task, and check that they are of the kind the encoder learnt from.
-
-    Args:
-        ref: of the encoder.
-        path: X.npy.
-        boxes: see `RegionInput`.
-        answers: see `RegionInput`.
 
     Raises:
         DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
     """
     regions = open_regions(path)
-    if (Path(ref) / "run.json").is_file() and is_visualbert(ref):
-        known = read_run(ref, "visualbert")
-        if "backbone" in known:
-            given = backbone_of(regions)
-            check_same("region features of the backbone", given, known["backbone"], path)
+    if Path(ref, "run.json").is_file() and is_visualbert(ref):
+        check_backbone(ref, regions, path)
     return RegionInput(regions, boxes, answers)
 
 
 @dataclass(frozen=True)
 class VisualInputs:
-    """The examples of a file as a network reads them.
+    """The examples of a file as a network reads them."""
 
-    Attributes:
-        text: their tokens; grounding: `Captions`.
-        images: names in the region features for each unit.
-        targets: VQA, answer number -> score for each unit, where the file has answers.
-        golds: grounding, the boxes of each phrase of a caption, in the pixels of the regions.
-        seen: VCR, the regions of the picture that each unit sees.
-        links: VCR, (W, 3), a row for each word that names an object, by sequence: its sequence, the
-            region among those seen, its first token.
-    """
-
-    text: Inputs
-    images: list[tuple[str, ...]]
+    text: Inputs  # their tokens; grounding: `Captions`
+    images: list[tuple[str, ...]]  # names in the region features for each unit
+    # VQA: answer number -> score for each unit, where the file has answers
     targets: list[dict[int, float]] | None = None
+    # Grounding: the boxes of each phrase of a caption, in the pixels of the regions
     golds: list[list[Array]] | None = None
-    seen: list[Array] | None = None
+    seen: list[Array] | None = None  # VCR: the regions of the picture that each unit sees
+    # VCR: (W, 3) for each word that names an object: its sequence, the region among those seen, its
+    # first token; by sequence
     links: Array | None = None
 
     def __len__(self) -> int:
@@ -245,13 +224,10 @@ def _objects(
         labels, total = known[image]
         if labels != example.objects:
             have = ", ".join(labels) or "none with a name"
-            raise DataError(
-                f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}, "
-                f"its objects are {', '.join(example.objects)}; extract all boxes of "
-                "vg prepare vcr, and those first",
-                path,
-                example.line,
-            )
+            why = f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}"
+            why += f", its objects are {', '.join(example.objects)}"
+            why += "; extract all boxes of vg prepare vcr, and those first"
+            raise DataError(why, path, example.line)
         seen.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
     return seen
 
@@ -297,11 +273,7 @@ def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tu
 
 
 def _gold_boxes(
-    part: Split,
-    text: Captions,
-    images: list[tuple[str, ...]],
-    region_input: RegionInput,
-    path: str,
+    part: Split, text: Captions, images: list[tuple[str, ...]], region_input: RegionInput, path: str
 ) -> list[list[Array]]:
     """Return the boxes of the phrases of each caption, in the pixels of the regions.
 
@@ -376,16 +348,12 @@ def collate(
     if inputs.seen is not None:
         kept = [inputs.seen[unit] for unit in units.tolist()]
         shown = [[pick(each[0], some)] for each, some in zip(shown, kept, strict=True)]
-    most = max(sum(map(len, each)) for each in shown)
-    regions = np.zeros((len(units), most, region_input.regions.width), np.float32)
-    segments = np.full((len(units), most), -1, np.int64)
-    for row, each in enumerate(shown):
-        start = 0
-        for number, picture in enumerate(each):
-            span = slice(start, start + len(picture))
-            regions[row, span] = picture.features
-            segments[row, span] = number if len(each) > 1 else 1
-            start += len(picture)
+    features = [np.concatenate([picture.features for picture in each]) for each in shown]
+    regions = padded(features, 0, np.float32, region_input.regions.width)
+    most = regions.shape[1]
+    numbers = [np.arange(len(each)) if len(each) > 1 else np.ones(1, int) for each in shown]
+    owners = [np.repeat(n, [*map(len, each)]) for n, each in zip(numbers, shown, strict=True)]
+    segments = padded(owners, -1, np.int64)
 
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
@@ -400,15 +368,12 @@ def collate(
     places = alignment = None
     if isinstance(inputs.text, Captions) and inputs.golds is not None:
         phrases = [inputs.text.places[unit] for unit in units.tolist()]
-        counts = [len(each) for each in phrases]
-        tokens = np.full((len(units), max(counts)), -1, np.int64)
-        shares = np.zeros((len(units), max(counts), most), np.float32)
+        shares = np.zeros((len(units), max(map(len, phrases)), most), np.float32)
         for row, unit in enumerate(units.tolist()):
-            tokens[row, : counts[row]] = phrases[row]
             boxes = shown[row][0].boxes
             for number, gold in enumerate(inputs.golds[unit]):
                 shares[row, number, : len(boxes)] = gold_shares(boxes, gold)
-        places = tensor(tokens)
+        places = tensor(padded(phrases, -1, np.int64))
         labels = tensor(shares)
     if inputs.links is not None:
         alignment = tensor(_alignment(inputs, inputs.links, units, most))
@@ -434,9 +399,7 @@ def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> A
         first, last = np.searchsorted(links[:, 0], (unit * each, (unit + 1) * each))
         for sequence, region, token in links[first:last].tolist():
             named[(row * each + sequence - unit * each) * most + region].append(token)
-    array = np.full((len(named), max(1, *map(len, named))), -1, np.int64)
-    for row, tokens in enumerate(named):
-        array[row, : len(tokens)] = tokens
+    array = padded([*named, [-1]], -1, np.int64)[:-1]  # A is 1 at least
     return array.reshape(len(units), each, most, -1)
 
 
@@ -453,7 +416,6 @@ class PhraseAttention(nn.Module):
     """One more block of attention, from phrases to regions; its heads' weights are averaged.
 
     Args:
-        width: H.
         heads: of the block, as many as BERT has.
 
     Source: Li et al. 2020, appendix B.4.
@@ -495,7 +457,6 @@ class VisualTuner(nn.Module):
 
     Args:
         model: loses its heads of pretraining.
-        task: what is learnt.
         dtype: of matrix products (autocast); weights stay float32.
 
     Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token,
@@ -570,13 +531,8 @@ def new_tuner(
     """Return a network to fine-tune, its new weights drawn by the seed, and the encoder in it.
 
     Args:
-        task: what it will learn.
         ref: a VisualBERT, or a BERT, to which untrained region embeddings are added (the paper's
             "w/o COCO Pre-training").
-        seed: of the head and whatever else is new.
-        dtype: of matrix products.
-        offline: never connect.
-        region_input: whose regions it will see.
 
     Raises:
         DataError: as `load_visualbert`.
@@ -663,33 +619,23 @@ def learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task with pictures: a VisualBERT.
+    """Return what learns a task with pictures: a VisualBERT."""
 
-    Args:
-        task: to learn.
-        ref: of the encoder.
-        settings: of the fine-tuning.
-        device: where it learns.
-        region_input: what is seen.
-        offline: never connect.
-    """
-
-    def new(seed: int) -> tuple[VisualTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, region_input=region_input)
-
-    def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
-        return read_split(task, name, path, tuner, encoder, settings, region_input)
-
-    def batch(
-        tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int
-    ) -> Batch:
-        return collate(inputs, region_input, units, tuner.pad, device, part, parts)
-
-    def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
-        return predict_rows(tuner, split, region_input, 4 * settings["batch_size"], device)
-
-    return Learner(new, read, batch, ask, save)
+    dtype = pick_dtype(settings["dtype"])
+    size = 4 * settings["batch_size"]
+    return Learner(
+        new=lambda seed: new_tuner(
+            task, ref, seed, dtype=dtype, offline=offline, region_input=region_input
+        ),
+        read=lambda name, path, tuner, encoder: read_split(
+            task, name, path, tuner, encoder, settings, region_input
+        ),
+        collate=lambda tuner, inputs, units, part, parts: collate(
+            inputs, region_input, units, tuner.pad, device, part, parts
+        ),
+        predict=lambda tuner, split: predict_rows(tuner, split, region_input, size, device),
+        save=save,
+    )
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:
@@ -714,12 +660,9 @@ def to_task_network(tuner: VisualTuner) -> Any:
     """
     import transformers
 
-    settings: dict[str, Any] = {}
-    if tuner.task.labels:
-        settings["id2label"] = dict(enumerate(tuner.task.labels))
-        settings["label2id"] = {name: number for number, name in enumerate(tuner.task.labels)}
+    names = named_outputs(tuner.task.labels) if tuner.task.labels else {}
     network = getattr(transformers, tuner.adaptation.network)
-    theirs = network(tuner.model.their_config(**settings)).eval()
+    theirs = network(tuner.model.their_config(**names)).eval()
     state = tuner.model.state_dict()
     weights = {named_for_transformers(name): t.detach().cpu() for name, t in state.items()}
     if tuner.adaptation.phrases:

@@ -165,7 +165,6 @@ class _Scene:
         """Return a text with names in place of its objects, and which words name which object.
 
         Args:
-            words: of the text.
             names: of the people met so far; extended by those of this text.
         """
         parts = list[str]()
@@ -214,7 +213,6 @@ def joint_scores(
     Args:
         answers: of vcr-qa.
         rationales: of vcr-qar on the same questions, asked with the right answer.
-        file: of the answers, named in errors.
 
     Raises:
         DataError: they are not about the same questions.
@@ -237,11 +235,8 @@ def _require_same_questions(
 ) -> None:
     odd = sorted(set(answers) ^ set(rationales))
     if odd:
-        raise DataError(
-            f"{len(odd)} questions are only in one of vcr-qa's and vcr-qar's predictions, "
-            f"the first {odd[0]!r:.80}; predict the same file with both",
-            file,
-        )
+        why = f"{len(odd)} questions are only in one of vcr-qa's and vcr-qar's predictions, the"
+        raise DataError(f"{why} first {odd[0]!r:.80}; predict the same file with both", file)
 
 
 def submission(
@@ -256,7 +251,6 @@ def submission(
     Args:
         answers: rows of vcr-qa's `predictions.test.jsonl`.
         rationales: those of vcr-qar, where question ID is `ID-a0` to `ID-a3`, one per answer.
-        file: of the answers, named in errors.
 
     Raises:
         DataError: they are not about the same questions, or have no logits.

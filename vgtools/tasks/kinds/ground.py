@@ -16,12 +16,11 @@ from vgtools.io import DataError, read_jsonl
 from vgtools.io.arrays import Array
 from vgtools.tasks.examples import Example, ReadStats, VisualExample
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import Inputs, SequenceBuilder, room_for_text, special_tokens
+from vgtools.tasks.sequences import Encoding, Inputs, SequenceBuilder
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from torch import Tensor
 
 __all__ = ["encode", "gold", "head", "loss", "majority", "parse", "read", "rows", "score"]
@@ -103,17 +102,7 @@ class Captions(Inputs):
     places: list[list[int]]  # the last token of each of those phrases
 
 
-def encode(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-    file: str | None = None,
-) -> Captions:
+def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Captions:
     """Turn captions into token ids; the place of a phrase is its last sub-word.
 
     Raises:
@@ -123,16 +112,15 @@ def encode(
     """
     phrases = [e for e in examples if isinstance(e, VisualExample)]
     groups = [list(g) for _, g in groupby(range(len(phrases)), key=lambda i: phrases[i].line)]
-    special = special_tokens(tokenizer, segments)
-    room = room_for_text(special, False, max_length)
-    tokens = tokenize(tokenizer, [phrases[group[0]].text for group in groups])
-    builder = SequenceBuilder(special)
+    builder = SequenceBuilder(how, pair=False)
+    room = builder.room
+    tokens = tokenize(how.tokenizer, [phrases[group[0]].text for group in groups])
     places = list[list[int]]()
     cut = 0
     for number, group in enumerate(groups):
         words, spans = tokens.row(number)
         if not len(words):
-            raise DataError("the text has no token", file, phrases[group[0]].line)
+            raise DataError("the text has no token", how.file, phrases[group[0]].line)
         cut += len(words) > room
         begin = builder.add(words[:room], None)
         places.append([begin + min(_last_token(spans, *phrases[i].span), room - 1) for i in group])

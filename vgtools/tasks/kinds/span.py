@@ -14,15 +14,13 @@ import numpy as np
 
 from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.io.json_items import json_items
-from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field
+from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field, json_rows
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
-from vgtools.tasks.sequences import CHUNK, Inputs, SequenceBuilder, room_for_text, special_tokens
+from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from torch import Tensor
 
 QUESTION = 64  # tokens of a question that are read, as in BERT's released code
@@ -37,24 +35,16 @@ def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[None, Example]]:
     """Yield (no line, example) of an official SQuAD file, one article in memory at a time."""
-    any_article = False
-    for key, index, article in json_items(path):
-        if key != "data":
-            continue
-        any_article = True
-        for p, paragraph in enumerate(
-            json_field(article, "paragraphs", list, f"data[{index}]", path)
-        ):
-            where = f"data[{index}].paragraphs[{p}]"
+    for at, article in json_rows(path, "data", "articles", describe_forms(task)):
+        for p, paragraph in enumerate(json_field(article, "paragraphs", list, at, path)):
+            where = f"{at}.paragraphs[{p}]"
             context = json_field(paragraph, "context", str, where, path)
             for q, row in enumerate(json_field(paragraph, "qas", list, where, path)):
-                at = f"{where}.qas[{q}]"
-                example = _question(task, row, context, unlabelled, at, path, stats)
+                place = f"{where}.qas[{q}]"
+                example = _question(task, row, context, unlabelled, place, path, stats)
                 named = "unanswerable" if example.is_impossible else "answerable"
                 stats.labels[named] += 1
                 yield None, example
-    if not any_article:
-        raise DataError(f'no articles under "data"; expected {describe_forms(task)}', path)
 
 
 def _question(
@@ -126,17 +116,7 @@ class Windows(Inputs):
             yield f"{self.unlearnable} questions are left out: {why}"
 
 
-def encode(
-    task: Task,
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    stride: int | None = None,
-    learn: bool = False,
-    segments: bool = True,
-    file: str | None = None,
-) -> Windows:
+def encode(task: Task, examples: Sequence[Example], how: Encoding) -> Windows:
     """Cut contexts into windows that overlap; the whole question precedes each.
 
     In a window that does not hold an answer in full, the first token, [CLS], is the answer's
@@ -147,12 +127,10 @@ def encode(
 
     Source: Devlin et al. 2019 (BERT), section 4.2, and its released code.
     """
-    special = special_tokens(tokenizer, segments)
-    room = room_for_text(special, True, max_length)
-    if not special.pair[0]:
+    builder = SequenceBuilder(how, pair=True)
+    if not builder.special.pair[0]:
         why = "the tokenizer puts no token before a pair, which would mean no answer"
         raise DataError(why, code=Exit.CONFIG)
-    builder = SequenceBuilder(special)
     placed = list[Array]()  # per sequence: (T, 2) characters under each token
     begins = list[int]()
     numbers = list[int]()
@@ -162,20 +140,21 @@ def encode(
         part = examples[start : start + CHUNK]
         # Many questions share a context.
         row_of = {text: i for i, text in enumerate(dict.fromkeys(e.context for e in part))}
-        contexts = tokenize(tokenizer, list(row_of))
-        questions = tokenize(tokenizer, [e.question for e in part])
+        contexts = tokenize(how.tokenizer, list(row_of))
+        questions = tokenize(how.tokenizer, [e.question for e in part])
         for i, example in enumerate(part):
             answer = next((a for a in example.answers if a.start >= 0), None)
-            if learn and answer is None and not example.is_impossible:
+            if how.learn and answer is None and not example.is_impossible:
                 unlearnable += 1
                 continue
             question = questions.row(i)[0]
-            limit = min(QUESTION, room // 2)
+            limit = min(QUESTION, builder.room // 2)
             cut += len(question) > limit
             question = question[:limit]
             ids, spans = contexts.row(row_of[example.context])
             first, last = _tokens_of(spans, answer)
-            for at, end in _windows(len(ids), room - len(question), stride or max_length):
+            size = builder.room - len(question)
+            for at, end in _windows(len(ids), size, how.stride or how.max_length):
                 begin = builder.add(question, ids[at:end])
                 under = np.full((builder.lengths[-1], 2), -1, np.int32)
                 under[begin : begin + end - at] = spans[at:end]
@@ -185,12 +164,12 @@ def encode(
                 inside = at <= first <= last < end
                 labels.append((begin + first - at, begin + last - at) if inside else (0, 0))
     if not numbers:
-        raise DataError("nothing can be learnt from it: no answer occurs in its context", file)
+        raise DataError("nothing can be learnt from it: no answer occurs in its context", how.file)
     return Windows(
         *builder.arrays(),
         1,
         np.array(numbers),
-        np.array(labels, np.int64) if learn else None,
+        np.array(labels, np.int64) if how.learn else None,
         np.concatenate(placed),
         cut,
         unlearnable,
@@ -320,7 +299,10 @@ def parse(
 
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
-    """Score answers by exact match and F1, those of SQuAD 2.0 also apart and by threshold."""
+    """Score answers by exact match and F1, those of SQuAD 2.0 as its official script.
+
+    These are also scored apart, by whether there is an answer, and with the best threshold.
+    """
     have = [row["no_answer"] for row in joined.rows if "no_answer" in row]
     if 0 < len(have) < len(joined.rows):
         why = f"{len(have)} of {len(joined.rows)} rows have no_answer; all or none must"
@@ -338,10 +320,21 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     answerable = np.array([bool(golds) for golds in joined.gold])
     answered = np.array([bool(text) for text in joined.predicted])
     no_answer = np.array(have, np.float64) if have else None
-    scores = squad2_breakdown(exact, overlap, answerable, answered, no_answer, threshold)
-    if no_answer is not None and threshold is not None:
-        each = np.where(no_answer > threshold, (~answerable).astype(np.float64), each)
-    return score_items(joined, each, scores)
+    withheld = None if no_answer is None or threshold is None else no_answer > threshold
+
+    def kept(values: Array) -> Array:  # withholding is right where there is no answer
+        return values if withheld is None else np.where(withheld, ~answerable, values).astype(float)
+
+    found: dict[str, float] = {}
+    for name, raw in (("exact", exact), ("f1", overlap)):
+        found[name] = float(kept(raw).mean())
+        for part, mask in (("HasAns", answerable), ("NoAns", ~answerable)):
+            if mask.any():
+                found[f"{part}_{name}"] = float(kept(raw)[mask].mean())
+        if no_answer is not None:
+            best, at = best_threshold(raw, no_answer, answerable, answered)
+            found |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return score_items(joined, kept(each), found)
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -422,40 +415,6 @@ def best_threshold(
     totals = np.cumsum(np.r_[withheld, gain[order]])
     at = int(np.argmax(totals))
     return float(totals[at] / len(scores)), float(no_answer[order[at - 1]]) if at else 0.0
-
-
-def squad2_breakdown(
-    exact: Array,
-    overlap: Array,
-    answerable: Array,
-    answered: Array,
-    no_answer: Array | None,
-    threshold: float | None,
-) -> dict[str, float]:
-    """Return the numbers of the official SQuAD 2.0 script, as fractions.
-
-    Args:
-        exact: (N,) exact match with every answer given.
-        overlap: (N,) F1 with every answer given.
-        answerable: (N,) bool.
-        answered: (N,) bool.
-        no_answer: (N,) no-answer scores, or None.
-        threshold: withhold answers with `no_answer` above it; None gives all.
-    """
-    found: dict[str, float] = {}
-    for name, raw in (("exact", exact), ("f1", overlap)):
-        scores = raw
-        if no_answer is not None and threshold is not None:
-            scores = np.where(no_answer > threshold, ~answerable, raw).astype(np.float64)
-        found[name] = float(scores.mean())
-        for part, mask in (("HasAns", answerable), ("NoAns", ~answerable)):
-            if mask.any():
-                found[f"{part}_{name}"] = float(scores[mask].mean())
-        if no_answer is not None:
-            best, at = best_threshold(raw, no_answer, answerable, answered)
-            found[f"best_{name}"] = best
-            found[f"best_{name}_thresh"] = at
-    return found
 
 
 def majority(task: Task, learnt: Sequence[Example]) -> str | None:
