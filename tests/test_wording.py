@@ -29,9 +29,9 @@ CEILINGS = {
     "memory was short": 0,
     "dear": 0,
     "of no use": 0,
-    "lines over 100 columns": 3,
+    "lines over 100 columns": 0,
     "a, b = x, y": 37,
-    "public names without docstring": 5,
+    "public names without docstring": 0,
 }
 
 

@@ -23,6 +23,7 @@ COMMANDS = (
     "prepare",
     "extract-image-feats",
     "train-matcher",
+    "evaluate-matcher",
     "build-index",
     "vokenize",
     "revokenize",

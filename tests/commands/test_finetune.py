@@ -516,25 +516,8 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
     body = json.loads(file.read_text())
     body["data"][0]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "nowhere", "answer_start": 0}]
     file.write_text(json.dumps(body))
-    flags = [a for a in FAST if a != "-q"]
-    assert (
-        cli.run(
-            [
-                str(a)
-                for a in [
-                    "finetune",
-                    "squad",
-                    folder,
-                    "-e",
-                    data / "encoder",
-                    "-o",
-                    tmp_path / "r",
-                    *flags,
-                ]
-            ]
-        )
-        == 0
-    )
+    args = ["finetune", "squad", folder, "-e", data / "encoder", *(a for a in FAST if a != "-q")]
+    assert cli.run([*map(str, [*args, "-o", tmp_path / "r"])]) == 0
     out = capfd.readouterr().err
     assert "1 questions are left out: their answer does not occur in the context" in out
     summary = out[out.index("SQuAD v1.1") :].splitlines()
@@ -554,25 +537,6 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
                 for qa in paragraph["qas"]
             ]
     file.write_text(json.dumps(body))
-    assert (
-        cli.run(
-            [
-                str(a)
-                for a in [
-                    "finetune",
-                    "squad",
-                    folder,
-                    "-e",
-                    data / "encoder",
-                    "-o",
-                    tmp_path / "s",
-                    *FAST,
-                ]
-            ]
-        )
-        == 65
-    )
-    assert (
-        f"{file}: nothing can be learnt from it: no answer occurs in its context"
-        in capfd.readouterr().err
-    )
+    assert cli.run([*map(str, [*args, "-o", tmp_path / "s"])]) == 65
+    why = "nothing can be learnt from it: no answer occurs in its context"
+    assert f"{file}: {why}" in capfd.readouterr().err

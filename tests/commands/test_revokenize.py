@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from tests.conftest import vg_command
 from vgtools import io
 from vgtools.cli import run
 from vgtools.io import DataError
@@ -512,17 +513,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(
 
     whole, out = tmp_path / f"whole.{suffix}", tmp_path / f"out.{suffix}"
     vg("revokenize", large, "-t", target[0], "-o", whole, check=True)
-    command = [
-        sys.executable,
-        "-m",
-        "vgtools",
-        "revokenize",
-        str(large),
-        "-t",
-        str(target[0]),
-        "-o",
-        str(out),
-    ]
+    command = vg_command("revokenize", large, "-t", target[0], "-o", out)
     killed = started(command, out)
     killed.kill()
     killed.communicate()
@@ -538,17 +529,7 @@ def test_sigterm_stops_at_a_checkpoint(
     vg: Runner, large: Path, target: tuple[Path, Tokenizer], source: Tokenizer, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "vgtools",
-        "revokenize",
-        str(large),
-        "-t",
-        str(target[0]),
-        "-o",
-        str(out),
-    ]
+    command = vg_command("revokenize", large, "-t", target[0], "-o", out)
     stopped = started(command, out)
     stopped.send_signal(signal.SIGTERM)
     message = stopped.communicate()[1]
@@ -572,22 +553,16 @@ def test_bare_surroundings_give_the_same_bytes(
     bare = {"LC_ALL": "C", "PATH": os.defpath, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     assert vg("revokenize", file, "-t", target[0], env=bare, check=True).stdout == wanted
     command = f"'{sys.executable}' -m vgtools revokenize -t '{target[0]}'"
-    assert (
-        subprocess.run(
-            ["bash", "-c", f"{command} '{file}' <&-"], capture_output=True, check=True
-        ).stdout
-        == wanted
-    )
-    assert (
-        subprocess.run(
-            ["bash", "-c", f"{command} '{file}' 2>&-"], capture_output=True, check=True
-        ).stdout
-        == wanted
-    )
-    closed = subprocess.run(["bash", "-c", f"{command} <&-"], capture_output=True)
-    assert (closed.returncode, closed.stdout) == (66, b"")
-    unwritable = subprocess.run(["bash", "-c", f"{command} '{file}' >&-"], capture_output=True)
-    assert unwritable.returncode == 74
+
+    def bash(streams: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["bash", "-c", f"{command} {streams}"], capture_output=True)
+
+    for closed in ("<&-", "2>&-"):
+        done = bash(f"'{file}' {closed}")
+        assert (done.returncode, done.stdout) == (0, wanted)
+    done = bash("<&-")
+    assert (done.returncode, done.stdout) == (66, b"")
+    assert bash(f"'{file}' >&-").returncode == 74
 
 
 @pytest.fixture

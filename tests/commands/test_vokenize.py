@@ -27,28 +27,28 @@ from tests.tiny import save_encoder, save_run_of, text
 from vgtools.cli import run
 
 Vokenize = Callable[..., list[dict[str, Any]]]
+Argv = Callable[..., list[str]]
+Attempt = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def vokenize(tiny: Path, tmp_path: Path) -> Vokenize:
+def argv(tiny: Path) -> Argv:
+    """Return the command line that vokenizes a file with the tiny index, quietly."""
+
+    def call(path: Path, *flags: object) -> list[str]:
+        args = ["vokenize", path, "--index", tiny / "vg.faiss", "--device", "cpu", "-q", *flags]
+        return [*map(str, args)]
+
+    return call
+
+
+@pytest.fixture
+def vokenize(argv: Argv, tmp_path: Path) -> Vokenize:
     """Vokenize a file in this process and return the rows; flags are passed on."""
 
     def call(path: Path, *flags: str | Path) -> list[dict[str, Any]]:
         out = tmp_path / "out.jsonl"
-        args = [
-            "vokenize",
-            path,
-            "--index",
-            tiny / "vg.faiss",
-            "-o",
-            out,
-            "--device",
-            "cpu",
-            "-q",
-            "--restart",
-            *flags,
-        ]
-        assert run([*map(str, args)]) == 0
+        assert run(argv(path, "-o", out, "--restart", *flags)) == 0
         return [json.loads(line) for line in out.read_bytes().splitlines()]
 
     return call
@@ -61,9 +61,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str]:
-    code = run(["vokenize", *map(str, args), "--device", "cpu"])
-    return code, capsys.readouterr().err
+@pytest.fixture
+def attempt(tiny: Path, capsys: pytest.CaptureFixture[str]) -> Attempt:
+    """Vokenize a file in this process and return the exit code and the messages."""
+
+    def call(path: Path, *flags: object, index: Path = tiny / "vg.faiss") -> tuple[int, str]:
+        code = run([*map(str, ["vokenize", path, "--index", index, *flags, "--device", "cpu"])])
+        return code, capsys.readouterr().err
+
+    return call
 
 
 def test_a_line_through_a_pipe(tiny: Path, vg: Runner) -> None:
@@ -125,31 +131,12 @@ def vokenize_line(vokenize: Vokenize, folder: Path, line: str) -> list[int]:
     return found
 
 
-def test_bad_bytes_are_counted(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_bytes_are_counted(tmp_path: Path, attempt: Attempt) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"bam\n\xff\nden \xfe\n")
-    out = tmp_path / "o.jsonl"
-    assert (
-        run(
-            [
-                "vokenize",
-                str(path),
-                "--index",
-                str(tiny / "vg.faiss"),
-                "-o",
-                str(out),
-                "--device",
-                "cpu",
-            ]
-        )
-        == 0
-    )
-    assert (
-        "3 rows, 2 tokens; 2 lines had bytes that are not UTF-8, replaced"
-        in capsys.readouterr().err
-    )
+    code, message = attempt(path, "-o", tmp_path / "o.jsonl")
+    assert code == 0
+    assert "3 rows, 2 tokens; 2 lines had bytes that are not UTF-8, replaced" in message
 
 
 def test_jsonl_and_compressed_text_are_the_same_text(
@@ -175,35 +162,23 @@ def test_jsonl_and_compressed_text_are_the_same_text(
     ],
 )
 def test_torn_jsonl_names_file_and_line(
-    tiny: Path, tmp_path: Path, body: bytes, where: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, body: bytes, where: str, attempt: Attempt
 ) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(body)
-    code, message = refused(capsys, path, "--index", tiny / "vg.faiss", "-o", tmp_path / "o.jsonl")
+    code, message = attempt(path, "-o", tmp_path / "o.jsonl")
     assert code == 65
     assert str(path) in message
     assert where in message
     assert not (tmp_path / "o.jsonl").exists()
 
 
-def test_windows_and_batches_change_no_voken(tiny: Path, corpus: Path, tmp_path: Path) -> None:
+def test_windows_and_batches_change_no_voken(corpus: Path, tmp_path: Path, argv: Argv) -> None:
     runs = []
     for window, batch in (("4096", "2048"), ("1", "512"), ("77", "64"), ("500", "100000")):
         out = tmp_path / f"o{window}.jsonl"
-        args = [
-            "vokenize",
-            corpus,
-            "--index",
-            tiny / "vg.faiss",
-            "-o",
-            out,
-            "--device",
-            "cpu",
-            "-q",
-            "--limit",
-            "150",
-        ]
-        assert run([*map(str, args), "--window", window, "--batch-size", batch, "-k", "2"]) == 0
+        sizes = ("--window", window, "--batch-size", batch)
+        assert run(argv(corpus, "-o", out, "--limit", 150, *sizes, "-k", 2)) == 0
         runs.append([json.loads(line) for line in out.read_bytes().splitlines()])
     assert len(runs[0]) == 150
     vokens, scores = (
@@ -225,7 +200,7 @@ def test_windows_and_batches_change_no_voken(tiny: Path, corpus: Path, tmp_path:
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="the promise is about MKL")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_windows_and_batches_change_no_byte_with_reproducible_kernels(
-    tiny: Path, corpus: Path, tmp_path: Path, vg: Runner, threads: int
+    corpus: Path, tmp_path: Path, vg: Runner, threads: int, argv: Argv
 ) -> None:
     env = os.environ | {
         "MKL_CBWR": "AUTO,STRICT",
@@ -234,31 +209,18 @@ def test_windows_and_batches_change_no_byte_with_reproducible_kernels(
     }
     bytes_of = []
     for window, batch in (("4096", "2048"), ("77", "64")):
-        args = [
-            "vokenize",
-            corpus,
-            "--index",
-            tiny / "vg.faiss",
-            "--device",
-            "cpu",
-            "-q",
-            "--limit",
-            "150",
-        ]
-        bytes_of.append(
-            vg(*args, "--window", window, "--batch-size", batch, env=env, check=True).stdout
-        )
+        args = argv(corpus, "--limit", 150, "--window", window, "--batch-size", batch)
+        bytes_of.append(vg(*args, env=env, check=True).stdout)
     assert len(bytes_of[0].splitlines()) == 150
     assert bytes_of[0] == bytes_of[1]
 
 
 def test_the_packed_form_holds_the_same_vokens(
-    vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path
+    vokenize: Vokenize, corpus: Path, tmp_path: Path, argv: Argv
 ) -> None:
     rows = vokenize(corpus)
     out = tmp_path / "p.npy"
-    args = ["vokenize", corpus, "--index", tiny / "vg.faiss", "-o", out, "--device", "cpu", "-q"]
-    assert run([*map(str, args)]) == 0
+    assert run(argv(corpus, "-o", out)) == 0
     assert np.load(out)[:, 1].tolist() == [v for r in rows for v in r["vokens"]]
     assert (
         np.load(tmp_path / "p.rows.npy").tolist()
@@ -279,29 +241,13 @@ def test_lists_of_k_and_the_least_score(vokenize: Vokenize, corpus: Path) -> Non
     assert {v for r in cut for v in r["vokens"]} > {-1}
 
 
-def test_bfloat16_says_how_far_it_agrees(
-    tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bfloat16_says_how_far_it_agrees(corpus: Path, tmp_path: Path, attempt: Attempt) -> None:
     out = tmp_path / "o.jsonl"
-    args = [
-        "vokenize",
-        corpus,
-        "--index",
-        tiny / "vg.faiss",
-        "-o",
-        out,
-        "--device",
-        "cpu",
-        "--limit",
-        "64",
-    ]
-    assert run([*map(str, args), "--dtype", "bfloat16"]) == 0
+    code, message = attempt(corpus, "-o", out, "--limit", 64, "--dtype", "bfloat16")
+    assert code == 0
     agreed = json.loads((tmp_path / "o.json").read_text())["agreement_with_float32"]
     assert 0.7 < agreed <= 1
-    assert (
-        f"{agreed:.1%} of a sample's vokens equal those of --dtype float32"
-        in capsys.readouterr().err
-    )
+    assert f"{agreed:.1%} of a sample's vokens equal those of --dtype float32" in message
 
 
 def test_a_golden(vokenize: Vokenize, tmp_path: Path) -> None:
@@ -323,24 +269,12 @@ def digest(path: Path) -> str:
 
 @pytest.mark.slow
 def test_killed_at_any_time_it_ends_byte_identical(
-    vokenize: Vokenize, tiny: Path, corpus: Path, tmp_path: Path
+    vokenize: Vokenize, corpus: Path, tmp_path: Path, argv: Argv
 ) -> None:
     vokenize(corpus, "--window", "64")  # another window may round differently
     out = tmp_path / "k" / "out.jsonl"
     out.parent.mkdir()
-    command = vg_command(
-        "vokenize",
-        corpus,
-        "--index",
-        tiny / "vg.faiss",
-        "-o",
-        out,
-        "-q",
-        "--window",
-        "64",
-        "--device",
-        "cpu",
-    )
+    command = vg_command(*argv(corpus, "-o", out, "--window", 64))
     rng, committed = random.Random(0), 0
     for _ in range(2):
         process = subprocess.Popen(command)
@@ -360,22 +294,11 @@ def test_killed_at_any_time_it_ends_byte_identical(
     assert sorted(p.name for p in out.parent.iterdir()) == ["out.json", "out.jsonl"]
 
 
-def test_sigterm_stops_at_a_step_with_75(tiny: Path, corpus: Path, tmp_path: Path) -> None:
+def test_sigterm_stops_at_a_step_with_75(corpus: Path, tmp_path: Path, argv: Argv) -> None:
     out = tmp_path / "out.jsonl"
-    command = vg_command(
-        "vokenize",
-        corpus,
-        "--index",
-        tiny / "vg.faiss",
-        "-o",
-        out,
-        "-q",
-        "--window",
-        "8",
-        "--device",
-        "cpu",
+    process = subprocess.Popen(
+        vg_command(*argv(corpus, "-o", out, "--window", 8)), stderr=subprocess.PIPE
     )
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
     journal = tmp_path / "out.jsonl.journal"
     while not journal.exists() and process.poll() is None:
         time.sleep(0.01)
@@ -387,49 +310,44 @@ def test_sigterm_stops_at_a_step_with_75(tiny: Path, corpus: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_full_disk_is_74(tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, message = refused(
-        capsys, corpus, "--index", tiny / "vg.faiss", "-o", "/dev/full", "--limit", "10"
-    )
+def test_a_full_disk_is_74(corpus: Path, attempt: Attempt) -> None:
+    code, message = attempt(corpus, "-o", "/dev/full", "--limit", "10")
     assert code == 74
     assert "No space left on device" in message
 
 
 def test_places_that_cannot_be_written_are_73_before_any_work(
-    tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tmp_path: Path, attempt: Attempt
 ) -> None:
     same = tmp_path / "same.txt"
     shutil.copy(corpus, same)
-    code, message = refused(capsys, same, "--index", tiny / "vg.faiss", "-o", same)
+    code, message = attempt(same, "-o", same)
     assert code == 73
     assert "is an input of this command" in message
     assert digest(same) == digest(corpus)
-    assert (
-        refused(capsys, same, "--index", tiny / "vg.faiss", "-o", tmp_path / "no" / "o.jsonl")[0]
-        == 73
-    )
-    assert refused(capsys, same, "--index", tiny / "vg.faiss", "-o", tmp_path)[0] == 73
+    assert attempt(same, "-o", tmp_path / "no" / "o.jsonl")[0] == 73
+    assert attempt(same, "-o", tmp_path)[0] == 73
 
 
 def test_an_index_of_another_matcher_is_refused(
-    tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, corpus: Path, tmp_path: Path, attempt: Attempt
 ) -> None:
     other = save_run_of(tmp_path / "run", tiny / "encoder", seed=9)
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--matcher", other)
+    code, message = attempt(corpus, "--matcher", other)
     own, others = (
         json.loads((p / "run.json").read_text())["fingerprint"] for p in (tiny / "run", other)
     )
     assert code == 65
     assert own in message
     assert others in message
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--level", "sentence")
+    code, message = attempt(corpus, "--level", "sentence")
     assert code == 78
     assert "was trained with --level token" in message
 
 
 @pytest.mark.parametrize("what", ["encoder", "tokenizer", "weights", "config"])
 def test_a_run_whose_parts_changed_is_refused(
-    tiny: Path, corpus: Path, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+    tiny: Path, corpus: Path, tmp_path: Path, what: str, attempt: Attempt
 ) -> None:
     broken = tmp_path / "run"
     shutil.copytree(tiny / "run", broken)
@@ -452,11 +370,8 @@ def test_a_run_whose_parts_changed_is_refused(
     else:
         file = broken / "run.json"
         file.write_text(file.read_text().replace('"dim":8', '"dim":9'))
-    code, message = refused(
-        capsys,
+    code, message = attempt(
         corpus,
-        "--index",
-        tiny / "vg.faiss",
         "--matcher",
         broken,
         "-o",
@@ -468,23 +383,21 @@ def test_a_run_whose_parts_changed_is_refused(
 
 
 def test_an_index_that_moved_says_how_to_find_its_matcher(
-    tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, corpus: Path, tmp_path: Path, attempt: Attempt
 ) -> None:
     for name in ("vg.faiss", "vg.ids", "vg.json"):
         shutil.copy(tiny / name, tmp_path / name)
-    code, message = refused(capsys, corpus, "--index", tmp_path / "vg.faiss")
+    code, message = attempt(corpus, index=tmp_path / "vg.faiss")
     assert code == 66
     assert "--matcher" in message
     out = tmp_path / "o.jsonl"
     flags = ("--matcher", tiny / "run", "-o", out, "--limit", "3")
-    assert refused(capsys, corpus, "--index", tmp_path / "vg.faiss", *flags)[0] == 0
+    assert attempt(corpus, *flags, index=tmp_path / "vg.faiss")[0] == 0
     assert len(out.read_text().splitlines()) == 3
 
 
-def test_the_packed_form_takes_one_voken_a_token(
-    tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "-k", "2", "-o", "x.npy")
+def test_the_packed_form_takes_one_voken_a_token(corpus: Path, attempt: Attempt) -> None:
+    code, message = attempt(corpus, "-k", "2", "-o", "x.npy")
     assert code == 2
     assert "one voken per token" in message
 
@@ -498,9 +411,9 @@ def test_the_packed_form_takes_one_voken_a_token(
     ],
 )
 def test_sizes_and_names_that_cannot_be_are_usage_errors(
-    tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+    corpus: Path, flags: tuple[str, ...], said: str, attempt: Attempt
 ) -> None:
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", *flags)
+    code, message = attempt(corpus, *flags)
     assert code == 2
     assert said in message
 
@@ -541,21 +454,17 @@ def test_memory_does_not_grow_with_the_text(tiny: Path, tmp_path: Path) -> None:
     assert long < 1.05 * short
 
 
-def test_flags_that_would_do_nothing_or_harm_are_refused(
-    tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--min-score", "nan")
+def test_flags_that_would_do_nothing_or_harm_are_refused(corpus: Path, attempt: Attempt) -> None:
+    code, message = attempt(corpus, "--min-score", "nan")
     assert (code, "must be between -1 and 1, got nan" in message) == (2, True)
-    code, message = refused(capsys, corpus, "--index", tiny / "vg.faiss", "--dtype", "float16")
+    code, message = attempt(corpus, "--dtype", "float16")
     assert (code, "emulated on a CPU" in message) == (2, True)
 
 
-def test_replaced_lines_are_counted_in_the_manifest(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaced_lines_are_counted_in_the_manifest(tmp_path: Path, attempt: Attempt) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes(b"bam\xff\nden\n\xfe fis\n")
-    code, message = refused(capsys, text, "--index", tiny / "vg.faiss", "-o", tmp_path / "v.jsonl")
+    code, message = attempt(text, "-o", tmp_path / "v.jsonl")
     assert code == 0
     assert "2 lines had bytes that are not UTF-8" in message
     assert json.loads((tmp_path / "v.json").read_text())["replaced"] == 2

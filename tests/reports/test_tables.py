@@ -6,32 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny.finetune import save_finetuned
+from tests.tiny.finetune import save_two
 from vgtools.io import DataError, Exit
 from vgtools.reports.tables import (
     Table,
     corpora_table,
     corpus_name,
     markdown,
+    matcher_tables,
     reported,
     score_table,
 )
 from vgtools.systems.vokenization.reported import corpora
 from vgtools.tasks import compare
 
-GOLD = [0, 1, 1, 0, 1, 0, 1, 1]
-RIGHT = {"1": GOLD, "2": [1 - GOLD[0], *GOLD[1:]]}  # 100 and 87.5 % right
-POOR = {"1": [1 - x for x in GOLD[:4]] + GOLD[4:], "2": [1 - x for x in GOLD[:6]] + GOLD[6:]}
-
 
 @pytest.fixture
 def two(tmp_path: Path) -> list[str]:
-    """Two models on two tasks; the second also on SQuAD."""
-    for name, said in (("mlm", POOR), ("vokens", RIGHT)):
-        save_finetuned(tmp_path / name / "a", "sst-2", GOLD, said)
-        save_finetuned(tmp_path / name / "b", "qqp", GOLD, said)
-    save_finetuned(tmp_path / "vokens" / "c", "squad-1.1", ["Bo", "Ann Lee"], {"1": ["Bo", "Ann"]})
-    return [str(tmp_path / "mlm"), str(tmp_path / "vokens")]
+    return save_two(tmp_path)
 
 
 def test_layout(two: list[str]) -> None:
@@ -103,3 +95,50 @@ def test_reported_corpora_are_marked() -> None:
 def test_markdown_keeps_bars_inside_their_cell() -> None:
     table = Table(["Run", "A"], [["x|y", "1"]], ["Note."])
     assert markdown(table) == "| Run | A |\n|---|--:|\n| x\\|y | 1 |\n\nNote.\n"
+
+
+def test_seeds_of_a_matcher_share_a_row() -> None:
+    def record(run: str, r10: float, **more: object) -> dict[str, object]:
+        recall = {"r1": 1.0, "r5": 2.0, "r10": r10}
+        chance = {"r1": 0.1, "r5": 0.5, "r10": 1.0}
+        return {
+            "run": run,
+            "images": 1000,
+            "chance": chance,
+            "caption": recall,
+            **{name: recall for name in ("word", "content") if more},
+            **more,
+        }
+
+    def words(concept: float, distinct: int) -> dict[str, object]:
+        return {
+            "pos": {"NOUN": concept, "VERB": 1.0},
+            "phrases": {"nouns": 4398, "chance": 8.4, "concept": concept, "others": 3.0},
+            "text": {
+                "tokens": 80664,
+                "images": 6000,
+                "nouns": 11277,
+                "chance": 0.8,
+                "distinct": distinct,
+                "effective": 912,
+                "noun_hit": 4.0,
+            },
+        }
+
+    seeds = [record(f"a/paper.s{n}", 30.0 + n, **words(36.0 + n, 1000 + 5000 * n)) for n in (0, 1)]
+    main, pos, text = matcher_tables([*seeds, record("sentence", 9.0)])
+    assert main.rows == [
+        ["a/paper (2)", *["1.0 / 2.0 / 30.5 ± 0.5"] * 3, "36.5 ± 0.5", "3.0 ± 0.0"],
+        ["sentence (1)", "-", "-", "1.0 / 2.0 / 9.0", "-", "-"],
+    ]
+    assert (
+        main.remarks[1]
+        == "1,000 photos; chance: R@10 1.0, concept hit 8.4 (4,398 annotated nouns)."
+    )
+    assert pos.headings == ["Recipe (seeds)", "NOUN", "VERB"]
+    assert pos.rows == [["a/paper (2)", "36.5 ± 0.5", "1.0 ± 0.0"], ["sentence (1)", "-", "-"]]
+    assert text.rows[0] == ["a/paper (2)", "3,500.0 ± 2,500.0", "912.0 ± 0.0", "4.0 ± 0.0"]
+    bank = "80,664 tokens of text, bank of 6,000 photos"
+    assert text.remarks == (f"{bank}; 11,277 nouns, chance 0.8.",)
+    (alone,) = matcher_tables([record("sentence", 9.0)])
+    assert alone.remarks[1] == "1,000 photos; chance: R@10 1.0."

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny.finetune import save_finetuned
+from tests.tiny.finetune import GOLD, POOR, RIGHT, save_finetuned, save_two
 from vgtools.io import DataError, Exit
 from vgtools.reports.figures import gain_figure
 from vgtools.reports.tables import gain_table, score_table
@@ -20,22 +20,10 @@ from vgtools.tasks import metrics
 from vgtools.tasks.table import find_task
 from vgtools.text.ngrams import Words
 
-GOLD = [0, 1, 1, 0, 1, 0, 1, 1]
-RIGHT = {"1": GOLD, "2": [1 - GOLD[0], *GOLD[1:]]}  # 100 and 87.5 % right
-POOR = {
-    "1": [1 - x for x in GOLD[:4]] + GOLD[4:],
-    "2": [1 - x for x in GOLD[:6]] + GOLD[6:],
-}  # 50 and 25 %
-
 
 @pytest.fixture
 def two(tmp_path: Path) -> list[str]:
-    """Two models on two tasks; the second also on SQuAD."""
-    for name, said in (("mlm", POOR), ("vokens", RIGHT)):
-        save_finetuned(tmp_path / name / "a", "sst-2", GOLD, said)
-        save_finetuned(tmp_path / name / "b", "qqp", GOLD, said)
-    save_finetuned(tmp_path / "vokens" / "c", "squad-1.1", ["Bo", "Ann Lee"], {"1": ["Bo", "Ann"]})
-    return [str(tmp_path / "mlm"), str(tmp_path / "vokens")]
+    return save_two(tmp_path)
 
 
 def records(paths: list[str], **more: Any) -> list[dict[str, Any]]:

@@ -42,6 +42,8 @@ def test_words_of_a_file_get_their_spans_in_the_text(tmp_path: Path) -> None:
     ]
     assert parse.heads == [1, 4, 4, 4, -1, 4, 7, -1]
     assert parse.relations == ["det", "nsubj", "aux", "advmod", "root", "punct", "nsubj", "root"]
+    assert parse.tags == ["DET", "NOUN", "AUX", "PART", "VERB", "PUNCT", "PRON", "VERB"]
+    assert parse.lemmas == ["a", "dog", "do", "not", "run", ".", "it", "sit"]
 
 
 def test_a_file_is_read_in_its_order_over_several_calls(tmp_path: Path) -> None:
@@ -151,6 +153,10 @@ def test_spacy_finds_the_relations_of_a_simple_caption() -> None:
         ("shirts", "amod", "white"),
     } <= links
     assert parse.heads.count(-1) == 1
+    assert parse.tags == ["NUM", "NOUN", "AUX", "VERB", "ADJ", "NOUN", "PUNCT"]
+    assert parse.lemmas[1] == "", "it takes longer to find them, and is done where asked for"
+    (parse,) = open_parser("builtin:spacy-sm", lemmas=True)([text])
+    assert parse.lemmas == ["two", "man", "be", "wear", "white", "shirt", "."]
 
 
 def test_a_model_that_is_not_there_is_unavailable() -> None:

@@ -28,6 +28,14 @@ def examples_of(name: str, gold: Sequence[Any]) -> list[Example]:
     return [Example(str(i), "t", label=label) for i, label in enumerate(gold)]
 
 
+GOLD = [0, 1, 1, 0, 1, 0, 1, 1]
+RIGHT = {"1": GOLD, "2": [1 - GOLD[0], *GOLD[1:]]}  # 100 and 87.5 % right
+POOR = {  # 50 and 25 %
+    "1": [1 - x for x in GOLD[:4]] + GOLD[4:],
+    "2": [1 - x for x in GOLD[:6]] + GOLD[6:],
+}
+
+
 def save_finetuned(
     folder: Path, name: str, gold: Sequence[Any], said: Mapping[str, Sequence[Any]], **more: Any
 ) -> Path:
@@ -51,3 +59,12 @@ def save_finetuned(
         seeds[seed] = score_predictions(task, rows)
     save_run(folder, "finetune", {}, {"task": task.name, "seeds": seeds} | more)
     return folder
+
+
+def save_two(folder: Path) -> list[str]:
+    """Write two models on two tasks; the second also on SQuAD."""
+    for name, said in (("mlm", POOR), ("vokens", RIGHT)):
+        save_finetuned(folder / name / "a", "sst-2", GOLD, said)
+        save_finetuned(folder / name / "b", "qqp", GOLD, said)
+    save_finetuned(folder / "vokens" / "c", "squad-1.1", ["Bo", "Ann Lee"], {"1": ["Bo", "Ann"]})
+    return [str(folder / "mlm"), str(folder / "vokens")]

@@ -22,6 +22,10 @@ from tests.tiny.lm import save_rows, save_shape, save_tokenizer, sentences, voke
 from vgtools.io import DataError, Exit
 from vgtools.training import processes
 
+CPU = ["--device", "cpu", "-q"]
+SHORT: list[Any] = [*CPU, "--block", 16, "--batch-size", 8, "--log-every", 1]
+TUNED: list[Any] = [*CPU, "--max-length", 40]
+
 
 def test_one_process_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WORLD_SIZE", "RANK"):
@@ -41,7 +45,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(*args: str | Path) -> list[subprocess.Popen[bytes]]:
+def start(*args: object) -> list[subprocess.Popen[bytes]]:
     """Start one command in two processes that will join, as torchrun does."""
     common = {
         "WORLD_SIZE": "2",
@@ -51,7 +55,7 @@ def start(*args: str | Path) -> list[subprocess.Popen[bytes]]:
     }
     return [
         subprocess.Popen(
-            vg_command(*args),
+            vg_command(*map(str, args)),
             env=os.environ | common | {"RANK": str(i), "LOCAL_RANK": str(i)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -60,14 +64,41 @@ def start(*args: str | Path) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def launch(*args: str | Path) -> list[subprocess.CompletedProcess[bytes]]:
-    """Run one command in two joined processes to their end."""
-    started = start(*args)
+def ended(
+    started: list[subprocess.Popen[bytes]], code: int = 0
+) -> list[subprocess.CompletedProcess[bytes]]:
+    """Return what two processes printed, once both have ended with a code."""
     found = [p.communicate(timeout=300) for p in started]
+    assert [p.returncode for p in started] == [code, code], b"".join(e for _, e in found).decode()
     return [
         subprocess.CompletedProcess(p.args, p.returncode, *f)
         for p, f in zip(started, found, strict=True)
     ]
+
+
+def one_and_two(vg: Runner, flags: list[Any], folder: Path) -> list[list[dict[str, Any]]]:
+    """Return what a command prints in one process and in two; runs are `one` and `two`."""
+    alone = vg(*flags, "-o", folder / "one", env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert alone.returncode == 0, alone.stderr.decode()
+    both = ended(start(*flags, "-o", folder / "two"))
+    assert both[1].stdout == b"", "only the first process prints"
+    return [records(alone.stdout), records(both[0].stdout)]
+
+
+def stopped(flags: list[Any], folder: Path, which: int, first: dict[str, int]) -> None:
+    """Run a command whole into `whole`; into `cut` until a signal to one of its processes stops
+    both after the first record.
+    """
+    ended(start(*flags, "-o", folder / "whole"))
+    cut = start(*flags, "-o", folder / "cut")
+    assert cut[0].stdout is not None
+    assert first.items() <= json.loads(cut[0].stdout.readline()).items()
+    cut[which].send_signal(signal.SIGTERM)
+    ended(cut, 75)
+
+
+def records(out: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.mark.slow
@@ -79,40 +110,9 @@ def test_two_processes_agree_with_one(tmp_path: Path, vg: Runner) -> None:
     )
     words = save_tokenizer(tmp_path / "t")
     rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
-    flags: list[Any] = [
-        "pretrain",
-        rows,
-        "--shape",
-        shape,
-        "--tokenizer",
-        words,
-        "--valid",
-        rows,
-        "--block",
-        16,
-        "--batch-size",
-        8,
-        "--micro-batch",
-        2,
-        "--epochs",
-        2,
-        "--log-every",
-        1,
-        "--device",
-        "cpu",
-        "-q",
-        "--lr",
-        0.01,
-    ]
-    single = os.environ | {"OMP_NUM_THREADS": "1"}
-    alone = vg(*flags, "-o", tmp_path / "one", env=single)
-    assert alone.returncode == 0, alone.stderr.decode()
-    both = launch(*flags, "-o", tmp_path / "two")
-    assert [p.returncode for p in both] == [0, 0], both[0].stderr.decode() + both[1].stderr.decode()
-    assert both[1].stdout == b""  # only the first process speaks
-    sides = [
-        [json.loads(line) for line in out.splitlines()] for out in (alone.stdout, both[0].stdout)
-    ]
+    flags = ["pretrain", rows, "--shape", shape, "--tokenizer", words, "--valid", rows, *SHORT]
+    flags += ["--micro-batch", 2, "--epochs", 2, "--lr", 0.01]
+    sides = one_and_two(vg, flags, tmp_path)
     assert len(sides[0]) > 4
     for mine, wanted in zip(sides[1], sides[0], strict=True):
         valid = [side.pop("valid", {}) for side in (mine, wanted)]
@@ -143,48 +143,14 @@ def test_a_signal_to_one_process_stops_both_and_the_resumed_run_is_the_unbroken_
 ) -> None:
     shape, words = save_shape(tmp_path / "shape.json"), save_tokenizer(tmp_path / "t")
     rows = save_rows(tmp_path / "rows.jsonl", voken_rows(sentences(60), 11))
-    flags: list[Any] = [
-        "pretrain",
-        rows,
-        "--shape",
-        shape,
-        "--tokenizer",
-        words,
-        "--block",
-        16,
-        "--batch-size",
-        8,
-        "--epochs",
-        40,
-        "--log-every",
-        1,
-        "--device",
-        "cpu",
-        "-q",
-    ]
-    whole = launch(*flags, "-o", tmp_path / "whole")
-    assert [p.returncode for p in whole] == [0, 0], (
-        whole[0].stderr.decode() + whole[1].stderr.decode()
-    )
-    cut = start(*flags, "-o", tmp_path / "cut")
-    assert cut[0].stdout is not None
-    assert json.loads(cut[0].stdout.readline())["step"] == 1
-    cut[0].send_signal(signal.SIGTERM)
-    said = [p.communicate(timeout=300) for p in cut]
-    assert [p.returncode for p in cut] == [75, 75], said[0][1].decode() + said[1][1].decode()
+    flags = ["pretrain", rows, "--shape", shape, "--tokenizer", words, *SHORT, "--epochs", 40]
+    stopped(flags, tmp_path, 0, {"step": 1})
     assert (tmp_path / "cut" / "checkpoint.safetensors").exists()
-    again = launch(*flags, "-o", tmp_path / "cut")
-    assert [p.returncode for p in again] == [0, 0], (
-        again[0].stderr.decode() + again[1].stderr.decode()
-    )
+    ended(start(*flags, "-o", tmp_path / "cut"))
     for name in ("encoder/model.safetensors", "voken_lm.safetensors", "metrics.jsonl"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (
             name
         )
-
-
-def records(out: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.mark.slow
@@ -202,30 +168,9 @@ def test_fine_tuning_in_two_processes_agrees_with_one(
     (encoder / "config.json").write_text(json.dumps(shape | still))
     data = save(tmp_path / "data")
     steps, lr = 6, 1e-3
-    flags: list[Any] = [
-        "finetune",
-        task,
-        data,
-        "-e",
-        encoder,
-        "--steps",
-        steps,
-        "--lr",
-        lr,
-        "--batch-size",
-        7,
-        "--max-length",
-        40,
-        "--device",
-        "cpu",
-        "-q",
-    ]
-    single = os.environ | {"OMP_NUM_THREADS": "1"}
-    alone = vg(*flags, "-o", tmp_path / "one", env=single)
-    assert alone.returncode == 0, alone.stderr.decode()
-    both = launch(*flags, "-o", tmp_path / "two")
-    assert [p.returncode for p in both] == [0, 0], both[0].stderr.decode() + both[1].stderr.decode()
-    assert both[1].stdout == b"", "only the first process prints"
+    flags = ["finetune", task, data, "-e", encoder, *TUNED]
+    flags += ["--steps", steps, "--lr", lr, "--batch-size", 7]
+    sides = one_and_two(vg, flags, tmp_path)
     names = [
         sorted(str(p.relative_to(tmp_path / run)) for p in (tmp_path / run).rglob("*"))
         for run in ("one", "two")
@@ -239,7 +184,6 @@ def test_fine_tuning_in_two_processes_agrees_with_one(
     # moves the loss by that times the rounding of a sum over all weights.
     count = sum(t.numel() for t in weights[0].values())
     rounding = count * torch.finfo(torch.float32).eps * 2 * lr * steps
-    sides = [records(out) for out in (alone.stdout, both[0].stdout)]
     assert len(sides[0]) == len(sides[1]) > 1
     for mine, wanted in zip(sides[1], sides[0], strict=True):
         assert list(mine) == list(wanted)
@@ -257,8 +201,7 @@ def test_fine_tuning_in_two_processes_agrees_with_one(
     refused = vg(*flags, "-o", tmp_path / "two")
     assert refused.returncode == 78
     assert b"processes was 2, is now null" in refused.stderr
-    said = launch(*flags, "-o", tmp_path / "one")
-    assert [p.returncode for p in said] == [78, 78], "both, and neither waits for the other"
+    ended(start(*flags, "-o", tmp_path / "one"), 78)  # both, and neither waits for the other
 
 
 @pytest.mark.slow
@@ -267,40 +210,10 @@ def test_a_signal_to_one_process_stops_fine_tuning_in_both_and_it_resumes_to_the
 ) -> None:
     encoder = save_encoder(tmp_path / "encoder", positions=64)
     data = tiny_tasks.save_sst2(tmp_path / "data", test=3)
-    flags: list[Any] = [
-        "finetune",
-        "sst-2",
-        data,
-        "-e",
-        encoder,
-        "--epochs",
-        4,
-        "--lr",
-        3e-3,
-        "--batch-size",
-        8,
-        "--max-length",
-        40,
-        "--seeds",
-        2,
-        "--device",
-        "cpu",
-        "-q",
-    ]
-    whole = launch(*flags, "-o", tmp_path / "whole")
-    assert [p.returncode for p in whole] == [0, 0], (
-        whole[0].stderr.decode() + whole[1].stderr.decode()
-    )
-    cut = start(*flags, "-o", tmp_path / "cut")
-    assert cut[0].stdout is not None
-    assert json.loads(cut[0].stdout.readline())["epoch"] == 1
-    cut[1].send_signal(signal.SIGTERM)
-    said = [p.communicate(timeout=300) for p in cut]
-    assert [p.returncode for p in cut] == [75, 75], said[0][1].decode() + said[1][1].decode()
-    again = launch(*flags, "-o", tmp_path / "cut")
-    assert [p.returncode for p in again] == [0, 0], (
-        again[0].stderr.decode() + again[1].stderr.decode()
-    )
+    flags = ["finetune", "sst-2", data, "-e", encoder, *TUNED, "--seeds", 2]
+    flags += ["--epochs", 4, "--lr", 3e-3, "--batch-size", 8]
+    stopped(flags, tmp_path, 1, {"epoch": 1})
+    ended(start(*flags, "-o", tmp_path / "cut"))
     files = sorted(p.relative_to(tmp_path / "whole") for p in (tmp_path / "whole").rglob("*"))
     assert files == sorted(p.relative_to(tmp_path / "cut") for p in (tmp_path / "cut").rglob("*"))
     for name in files:
@@ -316,21 +229,8 @@ def test_an_error_of_the_first_process_is_one_of_both(tmp_path: Path) -> None:
     (tmp_path / "run" / "thesis.tex").write_text("x")
     encoder = save_encoder(tmp_path / "encoder", positions=64)
     data = tiny_tasks.save_sst2(tmp_path / "data")
-    said = launch(
-        "finetune",
-        "sst-2",
-        data,
-        "-e",
-        encoder,
-        "--max-length",
-        40,
-        "--device",
-        "cpu",
-        "-o",
-        tmp_path / "run",
-    )
-    assert [p.returncode for p in said] == [73, 73], (
-        said[0].stderr.decode() + said[1].stderr.decode()
+    said = ended(
+        start("finetune", "sst-2", data, "-e", encoder, *TUNED, "-o", tmp_path / "run"), 73
     )
     assert all(b"is neither empty nor a run of vg" in p.stderr for p in said)
 

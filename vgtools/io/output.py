@@ -85,7 +85,8 @@ def _new_part(final: Path, header: int) -> _Part:
     path = _part_path(final)
     try:
         path.unlink(missing_ok=True)
-        stream = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")  # noqa: SIM115
+        new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        stream = open(new, "w+b")  # noqa: SIM115 - closed by __exit__
     except OSError as error:
         raise file_error(error, final, reading=False) from None
     part = _Part(final, stream, header)
@@ -105,7 +106,8 @@ def _old_part(final: Path, header: int, facts: Mapping[str, Any]) -> _Part:
     path = _part_path(final)
     size = int(facts["bytes"])
     try:
-        stream = open(os.open(path, os.O_RDWR | NO_LINK), "r+b")  # noqa: SIM115 - closed by __exit__
+        old = os.open(path, os.O_RDWR | NO_LINK)
+        stream = open(old, "r+b")  # noqa: SIM115 - closed by __exit__
     except FileNotFoundError:
         raise _damaged(path, "is missing") from None
     except OSError as error:

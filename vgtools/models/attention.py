@@ -43,26 +43,27 @@ class TextEncoderAttention:
 
 
 class JointEncoder(Protocol):
-    """What a model must offer to be probed; a text encoder has `region_width` 0, and no regions.
-
-    Attributes:
-        layers: L.
-        heads: H.
-        tokenizer: without padding and truncation.
-        max_tokens: tokens of a text that fit, special tokens not counted.
-        region_width: D, channels of a region feature.
-    """
+    """What a model must offer to be probed; a text encoder has no regions."""
 
     @property
-    def layers(self) -> int: ...  # noqa: D102
+    def layers(self) -> int:
+        """L."""
+
     @property
-    def heads(self) -> int: ...  # noqa: D102
+    def heads(self) -> int:
+        """H, in each layer."""
+
     @property
-    def tokenizer(self) -> Tokenizer: ...  # noqa: D102
+    def tokenizer(self) -> Tokenizer:
+        """It neither pads nor truncates."""
+
     @property
-    def max_tokens(self) -> int: ...  # noqa: D102
+    def max_tokens(self) -> int:
+        """Tokens of a text that fit, special tokens not counted."""
+
     @property
-    def region_width(self) -> int: ...  # noqa: D102
+    def region_width(self) -> int:
+        """D, channels of a region feature; 0 for a text encoder."""
 
     def attentions(
         self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor

@@ -105,7 +105,8 @@ def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
         return bert.transform  # type: ignore[union-attr,no-any-return]
     roberta = getattr(lm, "lm_head", None)
     if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
-        return lambda rows: roberta.layer_norm(F.gelu(roberta.dense(rows)))  # type: ignore[union-attr]
+        head: Any = roberta
+        return lambda rows: head.layer_norm(F.gelu(head.dense(rows)))
     raise DataError(
         "expected a masked language model with a head like that of BERT or RoBERTa, "
         f"got {lm.config.model_type}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from vgtools import io
@@ -203,6 +205,68 @@ def correlation(value: Record | None) -> str:
         return "- (fewer than 3 tasks)"
     ends = f" [{value['low']:+.2f}, {value['high']:+.2f}]" if "low" in value else ""
     return f"{value['value']:+.2f}{ends}"
+
+
+# ----------------------------------------------------------------------------------------- matchers
+
+
+_RECALL = ("r1", "r5", "r10")
+
+
+def matcher_tables(records: Sequence[Record]) -> list[Table]:
+    """Return evaluations of matchers as tables, with what the first of them measured.
+
+    Runs called NAME.s0, NAME.s1, … are seeds of one recipe and share a row.
+    """
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(re.sub(r"\.s\d+$", "", record["run"]), []).append(record)
+
+    def table(columns: Mapping[str, tuple[str, Sequence[str]]], *remarks: str) -> Table:
+        rows = [
+            [f"{name} ({len(seeds)})", *(_seeds(seeds, *column) for column in columns.values())]
+            for name, seeds in groups.items()
+        ]
+        return Table(["Recipe (seeds)", *columns], rows, remarks)
+
+    first = records[0]
+    columns: dict[str, tuple[str, Sequence[str]]] = {
+        "Words R@1/5/10": ("word", _RECALL),
+        "Content words": ("content", _RECALL),
+        "Caption": ("caption", _RECALL),
+    }
+    chance = f"R@10 {first['chance']['r10']}"
+    if "phrases" in first:
+        columns["Concept hit"] = ("phrases", ["concept"])
+        columns["Without the own photo"] = ("phrases", ["others"])
+        nouns = f"{first['phrases']['nouns']:,} annotated nouns"
+        chance += f", concept hit {first['phrases']['chance']} ({nouns})"
+    form = "Per cent, mean ± half the range over seeds, of the last number."
+    tables = [table(columns, form, f"{first['images']:,} photos; chance: {chance}.")]
+    if "pos" in first:
+        tags = {tag: ("pos", [tag]) for tag in first["pos"]}
+        tables.append(table(tags, "Word R@10 by part of speech."))
+    if "text" in first:
+        text = first["text"]
+        columns = {
+            "Distinct photos": ("text", ["distinct"]),
+            "Effective photos": ("text", ["effective"]),
+            "Noun hit": ("text", ["noun_hit"]),
+        }
+        bank = f"bank of {text['images']:,} photos"
+        hit = f"{text['nouns']:,} nouns, chance {text['chance']}"
+        tables.append(table(columns, f"{text['tokens']:,} tokens of text, {bank}; {hit}."))
+    return tables
+
+
+def _seeds(records: Sequence[Record], part: str, keys: Sequence[str]) -> str:
+    """Return the mean of each number over seeds, the last with half the range."""
+    if any(part not in record for record in records):
+        return "-"
+    columns = [[record[part][key] for record in records] for key in keys]
+    means = " / ".join(f"{fmean(values):,.1f}" for values in columns)
+    half = (max(columns[-1]) - min(columns[-1])) / 2
+    return f"{means} ± {half:,.1f}" if len(records) > 1 else means
 
 
 # ------------------------------------------------------------------------------------------ corpora

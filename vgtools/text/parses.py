@@ -1,15 +1,15 @@
 """Dependency parses of captions: from a spaCy model, or from a CoNLL-U file in the captions' order.
 
-A parse is words with their spans in the raw text, each word's head and the relation to it. Names of
-relations are those of the parser; `stanford` maps them to the older Stanford scheme, which papers
-before 2020 use.
+A parse is words with their spans in the raw text, each word's head and the relation to it, its part
+of speech and its lemma. Names of relations are those of the parser; `stanford` maps them to the
+older Stanford scheme, which papers before 2020 use.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -47,6 +47,8 @@ class Parse:
     spans: list[tuple[int, int]]  # W, code points of the raw text
     heads: list[int]  # W, index of the head among the words; -1 for a root
     relations: list[str]  # W, the parser's names
+    tags: list[str] = field(default_factory=list)  # W, universal parts of speech
+    lemmas: list[str] = field(default_factory=list)  # W, empty where the parser has none
 
 
 Parser = Callable[[Sequence[str]], Iterator[Parse]]
@@ -58,8 +60,12 @@ def stanford(relation: str) -> str:
     return _STANFORD.get(relation) or _STANFORD.get(base, base)
 
 
-def open_parser(ref: str) -> Parser:
+def open_parser(ref: str, lemmas: bool = False) -> Parser:
     """Open a parser: a spaCy model by name or directory, `builtin:spacy-sm`, or a CoNLL-U file.
+
+    Args:
+        ref: the parser.
+        lemmas: a spaCy model finds them, too, which takes longer.
 
     Returns:
         A function from texts to their parses. That of a file reads on from the text before: ask
@@ -71,10 +77,10 @@ def open_parser(ref: str) -> Parser:
     """
     if ref.removesuffix(".gz").removesuffix(".zst").endswith((".conllu", ".conll")):
         return CoNLLU(ref)
-    return _spacy(ref)
+    return _spacy(ref, lemmas)
 
 
-def _spacy(ref: str) -> Parser:
+def _spacy(ref: str, lemmas: bool) -> Parser:
     if ref in BUILTIN:
         package, name = BUILTIN[ref]
         if importlib.util.find_spec(name) is None:
@@ -91,7 +97,7 @@ def _spacy(ref: str) -> Parser:
     import spacy
 
     try:
-        parser = spacy.load(name, exclude=["ner", "lemmatizer", "textcat"])
+        parser = spacy.load(name, exclude=["ner", "textcat", *([] if lemmas else ["lemmatizer"])])
     except OSError:
         hint = f"python -m spacy download {ref}, or pip install the package that carries it"
         why = f"no spaCy model {ref!r} is on this machine: {hint}; or give a .conllu file"
@@ -112,6 +118,8 @@ def _spacy(ref: str) -> Parser:
                 [(w.idx, w.idx + len(w.text)) for w in words],
                 [-1 if w.head.i == w.i else index.get(w.head.i, -1) for w in words],
                 [w.dep_ for w in words],
+                [w.pos_ for w in words],
+                [w.lemma_ for w in words],
             )
 
     return parse
@@ -160,16 +168,18 @@ class CoNLLU:
             base = len(parse.spans)
             for form, (_, words) in zip(forms, rows, strict=True):
                 span = (positions[at], positions[at + len(form) - 1] + 1)
-                for head, relation in words:
+                for head, relation, tag, lemma in words:
                     parse.spans.append(span)
                     parse.heads.append(-1 if head == 0 else base + head - 1)
                     parse.relations.append(relation)
+                    parse.tags.append(tag)
+                    parse.lemmas.append("" if lemma == "_" else lemma)
                 at += len(form)
         return parse
 
 
-# Surface forms, each with the (head counted from 1, relation) of its words.
-_Forms = list[tuple[str, list[tuple[int, str]]]]
+# Surface forms, each with the (head counted from 1, relation, part of speech, lemma) of its words.
+_Forms = list[tuple[str, list[tuple[int, str, str, str]]]]
 
 
 def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
@@ -199,21 +209,21 @@ def _sentences(path: str) -> Iterator[tuple[int, _Forms]]:
                 forms.append((cells[1], []))
                 continue
             head = int(cells[6])
-            relation = cells[7]
+            word = head, cells[7], cells[3], cells[2]
             if int(cells[0]) < 1 or head < 0:
                 raise ValueError
         except (ValueError, IndexError):
             why = "is not CoNLL-U: expected ten columns between tabs, the head in the seventh"
             raise DataError(why, path, number) from None
         if left:
-            forms[-1][1].append((head, relation))
+            forms[-1][1].append(word)
             left -= 1
         else:
-            forms.append((cells[1], [(head, relation)]))
+            forms.append((cells[1], [word]))
 
 
 def _check_heads(forms: _Forms, path: str, line: int) -> None:
-    heads = [head for _, words in forms for head, _ in words]
+    heads = [head for _, words in forms for head, *_ in words]
     if max(heads, default=0) > len(heads):
         why = f"a word of the sentence has the head {max(heads)}"
         raise DataError(f"{why}; the sentence has {len(heads)} words", path, line)

@@ -448,7 +448,9 @@ def test_ranks_equal_sorting_every_score(
 ) -> None:
     matcher = matcher_of()
     blocks = list(matcher_training.rank_captions(matcher, captions, states, feats))
-    ranks, top = np.concatenate([b.ranks for b in blocks]), np.concatenate([b.top for b in blocks])
+    ranks = np.concatenate([b.ranks for b in blocks])
+    top = np.concatenate([b.top for b in blocks])
+    others = np.concatenate([b.others for b in blocks])
     bank = np.unique(IMAGES)
     with torch.inference_mode():
         images = matcher.embed_images(torch.from_numpy(feats[bank])).double().numpy()
@@ -463,6 +465,7 @@ def test_ranks_equal_sorting_every_score(
                 order = bank[np.argsort(-row, kind="stable")].tolist()
                 assert ranks[token] == order.index(IMAGES[i])
                 assert top[token] == order[0]
+                assert others[token] == next(image for image in order if image != IMAGES[i])
                 token += 1
             mean = emb.double().numpy().mean(0)
             wanted = bank[np.argsort(-(mean @ images.T), kind="stable")].tolist().index(IMAGES[i])

@@ -16,6 +16,7 @@ SECTIONS = {
         "matcher.TokenImageMatcher",
         "matcher.hinge_loss",
         "matcher_training.evaluate_matcher",
+        "evaluation.Evaluation",
     ),
     "section 3.3": ("revokenize.revokenize",),
     "section 5.2": ("term_frequency.TermFrequency",),

@@ -39,6 +39,7 @@ class Captions(NamedTuple):
     content: Array  # (T,) bool, part of a content word
     keys: Array  # (T,) int64 number of the word's stem, -1 outside content words
     holds: Holds
+    rows: Array  # (S,) int64 which of the texts given each caption is; some hold no token
 
 
 class Holds(NamedTuple):
@@ -88,7 +89,7 @@ def tokenize_captions(
     image = np.asarray(images, np.int64)[some]
     cut = Tokens(tokens.ids[places], tokens.spans[places], starts)
     holds = _holds(np.repeat(image, kept[some]), keys[places], starts)
-    captions = Captions(image, cut, content[places], keys[places], holds)
+    captions = Captions(image, cut, content[places], keys[places], holds, np.flatnonzero(some))
     return captions, {"empty": int((~some).sum()), "cut": int((lengths > longest).sum())}
 
 
@@ -299,6 +300,7 @@ class Ranked(NamedTuple):
     sentences: Array  # (S,)
     ranks: Array  # (T,) of each token's own image, 0 is best; T is 0 with `level="sentence"`
     top: Array  # (T,) feature row of the most relevant image
+    others: Array  # (T,) of the most relevant one beside the own image
     caption_ranks: Array  # (S,) of the caption's own image
 
 
@@ -341,21 +343,37 @@ def rank_captions(
         own = np.searchsorted(bank, captions.images[sentences])
         if matcher.config.level == "sentence":
             whole = matcher.embed_sentences(taken.first.to(device))
-            ranks = top = np.empty(0, np.int64)
+            ranks = top = others = np.empty(0, np.int64)
         else:
             owner = np.repeat(np.arange(len(sentences)), lengths[sentences])
             rows = torch.from_numpy(owner).to(device)
             tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
             sums = tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, rows, tokens)
             whole = F.normalize(sums, dim=1)
-            ranks, top = _ranks(tokens, images, own[owner])
-        yield Ranked(sentences, ranks, bank[top], _ranks(whole, images, own)[0])
+            ranks, top, others = _ranks(tokens, images, own[owner])
+        yield Ranked(sentences, ranks, bank[top], bank[others], _ranks(whole, images, own)[0])
 
 
-def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array]:
-    """Return the rank of each query's own image and its best image."""
+def rank_all(
+    matcher: TokenImageMatcher,
+    captions: Captions,
+    states: HiddenStates,
+    feats: Array,
+    bank: Array | None = None,
+) -> Ranked:
+    """Return the blocks of `rank_captions` as one, with dropout off."""
+    was_training = matcher.training
+    matcher.eval()
+    blocks = list(rank_captions(matcher, captions, states, feats, bank))
+    matcher.train(was_training)
+    return Ranked(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
+
+
+def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, Array]:
+    """Return the rank of each query's own image, its best image, and the best of the others."""
     ranks = np.empty(len(own), np.int64)
     top = np.empty(len(own), np.int64)
+    others = np.empty(len(own), np.int64)
     order = torch.arange(len(images), device=queries.device)
     size = max(1, (1 << 24) // len(images))  # blocks of about 64 MB of scores
     for start in range(0, len(own), size):
@@ -366,7 +384,8 @@ def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array]:
         better = (scores > true) | ((scores == true) & (order < mine))
         ranks[block] = better.sum(1).cpu().numpy()
         top[block] = scores.argmax(1).cpu().numpy()
-    return ranks, top
+        others[block] = scores.scatter(1, mine, -torch.inf).argmax(1).cpu().numpy()
+    return ranks, top, others
 
 
 def recall(ranks: Array) -> dict[str, float]:
@@ -394,23 +413,32 @@ def evaluate_matcher(
     Source: recall against the whole image set is in the published code; its recall within
         validation batches is not true recall, and off by one.
     """
-    was_training = matcher.training
-    matcher.eval()
-    blocks = list(rank_captions(matcher, captions, states, feats, bank))
-    matcher.train(was_training)
     size = len(np.unique(captions.images if bank is None else bank))
-    result: dict[str, Any] = {
-        "images": size,
-        "chance": {f"r{k}": round(100 * min(1.0, k / size), 2) for k in (1, 5, 10)},
-    }
-    if matcher.config.level == "token":
-        ranks = np.concatenate([block.ranks for block in blocks])
-        top = np.concatenate([block.top for block in blocks])
-        result |= {"word": recall(ranks), "content": recall(ranks[captions.content])}
-        hits = holds_stem(captions.holds, top[captions.content], captions.keys[captions.content])
+    ranked = rank_all(matcher, captions, states, feats, bank)
+    return {"images": size, "chance": chance(size), **recalls(captions, ranked)}
+
+
+def chance(size: int) -> dict[str, float]:
+    """Return the recall of a random order of `size` images, in per cent."""
+    return {f"r{k}": round(100 * min(1.0, k / size), 2) for k in (1, 5, 10)}
+
+
+def recalls(captions: Captions, ranked: Ranked) -> dict[str, Any]:
+    """Return what `evaluate_matcher` does without the bank; words only where they were ranked."""
+    result: dict[str, Any] = {}
+    if len(ranked.ranks):
+        hits = concept_hits(captions, ranked)
+        result["word"] = recall(ranked.ranks)
+        result["content"] = recall(ranked.ranks[captions.content])
         result["concept"] = round(100 * float(hits.mean()), 2) if len(hits) else 0.0
-    result["caption"] = recall(np.concatenate([block.caption_ranks for block in blocks]))
+    result["caption"] = recall(ranked.caption_ranks)
     return result
+
+
+def concept_hits(captions: Captions, ranked: Ranked) -> Array:
+    """Return for each token of a content word whether its best image has a caption with it."""
+    content = captions.content
+    return holds_stem(captions.holds, ranked.top[content], captions.keys[content])
 
 
 def score(measured: Mapping[str, Any] | None) -> float:

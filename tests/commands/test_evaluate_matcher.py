@@ -1,0 +1,118 @@
+"""`vg evaluate-matcher`: records and tables of finished runs; what does not belong is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import BACKBONE, save_feats, save_run_of
+from vgtools.cli import run
+from vgtools.io import Exit, dumps
+
+WORDS = ["bam", "dor", "lis", "gem"]
+CONLLU = "1\t{0}\t{0}\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    folder = tmp_path_factory.mktemp("evaluate")
+    save_feats(folder / "feats.npy")
+    for seed in (0, 1):
+        save_run_of(folder / f"run.s{seed}", tiny / "encoder", seed)
+    rows = [
+        {"image": f"image{i:03}", "text": WORDS[i % 4], "split": "train" if i > 7 else "dev"}
+        for i in range(12)
+    ]
+    (folder / "captions.jsonl").write_bytes(b"".join(map(dumps, rows)))
+    phrase = {"phrases": [{"start": 0, "end": 3, "type": "scene"}]}
+    (folder / "phrases.jsonl").write_bytes(b"".join(dumps(row | phrase) for row in rows))
+    (folder / "text.txt").write_text("dor\n\ngem\nlis\n")
+    # The captions of the split, then those with phrases, then the text.
+    words = [row["text"] for row in rows[:8]] * 2 + ["dor", "gem", "lis"]
+    (folder / "parses.conllu").write_text("".join(map(CONLLU.format, words)))
+    return folder
+
+
+@pytest.fixture
+def evaluate(place: Path, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run the command on the folder's files; return exit code, stdout and stderr."""
+
+    def call(*args: str | Path, captions: str = "captions.jsonl", runs: Any = ("run.s0",)) -> Any:
+        files = [str(place / captions), str(place / "feats.npy"), *(str(place / r) for r in runs)]
+        code = run(["evaluate-matcher", *files, "--device", "cpu", *map(str, args)])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+def everything(place: Path) -> list[str]:
+    files = {"--parser": "parses.conllu", "--phrases": "phrases.jsonl", "--text": "text.txt"}
+    return [part for flag, name in files.items() for part in (flag, str(place / name))]
+
+
+def test_a_record_per_run(evaluate: Any, place: Path) -> None:
+    code, out, err = evaluate("-q", runs=("run.s0", "run.s1"))
+    assert (code, err) == (0, "")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["run"] for record in records] == [str(place / f"run.s{s}") for s in (0, 1)]
+    assert [record["images"] for record in records] == [8, 8], "the dev split is the default"
+    parts = ["word", "content", "concept", "caption"]
+    assert list(records[0]) == [
+        *("run", "best_epoch", "images", "chance"), *parts, "interval", "untrained",
+    ]  # fmt: skip
+    assert list(records[0]["interval"]) == parts
+    assert list(records[0]["untrained"]) == [*parts, "interval"]
+    assert records[0]["interval"] != records[1]["interval"]
+    code, out, _ = evaluate("--split", "train")
+    assert (code, json.loads(out)["images"]) == (0, 4)
+
+
+def test_nouns_and_a_text_with_a_parser(evaluate: Any, place: Path) -> None:
+    code, out, _ = evaluate(*everything(place), "--lines", "2")
+    assert code == 0
+    record = json.loads(out)
+    assert record["pos"]["NOUN"] == record["word"]["r10"] == 100.0
+    assert (record["phrases"]["nouns"], record["phrases"]["chance"]) == (8, 25.0)
+    text = record["text"]
+    assert (text["tokens"], text["images"], text["nouns"], text["chance"]) == (2, 4, 2, 25.0)
+
+
+def test_the_table_has_a_row_for_the_seeds_of_a_recipe(evaluate: Any, place: Path) -> None:
+    code, out, _ = evaluate("--table", *everything(place), runs=("run.s0", "run.s1"))
+    assert code == 0
+    tables = out.split("| Recipe (seeds) |")
+    assert len(tables) == 4
+    assert tables[1].startswith(" Words R@1/5/10 | Content words | Caption | Concept hit |")
+    assert "\n8 photos; chance: R@10 100.0, concept hit 25.0 (8 annotated nouns).\n" in tables[1]
+    assert all(f"| {place / 'run'} (2) | " in table for table in tables[1:])
+
+
+def test_captions_without_a_split(evaluate: Any, place: Path) -> None:
+    rows = (place / "captions.jsonl").read_text().splitlines()
+    bare = "".join(json.dumps({**json.loads(row), "split": None}) + "\n" for row in rows)
+    (place / "bare.jsonl").write_text(bare)
+    code, out, _ = evaluate(captions="bare.jsonl")
+    assert (code, json.loads(out)["images"]) == (0, 12), "a file without splits counts whole"
+    (place / "mixed.jsonl").write_text("\n".join(rows + bare.splitlines()[-1:]))
+    code, out, err = evaluate(captions="mixed.jsonl")
+    assert (code, json.loads(out)["images"]) == (0, 8)
+    assert "evaluate-matcher: 1 caption without a split left out, others have one" in err
+
+
+def test_what_does_not_belong_together_is_refused(
+    evaluate: Any, place: Path, tmp_path: Path, tiny: Path
+) -> None:
+    code, _, err = evaluate("--phrases", "p.jsonl")
+    assert code == Exit.USAGE
+    assert "--phrases and --text need one, which finds the nouns" in err
+    code, _, err = evaluate("--parser", "-", "--phrases", "-")
+    assert (code, "can come from a pipe" in err) == (Exit.USAGE, True)
+    code, _, err = evaluate("--split", "test")
+    assert code == Exit.DATA
+    assert "there are no captions to evaluate on; --split names their split" in err
+    other = save_feats(tmp_path / "other.npy", backbone=BACKBONE | {"fingerprint": "c" * 64})
+    args = [place / "captions.jsonl", other, tiny / "run", "--device", "cpu"]
+    assert run(["evaluate-matcher", *map(str, args)]) == Exit.DATA

@@ -1,0 +1,309 @@
+"""Official annotations → rows: COCO, Visual Genome, VCR."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.tiny.datasets import stops_at
+from vgtools.datasets.annotations import coco, vcr, visual_genome, visual_genome_regions
+from vgtools.datasets.box_files import FileBoxes
+from vgtools.io import DataError
+from vgtools.io.errors import Tally
+
+# --------------------------------------------------------------------------------------------- COCO
+
+IMAGES = [
+    {"id": 30, "file_name": "0030.jpg", "width": 640, "height": 480},
+    {"id": 20, "file_name": "0020.jpg", "width": 100, "height": 50},
+]
+CAPTIONS = [
+    {"image_id": 20, "id": 1, "caption": "A jar\non a shelf.\n"},
+    {"image_id": 30, "id": 2, "caption": "Ünder."},
+    {"image_id": 20, "id": 3, "caption": "Two."},
+]
+BOXES = [
+    {
+        "image_id": 30,
+        "id": 1,
+        "category_id": 4,
+        "bbox": [0.1, 10.25, 0.2, 20.2],
+        "iscrowd": 0,
+        "segmentation": [[1, 2]],
+    },
+    {"image_id": 30, "id": 2, "category_id": 9, "bbox": [1, 2, 3, 4], "iscrowd": 1},
+]
+CATEGORIES = [{"id": 4, "name": "cat"}, {"id": 9, "name": "teddy bear"}]
+
+
+def official(images: Any = IMAGES, annotations: Any = CAPTIONS, **more: Any) -> str:
+    return json.dumps(
+        {"info": {"year": 2017}, "images": images, "licenses": [], "annotations": annotations}
+        | more
+    )
+
+
+def test_coco_captions(tmp_path: Path) -> None:
+    file, tally = tmp_path / "c.json", Tally()
+    file.write_text(official([*IMAGES, {"id": 5, "file_name": "5.jpg", "width": 1, "height": 1}]))
+    assert list(coco(file, tally)) == [
+        {"image": "0030.jpg", "text": "Ünder."},
+        {"image": "0020.jpg", "text": "A jar\non a shelf."},
+        {"image": "0020.jpg", "text": "Two."},
+    ]
+    assert tally.left_out == {"image without a caption": 1}
+
+
+def test_coco_boxes(tmp_path: Path) -> None:
+    file, tally = tmp_path / "i.json", Tally()
+    file.write_text(official(annotations=BOXES, categories=CATEGORIES))
+    first: dict[str, Any] = {"image": "0030.jpg", "width": 640, "height": 480}
+    empty = {
+        "image": "0020.jpg",
+        "width": 100,
+        "height": 50,
+        "boxes": [],
+        "labels": [],
+        "crowd": [],
+    }
+    assert list(coco(file, tally)) == [
+        first
+        | {
+            "boxes": [[0.1, 10.25, 0.3, 30.45], [1, 2, 4, 6]],
+            "labels": ["cat", "teddy bear"],
+            "crowd": [0, 1],
+        },
+        empty,
+    ]
+    assert +tally.left_out == {}
+    assert list(coco(file, tally, drop_crowd=True)) == [
+        first | {"boxes": [[0.1, 10.25, 0.3, 30.45]], "labels": ["cat"], "crowd": [0]},
+        empty,
+    ]
+    assert +tally.left_out == {"crowd box": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            official(annotations=[{"image_id": 30, "id": 1, "caption": 5}, CAPTIONS[1]]),
+            'annotations[0]: "caption" is 5, expected str',
+        ),
+        (
+            official(annotations=[{"id": 1, "caption": "x"}, CAPTIONS[1]]),
+            'annotations[0]: "image_id" is missing, expected int',
+        ),
+        (
+            official(annotations=[CAPTIONS[0], CAPTIONS[0]]),
+            "annotations[1]: duplicate id 1 (first in annotations[0])",
+        ),
+        (
+            official(annotations=[CAPTIONS[0], BOXES[1]]),
+            'annotations[1]: has no "caption", unlike all annotations before it',
+        ),
+        (official(annotations=[7, CAPTIONS[0]]), 'annotations[0]: "id" is missing, expected int'),
+        (
+            official(annotations=[CAPTIONS[0], 7]),
+            'annotations[1]: has no "caption", unlike all annotations before it',
+        ),
+        (
+            official(annotations=[{"image_id": 31, "id": 1, "caption": "x"}]),
+            'annotations of image 31, which "images" does not have',
+        ),
+        (official(images=[*IMAGES, IMAGES[0]]), "images[2]: duplicate id 30"),
+        (
+            official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 0, "height": 4}]),
+            "images[2]: invalid size",
+        ),
+        (
+            official(images=[*IMAGES, {"id": 1, "file_name": "x", "width": 10**30, "height": 4}]),
+            "images[2]: invalid size",
+        ),
+        (
+            official(
+                annotations=[BOXES[0] | {"bbox": [1, 2, -3, 4]}, BOXES[1]], categories=CATEGORIES
+            ),
+            'annotations[0]: "bbox" is [1, 2, -3, 4]',
+        ),
+        (
+            official(annotations=[BOXES[0] | {"bbox": [1, 2, 3]}, BOXES[1]], categories=CATEGORIES),
+            'annotations[0]: "bbox" is [1, 2, 3]',
+        ),
+        (
+            official(
+                annotations=[BOXES[0] | {"bbox": [1, 2, 3, float("nan")]}, BOXES[1]],
+                categories=CATEGORIES,
+            ),
+            '"bbox" is',
+        ),
+        (
+            official(
+                annotations=[BOXES[0] | {"bbox": [1, 2, 3, 10**400]}, BOXES[1]],
+                categories=CATEGORIES,
+            ),
+            '"bbox" is',
+        ),
+        (official(annotations=BOXES, categories=CATEGORIES[:1]), "image 30 has a category_id that"),
+        (
+            official(
+                annotations=[{"image_id": 30, "id": 1, "caption": "half \ud83d"}, CAPTIONS[1]]
+            ),
+            "holds half a character",
+        ),
+    ],
+)
+def test_coco_bad_items(tmp_path: Path, text: str, why: str) -> None:
+    stops_at(tmp_path, coco, text, why, "x.json")
+
+
+def test_coco_of_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"images": IMAGES}))
+    with pytest.raises(DataError, match=r'x.json: has no "annotations"'):
+        list(coco(tmp_path / "x.json", Tally()))
+
+
+# ------------------------------------------------------------------------------------ Visual Genome
+
+DATA = [
+    {
+        "image_id": n,
+        "url": f"https://example.org/VG_100K/{n}.jpg",
+        "coco_id": c,
+        "width": 8,
+        "height": 8,
+    }
+    for n, c in ((1, None), (2, 77), (3, None), (4, None))
+]
+REGIONS = [
+    {
+        "id": n,
+        "regions": [{"region_id": 10 * n + k, "phrase": f"thing {k} of {n} \n"} for k in range(2)],
+    }
+    for n in (3, 2, 1)
+]
+
+
+def test_visual_genome_rows(tmp_path: Path) -> None:
+    file, tally = tmp_path / "image_data.json", Tally()
+    file.write_text(json.dumps(DATA))
+    images = list(visual_genome(file, tally, limit=2))
+    assert images == [
+        {"image": "vg_nococo/1", "url": "https://example.org/VG_100K/1.jpg"},
+        {"image": "vg_nococo/3", "url": "https://example.org/VG_100K/3.jpg"},
+    ]
+    assert tally.left_out == {"image of COCO": 1, "image beyond --limit": 1}
+    assert [r["image"] for r in visual_genome(file, Tally(), keep_coco=True)] == [
+        "vg/1",
+        "vg/2",
+        "vg/3",
+        "vg/4",
+    ]
+    (tmp_path / "r.json").write_text(json.dumps(REGIONS))
+    tally = Tally()
+    assert list(
+        visual_genome_regions(
+            tmp_path / "r.json", {1: {"image": "vg_nococo/1"}, 3: {"image": "vg_nococo/3"}}, tally
+        )
+    ) == [
+        {"image": "vg_nococo/3", "text": "thing 0 of 3 "},
+        {"image": "vg_nococo/3", "text": "thing 1 of 3 "},
+        {"image": "vg_nococo/1", "text": "thing 0 of 1 "},
+        {"image": "vg_nococo/1", "text": "thing 1 of 1 "},
+    ]
+    assert tally.left_out == {"region of an image left out": 2}
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        ([DATA[0], DATA[0]], "[1]: duplicate image_id 1"),
+        ([{"id": 1, "url": "x"}, DATA[0]], '[0]: "image_id" is missing'),
+        ([7, DATA[0]], '[0]: "image_id" is missing'),
+    ],
+)
+def test_visual_genome_bad_items(tmp_path: Path, items: list[Any], why: str) -> None:
+    stops_at(tmp_path, visual_genome, json.dumps(items), why, "x.json")
+
+
+def test_visual_genome_bad_regions(tmp_path: Path) -> None:
+    def parse(file: Path, tally: Tally) -> Any:
+        return visual_genome_regions(file, {1: {"image": "vg_nococo/1"}}, tally)
+
+    stops_at(
+        tmp_path,
+        parse,
+        json.dumps([{"id": 1, "regions": [{"phrase": "x"}, {"prase": "y"}]}]),
+        '[0].regions[1]: "phrase" is missing',
+    )
+    stops_at(tmp_path, parse, json.dumps([{"id": 1}]), '[0]: "regions" is missing')
+
+
+# ---------------------------------------------------------------------------------------------- VCR
+
+SCENE = {
+    "img_fn": "lsmdc_1/a@0.jpg",
+    "metadata_fn": "lsmdc_1/a@0.json",
+    "objects": ["person", "dog"],
+    "annot_id": "val-0",
+}
+SEEN = {
+    "boxes": [[0, 0, 10.5, 20, 0.99], [5, 5, 30, 20, 0.5]],
+    "segms": [[[[0, 0], [10, 20], [0, 20]]], []],
+    "names": ["person", "dog"], "width": 40, "height": 20,
+}  # fmt: skip
+
+
+def scenes(folder: Path, *rows: dict[str, Any], tally: Tally | None = None) -> list[Any]:
+    (folder / "lsmdc_1").mkdir(exist_ok=True)
+    (folder / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(vcr([folder / "val.jsonl"], folder, Tally() if tally is None else tally))
+
+
+def test_boxes_of_vcr_are_regions_in_the_order_of_its_objects(tmp_path: Path) -> None:
+    (tmp_path / "lsmdc_1").mkdir()
+    (tmp_path / "lsmdc_1" / "a@0.json").write_text(json.dumps(SEEN))
+    [row] = scenes(tmp_path, SCENE, SCENE | {"annot_id": "val-1"})  # two questions, one picture
+    assert row == {
+        "image": "lsmdc_1/a@0.jpg", "width": 40, "height": 20,
+        "boxes": [[0, 0, 10.5, 20], [5, 5, 30, 20]],
+        "confidence": [0.99, 0.5], "labels": ["person", "dog"],
+    }  # fmt: skip
+    (tmp_path / "boxes.jsonl").write_text(json.dumps(row) + "\n")
+    found = FileBoxes(tmp_path / "boxes.jsonl")("lsmdc_1/a@0.jpg", Image.new("RGB", (20, 10)))
+    assert (found.boxes.tolist(), found.labels) == (
+        [[0, 0, 5.25, 10], [2.5, 2.5, 15, 10]],
+        ["person", "dog"],
+    )
+    assert found.confidence.tolist() == pytest.approx([0.99, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "a@0.json, does not exist"),
+        ({"names": ["person", "cat"]}, "\"objects\" is ['person', 'dog']"),
+        ({"boxes": [[0, 0, 10, 20, 0.9]]}, "for each of 2 names"),
+        ({"boxes": [[0, 0, 10, 20], [0, 0, 10, 20]]}, "must hold [x1, y1, x2, y2, confidence]"),
+        ({"width": "40"}, "\"width\" is '40', expected int"),
+        ({"names": None}, '"names" is None, expected list'),
+    ],
+)
+def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said: str) -> None:
+    (tmp_path / "lsmdc_1").mkdir()
+    (tmp_path / "lsmdc_1" / "b@0.json").write_text(json.dumps(SEEN))
+    if change is not None:
+        (tmp_path / "lsmdc_1" / "a@0.json").write_text(json.dumps(SEEN | change))
+    other = SCENE | {"img_fn": "lsmdc_1/b@0.jpg", "metadata_fn": "lsmdc_1/b@0.json"}
+    with pytest.raises(DataError) as caught:
+        scenes(tmp_path, other, SCENE)
+    assert said in str(caught.value)
+    tally = Tally(skip=True)
+    assert [row["image"] for row in scenes(tmp_path, SCENE, other, tally=tally)] == [
+        "lsmdc_1/b@0.jpg"
+    ]
+    assert len(tally.errors) == 1

@@ -1,0 +1,140 @@
+"""`vg evaluate-matcher`: finished matchers become figures on photos that none was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vgtools.commands.options import Flag, Runtime, flags, note, refuse_if
+from vgtools.io.errors import amount
+
+if TYPE_CHECKING:
+    from vgtools.io import Features, Progress
+    from vgtools.systems.vokenization.evaluation import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What is also measured, with a parser."""
+
+    parser: Annotated[
+        str | None,
+        Flag(
+            metavar="REF",
+            help="Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu "
+            "file of CAPTIONS' split, then the first caption of each photo in --phrases, then "
+            "--text.",
+        ),
+    ] = None
+    phrases: Annotated[
+        str | None,
+        Flag(
+            metavar="FILE",
+            help="Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases.",
+        ),
+    ] = None
+    text: Annotated[
+        str | None,
+        Flag(metavar="FILE", help="Text: adds which photos of --bank-split its words get."),
+    ] = None
+    lines: Annotated[
+        int, Flag(metavar="N", min=1, help="Lines of --text, empty ones not counted.")
+    ] = 2000
+    bank_split: Annotated[str, Flag(metavar="NAME", help="Split of the photos for --text.")] = (
+        "train"
+    )
+
+
+@flags
+def evaluate_matcher(
+    captions: Annotated[
+        str,
+        typer.Argument(metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, -.'),
+    ],
+    feats: Annotated[str, typer.Argument(metavar="FEATS", help="X.npy of vg extract-image-feats.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN", help="Run of vg train-matcher.", show_default=False),
+    ],
+    words: Words,
+    runtime: Runtime,
+    split: Annotated[
+        str, Flag(metavar="NAME", help='Of rows that have a "split", evaluate on this one.')
+    ] = "dev",
+    table: Annotated[
+        bool,
+        Flag("--table", help="Print markdown: runs NAME.s0, NAME.s1, … are seeds of one recipe."),
+    ] = False,
+) -> None:
+    r"""Measure matchers on captions and photos that none of them was trained on.
+
+    Prints one record per RUN, in percent: true recall R@1, 5, 10 of the own photo among all of the
+    split (`word`, `content` words, `caption`), and `concept`, how often a content word's best photo
+    has a caption with that word's stem. `interval` holds the 95 % intervals, from samples of
+    photos; `chance` and `untrained`, the same network with random weights, are the controls.
+
+    --phrases adds, of the nouns in the annotated phrases of each photo's first caption, how many
+    have a best photo with the same lemma in a caption: `concept` among all photos, `others` without
+    the caption's own. --text adds how many photos its words get, and how many of its nouns get one
+    with the noun's stem in a caption.
+
+    Examples:
+
+        vg evaluate-matcher captions.jsonl feats.npy matcher | jq .word.r10
+
+        vg evaluate-matcher captions.jsonl feats.npy runs/* --split test --parser builtin:spacy-sm \
+            --phrases phrases.jsonl --table
+    """
+    needed = words.parser is None and (words.phrases or words.text)
+    refuse_if(needed, "--parser", "--phrases and --text need one, which finds the nouns")
+    piped = [captions, words.phrases, words.text, words.parser].count("-") > 1 or feats == "-"
+    refuse_if(piped, "-", "only one of CAPTIONS, --phrases and --text can come from a pipe")
+    from vgtools import io
+
+    twice = words.text is not None and io.arrives_once(captions)
+    refuse_if(twice, "CAPTIONS", "is read twice with --text; give a file")
+    from vgtools.models.references import check_same
+    from vgtools.reports import tables
+    from vgtools.systems.vokenization.vokenize import open_matcher
+
+    bank = io.open_features(feats)
+    out = io.open_stream("-")
+    records = list[dict[str, Any]]()
+    with io.Progress("evaluate-matcher", "tokens", quiet=runtime.quiet) as bar:
+        evaluation = _open(captions, bank, split, words, bar, runtime.quiet)
+        for ref in runs:
+            run = open_matcher(ref, device=runtime.device, offline=runtime.offline)
+            check_same("backbone", bank.manifest.get("backbone"), run.info.get("backbone"), feats)
+            record = {"run": ref, "best_epoch": run.info.get("best", {}).get("epoch")}
+            records.append({**record, **evaluation.measure(run)})
+            if not table:
+                out.write(io.dumps(records[-1]))
+                out.flush()
+    if table:
+        out.write("\n".join(map(tables.markdown, tables.matcher_tables(records))).encode())
+
+
+def _open(
+    captions: str, bank: Features, split: str, words: Words, bar: Progress, quiet: bool
+) -> Evaluation:
+    """Read what matchers are evaluated on."""
+    from vgtools.io import read_texts
+    from vgtools.systems.vokenization.evaluation import Evaluation
+    from vgtools.systems.vokenization.matcher_training import read_splits
+    from vgtools.text.parses import open_parser
+
+    parser = None if words.parser is None else open_parser(words.parser, lemmas=True)
+    splits = read_splits(captions, bank, split, None)
+    if splits.unsplit:
+        left_out = amount(splits.unsplit, "caption")
+        note("evaluate-matcher", f"{left_out} without a split left out, others have one", quiet)
+    evaluation = Evaluation(bank, splits.train, parser, bar.advance)
+    if words.phrases is not None:
+        evaluation.add_phrases(words.phrases)
+    if words.text is not None:
+        lines = islice((line for line in read_texts(words.text) if line.strip()), words.lines)
+        evaluation.add_text(list(lines), read_splits(captions, bank, words.bank_split, None).train)
+    return evaluation

@@ -1,0 +1,375 @@
+"""Evaluation of finished matchers on photos that none was trained on (section 3.2).
+
+The paper has no figures of the matcher itself. Recall asks for the caption's own photo among all of
+a split. Concept hit asks for any photo that shows the noun, which is what vokens are for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vgtools.io import DataError, Features, read_jsonl
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder
+from vgtools.models.packed import PackedEncoder
+from vgtools.systems.vokenization.matcher import TokenImageMatcher
+from vgtools.systems.vokenization.matcher_training import (
+    Captions,
+    HiddenStates,
+    Ranked,
+    Rows,
+    chance,
+    concept_hits,
+    rank_all,
+    recall,
+    recalls,
+    tokenize_captions,
+)
+from vgtools.systems.vokenization.vokenize import Matcher
+from vgtools.text.parses import Parse, Parser
+from vgtools.text.tokens import stem_key
+
+POS = ("NOUN", "PROPN", "VERB", "ADJ", "NUM", "ADV", "ADP", "DET", "PRON", "AUX", "CCONJ", "PUNCT")
+SAMPLES = 1000  # bootstrap samples of the intervals
+_BUDGET = 4 << 30  # bytes of hidden states that may be held
+Spans = list[tuple[int, int]]
+
+
+@dataclass
+class Texts:
+    """N texts, before an encoder reads them."""
+
+    images: list[int]  # N, feature row of each
+    texts: list[str]  # N
+    parses: list[Parse]  # N, none without a parser
+    phrases: list[Spans]  # N, of phrases that show something; none without annotations
+
+    @classmethod
+    def of(cls, rows: Rows, parser: Parser | None, phrases: Sequence[Spans] = ()) -> Texts:
+        """Parse captions.
+
+        Raises:
+            DataError: the parser gives no parts of speech or no lemmas, or as it does.
+        """
+        texts = [text for _, text in rows]
+        parses = [] if parser is None else list(parser(texts))
+        for what, known in (
+            ("parts of speech", any(set(parse.tags) - {"_", ""} for parse in parses)),
+            ("lemmas", any(any(parse.lemmas) for parse in parses)),
+        ):
+            if parses and not known:
+                raise DataError(f"the parser gives no {what}; expected them beside the relations")
+        return cls([image for image, _ in rows], texts, parses, list(phrases))
+
+
+class Encoded(NamedTuple):
+    """Texts as an encoder reads them: T tokens."""
+
+    captions: Captions
+    states: HiddenStates
+    tags: Array  # (T,) part of speech of the word that each token begins in, or empty
+    lemmas: list[str]  # T, lower case
+    nouns: Array  # the first token of each noun inside a phrase
+
+
+class Bootstrap:
+    """Intervals of shares over samples of photos: the words of one photo are not independent.
+
+    The bank that is searched stays the same.
+
+    Args:
+        images: feature rows of the photos.
+        samples: how many are drawn.
+        seed: of the samples.
+    """
+
+    def __init__(self, images: Array, samples: int = SAMPLES, seed: int = 0) -> None:
+        self._images = np.unique(images)
+        size = len(self._images)
+        rng = np.random.default_rng(seed)
+        self._weights = rng.multinomial(size, np.full(size, 1 / size), samples).astype(np.float64)
+
+    def interval(self, hits: Array, images: Array) -> list[float]:
+        """Return the 95 % interval of a share in per cent, from each item's hit and photo."""
+        place = np.searchsorted(self._images, images)
+        size = len(self._images)
+        total = self._weights @ np.bincount(place, minlength=size)
+        right = self._weights @ np.bincount(place, hits, minlength=size)
+        shares = right[total > 0] / total[total > 0]
+        if not len(shares):
+            return [0.0, 0.0]
+        return [round(100 * float(end), 2) for end in np.quantile(shares, [0.025, 0.975])]
+
+
+class Evaluation:
+    """Measures matchers on the same captions of held-out photos.
+
+    What depends on the encoder alone is kept from one matcher to the next.
+
+    Args:
+        bank: features of all photos.
+        rows: captions to evaluate on.
+        parser: with it recall is also given by part of speech.
+        watch: called with the number of tokens that an encoder has read.
+
+    Raises:
+        DataError: no captions, or the parser's.
+    """
+
+    def __init__(
+        self, bank: Features, rows: Rows, parser: Parser | None = None, watch: Any = None
+    ) -> None:
+        if not rows:
+            raise DataError("there are no captions to evaluate on; --split names their split")
+        self._feats = bank.array
+        self._ids = bank.ids
+        self._parser = parser
+        self._watch = watch
+        self._parts = {"captions": Texts.of(rows, parser)}
+        self.photos = np.unique([image for image, _ in rows])
+        self._bootstrap = Bootstrap(self.photos)
+        self._holders = _holders(rows, [parse.lemmas for parse in self._parts["captions"].parses])
+        self._text_photos = np.empty(0, np.int64)
+        self._stems: dict[str, set[int]] = {}
+        self._encoder = ("", 0)
+        self._encoded: dict[str, Encoded] = {}
+
+    def add_phrases(self, path: str) -> None:
+        """Measure concept hit, too, on the nouns in the annotated phrases of first captions.
+
+        Args:
+            path: of rows {"image", "text", "phrases": [{"start", "end", "type"}]}; those of other
+                photos are skipped.
+
+        Raises:
+            DataError: a row is not of this form, or none is of a held-out photo.
+        """
+        find = _finder({self._ids[row]: row for row in self.photos.tolist()})
+        rows: dict[int, str] = {}
+        spans = list[Spans]()
+        for line, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
+            image = find(row["image"])
+            if image is not None and image not in rows:
+                rows[image] = row["text"]
+                spans.append(_visual_spans(row["phrases"], path, line))
+        if not rows:
+            why = f"holds none of the {len(self.photos)} photos to evaluate on"
+            raise DataError(f"{why}, such as {self._ids[self.photos[0]]!r:.80}", path)
+        self._parts["phrases"] = Texts.of(list(rows.items()), self._parser, spans)
+
+    def add_text(self, lines: Sequence[str], rows: Rows) -> None:
+        """Look, too, at the photos that the words of a running text get from a bank.
+
+        Args:
+            lines: of the text.
+            rows: captions of the bank's photos.
+
+        Raises:
+            DataError: either is empty.
+        """
+        if not lines or not rows:
+            what = "the text" if rows else "the bank for the text: --bank-split names its split"
+            raise DataError(f"there is nothing in {what}")
+        self._text_photos = np.unique([image for image, _ in rows])
+        words = [[stem_key(word) for word in re.findall(r"[^\W_]+", text)] for _, text in rows]
+        self._stems = _holders(rows, words)
+        some = int(self._text_photos[0])  # the text has no photo; its rank is not looked at
+        self._parts["text"] = Texts.of([(some, line) for line in lines], self._parser)
+
+    def measure(self, run: Matcher) -> dict[str, Any]:
+        """Return the figures of a matcher, in per cent, as `vg evaluate-matcher` documents them.
+
+        Those of the same network untrained are added as a control.
+        """
+        key = (run.encoder.fingerprint, run.matcher.config.layers)
+        if key != self._encoder:
+            self._encoder = key
+            self._encoded = {}  # the hidden states of two encoders need not fit memory
+            packed = PackedEncoder(run.encoder, run.matcher.config.layers)
+            for name, texts in self._parts.items():
+                self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
+        size = len(self.photos)
+        record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
+        if "text" in self._encoded:
+            record["text"] = self._text(run.matcher)
+        record["untrained"] = self._figures(untrained(run.matcher))
+        return record
+
+    def _rank(self, matcher: TokenImageMatcher, part: str, photos: Array) -> Ranked:
+        """Rank the photos for one part of the texts."""
+        encoded = self._encoded[part]
+        return rank_all(matcher, encoded.captions, encoded.states, self._feats, photos)
+
+    def _figures(self, matcher: TokenImageMatcher) -> dict[str, Any]:
+        """Return recall, and concept hit where there are phrases, with their intervals."""
+        captions, _, tags, *_ = self._encoded["captions"]
+        ranked = self._rank(matcher, "captions", self.photos)
+        found = recalls(captions, ranked)
+        interval = self._intervals(captions, ranked)
+        if len(tags) and len(ranked.ranks):
+            found["pos"] = {tag: recall(ranked.ranks[tags == tag])["r10"] for tag in POS}
+        if "phrases" in self._encoded and len(ranked.ranks):
+            found["phrases"] = self._concepts(matcher)
+        return {**found, "interval": interval}
+
+    def _intervals(self, captions: Captions, ranked: Ranked) -> dict[str, Any]:
+        """Return the 95 % intervals of `recalls`."""
+        interval = self._bootstrap.interval
+        found: dict[str, Any] = {}
+        if len(ranked.ranks):
+            photo = np.repeat(captions.images, np.diff(captions.tokens.starts))
+            content = captions.content
+            found["word"] = self._recall(ranked.ranks, photo)
+            found["content"] = self._recall(ranked.ranks[content], photo[content])
+            found["concept"] = interval(concept_hits(captions, ranked), photo[content])
+        found["caption"] = self._recall(ranked.caption_ranks, captions.images)
+        return found
+
+    def _recall(self, ranks: Array, photos: Array) -> dict[str, list[float]]:
+        """Return the intervals of R@1, R@5 and R@10."""
+        return {f"r{k}": self._bootstrap.interval(ranks < k, photos) for k in (1, 5, 10)}
+
+    def _concepts(self, matcher: TokenImageMatcher) -> dict[str, Any]:
+        """Return how often the photo of an annotated noun has a caption with its lemma."""
+        captions, _, _, lemmas, nouns = self._encoded["phrases"]
+        ranked = self._rank(matcher, "phrases", self.photos)
+        photo = np.repeat(captions.images, np.diff(captions.tokens.starts))[nouns]
+        held = [self._holders.get(lemmas[noun], set()) for noun in nouns]
+        shares = [len(photos) / len(self.photos) for photos in held]
+        hits = {
+            name: np.array([best in photos for best, photos in zip(top[nouns], held, strict=True)])
+            for name, top in (("concept", ranked.top), ("others", ranked.others))
+        }
+        return {
+            "nouns": len(nouns),
+            "chance": _percent(shares),
+            **{name: _percent(hit) for name, hit in hits.items()},
+            "interval": {name: self._bootstrap.interval(hit, photo) for name, hit in hits.items()},
+        }
+
+    def _text(self, matcher: TokenImageMatcher) -> dict[str, Any]:
+        """Return how many photos the words of the text get, and how often a noun's fits."""
+        captions, *_ = self._encoded["text"]
+        top = self._rank(matcher, "text", self._text_photos).top
+        texts = self._parts["text"]
+        share = np.unique(top, return_counts=True)[1] / max(1, len(top))
+        hits = list[bool]()
+        shares = list[float]()
+        for sentence, row in enumerate(captions.rows.tolist() if len(top) else []):
+            first = int(captions.tokens.starts[sentence])
+            spans = captions.tokens.row(sentence)[1]
+            place = {start: first + j for j, start in enumerate(spans[:, 0].tolist())}
+            parse = texts.parses[row]
+            for (start, end), tag in zip(parse.spans, parse.tags, strict=True):
+                if tag == "NOUN" and start in place:
+                    held = self._stems.get(stem_key(texts.texts[row][start:end]), set())
+                    hits.append(int(top[place[start]]) in held)
+                    shares.append(len(held) / len(self._text_photos))
+        return {
+            "tokens": len(top),
+            "images": len(self._text_photos),
+            "distinct": len(share),
+            "effective": round(float(np.exp(-(share * np.log(share)).sum()))),
+            "nouns": len(hits),
+            "noun_hit": _percent(hits),
+            "chance": _percent(shares),
+        }
+
+
+def untrained(matcher: TokenImageMatcher, seed: int = 0) -> TokenImageMatcher:
+    """Return a network of the same shape with random weights, a control."""
+    device = next(matcher.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return TokenImageMatcher(matcher.config).to(device).eval()
+
+
+def _percent(values: Sequence[float] | Array) -> float:
+    """Return the mean in per cent, 0 of nothing."""
+    return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
+
+
+def _holders(rows: Rows, words: Sequence[Sequence[str]]) -> dict[str, set[int]]:
+    """Return the photos whose captions hold each word, in lower case."""
+    holders: dict[str, set[int]] = {}
+    for (image, _), held in zip(rows, words, strict=False):  # without a parser there are no words
+        for word in held:
+            holders.setdefault(word.lower(), set()).add(image)
+    return holders
+
+
+def _finder(rows: dict[str, int]) -> Callable[[str], int | None]:
+    """Return a function from an image's name to its row, or None.
+
+    In Flickr8k `1000268201_693b08cb0e.jpg` is the photo that Flickr30k Entities calls
+    `1000268201.jpg`: a name that is not among the ids is one up to their `_`.
+    """
+    numbers: dict[str, list[int]] = {}
+    for name, row in rows.items():
+        numbers.setdefault(Path(name).stem.split("_")[0], []).append(row)
+
+    def find(name: str) -> int | None:
+        known = numbers.get(Path(name).stem, [])
+        return rows.get(name, known[0] if len(known) == 1 else None)
+
+    return find
+
+
+def _visual_spans(phrases: Sequence[Any], path: str, line: int) -> Spans:
+    """Return the spans of phrases, without those that show nothing."""
+    spans = Spans()
+    for number, phrase in enumerate(phrases, 1):
+        match phrase:
+            case {"start": int(start), "end": int(end)}:
+                if "notvisual" not in str(phrase.get("type")):
+                    spans.append((start, end))
+            case _:
+                expected = 'expected "start" and "end" in characters'
+                why = f"phrase {number}: {expected}, got {phrase!r:.60}"
+                raise DataError(why, path, line)
+    return spans
+
+
+def _encode(texts: Texts, encoder: Encoder, packed: PackedEncoder, watch: Any) -> Encoded:
+    """Read texts with an encoder, and find the word of each token."""
+    captions, _ = tokenize_captions(
+        texts.texts, texts.images, encoder.tokenizer, encoder.max_tokens
+    )
+    if not len(captions.images):
+        raise DataError("no text holds a token; there is nothing to evaluate")
+    states = HiddenStates(packed, captions.tokens, _BUDGET, watch)
+    tags = list[str]()
+    lemmas = list[str]()
+    nouns = list[int]()
+    for sentence, row in enumerate(captions.rows.tolist() if texts.parses else []):
+        parse = texts.parses[row]
+        spans = captions.tokens.row(sentence)[1].tolist()
+        words = _words(parse, spans)
+        if texts.phrases:
+            nouns += [len(tags) + j for j in _nouns(parse, words, spans, texts.phrases[row])]
+        tags += [parse.tags[word] if word >= 0 else "" for word in words]
+        lemmas += [parse.lemmas[word].lower() if word >= 0 else "" for word in words]
+    return Encoded(captions, states, np.array(tags), lemmas, np.array(nouns, np.int64))
+
+
+def _words(parse: Parse, spans: Spans) -> list[int]:
+    """Return the word that each token begins in, -1 outside words."""
+    owner = {at: word for word, (start, end) in enumerate(parse.spans) for at in range(start, end)}
+    return [owner.get(start, -1) for start, _ in spans]
+
+
+def _nouns(parse: Parse, words: list[int], spans: Spans, phrases: Spans) -> Iterator[int]:
+    """Yield the first token of each noun inside a phrase."""
+    before = -1
+    for token, (word, (start, end)) in enumerate(zip(words, spans, strict=True)):
+        noun = word not in (before, -1) and parse.tags[word] in ("NOUN", "PROPN")
+        if noun and any(a <= start and end <= b for a, b in phrases):
+            yield token
+        before = word
