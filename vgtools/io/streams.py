@@ -7,6 +7,7 @@ raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import hashlib
@@ -228,6 +229,28 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
         if stats is not None:
             stats.lines += 1
         yield decode(raw, number == 0, stats)
+
+
+def read_quoted(
+    lines: Iterable[str], path: str | Path, separator: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of the lines of a quoted table; a quoted cell may span several lines.
+
+    Raises:
+        DataError: the quoting is broken; file and line are named.
+    """
+    reader = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
+    start = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            why = f"not valid quoted text: {error}; is the file cut off?"
+            raise DataError(why, path, start) from None
+        yield start, cells
+        start = reader.line_num + 1
 
 
 def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:

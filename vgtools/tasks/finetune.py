@@ -53,7 +53,7 @@ class Batch(NamedTuple):
     ids: Tensor  # (B, T) int64; choices (B, C, T)
     mask: Tensor  # likewise, 0 at padding
     segments: Tensor | None  # likewise, 1 in the second text
-    labels: Tensor | None  # (B,) or (B, 2)
+    labels: Tensor | None  # (B,), (B, 2), or (B, T) of tokens
     whole: float
 
 
@@ -77,7 +77,7 @@ def collate(
         part: number of the part to build, of a step that several processes share.
         parts: number of parts; at most U.
     """
-    whole = len(units) / parts
+    whole = inputs.weight(units) / parts
     units = units[part::parts]
     each = inputs.each
     rows = (units[:, None] * each + np.arange(each)).ravel()
@@ -93,7 +93,8 @@ def collate(
         shaped = array.reshape(-1, each, array.shape[1]) if each > 1 else array
         return torch.from_numpy(shaped.astype(np.int64)).to(device, non_blocking=True)
 
-    labels = None if inputs.labels is None else torch.from_numpy(inputs.labels[units]).to(device)
+    targets = inputs.targets(units)
+    labels = None if targets is None else torch.from_numpy(targets).to(device)
     return Batch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 
@@ -139,7 +140,7 @@ class FineTuner(nn.Module):
         self.segments = has_segments(net.config)
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Return (B, C) logits or scores.
+        """Return (B, C) logits or scores; (B, T, C) of tags.
 
         SQuAD: (B, T, 2), each token as begin and end of the answer.
         """
@@ -227,13 +228,13 @@ def outputs_of(
 def predict(
     tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.device | str = "cpu"
 ) -> Array:
-    """Return (U, C) outputs of every unit; SQuAD: (T, 2), of every token.
+    """Return (U, C) outputs of every unit; tags and SQuAD: (T, C), of every token.
 
     Raises:
         DataError: as `outputs_of`.
     """
     lengths = inputs.lengths
-    by_token = inputs.spans is not None
+    by_token = inputs.by_token
     outputs = np.empty(0)
 
     def build(units: Array) -> Batch:
