@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from vgtools.io import DataError, Exit
 from vgtools.models.references import first_line, quiet_transformers
@@ -94,8 +93,10 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
 
 
-def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
+def mlm_hidden(lm: Any) -> nn.Module:
     """Return a masked language model's head without its decoder, which can then run in chunks.
+
+    Its weights are the model's own.
 
     Raises:
         DataError: the head is of an unknown shape.
@@ -103,11 +104,14 @@ def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
     bert = getattr(getattr(lm, "cls", None), "predictions", None)
     if hasattr(bert, "transform"):
         return bert.transform  # type: ignore[union-attr,no-any-return]
+    albert = getattr(lm, "predictions", None)
+    if hasattr(albert, "dense") and hasattr(albert, "LayerNorm"):
+        return nn.Sequential(albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
     roberta = getattr(lm, "lm_head", None)
     if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
-        return lambda rows: roberta.layer_norm(F.gelu(roberta.dense(rows)))  # type: ignore[union-attr]
+        return nn.Sequential(roberta.dense, nn.GELU(), roberta.layer_norm)  # type: ignore[union-attr]
     raise DataError(
-        "expected a masked language model with a head like that of BERT or RoBERTa, "
+        "expected a masked language model with a head like that of BERT, RoBERTa or ALBERT, "
         f"got {lm.config.model_type}",
         code=Exit.CONFIG,
     )

@@ -1,0 +1,8 @@
+"""Visual Grounding Strategies for Text-Only Natural Language Processing (Sileo 2021)."""
+
+# Where each section of the paper is implemented: `module.definition` of this package.
+SECTIONS = {
+    "section 2.1": ("model.CrossModal", "model.GroundedEncoder"),
+    "section 2.2": ("model.jmlm", "model.jmrm"),
+    "section 2.3": ("model.Grounding",),
+}
