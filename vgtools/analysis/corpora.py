@@ -94,7 +94,6 @@ class CorpusStats:
 
     Args:
         types: what a token is.
-        stop_words: lower-case words.
         reference: corpus to measure the divergence from, or None.
         captions: text that says which types are grounded, or None.
         base: of the divergence, "2", "e" or "10".
@@ -102,10 +101,8 @@ class CorpusStats:
         content_only: ratio of tokens that are content, not of all.
         punctuation: punctuation marks are content, too.
         memory: bytes for the 2-gram counts of one corpus.
-        limit: lines of each text, or None.
         keep: corpora that will be asked for.
         stats: counts lines and replaced bytes.
-        progress: advances by tokens.
 
     Raises:
         DataError: a text cannot be read or holds no token, or captions ground nothing.
@@ -251,9 +248,6 @@ def diversity(
 
     Args:
         path: voken rows (`.jsonl`, `-`, compressed) or packed `.npy`.
-        progress: advances by tokens.
-        memory: as of `PairCounts`.
-        limit: stop after this many rows.
 
     Returns:
         tokens, with_voken; images_covered; images_effective, e to the entropy of the images'

@@ -121,7 +121,6 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
 
     Args:
         gains: of `vgtools.tasks.compare.gains`, one record or more.
-        base: name of the baseline.
     """
     points = [point for record in gains for point in record["points"]]
     left, right, ticks_x = _axis([point["grounding_ratio"] for point in points])
@@ -216,10 +215,8 @@ def _scatter(
     """Draw every head of every layer: active ones dark and large, others light and small.
 
     Args:
-        axes: the plot.
         accuracies: (L, heads) in percent.
         active: (L, heads) bool.
-        baseline: drawn as a line.
         bound: drawn dashed, if the plot is high enough.
     """
     figure = axes.figure

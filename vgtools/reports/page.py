@@ -70,10 +70,8 @@ def render(
 
     Args:
         name: of the files in `assets/`.
-        title: what the page shows, for example a file's name.
         data: what the script reads, as JSON.
         styles: further style sheets, made for this page.
-        credit: whose the pictures are.
         **values: for the template; it escapes text, but `readable` is the caller's.
 
     Returns:
@@ -122,7 +120,6 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
     Args:
         source: image rows `{"image", "path", "svg"?, "names"?}` with paths relative to that file,
             or a directory (an id is then the path in it).
-        images: their ids.
 
     Returns:
         Files of the ids that the source has; none of them has been opened.

@@ -191,12 +191,6 @@ def page(
 ) -> bytes:
     """Return one HTML page: click a word to see what it attends to, by region and layer.
 
-    Args:
-        examples: captions under the microscope.
-        records: of the probe, for figures and tables on top.
-        title: the model's name.
-        credit: whose the photos are.
-
     Returns:
         UTF-8; figures and tables are there without scripts, too.
 
@@ -303,7 +297,6 @@ def with_pictures(
     """Return examples with their photos, and why some cannot be shown.
 
     Args:
-        examples: without pictures.
         source: image rows or a directory, as `page.locate` takes them.
         side: px of the longer side of a photo at most.
     """

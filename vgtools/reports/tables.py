@@ -345,11 +345,7 @@ def weights_table(records: Sequence[Record]) -> Table:
 
 
 def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the downstream tasks: paragraphs on a terminal, else one record per line.
-
-    Args:
-        rows: `vgtools.tasks.table.table()`.
-    """
+    """Print the downstream tasks: paragraphs on a terminal, else one record per line."""
     out = io.open_stream("-")
     if not sys.stdout.isatty():
         out.writelines(map(io.dumps, rows))
@@ -374,10 +370,6 @@ def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     """Print the scores over the seeds beside those of the most frequent class, on stderr.
 
     The spread of a single seed, and the headline of a single metric, are left out.
-
-    Args:
-        task: of the run.
-        run: its finished `run.json`.
     """
     base = run["majority"] or {}
     count = len(run["seeds"])

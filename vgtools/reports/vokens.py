@@ -137,8 +137,6 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
     """Open the ids of an image bank, from `X.ids` or from the index beside them.
 
     Args:
-        ids: path of a list of ids.
-        index: path of a `.faiss` file with its manifest.
         vokens: voken rows; where their manifest says which bank they were made with, it has to be
             this one.
 
@@ -234,11 +232,7 @@ def page(
     """Return one HTML page of sentences whose tokens carry their pictures, each picture once.
 
     Args:
-        sentences: voken rows.
         pictures: of every voken in them; what it cannot find is shown as a placeholder.
-        title: what they are, for example the file's name.
-        more: the file holds more sentences than these.
-        credit: whose the pictures are and their licence.
 
     Returns:
         UTF-8. Large pages hold smaller thumbnails (256, 160 or 112 px), so that thousands of

@@ -186,8 +186,6 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
 
     Args:
         rows: the first is the baseline.
-        samples: bootstrap samples.
-        seed: of the samples.
 
     Raises:
         DataError: predictions are missing, damaged, or about other examples than the baseline's.
@@ -263,7 +261,6 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
 
     Args:
         path: captions (text or `.jsonl`), or such a list, known by its keys `type` and `count`.
-        types: what a token is.
         above: in captions, a grounded type occurs more often than this.
 
     Raises:

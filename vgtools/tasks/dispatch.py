@@ -33,7 +33,6 @@ def read_examples(
     """Yield the examples of an official file, one at a time.
 
     Args:
-        task: a task or its name.
         path: the official file (TSV, CSV or JSON), or jsonl with the same keys; `.gz`, `.zst`, `-`.
         unlabelled: a test file: labels may be missing, and are None.
         stats: counts rows, classes and everything left out.
@@ -71,7 +70,6 @@ def encode(
     """Turn examples into token ids.
 
     Args:
-        task: of the examples.
         examples: at least one.
         tokenizer: padding and truncation off.
         settings: the other fields of `Encoding`.
@@ -92,10 +90,7 @@ def predictions(
     """Return the rows of `predictions.jsonl`, in the order of the examples.
 
     Args:
-        task: the task.
-        examples: what was asked.
         inputs: their tokens, in full (not those to learn from).
-        outputs: of the network, as the kind's `rows` says.
         threshold: SQuAD 2.0, withhold an answer that scores this much less than no answer; the key
             `answer` keeps it.
     """
@@ -114,12 +109,7 @@ def prediction_row(
     """Return the row of `predictions.jsonl` for one example.
 
     Args:
-        task: the task.
-        example: what was asked.
         prediction: class or choice number, score, answer text ("" for none), or boxes, best first.
-        score: as `make_row`; so are `logits` and `no_answer`.
-        logits: see there.
-        no_answer: see there.
 
     Returns:
         `id`, `prediction` and, where the example has one, `label`: class names, choice numbers,
@@ -170,11 +160,9 @@ def gather(
     """Join predictions to their gold by id, and score them.
 
     Args:
-        task: a task or its name.
         rows: of `predictions.jsonl`.
         examples: the gold; None takes the rows' own `label`.
         threshold: SQuAD 2.0, withhold answers whose `no_answer` is above it.
-        file: named in errors.
 
     Raises:
         DataError: a missing, unknown or duplicate id, a row without gold, `no_answer` in some rows

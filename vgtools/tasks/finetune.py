@@ -69,11 +69,8 @@ def collate(
     """Build a batch, padded to its own longest sequence.
 
     Args:
-        inputs: of a file.
         units: (U,) of a step.
-        pad: id of the padding.
         segments: whether the encoder distinguishes the texts of a pair.
-        device: where the batch goes.
         part: number of the part to build, of a step that several processes share.
         parts: number of parts; at most U.
     """
@@ -108,10 +105,7 @@ def make_batches(
     """Return the batches of an epoch as `train` expects them, up to the last step, prefetched.
 
     Args:
-        lengths: (U,) tokens per unit.
-        build: makes a batch of the units of a step.
         settings: `batch_size` and `window`, see `steps_by_length`.
-        seed: of the order.
         steps: of all epochs together.
     """
 
@@ -127,7 +121,6 @@ class FineTuner(nn.Module):
 
     Args:
         net: for sequence classification, question answering or multiple choice.
-        kind: of the task.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
     """
 
@@ -188,9 +181,6 @@ def outputs_of(
 
     Args:
         tuner: has a method `outputs`, batch -> Tensor.
-        lengths: (U,) tokens of each unit.
-        build: makes a batch of units.
-        batch_size: units per batch at most.
 
     Raises:
         DataError: an output is NaN or infinite, or memory ran out with a single unit (exit 70).
@@ -373,11 +363,8 @@ class FineTuning:
     """One task, one encoder, several seeds.
 
     Args:
-        task: to learn.
-        learner: what learns it.
         files: by split; `train` and `dev` among them.
         settings: what decides the weights; see `vg finetune`.
-        ref: of the encoder.
 
     Raises:
         DataError: the encoder takes no texts of the length (78), or as `Learner.read`.

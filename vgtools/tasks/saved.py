@@ -27,8 +27,6 @@ def score_saved(
     """Print the scores of saved predictions, or write VCR's submission.
 
     Args:
-        task: of the predictions.
-        path: of the predictions.
         gold: official file with the labels; None takes the rows' own.
         threshold: SQuAD 2.0, used where every row has `no_answer`.
         joint: predictions of vcr-qa beside those of vcr-qar.

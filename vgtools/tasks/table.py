@@ -367,9 +367,7 @@ def find_files(
 
     Args:
         task: names the official files.
-        data: folder that has them; None for none.
         given: files in their place, by split.
-        test: whether official test files count.
 
     Raises:
         DataError: a file or the folder is missing.

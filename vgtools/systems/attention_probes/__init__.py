@@ -9,7 +9,7 @@ SECTIONS = {
         "grounding.GroundingProbe",
         "grounding.syntactic_queries",
         "scores.Scores",
-        "probing.probe_captions",
+        "probing.probe_caption_file",
     ),
     "section 3.2": ("examples.make_groups",),
     "Clark et al. 2019, section 4.1": ("text.between_words",),

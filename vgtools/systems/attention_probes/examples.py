@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ACTIVE_REGION = 0.1  # a region without gold is shown where a word gives it this share
-
-
 _MOST_OTHERS = 4
-
-
 _OVERLAP = 0.5
 
 
@@ -74,10 +70,8 @@ def make_groups(
     attention or more are groups of their own, four at most, marked with an asterisk.
 
     Args:
-        text: the caption.
         spans: P phrases with boxes.
         boxes: P times (G, 4).
-        regions: of the photo.
         weights: (layers, W, R) attention of words to regions.
 
     Source: Li et al. 2020, section 3.2. Deviation: the paper groups by hand.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,15 +43,9 @@ from vgtools.systems.attention_probes.scores import (
 from vgtools.text.parses import Parse, Parser
 from vgtools.text.tokens import WORD, Tokens, row_starts, special_ids, tokenize
 
-if TYPE_CHECKING:
-    pass
-
 _T = TypeVar("_T")
 
-
 OVERLAP = 0.5  # a region is right from this IoU with a gold box on
-
-
 _WINDOW = 512  # captions that are sorted by length together
 
 
@@ -143,11 +137,9 @@ def read_captions(
 
     Args:
         path: rows as `vg prepare flickr30k-entities` writes them; `.gz`, `.zst` or `-`.
-        regions: of the photos.
         sides: split of the rows -> report that they count for; rows of other splits are ignored.
             None takes all as `report`.
         tally: handles bad rows; counts photos without regions.
-        limit: stop after this many captions.
     """
     count = 0
     for line, row in read_jsonl(path, {"image": str, "text": str}):
@@ -273,9 +265,6 @@ def syntactic_queries(
     The root has no second word.
 
     Args:
-        tokens: of the captions.
-        captions: R captions.
-        parses: of the same captions.
         keys: numbers of (relation, what the entity is); new ones are added.
         words: which words of a phrase represent it as w1: `head` is the one whose own head is
             outside the phrase (the first of them); `any` takes every word, so that two words of one
@@ -368,11 +357,8 @@ def make_batch(
     """Return some rows of tokenised captions with the regions of their photos.
 
     Args:
-        tokens: of all captions.
-        rows: which of them.
         sets: regions of those rows; none for text alone.
         ends: special ids before and after a text.
-        width: D.
     """
     prefix, suffix = ends
     texts = [[*prefix, *tokens.row(row)[0].tolist(), *suffix] for row in rows]
@@ -407,7 +393,6 @@ def answers(
 
     Args:
         layers: as `JointEncoder.attentions` yields them; each is released before the next one.
-        batch: what they are of.
         row: (Q,) row of the batch.
         first: (Q,) first token of the source, special tokens counted.
         last: (Q,) last one.
@@ -451,39 +436,34 @@ def _confident(regions: RegionSet, hits: Array) -> Array:
     return np.asarray(hits[:, : len(regions)][:, top].mean(1))
 
 
-@dataclass
-class GroundingProbe:
-    """Probe every head of a model with captions, window by window.
+@dataclass(kw_only=True)
+class Probe:
+    """What all probes of a model have; H heads of L layers are asked at once."""
 
-    Args:
-        encoder: the model.
-        regions: of the photos.
-        parser: for syntactic grounding; None leaves it out.
-        reduce: of a source's sub-words, `last` or `mean`.
-        words: that represent a phrase in relations, `head` or `any`.
-        samples: S.
-        seed: of the resampling.
-        batch_size: captions per step; halved where memory runs out.
-        progress: counts captions.
-
-    Attributes:
-        scores: by side.
-        skipped: captions and sources left out, by reason.
-    """
-
-    encoder: JointEncoder
-    regions: Regions
-    parser: Parser | None = None
-    reduce: str = "last"
-    words: str = "head"
-    samples: int = 1000
-    seed: int = 0
-    batch_size: int = 32
-    progress: Progress | None = None
-    scores: dict[str, Scores] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
+    encoder: JointEncoder = field(kw_only=False)
+    samples: int = 1000  # S, resamplings of photos or sentences for the intervals
+    seed: int = 0  # of the resampling
+    batch_size: int = 32  # captions or texts per step; halved where memory runs out
+    progress: Progress | None = None  # counts captions or texts
+    scores: dict[str, Scores] = field(default_factory=dict)  # by side
+    skipped: Counter[str] = field(default_factory=Counter)  # left out, by reason
 
     def __post_init__(self) -> None:
+        self._ends = special_ids(self.encoder.tokenizer)
+        self._heads = self.encoder.layers * self.encoder.heads
+
+
+@dataclass
+class GroundingProbe(Probe):
+    """Probe every head of a model with captions, window by window."""
+
+    regions: Regions
+    parser: Parser | None = None  # for syntactic grounding; None leaves it out
+    reduce: str = "last"  # or `mean`, of a source's sub-words
+    words: str = "head"  # or `any`, of a phrase: those that represent it in relations
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         width = self.encoder.region_width
         if width != self.regions.width:
             takes = str(width) if width else "no regions: it is a text encoder"
@@ -492,8 +472,6 @@ class GroundingProbe:
                 self.regions.path,
             )
         self._keys: dict[Key, int] = {ENTITY: 0}
-        self._ends = special_ids(self.encoder.tokenizer)
-        self._columns = self.encoder.layers * self.encoder.heads
 
     def run(self, captions: Iterator[Caption]) -> None:
         """Count all captions; `scores` and `skipped` have the result."""
@@ -505,7 +483,7 @@ class GroundingProbe:
         scores = self.scores["report"]
         if not choose:
             return scores, scores
-        return scores, self.scores.get("select", Scores(self._columns, self.samples, self.seed))
+        return scores, self.scores.get("select", Scores(self._heads, self.samples, self.seed))
 
     def records(self, relations: Relations = 10, choose: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the results of the side `report`, as `scores.records` returns them.
@@ -515,9 +493,8 @@ class GroundingProbe:
             choose: heads are chosen on the side `select`.
         """
         scores, chooser = self._sides(choose)
-        return records(
-            scores, chooser, self.encoder.layers, self.encoder.heads, relations=relations
-        )
+        layers, heads = self.encoder.layers, self.encoder.heads
+        return records(scores, chooser, layers, heads, relations=relations)
 
     def examples(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
         """Yield captions with what each word attends to, by the best head of each layer.
@@ -525,11 +502,10 @@ class GroundingProbe:
         Captions that do not fit are left out.
 
         Args:
-            captions: to look at.
             choose: heads are chosen on the side `select`.
         """
         heads = self.encoder.heads
-        cell = self._sides(choose)[1].cells.get(ENTITY) or Cell.empty(self._columns, 1)
+        cell = self._sides(choose)[1].cells.get(ENTITY) or Cell.empty(self._heads, 1)
         best, chosen = cell.by_layer(heads)
         names = [head_name(layer * heads + head, heads) for layer, head in enumerate(best)]
         for caption in captions:
@@ -566,7 +542,7 @@ class GroundingProbe:
             images = list(dict.fromkeys(captions[r].image for r in rows.tolist()))
             number = {image: n for n, image in enumerate(images)}
             image = np.array([number[captions[r].image] for r in rows.tolist()])
-            empty = Scores(self._columns, self.samples, self.seed)
+            empty = Scores(self._heads, self.samples, self.seed)
             scores = self.scores.setdefault(name, empty)
             scores.captions += len(np.unique(rows))
             scores.count_photos(images)
@@ -602,7 +578,7 @@ class GroundingProbe:
         self, tokens: Tokens, sets: Sequence[RegionSet], queries: Queries, hits: Array
     ) -> tuple[Array, Array]:
         """Return what every head answers: (Q, L × H) bool and float32."""
-        right = np.zeros((len(queries.row), self._columns), bool)
+        right = np.zeros((len(queries.row), self._heads), bool)
         mass = np.zeros(right.shape, np.float32)
         asked = np.unique(queries.row)
         size = np.diff(tokens.starts)[asked] + np.array([len(sets[r]) for r in asked.tolist()])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -25,10 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Progress, read_lines
+from vgtools.io import DataError, read_lines
 from vgtools.io.arrays import Array
 from vgtools.models.attention import JointEncoder
 from vgtools.systems.attention_probes.grounding import (
+    Probe,
     check_finite,
     make_batch,
     retry_in_halves,
@@ -52,21 +53,15 @@ from vgtools.systems.attention_probes.text import (
     word_tokens,
 )
 from vgtools.text.parses import Parser, stanford
-from vgtools.text.tokens import Tokens, special_ids, tokenize
+from vgtools.text.tokens import Tokens, tokenize
 from vgtools.training.loop import TrainConfig, halves, train
 
 Vectors = Callable[[str], Array]  # a word's vector, (D,) float32; zeros for an unknown one
 
-
 UAS = "all but punct"  # the words of the usual unlabelled attachment score
 
-
 _RATES = {"attention": 0.3, "words": 0.01}  # the highest learning rate
-
-
 _STEP = 8  # sentences per optimiser step
-
-
 _WINDOW = 512  # sentences parsed together
 
 
@@ -112,7 +107,6 @@ def own_vectors(encoder: JointEncoder, table: Tensor) -> tuple[Vectors, int]:
     They are scaled to a mean square of 1.
 
     Args:
-        encoder: whose tokenizer cuts words.
         table: (V, D), its input embeddings.
     """
     rows = table.detach().float().cpu().numpy()
@@ -186,52 +180,29 @@ class HeadClassifier(nn.Module):
 
 
 @dataclass
-class ClassifierProbe:
+class ClassifierProbe(Probe):
     """Train a classifier on some sentences of a parser and try it on others.
 
     The baseline is the best offset of the sentences learned from.
-
-    Args:
-        encoder: the model.
-        sentences: returns the sentences of `train` or `report`, from the first, in order.
-        parser: opens what parses them; called once per pass.
-        kind: `attention` or `words`.
-        vectors: of words, and D; for `words`.
-        count: sentences of `train`, for the decay of the learning rate.
-        epochs: passes over them.
-        samples: S, for the intervals.
-        seed: of the resampling.
-        batch_size: sentences that the encoder takes at once, the step's 8 at most.
-        progress: counts sentences.
-
-    Attributes:
-        losses: mean loss of each epoch, in nats per word.
-        trained: sentences that were learned from.
 
     Source: published code: Adam, learning rate 0.002, one pass over 36,160 sentences one by one.
     Deviation: steps of 8 sentences, a higher learning rate that falls to 0: a few thousand
         sentences have to be enough.
     """
 
-    encoder: JointEncoder
-    sentences: Callable[[str], Iterator[str]]
-    parser: Callable[[], Parser]
-    kind: str = "attention"
-    vectors: tuple[Vectors, int] | None = None
-    count: int = 0
-    epochs: int = 2
-    samples: int = 1000
-    seed: int = 0
-    batch_size: int = 32
-    progress: Progress | None = None
-    losses: list[float] = field(default_factory=list)
-    trained: int = 0
+    sentences: Callable[[str], Iterator[str]]  # of `train` or `report`, from the first, in order
+    parser: Callable[[], Parser]  # opens what parses them; called once per pass
+    kind: str = "attention"  # or `words`
+    vectors: tuple[Vectors, int] | None = None  # of words, and D; for `words`
+    count: int = 0  # sentences of `train`, for the decay of the learning rate
+    epochs: int = 2  # passes over them
 
     def __post_init__(self) -> None:
-        self._ends = special_ids(self.encoder.tokenizer)
-        self._heads = self.encoder.layers * self.encoder.heads
+        super().__post_init__()
         self._offsets: dict[str, Counter[int]] = {}
-        self.scores = Scores(1, self.samples, self.seed)
+        self.losses = list[float]()  # mean of each epoch, in nats per word
+        self.trained = 0  # sentences that were learned from
+        self.scores["report"] = Scores(1, self.samples, self.seed)
         self.model = HeadClassifier(self._heads, self.vectors[1] if self.vectors else 0)
 
     def run(self) -> None:
@@ -327,7 +298,7 @@ class ClassifierProbe:
         base = offset[key] == (head - word)[link]
         right = (predicted[row, word] == head)[link, None]
         none = np.zeros(len(link))
-        self.scores.add(
+        self.scores["report"].add(
             [(name, "") for name in keys],
             unique,
             image[link],
@@ -351,13 +322,13 @@ class ClassifierProbe:
         Args:
             relations: names (the parser's or Stanford's), how many of the most frequent ones, or
                 None for all.
-            level: of the intervals.
         """
-        totals = {name: cell.total for (name, _), cell in self.scores.cells.items()}
+        cells = {name: cell for (name, _), cell in self.scores["report"].cells.items()}
+        totals = {name: cell.total for name, cell in cells.items()}
         groups = [name for name in (ALL, UAS) if name in totals]
         single = {name: total for name, total in totals.items() if name not in groups}
         for name in (*groups, *select_relations(single, relations)):
-            cell = self.scores.cells[name, ""]
+            cell = cells[name]
             yield {
                 "kind": "classifier",
                 "classifier": self.kind,

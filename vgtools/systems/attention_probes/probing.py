@@ -13,6 +13,7 @@ from vgtools.io import DataError, Progress, Stop
 from vgtools.io.errors import Tally, amount
 from vgtools.systems.attention_probes import grounding, head_classifier
 from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
+from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
 from vgtools.systems.attention_probes.text import TextProbe, Texts
 from vgtools.text.parses import Parser
 
@@ -24,8 +25,6 @@ def probe_all(
 
     Args:
         work: takes the rows, as the `run` of a probe does.
-        rows: captions or texts.
-        stop: whether to stop.
 
     Returns:
         What ended it early, to be raised once the results so far are written; None at the end.
@@ -55,9 +54,7 @@ def keep_examples(captions: Iterator[Caption], kept: list[Caption], most: int) -
     """Pass captions on, and keep the first ones of different photos with several entities.
 
     Args:
-        captions: in order.
         kept: takes those of the side `report` that have two entities or more.
-        most: captions to keep.
     """
     for caption in captions:
         usable = len(kept) < most and caption.side == "report" and len(caption.spans) > 1
@@ -68,23 +65,14 @@ def keep_examples(captions: Iterator[Caption], kept: list[Caption], most: int) -
 
 @dataclass
 class Findings:
-    """What was found, up to where it was stopped.
+    """What was found, up to where it was stopped."""
 
-    Args:
-        probe: has the scores.
-        count: captions or texts.
-        skipped: those left out, by reason.
-        failure: what stopped it early, if anything.
-        kept: captions to be shown.
-        classifier: learned from all heads together; None if there is none, or it was stopped.
-    """
-
-    probe: Any
-    count: int
-    skipped: Counter[str]
-    failure: Exception | None
-    kept: list[Caption] = field(default_factory=list)
-    classifier: Any = None
+    probe: Any  # has the scores
+    count: int  # captions or texts
+    skipped: Counter[str]  # those left out, by reason
+    failure: Exception | None  # what stopped it early, if anything
+    kept: list[Caption] = field(default_factory=list)  # to be shown
+    classifier: Any = None  # learned from all heads together; None: not asked for, or stopped
 
     def records(
         self, relations: Sequence[str] | int | None, select_on: str | None
@@ -104,82 +92,6 @@ class Findings:
         of = "captions" if isinstance(self.probe, GroundingProbe) else "texts"
         rows[-1]["selected_on"] = select_on or f"the same {of}"
         return rows
-
-
-def probe_captions(
-    probe: GroundingProbe, captions: Iterator[Caption], stop: Stop, examples: int
-) -> Findings:
-    """Probe a joint model on captions (Li et al. 2020, section 3.1).
-
-    Args:
-        probe: of the model.
-        captions: in order.
-        stop: whether to stop.
-        examples: captions to keep for the page.
-    """
-    kept: list[Caption] = []
-    failure = probe_all(probe.run, keep_examples(captions, kept, examples), stop)
-    count = probe.scores["report"].captions if "report" in probe.scores else 0
-    return Findings(probe, count, probe.skipped, failure, kept)
-
-
-def probe_texts(
-    probe: TextProbe,
-    texts: Texts,
-    stop: Stop,
-    open_parser: Callable[[], Parser],
-    learning: Learning | None,
-) -> Findings:
-    """Probe a text encoder, then learn from all its heads together.
-
-    Args:
-        probe: of the encoder.
-        texts: read once for the probe, and once per pass of the classifier.
-        stop: whether to stop.
-        open_parser: opens what says which heads of words are right.
-        learning: of the classifier; None for no classifier.
-    """
-    failure = probe_all(probe.run, texts.of("report", "select"), stop)
-    found = Findings(probe, probe.texts, probe.skipped, failure)
-    if learning is None or failure is not None:
-        return found
-    vectors = learning.vectors
-    if learning.kind == "words" and vectors is None:
-        model: Any = probe.encoder  # a text encoder, with what it wraps
-        table = model.encoder.model.get_input_embeddings().weight
-        vectors = head_classifier.own_vectors(probe.encoder, table)
-
-    def sentences(side: str) -> Iterator[str]:
-        running = takewhile(lambda _: stop.signal is None, texts.of(side))
-        return (text.text for text in running)
-
-    classifier = head_classifier.ClassifierProbe(
-        probe.encoder,
-        sentences,
-        open_parser,
-        learning.kind,
-        vectors,
-        learning.count,
-        learning.epochs,
-        samples=probe.samples,
-        seed=probe.seed,
-        batch_size=probe.batch_size,
-        progress=probe.progress,
-    )
-    found.failure = probe_all(lambda _: classifier.run(), iter(()), stop)
-    if found.failure is None:
-        found.classifier = classifier
-    return found
-
-
-@dataclass(frozen=True)
-class Learning:
-    """How the classifier of the text side learns: see `head_classifier.ClassifierProbe`."""
-
-    kind: str
-    vectors: Any  # of `head_classifier.open_vectors`; None takes the encoder's own
-    count: int
-    epochs: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +114,11 @@ class Settings:
     epochs: int
     quiet: bool
 
+    def common(self, bar: Progress) -> dict[str, Any]:
+        """Return the fields of `grounding.Probe`."""
+        names = ("samples", "seed", "batch_size")
+        return {name: getattr(self, name) for name in names} | {"progress": bar}
+
 
 def probe_caption_file(
     settings: Settings,
@@ -210,14 +127,9 @@ def probe_caption_file(
     tally: Tally,
     open_model: Callable[[], Any],
 ) -> Findings:
-    """Probe a joint model; a bad row is reported before an hour's work, not after.
+    """Probe a joint model on captions (Li et al. 2020, section 3.1).
 
-    Args:
-        settings: name the file of captions.
-        regions: features of the photos.
-        parser: for syntactic grounding; None leaves it out.
-        tally: handles bad rows.
-        open_model: opens the model, once the files are checked.
+    Bad rows are reported before the model is loaded, not after an hour's work.
     """
     opened = open_regions(regions)
     grounding.check_backbone(settings.encoder, opened)
@@ -225,21 +137,13 @@ def probe_caption_file(
         grounding.check_captions(settings.path, opened, settings.sides, settings.limit)
     model = open_model()
     rows = grounding.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
+    kept = list[Caption]()
     with Progress("probe-attention", "captions", quiet=settings.quiet) as bar, Stop() as stop:
-        probe = GroundingProbe(
-            model,
-            opened,
-            parser,
-            settings.phrase,
-            settings.entity_word,
-            settings.samples,
-            settings.seed,
-            settings.batch_size,
-            bar,
-        )
-        found = probe_captions(probe, rows, stop, settings.examples)
-    found.skipped = found.skipped + tally.left_out
-    return found
+        how = (settings.phrase, settings.entity_word)
+        probe = GroundingProbe(model, opened, parser, *how, **settings.common(bar))
+        failure = probe_all(probe.run, keep_examples(rows, kept, settings.examples), stop)
+    count = probe.scores["report"].captions if "report" in probe.scores else 0
+    return Findings(probe, count, probe.skipped + tally.left_out, failure, kept)
 
 
 def probe_text_file(
@@ -249,36 +153,40 @@ def probe_text_file(
     open_model: Callable[[], Any],
     note: Callable[[str], None],
 ) -> Findings:
-    """Probe a text encoder; what is wrong with a text is reported before the model is loaded.
+    """Probe a text encoder, then learn from all its heads together if a classifier is asked for.
+
+    What is wrong with a text is reported before the model is loaded.
 
     Args:
-        settings: name the file of texts.
-        parser: for dependency relations; None leaves them out.
-        open_parser: opens it again, for the classifier.
-        open_model: opens the model, once the files are checked.
         note: is called with how many texts the classifier learns from, where they are drawn.
     """
     kind = settings.classifier
     drawn = kind is not None and settings.sides is None
     texts = Texts(settings.path, settings.sides, settings.limit, settings.seed if drawn else None)
     counts = texts.check() if settings.path != "-" else Counter[str]()
-    learning = None
-    if kind is not None:
-        file = settings.vectors
-        vectors = None if file is None else head_classifier.open_vectors(file)
-        learning = Learning(kind, vectors, counts["train"], settings.epochs)
+    vectors = head_classifier.open_vectors(settings.vectors) if settings.vectors else None
     if drawn:
         rest = f"all that is reported is of the other {counts['report']:,}"
         note(f"{amount(counts['train'], 'text')} to learn from; {rest}")
     model = open_model()
     with Progress("probe-attention", "texts", quiet=settings.quiet) as bar, Stop() as stop:
-        probe = TextProbe(
-            model,
-            parser,
-            settings.distances,
-            settings.samples,
-            settings.seed,
-            settings.batch_size,
-            bar,
-        )
-        return probe_texts(probe, texts, stop, open_parser, learning)
+        common = settings.common(bar)
+        probe = TextProbe(model, parser, settings.distances, **common)
+        failure = probe_all(probe.run, texts.of("report", "select"), stop)
+        found = Findings(probe, probe.texts, probe.skipped, failure)
+        if kind is None or failure is not None:
+            return found
+        if kind == "words" and vectors is None:
+            table = model.encoder.model.get_input_embeddings().weight
+            vectors = head_classifier.own_vectors(model, table)
+
+        def sentences(side: str) -> Iterator[str]:
+            running = takewhile(lambda _: stop.signal is None, texts.of(side))
+            return (text.text for text in running)
+
+        learning = (kind, vectors, counts["train"], settings.epochs)
+        classifier = ClassifierProbe(model, sentences, open_parser, *learning, **common)
+        found.failure = probe_all(lambda _: classifier.run(), iter(()), stop)
+        if found.failure is None:
+            found.classifier = classifier
+        return found

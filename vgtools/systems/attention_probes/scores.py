@@ -23,14 +23,9 @@ from vgtools.io.arrays import Array
 from vgtools.text.parses import stanford
 
 ACTIVE = 0.2  # a head that gives regions more than this share of its attention (section 3.1)
-
-
 ENTITY = ("entity", "")
 
-
 Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": what the entity is in it)
-
-
 # Names of relations, how many of the most frequent ones, or None for all.
 Relations = Sequence[str] | int | None
 
@@ -275,7 +270,6 @@ def chosen(
         choose: what the head was chosen by; the same cell, or that of another split; None where
             there was no choice.
         number: the head; None where none could be chosen.
-        level: of the intervals.
         corrected: the head was chosen on what is reported: its p-value is the one corrected over
             all heads.
     """
@@ -330,10 +324,7 @@ def records(
         scores: of the side that is reported.
         chooser: of the side that heads are chosen on; the same object where there is one side, and
             then the p-value of the best head is the corrected one.
-        layers: L.
-        heads: H.
         relations: which, by the parser's names or Stanford's.
-        level: of the intervals.
     """
     cell = scores.cells.get(ENTITY)
     if cell is not None:

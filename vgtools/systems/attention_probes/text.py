@@ -15,7 +15,7 @@ import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Progress, read_jsonl, read_texts
+from vgtools.io import DataError, read_jsonl, read_texts
 from vgtools.io.arrays import Array
-from vgtools.models.attention import JointEncoder
 from vgtools.systems.attention_probes.grounding import (
+    Probe,
     check_finite,
     covering,
     make_batch,
@@ -46,26 +46,16 @@ from vgtools.systems.attention_probes.scores import (
     select_relations,
 )
 from vgtools.text.parses import Parse, Parser, stanford
-from vgtools.text.tokens import Tokens, row_starts, special_ids, tokenize
+from vgtools.text.tokens import Tokens, row_starts, tokenize
 
 Link = tuple[int, int, int, str]  # text, word, its head, relation
 
-
 _WINDOW = 512  # texts that are sorted by length together
-
-
 _MIXED = 1 << 22  # numbers in a block of mixtures of two heads' attention
 
-
 PATTERNS = ("cls", "sep", "punctuation", "previous", "next", "self")
-
-
 DIRECTIONS = ("to head", "to dependent")  # what the attending word looks for
-
-
 ALL = "all"  # all relations together
-
-
 # The baselines: a word's head is always the word at this offset. Nearer ones come first, since the
 # first of equals is the best.
 OFFSETS = [sign * step for step in range(1, 21) for sign in (-1, 1)]
@@ -80,19 +70,13 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a stream, by what they are for; read again at each iteration.
+    """The texts of a stream, by what they are for; read again at each iteration."""
 
-    Args:
-        path: a text, or `.jsonl` rows with `text`.
-        sides: split of the rows -> side; rows of other splits are ignored.
-        limit: stop after this many.
-        seed: without splits, four of five texts are of the side `train`, by the hash of text and
-            seed, which keeps equal ones together. None takes all as `report`.
-    """
-
-    path: str
-    sides: Mapping[str, str] | None = None
+    path: str  # a text, or `.jsonl` rows with `text`
+    sides: Mapping[str, str] | None = None  # split -> side; rows of other splits are ignored
     limit: int | None = None
+    # Without splits, four of five texts are of the side `train`, by the hash of text and seed,
+    # which keeps equal ones together. None takes all as `report`.
     seed: int | None = None
 
     def __iter__(self) -> Iterator[Text]:
@@ -323,36 +307,17 @@ class _Window(NamedTuple):
 
 
 @dataclass
-class TextProbe:
+class TextProbe(Probe):
     """Probe every head of a model with texts, window by window.
 
-    Args:
-        encoder: the model.
-        parser: for dependency relations; None leaves them out.
-        distances: texts that the distances of heads are taken over; 0 leaves them out.
-        samples: S, of the sentences, for the intervals of dependency accuracies.
-        seed: of the resampling.
-        batch_size: texts per step; halved where memory runs out.
-        progress: counts texts.
-
-    Attributes:
-        scores: of dependency relations by side; the columns after those of the heads are of
-            `OFFSETS`.
-        skipped: texts left out, by reason.
+    The scores are of dependency relations; their columns after those of the heads are of `OFFSETS`.
     """
 
-    encoder: JointEncoder
-    parser: Parser | None = None
-    distances: int = 100
-    samples: int = 1000
-    seed: int = 0
-    batch_size: int = 32
-    progress: Progress | None = None
-    scores: dict[str, Scores] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
+    parser: Parser | None = None  # for dependency relations; None leaves them out
+    distances: int = 100  # texts that the distances of heads are taken over; 0 leaves them out
 
     def __post_init__(self) -> None:
-        self._ends = special_ids(self.encoder.tokenizer)
+        super().__post_init__()
         self.texts = 0
         self.tokens = 0
         shape = (self.encoder.layers, self.encoder.heads)
@@ -360,7 +325,7 @@ class TextProbe:
         self._patterns = np.zeros((len(PATTERNS), *shape))
         self._entropy = np.zeros(shape)
         self._first_entropy = np.zeros(shape)
-        self._divergence = np.zeros((shape[0] * shape[1],) * 2)
+        self._divergence = np.zeros((self._heads, self._heads))
         self._compared = 0  # texts in `_divergence`
 
     def run(self, texts: Iterator[Text]) -> None:
@@ -464,12 +429,9 @@ class TextProbe:
         """Count answers of each relation by itself and of all together.
 
         Args:
-            side: which they are for.
-            texts: of the batch.
             text: (links,) which of them.
             right: (2, links, L, H) bool.
             offsets: (links,) from each word to its head.
-            relations: of the links.
         """
         columns = right[0, 0].size + len(OFFSETS)
         scores = self.scores.setdefault(side, Scores(columns, self.samples, self.seed))
@@ -500,7 +462,6 @@ class TextProbe:
                 None for all; `all`, the relations taken together, comes first.
             choose: heads and offsets are chosen on the side `select`; else on what is reported, and
                 then the p-values are corrected over all heads.
-            level: of the intervals.
 
         Deviation: an offset that ends beyond the sentence is counted as wrong by the baseline
             (`OFFSETS`); the published analysis clips it to the sentence's end.

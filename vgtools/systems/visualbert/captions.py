@@ -67,7 +67,6 @@ def read_captions(
 
     Args:
         paths: jsonl, `.gz`, `.zst` or `-`.
-        tokenizer: of the encoder.
         regions: where the images' regions are; None where no image is looked at.
         pairs: captions come in pairs: each image needs two, and there must be two images.
 
@@ -127,8 +126,6 @@ def stack_regions(
 
     Args:
         regions: of the images; None for no region at all.
-        images: B names.
-        width: D.
     """
     sets = [regions.of(image).features for image in images] if regions is not None else []
     most = max(map(len, sets), default=0)

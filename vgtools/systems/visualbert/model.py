@@ -79,8 +79,6 @@ class VisualBert(nn.Module):
     """A masked language model of BERT's shape whose layers also read regions.
 
     Args:
-        lm: transformers' BertForMaskedLM.
-        config: what is added.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
 
     Source: Li et al. 2020, section A.2; the tables of regions start as those of the text, the
@@ -306,9 +304,7 @@ def mlm(
     Args:
         rows: (M, H) outputs of the head's hidden layer at the masked places.
         weight: (V, H) of the decoder.
-        bias: (V,).
         tokens: (M,) int64 words that are masked.
-        dtype: numbers that the products are computed with.
 
     Source: Li et al. 2020, section A.3, objective 1.
     """
@@ -439,8 +435,6 @@ def load_visualbert(
         ref: hub name, directory, vg run or `builtin:NAME`, of a BERT or of transformers'
             VisualBERT.
         config: of what is added; a VisualBERT has to have the same.
-        dtype: of the products.
-        offline: never connect.
 
     Returns:
         The model, and the encoder that it is made of (for its tokenizer, special tokens and
@@ -515,12 +509,6 @@ def open_attention(
     ref: str, *, device: torch.device | str = "cpu", dtype: str = "float32", offline: bool = False
 ) -> VisualBertAttention:
     """Open a VisualBERT to read its attention; frozen, in eval mode.
-
-    Args:
-        ref: hub name, directory or vg run.
-        device: where it goes.
-        dtype: as `--dtype`; weights have it, too.
-        offline: never connect.
 
     Raises:
         DataError: it is not a VisualBERT, or damaged.

@@ -155,16 +155,12 @@ def collate(
     """Build the batches of one step.
 
     Args:
-        captions: of the run.
         regions: of their images; None gives no region at all ("w/o Grounded Pre-training", appendix
             C).
-        width: D.
         numbers: (B,) captions of the step.
-        recipe: what becomes of them.
         epoch: decides masks and pairs; None are the fixed ones of evaluation, the same whatever the
             seed.
         parts: batches to cut the step into; at most B.
-        device: where they go.
 
     Returns:
         The batches, whose losses add up to `parts` times the mean over the step.
@@ -259,19 +255,9 @@ class Pretraining:
 
     Args:
         text: the encoder to start from; None if `ref` is a VisualBERT.
-        inputs: files of captions to train on.
-        valid: files of captions to evaluate on.
         regions: X.npy, of the images of all of them.
-        weights: of the losses.
-        ref: the model to start from, if there is one.
         shape: what the encoder was made of, if it is new.
         region_start: `drawn` at random, or near the `words` that regions show.
-        text_only: show no region.
-        late_fusion: regions join in the last layer.
-        dtype: of the matrix products.
-        gradient_checkpointing: less memory, more time.
-        offline: never connect.
-        quiet: no progress.
 
     Raises:
         DataError: the regions come from another backbone than those the model was trained on, or

@@ -100,9 +100,6 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
 
     Args:
         model: just made; on any device.
-        captions: of the training.
-        regions: of their images.
-        seed: of the order of the images, and of what is drawn.
 
     Yields:
         The loss of each of `STEPS` steps. The model is changed when they end.

@@ -117,12 +117,6 @@ def open_regions_of(
 ) -> RegionInput:
     """Open the regions of a task, and check that they are of the kind the encoder learnt from.
 
-    Args:
-        ref: of the encoder.
-        path: X.npy.
-        boxes: see `RegionInput`.
-        answers: see `RegionInput`.
-
     Raises:
         DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
     """
@@ -453,7 +447,6 @@ class PhraseAttention(nn.Module):
     """One more block of attention, from phrases to regions; its heads' weights are averaged.
 
     Args:
-        width: H.
         heads: of the block, as many as BERT has.
 
     Source: Li et al. 2020, appendix B.4.
@@ -495,7 +488,6 @@ class VisualTuner(nn.Module):
 
     Args:
         model: loses its heads of pretraining.
-        task: what is learnt.
         dtype: of matrix products (autocast); weights stay float32.
 
     Source: Li et al. 2020, appendix B; the head is a linear layer over the pooled first token,
@@ -570,13 +562,8 @@ def new_tuner(
     """Return a network to fine-tune, its new weights drawn by the seed, and the encoder in it.
 
     Args:
-        task: what it will learn.
         ref: a VisualBERT, or a BERT, to which untrained region embeddings are added (the paper's
             "w/o COCO Pre-training").
-        seed: of the head and whatever else is new.
-        dtype: of matrix products.
-        offline: never connect.
-        region_input: whose regions it will see.
 
     Raises:
         DataError: as `load_visualbert`.
@@ -663,16 +650,7 @@ def learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task with pictures: a VisualBERT.
-
-    Args:
-        task: to learn.
-        ref: of the encoder.
-        settings: of the fine-tuning.
-        device: where it learns.
-        region_input: what is seen.
-        offline: never connect.
-    """
+    """Return what learns a task with pictures: a VisualBERT."""
 
     def new(seed: int) -> tuple[VisualTuner, Encoder]:
         dtype = pick_dtype(settings["dtype"])

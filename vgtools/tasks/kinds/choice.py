@@ -165,7 +165,6 @@ class _Scene:
         """Return a text with names in place of its objects, and which words name which object.
 
         Args:
-            words: of the text.
             names: of the people met so far; extended by those of this text.
         """
         parts = list[str]()
@@ -214,7 +213,6 @@ def joint_scores(
     Args:
         answers: of vcr-qa.
         rationales: of vcr-qar on the same questions, asked with the right answer.
-        file: of the answers, named in errors.
 
     Raises:
         DataError: they are not about the same questions.
@@ -256,7 +254,6 @@ def submission(
     Args:
         answers: rows of vcr-qa's `predictions.test.jsonl`.
         rationales: those of vcr-qar, where question ID is `ID-a0` to `ID-a3`, one per answer.
-        file: of the answers, named in errors.
 
     Raises:
         DataError: they are not about the same questions, or have no logits.

@@ -425,8 +425,6 @@ def squad2_breakdown(
     Args:
         exact: (N,) exact match with every answer given.
         overlap: (N,) F1 with every answer given.
-        answerable: (N,) bool.
-        answered: (N,) bool.
         no_answer: (N,) no-answer scores, or None.
         threshold: withhold answers with `no_answer` above it; None gives all.
     """
