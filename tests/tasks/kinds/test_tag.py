@@ -12,7 +12,14 @@ import torch
 from tests.tiny.examples import fails, read, tokenizer
 from vgtools.io import DataError
 from vgtools.tasks import metrics
-from vgtools.tasks.dispatch import encode, gather, majority, predictions, score_predictions
+from vgtools.tasks.dispatch import (
+    encode,
+    gather,
+    majority,
+    predictions,
+    read_predictions,
+    score_predictions,
+)
 from vgtools.tasks.finetune import collate
 from vgtools.tasks.kinds import tag
 from vgtools.tasks.kinds.tag import IGNORED, TaggedExample, TaggedInputs, entities
@@ -200,6 +207,4 @@ def test_a_row_of_predictions_may_be_scored_from_its_file(tmp_path: Path) -> Non
     path = tmp_path / "predictions.jsonl"
     row = {"id": "0", "prediction": ["O", "B-LOC"], "label": ["O", "B-LOC"]}
     path.write_text(json.dumps(row) + "\n")
-    from vgtools.tasks.dispatch import read_predictions
-
     assert score_predictions("conll-2003", read_predictions("conll-2003", path))["f1"] == 100
