@@ -96,7 +96,9 @@ def test_nouns_of_the_sequence_file(tmp_path: Path) -> None:
     file = table(
         tmp_path / "x.csv",
         SEQUENCE,
-        sequence("Its roots , it said", "[0, 1, 0, 0, 1]", "['PRON', 'NOUN', 'PUNCT', 'X', 'VERB']"),
+        sequence(
+            "Its roots , it said", "[0, 1, 0, 0, 1]", "['PRON', 'NOUN', 'PUNCT', 'X', 'VERB']"
+        ),
         sequence("go", "[1]", "['VERB']"),
         sequence("a dog", "[0, 0]", "['DET', 'NOUN']"),
     )

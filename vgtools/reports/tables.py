@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from vgtools import io
 from vgtools.io import DataError, Exit
+from vgtools.systems.grounding import reported as grounding_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
@@ -15,7 +16,8 @@ from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 Record = Mapping[str, Any]
 
-_PAPERS = {"vokenization": vokenization_reported}  # the first is meant where none is named
+# The first is meant where none is named.
+_PAPERS: dict[str, Any] = {"vokenization": vokenization_reported, "grounding": grounding_reported}
 
 
 class Table(NamedTuple):
@@ -123,7 +125,9 @@ def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
 
 
 def _change(change: Record | None) -> str:
-    return "-" if change is None else f"{change['value']:+.1f} (p {p_value(change['p'])})"
+    if change is None:
+        return "-"
+    return f"{change['value']:+.1f} (p {p_value(change.get('p_holm', change['p']))})"
 
 
 def p_value(p: float) -> str:
@@ -171,14 +175,17 @@ def _score_remarks(
             else "No Avg.: there is no task that all rows have."
         )
     if compared:
+        changes = [cell.get("difference", {}) for r in ours for cell in r["tasks"].values()]
+        is_corrected = any("p_holm" in change for change in changes)
+        corrected = "corrected by Holm's method" if is_corrected else "not corrected"
         remarks.append(
             f"{'Bold' if bold else '*'}: better than the baseline, †: worse (p < {SIGNIFICANT}; "
-            "paired bootstrap over examples and seeds, two-sided, of the means, not corrected for "
+            f"paired bootstrap over examples and seeds, two-sided, of the means, {corrected} for "
             "the number of comparisons)."
         )
     for source in dict.fromkeys(r["source"] for r in records if "source" in r):
         table = source.removeprefix("reported in ")
-        paper = f"{table} (Tan & Bansal 2020)"
+        paper = f"{table} (Tan & Bansal 2020)" if table.startswith("the paper") else table
         remarks.append(f"Reported: {paper}; its models, data and Avg. are its own.")
     return remarks
 

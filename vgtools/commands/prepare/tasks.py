@@ -56,7 +56,9 @@ def vua(
     target: Target,
     tagger: Annotated[
         str,
-        Flag(metavar="NAME", help="Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm."),
+        Flag(
+            metavar="NAME", help="Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm."
+        ),
     ] = "builtin:spacy-sm",
     quiet: Quiet = False,
 ) -> None:

@@ -5,4 +5,5 @@ SECTIONS = {
     "section 2.1": ("model.CrossModal", "model.GroundedEncoder"),
     "section 2.2": ("model.jmlm", "model.jmrm"),
     "section 2.3": ("model.Grounding",),
+    "tables 1-4": ("reported.regions", "reported.perplexities", "reported.scores"),
 }
