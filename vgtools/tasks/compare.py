@@ -28,15 +28,10 @@ from vgtools.text.ngrams import Vocabulary, count
 
 Record = dict[str, Any]
 
-
 # Columns of a table, Table 2's first.
 ORDER = (*TABLE_2, *(task.name for task in TASKS if task.name not in TABLE_2))
-
-
-_KIND = "finetune"
-
-
 SIGNIFICANT = 0.05  # a p-value below it is marked
+_KIND = "finetune"
 
 
 @dataclass(frozen=True)

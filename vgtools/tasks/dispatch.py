@@ -101,15 +101,13 @@ def prediction_row(
     task: Task,
     example: Example,
     prediction: Any,
-    *,
-    score: float | None = None,
-    logits: Sequence[float] | None = None,
-    no_answer: float | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Return the row of `predictions.jsonl` for one example.
 
     Args:
         prediction: class or choice number, score, answer text ("" for none), or boxes, best first.
+        **more: as `make_row`.
 
     Returns:
         `id`, `prediction` and, where the example has one, `label`: class names, choice numbers,
@@ -118,8 +116,7 @@ def prediction_row(
     """
     if task.labels and isinstance(prediction, (int, np.integer)):
         prediction = task.labels[int(prediction)]
-    label = KINDS[task.kind].gold(task, example)
-    return make_row(example.id, prediction, label, score=score, logits=logits, no_answer=no_answer)
+    return make_row(example.id, prediction, KINDS[task.kind].gold(task, example), **more)
 
 
 def read_predictions(task: Task | str, path: str | Path) -> Iterator[dict[str, Any]]:
@@ -186,15 +183,11 @@ def gather(
         if value is None:
             why = f"the id {name!r:.80} has no label; a file without labels cannot be scored"
             raise DataError(why, file)
-
-    def parse(key: str, value: Any) -> Any:
-        return KINDS[task.kind].parse(task, key, value, file, None)
-
+    kind = KINDS[task.kind]
     in_order = [by_id[name] for name in gold]
-    predicted = [parse("prediction", row["prediction"]) for row in in_order]
-    parsed = [parse("label", value) for value in gold.values()]
-    joined = Joined(list(gold), predicted, parsed, in_order, file)
-    return KINDS[task.kind].score(task, joined, threshold)
+    predicted = [kind.parse(task, "prediction", r["prediction"], file, None) for r in in_order]
+    labels = [kind.parse(task, "label", value, file, None) for value in gold.values()]
+    return kind.score(task, Joined(list(gold), predicted, labels, in_order, file), threshold)
 
 
 def _require_same_ids(

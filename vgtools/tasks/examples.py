@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from vgtools.io import DataError, TextStats, parse_json, read_lines, read_quoted
+from vgtools.io.json_items import json_items
 from vgtools.tasks.table import Form, Task, describe_columns
 
 
@@ -316,6 +317,21 @@ def _jsonl(
 def missing_key(key: str, row: dict[str, Any], path: str | Path, line: int) -> DataError:
     """Return the error for a row without a key that is needed."""
     return DataError(f'the key "{key}" is missing; the row has {", ".join(row)}', path, line)
+
+
+def json_rows(path: str | Path, key: str, what: str, expected: str) -> Iterator[tuple[str, Any]]:
+    """Yield (where it is, item) of the list under a key of a JSON file, one in memory at a time.
+
+    Raises:
+        DataError: there is none of what was expected.
+    """
+    empty = True
+    for name, index, item in json_items(path):
+        if name == key:
+            empty = False
+            yield f"{key}[{index}]", item
+    if empty:
+        raise DataError(f'no {what} under "{key}"; expected {expected}', path)
 
 
 _Value = TypeVar("_Value", int, str, list[Any])

@@ -130,7 +130,8 @@ class FineTuner(nn.Module):
         self.kind = kind
         self.dtype = dtype
         self.pad = int(net.config.pad_token_id or 0)
-        self.segments = has_segments(net.config)
+        # Whether the second text of a pair is marked with a segment number.
+        self.segments = int(getattr(net.config, "type_vocab_size", 0) or 0) > 1
 
     def outputs(self, batch: Batch) -> Tensor:
         """Return (B, C) logits or scores; (B, T, C) of tags.
@@ -149,11 +150,6 @@ class FineTuner(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
         return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
-
-
-def has_segments(config: Any) -> bool:
-    """Return whether an encoder marks the second text of a pair with a segment number."""
-    return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
 def new_tuner(

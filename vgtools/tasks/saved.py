@@ -44,16 +44,7 @@ def score_saved(
         if submission is not None:
             _write_submission(path, joint, submission)
             return
-    _print_scores(task, path, gold, threshold, joint)
 
-
-def _print_scores(
-    task: Task,
-    path: str,
-    gold: str | None,
-    threshold: float,
-    joint: str | None,
-) -> None:
     def examples(name: str) -> Iterator[Example] | None:
         return None if gold is None else read_examples(name, gold)
 
@@ -71,7 +62,6 @@ def _print_scores(
 
 def _require_run_of(name: str, path: str) -> None:
     """Refuse predictions whose run.json names another task; a file without a run is accepted."""
-
     run = Path(path).parent.parent / "run.json"
     if path == "-" or not run.is_file():
         return
@@ -82,9 +72,8 @@ def _require_run_of(name: str, path: str) -> None:
 
 def _write_submission(rationales: str, answers: str, output: str) -> None:
     target = None if output == "-" else io.final_path(output, [rationales, answers])
-    first = read_predictions("vcr-qa", answers)
-    second = read_predictions("vcr-qar", rationales)
-    text = leaderboard(first, second, answers).encode()
+    rows = (read_predictions("vcr-qa", answers), read_predictions("vcr-qar", rationales))
+    text = leaderboard(*rows, answers).encode()
     if target is None:
         io.open_stream("-").write(text)
     else:

@@ -47,12 +47,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer: Tokenizer, segments: bool = True) -> SpecialTokens:
-    """Return the special tokens that a tokenizer puts around one text and around two.
-
-    Args:
-        tokenizer: padding and truncation off.
-        segments: the encoder marks the second text by its segment number.
-    """
+    """Return the special tokens that a tokenizer puts around texts; arguments as `Encoding`."""
     one = tokenizer.encode("a")
     two = tokenizer.encode("a", "b")
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])

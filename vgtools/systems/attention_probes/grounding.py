@@ -26,7 +26,7 @@ from torch import Tensor
 from vgtools.images.boxes import box_fault, clip, iou
 from vgtools.images.regions import Regions, RegionSet, backbone_of
 from vgtools.io import DataError, Progress, read_json, read_jsonl
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import Tally, is_out_of_memory
 from vgtools.models.attention import JointEncoder
 from vgtools.models.references import check_same
@@ -362,22 +362,14 @@ def make_batch(
     """
     prefix, suffix = ends
     texts = [[*prefix, *tokens.row(row)[0].tolist(), *suffix] for row in rows]
-    longest = max(map(len, texts))
-    richest = max(map(len, sets), default=0)
-    ids = np.zeros((len(rows), longest), np.int64)
-    features = np.zeros((len(rows), richest, width), np.float32)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)] = text
-    for i, regions in enumerate(sets):
-        features[i, : len(regions)] = regions.features
-    text_sizes = np.array([len(text) for text in texts])
-    region_sizes = np.array([len(regions) for regions in sets] or [0] * len(rows))
-    return Batch(
-        torch.from_numpy(ids),
-        torch.from_numpy(np.arange(longest) < text_sizes[:, None]),
-        torch.from_numpy(features),
-        torch.from_numpy(np.arange(richest) < region_sizes[:, None]),
+    features = [regions.features for regions in sets] or [np.zeros((0, width))] * len(rows)
+    arrays = (
+        padded(texts, 0, np.int64),
+        padded([np.ones(len(text), bool) for text in texts], False, bool),
+        padded(features, 0, np.float32, width),
+        padded([np.ones(len(each), bool) for each in features], False, bool),
     )
+    return Batch(*map(torch.from_numpy, arrays))
 
 
 def answers(

@@ -4,7 +4,12 @@
 SECTIONS = {
     "section 2": ("model.VisualBert",),
     "section A.2": ("model.VisualBert",),
-    "section A.3": ("captions.read_captions", "model.mlm", "model.sip", "pretraining.partner"),
+    "section A.3": (
+        "captions.read_captions",
+        "model.VisualBert",
+        "model.sip",
+        "pretraining.partner",
+    ),
     "appendix B": ("tasks.VisualTuner", "model.VisualBertConfig"),
     "appendix B.3": ("tasks.collate",),
     "appendix B.4": ("tasks.PhraseAttention",),

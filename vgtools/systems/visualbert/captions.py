@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.images.regions import Regions
+from vgtools.images.regions import Regions, backbone_of
 from vgtools.io import DataError, read_jsonl
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
+from vgtools.models.references import check_same
+from vgtools.models.runs import read_run
 from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -27,26 +30,15 @@ _WINDOW = 4096  # captions tokenised at a time
 
 @dataclass(frozen=True)
 class Captions:
-    """The captions of a run, tokenised once.
+    """The captions of a run, tokenised once."""
 
-    Attributes:
-        name: of the file or files, for messages.
-        images: the N images, in the order in which they first come.
-        image: (C,) int32, the image of each caption.
-        ids: the tokens of all captions, concatenated, int32; caption c owns ids[starts[c] :
-            starts[c + 1]].
-        starts: (C + 1,) int64.
-        order: (C,) captions sorted by image; those of image i are order[first[i] : first[i + 1]].
-        first: (N + 1,) int64.
-    """
-
-    name: str
-    images: list[str]
-    image: Array
-    ids: Array
-    starts: Array
-    order: Array
-    first: Array
+    name: str  # of the file or files, for messages
+    images: list[str]  # N, in the order in which they first come
+    image: Array  # (C,) int32, the image of each caption
+    ids: Array  # int32 tokens of all captions; caption c owns ids[starts[c] : starts[c + 1]]
+    starts: Array  # (C + 1,) int64
+    order: Array  # (C,) captions by image; those of image i are order[first[i] : first[i + 1]]
+    first: Array  # (N + 1,) int64
 
     def __len__(self) -> int:
         return len(self.image)
@@ -119,19 +111,23 @@ def read_captions(
     return Captions(name, list(images), image, np.concatenate(ids), starts, order, first)
 
 
+def check_backbone(ref: str, regions: Regions, path: str) -> None:
+    """Refuse regions of another backbone than those that a vg run learnt from."""
+    known = read_run(ref, "visualbert") if Path(ref, "run.json").is_file() else {}
+    if "backbone" in known:
+        what = "region features of the backbone"
+        check_same(what, backbone_of(regions), known["backbone"], path)
+
+
 def stack_regions(
     regions: Regions | None, images: Sequence[str], width: int
 ) -> tuple[Tensor, Tensor]:
     """Return the features of images, (B, R, D) float32, and a mask of their regions, (B, R) bool.
 
-    Args:
-        regions: of the images; None for no region at all.
+    Without `regions` there are none of any image.
     """
-    sets = [regions.of(image).features for image in images] if regions is not None else []
-    most = max(map(len, sets), default=0)
-    features = np.zeros((len(images), most, width), np.float32)
-    mask = np.zeros((len(images), most), bool)
-    for i, rows in enumerate(sets):
-        features[i, : len(rows)] = rows
-        mask[i, : len(rows)] = True
-    return torch.from_numpy(features), torch.from_numpy(mask)
+    none = np.zeros((0, width), np.float32)
+    sets = [none if regions is None else regions.of(image).features for image in images]
+    mask = [np.ones(len(rows), bool) for rows in sets]
+    features = padded(sets, 0, np.float32, width)
+    return torch.from_numpy(features), torch.from_numpy(padded(mask, False, bool))

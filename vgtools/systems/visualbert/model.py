@@ -33,18 +33,14 @@ from vgtools.training.loop import halves
 
 @dataclass(frozen=True)
 class VisualBertConfig:
-    """What is added to the text encoder; stored in `run.json`.
+    """What is added to the text encoder; stored in `run.json`."""
 
-    Attributes:
-        regions_width: D, width of the region features.
-        late_fusion: the text encoder sees no region; one new layer joins the two at its end
-            (appendix B, "w/o Early Fusion").
-        alignment: what a region gets of the positions of its words: their `sum` (the paper) or
-            `mean` (the published code).
-    """
-
-    regions_width: int
+    regions_width: int  # D, width of the region features
+    # The text encoder sees no region; one new layer joins the two at its end (appendix B, "w/o
+    # Early Fusion").
     late_fusion: bool = False
+    # What a region gets of the positions of its words: their `sum` (the paper) or `mean` (the
+    # published code).
     alignment: str = "sum"
 
 
@@ -229,7 +225,9 @@ class VisualBert(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has what they are divided by.
+        `Batch` has what they are divided by. Regions are never masked and never predicted.
+
+        Source: section A.3; `mlm` is objective 1.
         """
         with autocast(batch.ids.device, self.dtype):
             states = self.states(
@@ -238,8 +236,8 @@ class VisualBert(nn.Module):
             text = states[:, : batch.ids.shape[1]].flatten(0, 1)  # (B * T, H)
             rows = mlm_hidden(self.lm)(text[batch.masked])
             decoder = self.lm.get_output_embeddings()
-            total = mlm(rows, decoder.weight, decoder.bias, batch.tokens, self.dtype)
-            losses = {"mlm": total / batch.token_count}
+            words = (decoder.weight, decoder.bias, batch.tokens)
+            losses = {"mlm": linear_cross_entropy(rows, *words, self.dtype) / batch.token_count}
             if batch.match is not None:
                 logits = self.match(self._text.dropout(self.pool(states)))
                 losses["sip"] = sip(logits, batch.match) / batch.pair_count
@@ -288,27 +286,6 @@ def run_layer(
         )
     attended = layer.attention.output(context.transpose(1, 2).flatten(2), states)
     return layer.output(layer.intermediate(attended), attended), shares
-
-
-def mlm(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    tokens: Tensor,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Return the summed cross entropy of the masked words.
-
-    Regions are never masked and never predicted.
-
-    Args:
-        rows: (M, H) outputs of the head's hidden layer at the masked places.
-        weight: (V, H) of the decoder.
-        tokens: (M,) int64 words that are masked.
-
-    Source: Li et al. 2020, section A.3, objective 1.
-    """
-    return linear_cross_entropy(rows, weight, bias, tokens, dtype)
 
 
 def sip(logits: Tensor, match: Tensor) -> Tensor:
@@ -385,17 +362,11 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
     folder, tensors = read_weights(ref, offline=offline)
     facts = read_config(ref, offline=offline)
     if facts.get("model_type") != "visual_bert":
-        raise DataError(
-            f"expected a VisualBERT, got a {facts.get('model_type')} checkpoint",
-            ref,
-            code=Exit.CONFIG,
-        )
+        why = f"expected a VisualBERT, got a {facts.get('model_type')} checkpoint"
+        raise DataError(why, ref, code=Exit.CONFIG)
     text = BertConfig(**{name: facts[name] for name in _BERT_FIELDS if name in facts})
-    config = VisualBertConfig(
-        int(facts.get("visual_embedding_dim", 512)),
-        bool(facts.get("bypass_transformer")),
-        alignment,
-    )
+    width = int(facts.get("visual_embedding_dim", 512))
+    config = VisualBertConfig(width, bool(facts.get("bypass_transformer")), alignment)
     model = VisualBert(BertForMaskedLM(text), config)
     bare = not any(name.startswith("visual_bert.") for name in tensors)
     known = {
@@ -403,19 +374,15 @@ def _from_checkpoint(ref: str, alignment: str, offline: bool) -> tuple[VisualBer
         for name, tensor in tensors.items()
     }
     new = ("cls.", "visual_bert.pooler.")  # what a checkpoint without heads lacks is new
-    state = dict[str, Tensor]()
-    missing = list[str]()
-    wrong = list[str]()
-    for ours, tensor in model.state_dict().items():
-        theirs = named_for_transformers(ours)
-        if ours.startswith("lm.cls.predictions.decoder."):
-            continue
-        if theirs in known:
-            state[ours] = known[theirs]
-            if known[theirs].shape != tensor.shape:
-                wrong.append(theirs)
-        elif not theirs.startswith(new):
-            missing.append(theirs)
+    names = {
+        ours: named_for_transformers(ours)
+        for ours in model.state_dict()
+        if not ours.startswith("lm.cls.predictions.decoder.")
+    }
+    state = {ours: known[theirs] for ours, theirs in names.items() if theirs in known}
+    missing = [n for n in names.values() if n not in known and not n.startswith(new)]
+    shapes = {ours: tensor.shape for ours, tensor in model.state_dict().items()}
+    wrong = [names[ours] for ours, tensor in state.items() if tensor.shape != shapes[ours]]
     if missing:
         why = f"lacks {len(missing)} weights of a VisualBERT, the first {missing[0]}"
         raise DataError(why, folder)

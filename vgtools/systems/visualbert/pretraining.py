@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,15 @@ from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
 from vgtools.io import DataError, Exit, Progress
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, as_encoder
-from vgtools.models.references import check_same, fingerprint, pick_dtype
-from vgtools.models.runs import read_run
-from vgtools.systems.visualbert.captions import Captions, read_captions, stack_regions
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.systems.visualbert.captions import (
+    Captions,
+    check_backbone,
+    read_captions,
+    stack_regions,
+)
 from vgtools.systems.visualbert.model import (
     Batch,
     VisualBert,
@@ -51,20 +54,14 @@ _FIXED = 2
 
 @dataclass(frozen=True)
 class Recipe(Masking):
-    """How captions become inputs and labels; the special ids of `suffix` follow each caption.
+    """How captions become inputs and labels; the special ids of `suffix` follow each caption."""
 
-    Attributes:
-        pairs: a second caption follows, right with p = 0.5.
-        longest: tokens of a text at most, special tokens counted; longer ones lose their ends, the
-            longer caption first.
-        seed: of order, masks and pairs.
-        rate: share of the tokens that are masked.
-    """
-
-    pairs: bool = True
-    longest: int = 128
-    seed: int = 0
-    rate: float = 0.15
+    pairs: bool = True  # a second caption follows, right with p = 0.5
+    longest: int = (
+        128  # with special tokens; what is longer loses its end, the longer caption first
+    )
+    seed: int = 0  # of order, masks and pairs
+    rate: float = 0.15  # share of the tokens that are masked
 
 
 def recipe_for(text: Encoder, **settings: Any) -> Recipe:
@@ -172,17 +169,10 @@ def collate(
     batches = list[Batch]()
     for part in np.array_split(np.arange(len(examples)), parts):
         mine = [examples[i] for i in part.tolist()]
-        shape = (len(mine), max(len(e.read) for e in mine))
-        ids = np.full(shape, recipe.pad, np.int64)
-        types = np.zeros(shape, np.int64)
-        text_mask = np.zeros(shape, bool)
-        chosen = np.zeros(shape, bool)
-        for i, e in enumerate(mine):
-            end = len(e.read)
-            ids[i, :end] = e.read
-            types[i, :end] = e.types
-            text_mask[i, :end] = True
-            chosen[i, :end] = e.chosen
+        ids = padded([e.read for e in mine], recipe.pad, np.int64)
+        types = padded([e.types for e in mine], 0, np.int64)
+        text_mask = padded([[True] * len(e.read) for e in mine], False, bool)
+        chosen = padded([e.chosen for e in mine], False, bool)
         features, region_mask = stack_regions(regions, [e.image for e in mine], width)
         words = np.concatenate([e.words for e in mine]).astype(np.int64)
         batch = Batch(
@@ -294,11 +284,8 @@ class Pretraining:
         self._quiet = quiet
         self._regions = open_regions(regions)
         self._backbone = backbone_of(self._regions)
-        if text is None and Path(str(ref), "run.json").is_file() and not text_only:
-            known = read_run(str(ref), self.kind)
-            if "backbone" in known:
-                what = "region features of the backbone"
-                check_same(what, self._backbone, known["backbone"], regions)
+        if text is None and not text_only:
+            check_backbone(str(ref), self._regions, regions)
         config = VisualBertConfig(self._regions.width, late_fusion)
         products = pick_dtype(dtype)
         if text is None:

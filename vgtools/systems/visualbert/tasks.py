@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from vgtools.images.boxes import iou
-from vgtools.images.regions import Regions, RegionSet, backbone_of, open_regions
+from vgtools.images.regions import Regions, RegionSet, open_regions
 from vgtools.io import DataError, atomic_write
-from vgtools.io.arrays import Array
+from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, read_config, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_same, fingerprint, pick_dtype
-from vgtools.models.runs import read_run
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.systems.visualbert.captions import check_backbone
 from vgtools.systems.visualbert.model import (
     VisualBert,
     VisualBertConfig,
@@ -43,6 +43,7 @@ from vgtools.tasks.finetune import LOSS, Learner, Split, outputs_of
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.kinds.answer import soft_targets
 from vgtools.tasks.kinds.choice import Link, SceneExample
+from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.kinds.ground import Captions, Ranking
 from vgtools.tasks.sequences import CHUNK, Inputs, special_tokens
 from vgtools.tasks.table import Task
@@ -70,17 +71,13 @@ ADAPTATIONS = {
 
 @dataclass(frozen=True)
 class RegionInput:
-    """What a task with pictures needs beside its files.
+    """What a task with pictures needs beside its files."""
 
-    Attributes:
-        regions: of all pictures.
-        boxes: how many regions of a picture are seen, the most confident ones; None: all.
-        answers: VQA, those that can be predicted.
-    """
-
-    regions: Regions
-    boxes: int | None = None
-    answers: tuple[str, ...] = ()
+    regions: Regions  # of all pictures
+    boxes: int | None = (
+        None  # regions of a picture that are seen, the most confident ones; None: all
+    )
+    answers: tuple[str, ...] = ()  # VQA: those that can be predicted
 
     def of(self, image: str) -> RegionSet:
         """Return the regions of a picture that are seen, in the order of the file."""
@@ -121,33 +118,24 @@ def open_regions_of(
         DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
     """
     regions = open_regions(path)
-    if (Path(ref) / "run.json").is_file() and is_visualbert(ref):
-        known = read_run(ref, "visualbert")
-        if "backbone" in known:
-            given = backbone_of(regions)
-            check_same("region features of the backbone", given, known["backbone"], path)
+    if Path(ref, "run.json").is_file() and is_visualbert(ref):
+        check_backbone(ref, regions, path)
     return RegionInput(regions, boxes, answers)
 
 
 @dataclass(frozen=True)
 class VisualInputs:
-    """The examples of a file as a network reads them.
+    """The examples of a file as a network reads them."""
 
-    Attributes:
-        text: their tokens; grounding: `Captions`.
-        images: names in the region features for each unit.
-        targets: VQA, answer number -> score for each unit, where the file has answers.
-        golds: grounding, the boxes of each phrase of a caption, in the pixels of the regions.
-        seen: VCR, the regions of the picture that each unit sees.
-        links: VCR, (W, 3), a row for each word that names an object, by sequence: its sequence, the
-            region among those seen, its first token.
-    """
-
-    text: Inputs
-    images: list[tuple[str, ...]]
+    text: Inputs  # their tokens; grounding: `Captions`
+    images: list[tuple[str, ...]]  # names in the region features for each unit
+    # VQA: answer number -> score for each unit, where the file has answers
     targets: list[dict[int, float]] | None = None
+    # Grounding: the boxes of each phrase of a caption, in the pixels of the regions
     golds: list[list[Array]] | None = None
-    seen: list[Array] | None = None
+    seen: list[Array] | None = None  # VCR: the regions of the picture that each unit sees
+    # VCR: (W, 3) for each word that names an object: its sequence, the region among those seen, its
+    # first token; by sequence
     links: Array | None = None
 
     def __len__(self) -> int:
@@ -370,16 +358,12 @@ def collate(
     if inputs.seen is not None:
         kept = [inputs.seen[unit] for unit in units.tolist()]
         shown = [[pick(each[0], some)] for each, some in zip(shown, kept, strict=True)]
-    most = max(sum(map(len, each)) for each in shown)
-    regions = np.zeros((len(units), most, region_input.regions.width), np.float32)
-    segments = np.full((len(units), most), -1, np.int64)
-    for row, each in enumerate(shown):
-        start = 0
-        for number, picture in enumerate(each):
-            span = slice(start, start + len(picture))
-            regions[row, span] = picture.features
-            segments[row, span] = number if len(each) > 1 else 1
-            start += len(picture)
+    features = [np.concatenate([picture.features for picture in each]) for each in shown]
+    regions = padded(features, 0, np.float32, region_input.regions.width)
+    most = regions.shape[1]
+    numbers = [np.arange(len(each)) if len(each) > 1 else np.ones(1, int) for each in shown]
+    owners = [np.repeat(n, [*map(len, each)]) for n, each in zip(numbers, shown, strict=True)]
+    segments = padded(owners, -1, np.int64)
 
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
@@ -394,15 +378,12 @@ def collate(
     places = alignment = None
     if isinstance(inputs.text, Captions) and inputs.golds is not None:
         phrases = [inputs.text.places[unit] for unit in units.tolist()]
-        counts = [len(each) for each in phrases]
-        tokens = np.full((len(units), max(counts)), -1, np.int64)
-        shares = np.zeros((len(units), max(counts), most), np.float32)
+        shares = np.zeros((len(units), max(map(len, phrases)), most), np.float32)
         for row, unit in enumerate(units.tolist()):
-            tokens[row, : counts[row]] = phrases[row]
             boxes = shown[row][0].boxes
             for number, gold in enumerate(inputs.golds[unit]):
                 shares[row, number, : len(boxes)] = gold_shares(boxes, gold)
-        places = tensor(tokens)
+        places = tensor(padded(phrases, -1, np.int64))
         labels = tensor(shares)
     if inputs.links is not None:
         alignment = tensor(_alignment(inputs, inputs.links, units, most))
@@ -428,9 +409,7 @@ def _alignment(inputs: VisualInputs, links: Array, units: Array, most: int) -> A
         first, last = np.searchsorted(links[:, 0], (unit * each, (unit + 1) * each))
         for sequence, region, token in links[first:last].tolist():
             named[(row * each + sequence - unit * each) * most + region].append(token)
-    array = np.full((len(named), max(1, *map(len, named))), -1, np.int64)
-    for row, tokens in enumerate(named):
-        array[row, : len(tokens)] = tokens
+    array = padded([*named, [-1]], -1, np.int64)[:-1]  # A is 1 at least
     return array.reshape(len(units), each, most, -1)
 
 
@@ -692,12 +671,9 @@ def to_task_network(tuner: VisualTuner) -> Any:
     """
     import transformers
 
-    settings: dict[str, Any] = {}
-    if tuner.task.labels:
-        settings["id2label"] = dict(enumerate(tuner.task.labels))
-        settings["label2id"] = {name: number for number, name in enumerate(tuner.task.labels)}
+    names = named_outputs(tuner.task.labels) if tuner.task.labels else {}
     network = getattr(transformers, tuner.adaptation.network)
-    theirs = network(tuner.model.their_config(**settings)).eval()
+    theirs = network(tuner.model.their_config(**names)).eval()
     state = tuner.model.state_dict()
     weights = {named_for_transformers(name): t.detach().cpu() for name, t in state.items()}
     if tuner.adaptation.phrases:

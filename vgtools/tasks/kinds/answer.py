@@ -12,8 +12,7 @@ import numpy as np
 
 from vgtools.io import DataError, Exit, read_lines
 from vgtools.io.arrays import Array
-from vgtools.io.json_items import json_items
-from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field
+from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field, json_rows
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["encode", "gold", "head", "loss", "majority", "parse", "read", "rows", "score"]
 
+_FORM = "the JSON of VQA 2.0"
 
 # ----------------------------------------------------------------------------------------- reading
 
@@ -52,12 +52,7 @@ def read(
     if not unlabelled or (beside != Path(path) and beside.exists()):
         answers = dict(_annotations(beside))
     split = re.search(r"(train|val|test)20\d\d", Path(path).name)
-    any_question = False
-    for key, index, row in json_items(path):
-        if key != "questions":
-            continue
-        any_question = True
-        where = f"questions[{index}]"
+    for where, row in json_rows(path, "questions", "questions", _FORM):
         number = json_field(row, "question_id", int, where, path)
         image = json_field(row, "image_id", int, where, path)
         question = json_field(row, "question", str, where, path)
@@ -67,19 +62,12 @@ def read(
         name = f"COCO_{split[0]}_{image:012}" if split else str(image)
         given = answers.get(number, ())
         yield None, VisualExample(str(number), question, answers=given, images=(name,))
-    if not any_question:
-        raise DataError('no questions under "questions"; expected the JSON of VQA 2.0', path)
 
 
 def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
     """Yield (question id, the annotators' answers)."""
     shared = dict[str, Answer]()  # few answers are distinct
-    any_annotation = False
-    for key, index, row in json_items(path):
-        if key != "annotations":
-            continue
-        any_annotation = True
-        where = f"annotations[{index}]"
+    for where, row in json_rows(path, "annotations", "annotations", _FORM):
         given = row.get("answers") if isinstance(row, dict) else None
         rows = given if isinstance(given, list) else []
         texts = [answer.get("answer") if isinstance(answer, dict) else None for answer in rows]
@@ -89,8 +77,6 @@ def _annotations(path: Path) -> Iterator[tuple[int, tuple[Answer, ...]]]:
         clean = [" ".join(str(text).split()) for text in texts]
         answers = tuple(shared.setdefault(text, Answer(text, -1)) for text in clean)
         yield json_field(row, "question_id", int, where, path), answers
-    if not any_annotation:
-        raise DataError('no annotations under "annotations"; expected the JSON of VQA 2.0', path)
 
 
 def gold(task: Task, example: Example) -> list[str] | None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.io.json_items import json_items
-from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field
+from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field, json_rows
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
 from vgtools.tasks.table import Task
@@ -36,24 +35,16 @@ def read(
     task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> Iterator[tuple[None, Example]]:
     """Yield (no line, example) of an official SQuAD file, one article in memory at a time."""
-    any_article = False
-    for key, index, article in json_items(path):
-        if key != "data":
-            continue
-        any_article = True
-        for p, paragraph in enumerate(
-            json_field(article, "paragraphs", list, f"data[{index}]", path)
-        ):
-            where = f"data[{index}].paragraphs[{p}]"
+    for at, article in json_rows(path, "data", "articles", describe_forms(task)):
+        for p, paragraph in enumerate(json_field(article, "paragraphs", list, at, path)):
+            where = f"{at}.paragraphs[{p}]"
             context = json_field(paragraph, "context", str, where, path)
             for q, row in enumerate(json_field(paragraph, "qas", list, where, path)):
-                at = f"{where}.qas[{q}]"
-                example = _question(task, row, context, unlabelled, at, path, stats)
+                place = f"{where}.qas[{q}]"
+                example = _question(task, row, context, unlabelled, place, path, stats)
                 named = "unanswerable" if example.is_impossible else "answerable"
                 stats.labels[named] += 1
                 yield None, example
-    if not any_article:
-        raise DataError(f'no articles under "data"; expected {describe_forms(task)}', path)
 
 
 def _question(
