@@ -248,7 +248,8 @@ def grounding(
     import torch
 
     from vgtools.models.encoder import load_masked_lm
-    from vgtools.systems.grounding.pretraining import Pretraining, Sources
+    from vgtools.systems.grounding.inputs import Sources
+    from vgtools.systems.grounding.pretraining import Pretraining
     from vgtools.training.session import Session, pretrain, process_device
 
     device = process_device(runtime.device)
@@ -275,7 +276,7 @@ def grounding(
                 shown.index,
                 shown.count(),
                 shown.clusters,
-                shown.query,
+                shown.query == "whole",
                 shown.tagger,
             ),
             weights=weights,

@@ -1,13 +1,14 @@
-"""Visual Grounding Strategies for Text-Only Natural Language Processing (Sileo 2021)."""
+"""Sileo 2021: Visual Grounding Strategies for Text-Only Natural Language Processing."""
 
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 2.1": ("model.CrossModal", "model.GroundedEncoder"),
-    "section 2.2": ("model.jmlm", "model.jmrm"),
-    "section 2.3": ("model.Grounding",),
-    "section 2.4": ("association.open_associator",),
+    "section 2.2": ("model.jmlm", "model.jmrm", "inputs.Examples"),
+    "section 2.3": ("model.Grounding", "pretraining.Pretraining"),
+    "section 2.4": ("association.open_associator", "inputs.Bank"),
     "section 2.4.1": ("association.Scene", "keys.caption_keys"),
     "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
-    "table 3": ("association.Keywords", "keys.keywords"),
+    "section 4.1": ("scoring.score",),
+    "table 3": ("association.Keywords", "keys.keywords", "tasks.learner"),
     "tables 1-4": ("reported.regions", "reported.perplexities", "reported.scores"),
 }

@@ -25,18 +25,22 @@ import torch
 from vgtools.images.regions import Regions, backbone_of, open_regions
 from vgtools.io import (
     DataError,
+    Exit,
     Features,
     Progress,
     open_features,
     parse_json,
+    read_manifest,
     read_windows,
     require,
 )
 from vgtools.io.arrays import Array
 from vgtools.io.errors import file_error
-from vgtools.systems.grounding.model import Batch
+from vgtools.systems.grounding.association import Associator, open_associator
+from vgtools.systems.grounding.model import ASSOCIATIVE, Batch
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.text.tokens import content_mask, tokenize
+from vgtools.text.word_vectors import Words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,7 +52,7 @@ _MASK = 1
 _FIXED = 2
 
 
-# --------------------------------------------------------------------------------------------- texts
+# -------------------------------------------------------------------------------------------- texts
 
 
 class Column:
@@ -64,7 +68,8 @@ class Column:
     def __init__(self, dtype: type, folder: Path | None = None) -> None:
         self._dtype = np.dtype(dtype)
         self._folder = folder
-        self._file = tempfile.TemporaryFile(dir=folder)
+        # It lives as long as the arrays that are mapped to it.
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._size = 0
 
     def extend(self, values: Array) -> None:
@@ -102,7 +107,8 @@ class Texts:
         content: (tokens,) bool, part of a content word.
         image: (N,) int32 of `images`, -1 for a text without one.
         images: the images named, in order.
-        words: the words that images are found by, if any are needed.
+        words: the words that images are found by, if any are needed; `begin` and `end` count
+            tokens, and words that are cut off are not here.
         digest: sha256 of all this.
         empty: rows without a token that were left out.
         replaced: lines with bytes that are not UTF-8.
@@ -114,7 +120,7 @@ class Texts:
     content: Array
     image: Array
     images: list[str]
-    words: TextWords | None
+    words: Words | None
     digest: str
     empty: int = 0
     replaced: int = 0
@@ -125,16 +131,6 @@ class Texts:
     def of(self, number: int) -> Array:
         """Return the tokens of a text."""
         return self.ids[self.starts[number] : self.starts[number + 1]]
-
-
-class TextWords(NamedTuple):
-    """The content words of texts, flat, in text order; those cut off are not here."""
-
-    starts: Array  # (N + 1,) int64: words of text n are starts[n] : starts[n + 1]
-    rows: Array  # (W,) int32 rows of the word vectors
-    first: Array  # (W,) int32 the word's first token in its text
-    last: Array  # (W,) int32 and its last
-    noun: Array  # (W,) bool
 
 
 class _Reader:
@@ -157,7 +153,7 @@ class _Reader:
         texts: Sequence[str],
         images: Sequence[str | None],
         keep_empty: bool,
-        words_of: Callable[[Sequence[str]], Any] | None,
+        words_of: Callable[[Sequence[str]], Words] | None,
     ) -> int:
         """Add texts and the images that they name; return how many tokens they have."""
         tokens = tokenize(self._tokenizer, texts)
@@ -203,7 +199,7 @@ class _Reader:
         words = None
         if with_words:
             lengths, *columns = (column.array() for column in self._words)
-            words = TextWords(_starts(lengths), *columns)
+            words = Words(_starts(lengths), *columns)
         return Texts(
             name,
             self._ids.array(),
@@ -222,32 +218,27 @@ def _starts(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _place_words(words: Any, spans: Array, starts: Array, longest: int) -> TextWords:
-    """Return words with their first and last token; those that are cut, or have none, are left out.
+def _place_words(words: Words, spans: Array, starts: Array, longest: int) -> Words:
+    """Return words whose `begin` and `end` count tokens, without those that are cut off.
 
     Args:
-        words: `starts`, `rows`, `begin`, `end`, `noun` of R texts.
+        words: of R texts.
         spans: (T, 2) of the tokens.
         starts: (R + 1,) of the texts.
         longest: tokens of a text that are kept.
     """
-    firsts = np.zeros(len(words.rows), np.int32)
-    lasts = np.full(len(words.rows), -1, np.int32)
+    begin = np.zeros(len(words.rows), np.int32)
+    end = np.zeros(len(words.rows), np.int32)
     for row, (a, b) in enumerate(pairwise(words.starts.tolist())):
         own = spans[starts[row] : starts[row + 1]]
-        if a < b and len(own):
-            # Spans rise from token to token: the first that ends after the word begins, and the
-            # last that begins before it ends.
-            firsts[a:b] = np.searchsorted(
-                np.maximum.accumulate(own[:, 1]), words.begin[a:b], "right"
-            )
-            lasts[a:b] = np.searchsorted(own[:, 0], words.end[a:b], "left") - 1
-    kept = (firsts <= lasts) & (lasts < longest)
+        # From the first token that ends after the word begins to the last that begins before it
+        # ends: both rise from token to token.
+        begin[a:b] = np.searchsorted(np.maximum.accumulate(own[:, 1]), words.begin[a:b], "right")
+        end[a:b] = np.searchsorted(own[:, 0], words.end[a:b], "left")
+    kept = (begin < end) & (end <= longest)
     owner = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))
-    sizes = np.bincount(owner[kept], minlength=len(words.starts) - 1)
-    return TextWords(
-        _starts(sizes), words.rows[kept], firsts[kept], lasts[kept], np.asarray(words.noun)[kept]
-    )
+    counts = np.bincount(owner[kept], minlength=len(words.starts) - 1)
+    return Words(_starts(counts), words.rows[kept], begin[kept], end[kept], words.noun[kept])
 
 
 def read_texts(
@@ -256,7 +247,7 @@ def read_texts(
     longest: int,
     *,
     pictures: Pictures | None = None,
-    words_of: Callable[[Sequence[str]], Any] | None = None,
+    words_of: Callable[[Sequence[str]], Words] | None = None,
     keep_empty: bool = False,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -312,7 +303,7 @@ def _rows(
         yield number, row
 
 
-# ------------------------------------------------------------------------------------------ pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
 class Pictures(Protocol):
@@ -405,14 +396,14 @@ class RegionPictures:
 
     def gather(self, rows: Array) -> tuple[Array, Array]:
         """Return the features of images; see `Pictures`."""
-        shape = (*rows.shape, self.regions)
-        features = np.zeros((*shape, self.width), np.float32)
-        mask = np.zeros(shape, bool)
-        for at in np.argwhere(rows >= 0).tolist():
-            found = self._regions.of(self.ids[rows[tuple(at)]])
-            best = np.argsort(-found.confidence, kind="stable")[: self.regions]
-            features[*at, : len(best)] = found.features[best]
-            mask[*at, : len(best)] = True
+        features = np.zeros((rows.size, self.regions, self.width), np.float32)
+        mask = np.zeros((rows.size, self.regions), bool)
+        for at, row in enumerate(rows.ravel().tolist()):
+            if row >= 0:
+                found = self._regions.of(self.ids[row])
+                best = np.argsort(-found.confidence, kind="stable")[: self.regions]
+                features[at, : len(best)] = found.features[best]
+                mask[at, : len(best)] = True
         size = rows.shape[1] * self.regions
         return features.reshape(-1, size, self.width), mask.reshape(-1, size)
 
@@ -430,7 +421,7 @@ def open_pictures(feats: str | None, regions: str | None, boxes: int) -> Picture
     return None
 
 
-# ----------------------------------------------------------------------------------------- retrieval
+# ---------------------------------------------------------------------------------------- retrieval
 
 
 @dataclass(frozen=True)
@@ -438,54 +429,117 @@ class Bank:
     """Images that are found for texts by their words.
 
     Attributes:
-        associator: scene, object or keyword; see `Associator`.
-        mark: what identifies the index and its search in `run.json`.
-        ids: of the images of its index.
-        rows: (images of the index,) their rows of the features.
+        associator: scene, object or keyword.
+        rows: (images of its index,) their rows of the features.
         images: K, per text.
         whole: look for images with the whole text; otherwise with the words that are shown.
+        mark: what identifies the index and its search in `run.json`.
     """
 
-    associator: Any
-    mark: dict[str, Any]
-    ids: list[str]
+    associator: Associator
     rows: Array
     images: int
-    whole: bool = False
+    whole: bool
+    mark: dict[str, Any]
 
-    def find(self, texts: Texts, numbers: Array, chosen: Sequence[Array], own: Array) -> Array:
-        """Return the rows of the features found for texts, (B, K), best first, -1 for none.
+    def visible(self, words: Words, chosen: Sequence[Array]) -> Array:
+        """Return which words images are looked for with, (W,) bool.
 
-        A word is looked for if none of its tokens is to be predicted: also those that are shown as
+        A word is visible if none of its tokens is to be predicted: also those that are shown as
         they are, or as another word, would tell what is hidden.
 
         Args:
-            texts: of the run.
-            numbers: (B,) of them.
+            words: of B texts.
+            chosen: B times (tokens,) bool, to be predicted.
+
+        Source: Sileo 2021, section 2.4, footnote 3.
+        """
+        if self.whole:
+            return np.ones(len(words.rows), bool)
+        hidden = np.concatenate([[0], np.cumsum(np.concatenate(chosen))])
+        texts = _starts(np.array([len(flags) for flags in chosen]))[:-1]
+        base = np.repeat(texts, np.diff(words.starts))
+        shown: Array = hidden[base + words.end] == hidden[base + words.begin]
+        return shown
+
+    def find(self, words: Words, chosen: Sequence[Array], own: Array) -> Array:
+        """Return the rows of the features found for texts, (B, K), best first, -1 for none.
+
+        Args:
+            words: of B texts.
             chosen: B times (tokens,) bool, to be predicted.
             own: (B,) image of the index that is never found for a text, -1 for none.
-
-        Source: Sileo 2021, section 2.4 and its footnote 3.
         """
-        from vgtools.systems.grounding.association import Words
-
-        assert texts.words is not None
-        starts = texts.words.starts
-        sizes = starts[numbers + 1] - starts[numbers]
-        flat = np.repeat(starts[numbers] - _starts(sizes)[:-1], sizes) + np.arange(sizes.sum())
-        first = texts.words.first[flat]
-        last = texts.words.last[flat]
-        words = Words(_starts(sizes), texts.words.rows[flat], first, last, texts.words.noun[flat])
-        visible = None
-        if not self.whole:
-            hidden = np.concatenate([[0], np.cumsum(np.concatenate(chosen))])
-            base = np.repeat(_starts(np.array([len(c) for c in chosen]))[:-1], sizes)
-            visible = hidden[base + last + 1] == hidden[base + first]
+        visible = self.visible(words, chosen)
         found = self.associator.search(words, self.images, visible=visible, own=own)
         return np.where(found.rows >= 0, self.rows[found.rows], -1)
 
 
-# ------------------------------------------------------------------------------------------- batches
+@dataclass(frozen=True)
+class Sources:
+    """Where the images of a run come from.
+
+    Attributes:
+        strategy: none, i2t, t2i, both, scene, object or keyword.
+        feats: X.npy of vectors, one per image.
+        regions: X.npy of regions.
+        boxes: N, regions of an image.
+        index: of images by words, for associative strategies.
+        images: K, per text; 1 for transferred strategies.
+        clusters: of the nouns of a text, for `object`.
+        whole: look for images with the whole text, also with what is masked.
+        tagger: finds nouns, for `object`.
+    """
+
+    strategy: str
+    feats: str | None = None
+    regions: str | None = None
+    boxes: int = 36
+    index: str | None = None
+    images: int = 1
+    clusters: int = 8
+    whole: bool = False
+    tagger: str = "builtin:spacy-sm"
+
+    def open(self) -> tuple[Pictures | None, Bank | None]:
+        """Open features and index.
+
+        Raises:
+            DataError: the index is for another strategy (usage), an image of it has no features
+                (65), or as `open_pictures` and `open_associator`.
+        """
+        pictures = open_pictures(self.feats, self.regions, self.boxes)
+        if self.strategy not in ASSOCIATIVE:
+            return pictures, None
+        assert self.index is not None
+        assert pictures is not None
+        return pictures, self._bank(self.index, pictures)
+
+    def _bank(self, index: str, pictures: Pictures) -> Bank:
+        associator = open_associator(index, clusters=self.clusters, tagger=self.tagger)
+        expected = ASSOCIATIVE[self.strategy]
+        if associator.keys != expected:
+            why = f"its images are found by {associator.keys}; {self.strategy} needs {expected}"
+            raise DataError(why, index, code=Exit.USAGE)
+        rows = np.array([pictures.row(image) for image in associator.ids], np.int64)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            first = associator.ids[int(missing[0])]
+            why = f"{pictures.path} holds no features of its image {first!r:.80}"
+            raise DataError(f"{why} ({len(missing)} are missing); extract them", index)
+        manifest = read_manifest(index, verify=False)
+        mark = {
+            "keys": associator.keys,
+            "words": manifest.get("words"),
+            "files": manifest.get("files"),
+            "query": "whole" if self.whole else "masked",
+        }
+        if self.strategy == "object":
+            mark |= {"clusters": self.clusters, "tagger": self.tagger}
+        return Bank(associator, rows, self.images, self.whole, mark)
+
+
+# ------------------------------------------------------------------------------------------ batches
 
 
 @dataclass(frozen=True)
@@ -572,8 +626,10 @@ class Examples:
         if self.pictures is None:
             return np.zeros((len(numbers), 0), np.int64)
         if self.bank is not None:
+            assert self.texts.words is not None
+            words = self.texts.words.take(numbers)
             chosen = [e.chosen for e in examples]
-            rows = self.bank.find(self.texts, numbers, chosen, self._own_of_bank[numbers])
+            rows = self.bank.find(words, chosen, self._own_of_bank[numbers])
         else:
             rows = self.own[numbers][:, None]
         rows[np.array([e.dropped for e in examples], bool)] = -1
@@ -590,7 +646,7 @@ class Examples:
     @cached_property
     def _own_of_bank(self) -> Array:
         assert self.bank is not None
-        known = {image: row for row, image in enumerate(self.bank.ids)}
+        known = {image: row for row, image in enumerate(self.bank.associator.ids)}
         rows = [known.get(image, -1) for image in self.texts.images]
         return np.array([*rows, -1], np.int32)[self.texts.image]
 

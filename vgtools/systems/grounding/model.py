@@ -1,4 +1,4 @@
-"""Transferred and associative grounding (Sileo 2021): a frozen text encoder under a cross-modal one.
+"""The grounded model of Sileo 2021: a frozen text encoder under a cross-modal encoder.
 
     t = f(text)                     section 3.3: the text encoder, frozen in pretraining
     v = LN(W r + b + e_rank)        section 3.3: image features, with the rank of their image
@@ -33,7 +33,7 @@ from vgtools.training.loop import halves
 
 KIND = "grounding"
 TRANSFERRED = ("i2t", "t2i", "both")
-ASSOCIATIVE = ("scene", "object", "keyword")
+ASSOCIATIVE = {"scene": "captions", "object": "nouns", "keyword": "keywords"}  # keys of the index
 _STD = 0.02  # of what is new: placeholder, ranks, projection, regression
 
 
@@ -252,7 +252,8 @@ class Grounding(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Grounding:
         self.text._apply(fn)
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)
+        return self
 
     @property
     def text(self) -> Any:
@@ -359,7 +360,7 @@ def perplexity(mean: float) -> float:
     return math.exp(min(700.0, mean))
 
 
-# ------------------------------------------------------------------------------------- finished runs
+# ------------------------------------------------------------------------------------ finished runs
 
 
 @dataclass(frozen=True)

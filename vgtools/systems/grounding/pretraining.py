@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,13 @@ from vgtools.io.errors import amount, plain
 from vgtools.models.encoder import Encoder, max_positions
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.grounding.inputs import (
-    Bank,
     Examples,
-    Pictures,
     Recipe,
+    Sources,
     Texts,
-    open_pictures,
     read_texts,
 )
 from vgtools.systems.grounding.model import (
-    ASSOCIATIVE,
     KIND,
     TRANSFERRED,
     Batch,
@@ -42,54 +38,6 @@ from vgtools.training.steps import plan_for, step_batches
 
 _FIRST = 256  # texts whose states give images their scale
 _ASKED = 20_000  # texts whose words are looked at for those without a query
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where the images of a run come from; each an entry of its configuration.
-
-    Attributes:
-        strategy: none, i2t, t2i, both, scene, object or keyword.
-        feats: X.npy of vectors, one per image.
-        regions: X.npy of regions.
-        boxes: N, regions of an image.
-        index: of images by words, for associative strategies.
-        images: K, of a text; 1 for transferred strategies.
-        clusters: of the nouns of a text, for `object`.
-        query: `masked` or `whole`, what images are looked for with.
-        tagger: finds nouns, for `object`.
-    """
-
-    strategy: str
-    feats: str | None = None
-    regions: str | None = None
-    boxes: int = 36
-    index: str | None = None
-    images: int = 1
-    clusters: int = 8
-    query: str = "masked"
-    tagger: str = "builtin:spacy-sm"
-
-    def open(self) -> tuple[Pictures | None, Bank | None]:
-        """Open features and index.
-
-        Raises:
-            DataError: as `open_pictures` and `open_associator`; an image of the index has no
-                features, or the index is one for another strategy (65).
-        """
-        if self.strategy == "none":
-            return None, None
-        pictures = open_pictures(self.feats, self.regions, self.boxes)
-        if self.strategy in TRANSFERRED:
-            return pictures, None
-        assert self.index is not None
-        assert pictures is not None
-        return pictures, open_bank(self, self.index, pictures)
-
-
-def open_bank(sources: Sources, index: str, pictures: Pictures) -> Bank:
-    """Open an index of images by words, whose features are at hand; see `Sources.open`."""
-    raise NotImplementedError
 
 
 class Pretraining:
@@ -212,9 +160,10 @@ class Pretraining:
         if self._held is not None:
             held = Examples(self._held, recipe, self._pictures, self._bank)
         plan = plan_for(len(examples), config)
-        facts = {"queries": count_queries(examples)} if self._bank is not None else {}
-        if facts:
-            self._say(f"{facts['queries']['none']} of {facts['queries']['texts']} texts …")
+        facts: dict[str, Any] = {}
+        if self._bank is not None:
+            facts["without_query"] = share = round(share_without_query(examples), 6)
+            self._say(f"{share:.2%} of the texts have no word to find images by: placeholder")
 
         def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
             return examples.collate(numbers, epoch, parts, device)
@@ -246,9 +195,22 @@ class Pretraining:
         """Nothing is left over."""
 
 
-def count_queries(examples: Examples) -> dict[str, int]:
-    """Return of how many texts none has a visible known word, with the masks of the first epoch."""
-    raise NotImplementedError
+def share_without_query(examples: Examples) -> float:
+    """Return the share of the texts without a visible word that can find images.
+
+    It is that of the first texts, with the masks of the first epoch.
+    """
+    bank = examples.bank
+    words = examples.texts.words
+    assert bank is not None
+    assert words is not None
+    numbers = np.arange(min(_ASKED, len(examples)))
+    words = words.take(numbers)
+    visible = bank.visible(words, [examples.example(n, 0).chosen for n in numbers.tolist()])
+    if bank.associator.keys == "nouns":
+        visible &= words.noun
+    text = np.repeat(numbers, np.diff(words.starts))
+    return 1 - len(np.unique(text[visible])) / len(numbers)
 
 
 def evaluate(
