@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools import io
-from vgtools.commands.options import Flag, Offline, Quiet, Seed, flags, note, open_vocabulary
+from vgtools.commands.options import (
+    Count,
+    File,
+    Flag,
+    Offline,
+    Quiet,
+    Seed,
+    flags,
+    note,
+    open_vocabulary,
+)
 
 if TYPE_CHECKING:
     from vgtools.reports.tables import Table
@@ -23,10 +33,7 @@ class Grounding:
 
     grounding: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
-            help="Captions, or a list of vg stats --grounded-types: gain against grounding ratio.",
-        ),
+        File("Captions, or a list of vg stats --grounded-types: gain against grounding ratio."),
     ] = None
     text: Annotated[
         list[str] | None,
@@ -42,15 +49,9 @@ class Grounding:
         ),
     ] = "words"
     grounded_above: Annotated[
-        int,
-        Flag(
-            metavar="N", min=0, help="A type is grounded if captions contain it more than N times."
-        ),
+        int, Count("A type is grounded if captions contain it more than N times.", 0)
     ] = 100
-    plot: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="With --grounding: draw gains into this .svg or .png."),
-    ] = None
+    plot: Annotated[str | None, File("With --grounding: draw gains into this .svg or .png.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +119,7 @@ def compare(
             "vokenization:2.",
         ),
     ] = None,
-    samples: Annotated[
-        int, Flag(metavar="N", min=100, help="Bootstrap samples of the p-values.")
-    ] = 10_000,
+    samples: Annotated[int, Count("Bootstrap samples of the p-values.", 100)] = 10_000,
     seed: Seed = 0,
     offline: Offline = False,
     quiet: Quiet = False,

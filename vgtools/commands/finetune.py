@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    Count,
+    File,
     Flag,
     Restart,
     Runtime,
@@ -32,15 +34,9 @@ _ANSWERED = 9  # training questions that have an answer, for it to be predicted
 class Files:
     """The files of a task."""
 
-    train: Annotated[str | None, Flag(metavar="FILE", help="Train on FILE instead of DATA's.")] = (
-        None
-    )
-    dev: Annotated[str | None, Flag(metavar="FILE", help="Evaluate on FILE instead of DATA's.")] = (
-        None
-    )
-    test: Annotated[
-        str | None, Flag(metavar="FILE", help="Also predict FILE, labelled or not.")
-    ] = None
+    train: Annotated[str | None, File("Train on FILE instead of DATA's.")] = None
+    dev: Annotated[str | None, File("Evaluate on FILE instead of DATA's.")] = None
+    test: Annotated[str | None, File("Also predict FILE, labelled or not.")] = None
     no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
 
 
@@ -57,12 +53,7 @@ class Pictures:
     ] = None
     boxes: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="all",
-            help="Tasks with pictures: the N most confident regions of each.",
-        ),
+        Count("Tasks with pictures: the N most confident regions of each.", show_default="all"),
     ] = None
     answers: Annotated[
         str | None,
@@ -108,43 +99,28 @@ class Pictures:
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
-    epochs: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, show_default=_PAPER, help="Passes over the training set."),
-    ] = None
-    steps: Annotated[
-        int | None, Flag(metavar="N", min=1, help="Steps in total, in place of --epochs.")
-    ] = None
+    epochs: Annotated[int | None, Count("Passes over the training set.", show_default=_PAPER)] = (
+        None
+    )
+    steps: Annotated[int | None, Count("Steps in total, in place of --epochs.")] = None
     lr: Annotated[
         float | None,
         Flag(metavar="RATE", min=0, show_default=_PAPER, help="Highest learning rate of AdamW."),
     ] = None
     batch_size: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default=_PAPER,
-            help="Items per step, over all processes; SQuAD: windows.",
-        ),
+        Count("Items per step, over all processes; SQuAD: windows.", show_default=_PAPER),
     ] = None
     max_length: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=3,
+        Count(
+            "Highest number of tokens in a sequence, special tokens included.",
+            3,
             show_default=_PAPER,
-            help="Highest number of tokens in a sequence, special tokens included.",
         ),
     ] = None
     stride: Annotated[
-        int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default=_PAPER,
-            help="SQuAD: tokens from one window to the next.",
-        ),
+        int | None, Count("SQuAD: tokens from one window to the next.", show_default=_PAPER)
     ] = None
     warmup: Annotated[
         float | None,
@@ -161,14 +137,11 @@ class Learning:
     ] = 0.0
     seed: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=0,
-            show_default=str(Hyper.seed),
-            help="First seed: of the head, the order and the dropout.",
+        Count(
+            "First seed: of the head, the order and the dropout.", 0, show_default=str(Hyper.seed)
         ),
     ] = None
-    seeds: Annotated[int, Flag(metavar="N", min=1, help="Number of seeds: SEED, SEED+1, …")] = 1
+    seeds: Annotated[int, Count("Number of seeds: SEED, SEED+1, …")] = 1
     keep: Annotated[
         Literal["last", "best"] | None,
         Flag(
@@ -176,10 +149,9 @@ class Learning:
             help="Epoch whose weights are kept; the paper chooses none.",
         ),
     ] = None
-    patience: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Stop a seed after N epochs that were not its best."),
-    ] = None
+    patience: Annotated[int | None, Count("Stop a seed after N epochs that were not its best.")] = (
+        None
+    )
     null_threshold: Annotated[
         float,
         Flag(
@@ -188,21 +160,15 @@ class Learning:
         ),
     ] = 0.0
     window: Annotated[
-        int,
-        Flag(
-            metavar="N",
-            min=1,
-            help="Batches sorted by length together; 1 leaves the order to chance.",
-        ),
+        int, Count("Batches sorted by length together; 1 leaves the order to chance.")
     ] = 50
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         Flag(help="bfloat16: matrix products only, weights stay float32."),
     ] = "float32"
-    limit: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="For a quick try: the first N examples of every file."),
-    ] = None
+    limit: Annotated[int | None, Count("For a quick try: the first N examples of every file.")] = (
+        None
+    )
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
@@ -244,11 +210,9 @@ class Learning:
 class Saved:
     """Flags of vg score under their former names, kept for one version."""
 
-    score: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = None
-    joint: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = None
-    submission: Annotated[str | None, Flag(metavar="FILE", hidden=True, help="Use vg score.")] = (
-        None
-    )
+    score: Annotated[str | None, File("Use vg score.", hidden=True)] = None
+    joint: Annotated[str | None, File("Use vg score.", hidden=True)] = None
+    submission: Annotated[str | None, File("Use vg score.", hidden=True)] = None
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another."""

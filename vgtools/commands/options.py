@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from vgtools.text.ngrams import Vocabulary
 
 Flag = typer.Option
+
+
+def Count(text: str, least: int = 1, **more: Any) -> Any:
+    """Return the flag of a whole number from `least` on."""
+    return Flag(metavar="N", min=least, help=text, **more)
+
+
+def File(text: str, **more: Any) -> Any:
+    """Return the flag of a file."""
+    return Flag(metavar="FILE", help=text, **more)
+
+
 _MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it
 Result = TypeVar("Result")
 

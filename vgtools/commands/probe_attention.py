@@ -15,8 +15,10 @@ import typer
 from vgtools import io
 from vgtools.commands.options import (
     BatchSize,
+    Count,
     Dtype,
     Errors,
+    File,
     Flag,
     Limit,
     Runtime,
@@ -77,15 +79,12 @@ class Classifier:
             help="Of text: learn heads of words from attention alone, or from attention and words."
         ),
     ] = None
-    epochs: Annotated[
-        int, Flag(metavar="N", min=1, help="Passes of the classifier over what it learns from.")
-    ] = 2
+    epochs: Annotated[int, Count("Passes of the classifier over what it learns from.")] = 2
     vectors: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
+        File(
+            "Word vectors for the classifier, in GloVe's text form.",
             show_default="the encoder's own embeddings",
-            help="Word vectors for the classifier, in GloVe's text form.",
         ),
     ] = None
 
@@ -109,17 +108,11 @@ class Questions:
             help="How many of the most frequent relations, all, or names (det,pobj).",
         ),
     ] = "10"
-    samples: Annotated[
-        int,
-        Flag(metavar="N", min=20, help="Resamplings of photos or sentences for the intervals."),
-    ] = 1000
+    samples: Annotated[int, Count("Resamplings of photos or sentences for the intervals.", 20)] = (
+        1000
+    )
     distances: Annotated[
-        int,
-        Flag(
-            metavar="N",
-            min=0,
-            help="Texts that the distances of heads are averaged over (no --regions).",
-        ),
+        int, Count("Texts that the distances of heads are averaged over (no --regions).", 0)
     ] = 100
 
     def names(self) -> Sequence[str] | int | None:
@@ -134,12 +127,9 @@ class Page:
     """The folder of results."""
 
     images: Annotated[
-        str | None,
-        Flag(
-            metavar="FILE", help="Where the photos are, for the page: image jsonl or a directory."
-        ),
+        str | None, File("Where the photos are, for the page: image jsonl or a directory.")
     ] = None
-    examples: Annotated[int, Flag(metavar="N", min=0, help="Captions on the page.")] = 8
+    examples: Annotated[int, Count("Captions on the page.", 0)] = 8
     output: Annotated[
         str | None,
         Flag("--output", "-o", metavar="DIR", help="Folder for results, tables, figures, page."),

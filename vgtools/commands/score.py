@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import Flag, refuse_if
+from vgtools.commands.options import File, Flag, refuse_if
 
 
 def score(
@@ -25,12 +25,10 @@ def score(
         ),
     ] = None,
     joint: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="vcr-qar: vcr-qa's predictions of the same questions, for Q→AR."),
+        str | None, File("vcr-qar: vcr-qa's predictions of the same questions, for Q→AR.")
     ] = None,
     submission: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="With --joint, on test files: write VCR's leaderboard CSV."),
+        str | None, File("With --joint, on test files: write VCR's leaderboard CSV.")
     ] = None,
     null_threshold: Annotated[
         float | None,

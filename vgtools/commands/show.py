@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools import io
-from vgtools.commands.options import Flag, Quiet, flags, help_at_terminal, note
+from vgtools.commands.options import Count, File, Flag, Quiet, flags, help_at_terminal, note
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
@@ -27,32 +27,18 @@ def show(
     vokens: Annotated[
         str, typer.Argument(metavar="VOKENS", help="Voken rows (jsonl); - is standard input.")
     ] = "-",
-    images: Annotated[
-        str | None,
-        Flag("--images", metavar="FILE", help="Where the images are: image jsonl or a directory."),
-    ] = None,
-    index: Annotated[
-        str | None,
-        Flag("--index", metavar="FILE", help="Index that the vokens were made with."),
-    ] = None,
-    ids: Annotated[
-        str | None, Flag("--ids", metavar="FILE", help="Or its image ids alone, one per line.")
-    ] = None,
+    images: Annotated[str | None, File("Where the images are: image jsonl or a directory.")] = None,
+    index: Annotated[str | None, File("Index that the vokens were made with.")] = None,
+    ids: Annotated[str | None, File("Or its image ids alone, one per line.")] = None,
     output: Annotated[
-        str | None,
-        Flag("--output", "-o", metavar="FILE", help="HTML page to write; - is stdout."),
+        str | None, Flag("--output", "-o", metavar="FILE", help="HTML page to write; - is stdout.")
     ] = None,
-    png: Annotated[
-        str | None, Flag("--png", metavar="FILE", help="Contact sheet to write; - is stdout.")
-    ] = None,
+    png: Annotated[str | None, File("Contact sheet to write; - is stdout.")] = None,
     limit: Annotated[
         int | None,
-        Flag(
-            "--limit",
-            metavar="N",
-            min=1,
+        Count(
+            "Sentences to show.",
             show_default=f"{_PAGE}; {_SHEET} with --png alone; all into a pipe",
-            help="Sentences to show.",
         ),
     ] = None,
     quiet: Quiet = False,

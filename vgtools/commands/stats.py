@@ -12,6 +12,8 @@ import typer
 
 from vgtools import io
 from vgtools.commands.options import (
+    Count,
+    File,
     Flag,
     Limit,
     Offline,
@@ -39,10 +41,7 @@ class Grounding:
         Flag("--captions", "-c", metavar="FILE", help="Captions that define the grounded types."),
     ] = None
     grounded_above: Annotated[
-        int,
-        Flag(
-            metavar="N", min=0, help="A type is grounded if captions contain it more than N times."
-        ),
+        int, Count("A type is grounded if captions contain it more than N times.", 0)
     ] = 100
     without_stop_words: Annotated[
         bool,
@@ -60,12 +59,10 @@ class Grounding:
         ),
     ] = False
     stop_words: Annotated[
-        str | None,
-        Flag(metavar="FILE", show_default="English ones", help="Stop words, one per line."),
+        str | None, File("Stop words, one per line.", show_default="English ones")
     ] = None
     grounded_types: Annotated[
-        bool,
-        Flag("--grounded-types", help="Print the grounded types with their counts instead."),
+        bool, Flag("--grounded-types", help="Print the grounded types with their counts instead.")
     ] = False
 
 
@@ -114,18 +111,12 @@ def stats(
     ] = "2",
     vokens: Annotated[
         list[str] | None,
-        Flag(
-            metavar="FILE",
-            help="Voken rows or packed .npy: how many images their tokens got; repeatable.",
-        ),
+        File("Voken rows or packed .npy: how many images their tokens got; repeatable."),
     ] = None,
     memory: Annotated[
         int,
-        Flag(
-            metavar="N",
-            min=1,
-            help="MiB for the 2-gram counts of a corpus; beyond it they go to temporary files in "
-            "TMPDIR.",
+        Count(
+            "MiB for the 2-gram counts of a corpus; beyond it they go to temporary files in TMPDIR."
         ),
     ] = 1024,
     limit: Limit = None,
