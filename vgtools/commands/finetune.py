@@ -96,6 +96,32 @@ class Pictures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FoundImages:
+    """What a grounded encoder that finds images needs beside the files."""
+
+    index: Annotated[
+        str | None, File("Encoder of --strategy scene, object, keyword: finds images.")
+    ] = None
+    feats: Annotated[
+        str | None, Flag(metavar="X.npy", help="With --index: features of its images.")
+    ] = None
+    images: Annotated[
+        Literal["found", "random", "shuffle", "none"],
+        Flag(
+            help="With --index: images found for a text; controls: any, those of another text, "
+            "the placeholder."
+        ),
+    ] = "found"
+
+    def check(self, task: Task) -> None:
+        """Refuse flags that need one another, or that the task has no use for."""
+        given = self.index is not None or self.feats is not None
+        refuse_if(given and bool(task.images), "--index", f"{task.name} has its own pictures")
+        alone = self.images != "found" and not given
+        refuse_if(alone, "--images", "chooses among images that --index and --feats find")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
@@ -251,6 +277,7 @@ def finetune(
         bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")
     ] = False,
     pictures: Pictures,
+    shown: FoundImages,
     saved: Saved,
     files: Files,
     learning: Learning,
@@ -273,6 +300,11 @@ def finetune(
     same backbone as its own: --regions. Regions name pictures as their files are called. VCR's
     begin with the boxes of vg prepare vcr.
 
+    An encoder of vg pretrain grounding learns whole: text encoder, cross-modal encoder, images. One
+    that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds those
+    of a text by all of its words; others see the placeholder. --images random, shuffle and none are
+    the controls: a gain of found images over none says little if random ones gain as much.
+
     Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
     into halves, whose gradients add up to the same step.
 
@@ -290,6 +322,8 @@ def finetune(
         torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI -e run.vokens -o run.mnli
 
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
+
+        vg finetune rte RTE -e run.scene --index scene.faiss --feats cc.npy --seeds 8 -o rte.scene
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
@@ -318,10 +352,12 @@ def finetune(
     assert output is not None
     learning.check(task)
     pictures.check(task)
+    shown.check(task)
     given = {"train": files.train, "dev": files.dev, "test": files.test}
     check_streams(list(given.values()), output)
     found = find_files(task, data, given, test=not files.no_test)
-    _run(task, found, learning.settings(task), encoder, pictures, output, restart, runtime)
+    settings = learning.settings(task)
+    _run(task, found, settings, encoder, pictures, shown, output, restart, runtime)
 
 
 def _run(
@@ -330,12 +366,14 @@ def _run(
     settings: dict[str, Any],
     ref: str,
     pictures: Pictures,
+    shown: FoundImages,
     output: str,
     restart: bool,
     runtime: Runtime,
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import read_json
+    from vgtools.systems.grounding import tasks as grounding
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
@@ -350,7 +388,12 @@ def _run(
         regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
+    elif grounding.is_grounded(ref):
+        images = grounding.open_images(ref, shown.feats, shown.index, shown.images)
+        settings = settings | images.config()
+        learner = grounding.learner(task, ref, settings, device, images, offline=runtime.offline)
     else:
+        refuse_if(shown.index or shown.feats, "--index", "is for runs of vg pretrain grounding")
         learner = text_learner(task, ref, settings, device, offline=runtime.offline)
     tuning = FineTuning(task, learner, files, settings, ref)
     folder = run_folder(output)

@@ -212,9 +212,20 @@ def outputs_of(
 
 
 def predict(
-    tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.device | str = "cpu"
+    tuner: Any,
+    inputs: Inputs,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    build: Callable[[Array], Any] | None = None,
 ) -> Array:
     """Return (U, C) outputs of every unit; tags and SQuAD: (T, C), of every token.
+
+    Args:
+        tuner: has a method `outputs`, batch -> Tensor.
+        inputs: to predict.
+        batch_size: units per batch.
+        device: where batches go.
+        build: makes a batch of units; `collate` if not given.
 
     Raises:
         DataError: as `outputs_of`.
@@ -223,10 +234,10 @@ def predict(
     by_token = inputs.by_token
     outputs = np.empty(0)
 
-    def build(units: Array) -> Batch:
+    def plain(units: Array) -> Batch:
         return collate(inputs, units, tuner.pad, tuner.segments, device)
 
-    for units, part in outputs_of(tuner, lengths, build, batch_size):
+    for units, part in outputs_of(tuner, lengths, build or plain, batch_size):
         if not outputs.size:
             count = len(inputs.ids) if by_token else len(inputs)
             outputs = np.empty((count, part.shape[-1]), np.float32)

@@ -1,4 +1,4 @@
-"""The paper's numbers: Table 3's averages are means of its columns, tasks have the labels it says."""
+"""The paper's numbers: averages are means of columns, tasks have the labels of Table 4."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_both_schemes_are_read_as_iob2(tmp_path: Path, text: str) -> None:
 
 
 def test_an_entity_of_many_words_stays_one() -> None:
-    assert entities("I-PER I-PER B-PER I-PER O I-LOC I-ORG".split()) == [
+    assert entities(["I-PER", "I-PER", "B-PER", "I-PER", "O", "I-LOC", "I-ORG"]) == [
         (0, 2, "PER"),
         (2, 4, "PER"),
         (5, 6, "LOC"),

@@ -154,6 +154,22 @@ class CrossModal(nn.Module):
         joint: Tensor = self.layers(both, torch.cat([mask, visible], 1))
         return joint
 
+    def nothing(self) -> Tensor:
+        """Return a 0 that reaches the weights that only texts with, or without, images use.
+
+        Every process must have the same gradients, whatever texts it got.
+        """
+        names = (
+            "placeholder",
+            "ranks",
+            "project.weight",
+            "project.bias",
+            "norm.weight",
+            "norm.bias",
+        )
+        weights = dict(self.named_parameters())
+        return 0 * torch.stack([weights[n].sum() for n in names if n in weights]).sum()
+
 
 class GroundedEncoder(nn.Module):
     """A text encoder under a cross-modal one, both trainable: what fine-tuning builds on.
@@ -182,6 +198,7 @@ class GroundedEncoder(nn.Module):
         mask: Tensor,
         slots: Tensor | None = None,
         slot_mask: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
         """Return the states of the tokens.
 
@@ -190,11 +207,15 @@ class GroundedEncoder(nn.Module):
             mask: (B, T) bool, False at padding.
             slots: (B, S, D) features of images; None gives the placeholder.
             slot_mask: (B, S) bool; a text without any slot gets the placeholder.
+            segments: (B, T) 1 in the second text of a pair; None for 0 throughout.
 
         Returns:
             (B, T, H).
         """
-        states = self.text(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        given = {"input_ids": ids, "attention_mask": mask.long()}
+        if segments is not None:
+            given["token_type_ids"] = segments
+        states = self.text(**given).last_hidden_state
         if slots is None or slot_mask is None:
             slots, slot_mask = no_slots(len(ids), ids.device)
         joint: Tensor = self.cross(states, mask, slots, slot_mask)
@@ -301,27 +322,11 @@ class Grounding(nn.Module):
             length = batch.ids.shape[1]
             rows = self.jmlm.hidden(joint[:, :length].flatten(0, 1)[batch.masked])
             total = jmlm(rows, self.jmlm.table, self.jmlm.bias, batch.tokens, self.dtype)
-            losses = {"jmlm": total / batch.token_count + self._nothing()}
+            losses = {"jmlm": total / batch.token_count + self.cross.nothing()}
             if self.config.strategy in ("t2i", "both"):
                 chosen = joint[batch.regions[:, 0], length + batch.regions[:, 1]]
                 losses["jmrm"] = jmrm(self.jmrm(chosen), batch.targets) / batch.region_count
         return losses
-
-    def _nothing(self) -> Tensor:
-        """Return a 0 that reaches the weights that only texts with, or without, images use.
-
-        Every process must have the same gradients, whatever texts it got.
-        """
-        names = (
-            "placeholder",
-            "ranks",
-            "project.weight",
-            "project.bias",
-            "norm.weight",
-            "norm.bias",
-        )
-        weights = dict(self.cross.named_parameters())
-        return 0 * torch.stack([weights[n].sum() for n in names if n in weights]).sum()
 
 
 def jmlm(

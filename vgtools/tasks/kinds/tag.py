@@ -273,11 +273,10 @@ def rows(
         begins = inputs.words[here] >= 0
         tags = np.zeros(len(example.words), np.int64)
         tags[inputs.words[here][begins]] = best[here][begins]
-        named = [class_name(task, int(tag)) for tag in tags]
         scored = gold(task, example)
-        if scored is not None:
-            pairs = zip(named, scored, strict=True)
-            named = [None if label is None else name for name, label in pairs]
+        kept = [True] * len(tags) if scored is None else [label is not None for label in scored]
+        pairs = zip(tags.tolist(), kept, strict=True)
+        named = [class_name(task, tag) if keep else None for tag, keep in pairs]
         yield make_row(example.id, named, scored)
 
 
