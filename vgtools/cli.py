@@ -27,6 +27,7 @@ COMMANDS = (
     "vokenize",
     "revokenize",
     "pretrain",
+    "perplexity",
     "finetune",
     "score",
     "show",

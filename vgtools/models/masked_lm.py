@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vgtools.io import DataError, Exit
 from vgtools.models.references import first_line, quiet_transformers
@@ -202,9 +203,38 @@ def linear_cross_entropy(
         Scalar, the sum over N; 0 for N = 0.
     """
     if chunk is None:
-        chunk = max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
+        chunk = _chunk(rows, weight)
     with torch.autocast(rows.device.type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
             rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled()
         )
         return loss
+
+
+@torch.no_grad()
+def token_losses(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk: int | None = None
+) -> Tensor:
+    """Return the cross entropy of each row of `rows @ weight.T + bias`, without gradients.
+
+    Args:
+        rows: (N, H).
+        weight: (C, H).
+        bias: (C,) or None.
+        target: (N,) int64 below C.
+        chunk: rows at a time; by default as in `linear_cross_entropy`.
+
+    Returns:
+        (N,) float32.
+    """
+    chunk = chunk or _chunk(rows, weight)
+    parts = [rows.new_zeros(0, dtype=torch.float32)]
+    for start in range(0, len(rows), chunk):
+        logits = F.linear(rows[start : start + chunk], weight, bias).float()
+        parts.append(F.cross_entropy(logits, target[start : start + chunk], reduction="none"))
+    return torch.cat(parts)
+
+
+def _chunk(rows: Tensor, weight: Tensor) -> int:
+    """Return how many rows of logits fit in 64 MB, or 512 MB on a GPU."""
+    return max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))

@@ -15,7 +15,6 @@ image feature, M masked tokens, R masked regions.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -358,11 +357,6 @@ def jmrm(predicted: Tensor, targets: Tensor) -> Tensor:
         paper's.
     """
     return (predicted.float() - targets).abs().mean(1).sum()
-
-
-def perplexity(mean: float) -> float:
-    """Return exp of a mean loss, finite for a model that has learned nothing, too."""
-    return math.exp(min(700.0, mean))
 
 
 # ------------------------------------------------------------------------------------ finished runs

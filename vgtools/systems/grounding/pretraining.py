@@ -30,8 +30,8 @@ from vgtools.systems.grounding.model import (
     Grounding,
     GroundingConfig,
     halve,
-    perplexity,
 )
+from vgtools.tasks.perplexity import perplexity
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.session import Job, mean_losses
 from vgtools.training.steps import plan_for, step_batches
