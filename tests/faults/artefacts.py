@@ -98,6 +98,13 @@ def _prepare(folder: Path) -> None:
     squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
     (folder / "squad.json").write_text(json.dumps(squad))
 
+    columns = "Relation,Section,ConnHeadSemClass1,Arg1_RawText,Arg2_RawText\n"
+    relations = "".join(f'Implicit,{n},Expansion.List.X,"a, {n}",b {n}\n' for n in range(4))
+    (folder / "pdtb2.csv").write_text(columns + relations)
+    columns = "sentence,label_seq,pos_seq\n"
+    sentences = "".join(f"a dog {n},\"[0, 1, 0]\",\"['DET', 'NOUN', 'NUM']\"\n" for n in range(4))
+    (folder / "vua.csv").write_text(columns + sentences)
+
     features = np.arange(8).reshape(2, 4) / 2
     corners = [[0, 0, 50, 25], [10, 5, 100, 50]]
     rows = []
@@ -262,6 +269,7 @@ def _visual() -> None:
 def _tasks() -> None:
     """Write official files of tasks, runs to compare, and predictions to score."""
     from tests.tiny import finetune as tiny_finetune
+    from tests.tiny import grounded as tiny_grounded
     from tests.tiny import tasks as tiny_tasks
     from tests.tiny import vtasks as tiny_vtasks
 
@@ -269,6 +277,8 @@ def _tasks() -> None:
     tiny_tasks.save_stsb(Path("sts-b"))
     tiny_tasks.save_mnli(Path("mnli"))
     tiny_tasks.save_codah(Path("codah"))
+    tiny_tasks.save_tags(Path("vuan"))
+    tiny_grounded.save_grounded(Path("grounded"), "scene")
     tiny_tasks.save_squad(Path("squad-1.1"))
     tiny_tasks.save_squad(Path("squad-2.0"), "2.0")
     pictures = tiny_vtasks.save_vqa(Path("vqa"), 6)

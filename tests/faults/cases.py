@@ -130,6 +130,8 @@ CASES = (
     ),
     Case("prepare-wikitext", "prepare wikitext in/sets/wiki.txt -o w.txt", ("sets/wiki.txt text",)),
     Case("prepare-squad", "prepare squad in/sets/squad.json -o s.txt", ("sets/squad.json json",)),
+    Case("prepare-pdtb", "prepare pdtb in/sets/pdtb2.csv -o p.jsonl", ("sets/pdtb2.csv table",)),
+    Case("prepare-vua", "prepare vua in/sets/vua.csv -o v.jsonl", ("sets/vua.csv table",)),
     Case(
         "prepare-sentences",
         "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
@@ -281,6 +283,32 @@ CASES = (
         "finetune codah in/codah -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
         " --keep best --device cpu -q -o run",
         ("codah/train.tsv table",),
+        folder="run",
+    ),
+    Case(
+        "finetune-tag",
+        "finetune vuan in/vuan -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        ("vuan/train.jsonl jsonl", "vuan/dev.jsonl jsonl"),
+        folder="run",
+    ),
+    Case(
+        "finetune-grounded",
+        "finetune sst-2 in/sst-2 -e in/grounded/run --index in/grounded/scene.faiss"
+        " --feats in/grounded/feats.npy --epochs 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        (
+            "grounded/run/run.json run!",
+            "grounded/run/grounding.safetensors weights!",
+            "grounded/run/encoder/model.safetensors weights!",
+            "grounded/feats.npy npy!",
+            "grounded/feats.ids ids!",
+            "grounded/feats.json manifest",
+            "grounded/scene.faiss faiss!",
+            "grounded/scene.ids ids!",
+            "grounded/scene.json manifest",
+            "grounded/words.npy npy!",
+        ),
         folder="run",
     ),
     Case(

@@ -274,7 +274,12 @@ def finetune(
         Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
     ] = None,
     listed: Annotated[
-        bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")
+        bool,
+        Flag(
+            "--list",
+            help="Print the tasks: files, columns, metrics, papers' settings; with TASK and DATA "
+            "the examples and labels of its files.",
+        ),
     ] = False,
     pictures: Pictures,
     shown: FoundImages,
@@ -315,6 +320,8 @@ def finetune(
 
         vg finetune --list
 
+        vg finetune sick SICK --list | jq '{split, examples}'
+
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
         vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
@@ -330,10 +337,17 @@ def finetune(
     from vgtools.tasks.saved import score_saved
     from vgtools.tasks.table import find_files, find_task, table
 
+    given = {"train": files.train, "dev": files.dev, "test": files.test}
     if listed:
-        from vgtools.reports.tables import print_tasks
+        from vgtools.reports.tables import print_splits, print_tasks
+        from vgtools.tasks.dispatch import count_splits
 
-        print_tasks(table())
+        if name is None:
+            print_tasks(table())
+            return
+        task = find_task(name)
+        found = find_files(task, data, given, test=not files.no_test)
+        print_splits(count_splits(task, found))
         return
     if name is None:
         raise typer.BadParameter(
@@ -353,7 +367,6 @@ def finetune(
     learning.check(task)
     pictures.check(task)
     shown.check(task)
-    given = {"train": files.train, "dev": files.dev, "test": files.test}
     check_streams(list(given.values()), output)
     found = find_files(task, data, given, test=not files.no_test)
     settings = learning.settings(task)

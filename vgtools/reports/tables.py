@@ -373,6 +373,18 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
                 print(f"    {name:9}{value}")
 
 
+def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
+    """Print the files of a task: lines on a terminal, else one record per line."""
+    out = io.open_stream("-")
+    for record in records:
+        if not sys.stdout.isatty():
+            out.write(io.dumps(record))
+            continue
+        labels = [f"{each['label']} {each['share']:.1%}" for each in record["labels"]]
+        facts = "; ".join([f"{record['examples']:,} examples", *labels, *record["notes"]])
+        print(io.plain(f"{record['split']:9}{facts}"))
+
+
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     """Print the scores over the seeds beside those of the most frequent class, on stderr.
 
