@@ -6,7 +6,7 @@ Source: Tan & Bansal 2020 (Vokenization), section 2.3, Table 1, appendix A.2 and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any
 
@@ -89,69 +89,46 @@ class Grounding:
 # ------------------------------------------------------------------------------------------ corpora
 
 
+@dataclass
 class CorpusStats:
     """Records of corpora against one reference and captions, each of which is counted once.
-
-    Args:
-        types: what a token is.
-        reference: corpus to measure the divergence from, or None.
-        captions: text that says which types are grounded, or None.
-        base: of the divergence, "2", "e" or "10".
-        above: a grounded type occurs more often than this in the captions.
-        content_only: ratio of tokens that are content, not of all.
-        punctuation: punctuation marks are content, too.
-        memory: bytes for the 2-gram counts of one corpus.
-        keep: corpora that will be asked for.
-        stats: counts lines and replaced bytes.
 
     Raises:
         DataError: a text cannot be read or holds no token, or captions ground nothing.
     """
 
-    def __init__(
-        self,
-        types: Vocabulary,
-        stop_words: frozenset[str] | None = None,
-        reference: str | None = None,
-        captions: str | None = None,
-        *,
-        base: str = "2",
-        above: int = GROUNDED_ABOVE,
-        content_only: bool = False,
-        punctuation: bool = False,
-        memory: int = 1 << 30,
-        limit: int | None = None,
-        keep: Sequence[str] = (),
-        stats: io.TextStats | None = None,
-        progress: io.Progress | None = None,
-    ) -> None:
-        self.types = types
-        self.reference = reference
-        self.captions = captions
-        self.base = base
-        self._stop = load_stop_words() if stop_words is None else stop_words
+    types: Vocabulary  # what a token is
+    stop_words: frozenset[str] | None = None  # lower-case words; our own list if None
+    reference: str | None = None  # corpus to measure the divergence from
+    captions: str | None = None  # text that says which types are grounded
+    _: KW_ONLY
+    base: str = "2"  # of the divergence: 2, e or 10
+    above: int = GROUNDED_ABOVE  # a grounded type occurs more often than this in the captions
+    content_only: bool = False  # ratio of tokens that are content, not of all
+    punctuation: bool = False  # punctuation marks are content, too
+    memory: int = 1 << 30  # bytes for the 2-gram counts of one corpus
+    limit: int | None = None  # lines of each text
+    keep: Sequence[str] = ()  # corpora that will be asked for
+    stats: io.TextStats | None = None  # counts lines and replaced bytes
+    progress: io.Progress | None = None  # advances by tokens
+
+    def __post_init__(self) -> None:
         self._content = np.zeros(0, bool)
-        self._content_only = content_only
-        self._punctuation = punctuation
-        self._memory = memory
-        self._limit = limit
-        self._stats = stats
-        self._progress = progress
         self._kept = dict[str, Counts]()
-        paired = () if reference is None else (reference, *keep)
+        reference = self.reference
+        captions = self.captions
+        paired = () if reference is None else (reference, *self.keep)
         for name in dict.fromkeys(n for n in (captions, reference) if n is not None):
             counts = self._kept[name] = self._count(name, pairs=name in paired)
             if not counts.tokens:
                 raise DataError("holds no tokens", name)
         self.grounding: Grounding | None = None
         if captions is not None:
-            self.grounding = Grounding(self._kept[captions].unigrams, above)
+            self.grounding = Grounding(self._kept[captions].unigrams, self.above)
             if not len(self.grounding.types(self.content)):
-                raise DataError(
-                    f"no word but stop words occurs more than {above} times, so nothing would be "
-                    "grounded; name more captions or lower --grounded-above",
-                    captions,
-                )
+                why = f"no word but stop words occurs more than {self.above} times, so nothing"
+                why += " would be grounded; name more captions or lower --grounded-above"
+                raise DataError(why, captions)
 
     @property
     def content(self) -> Array:
@@ -159,14 +136,14 @@ class CorpusStats:
         names = self.types.names()
         if len(self._content) < len(names):
             unknown = names[len(self._content) :]
-            content = content_types(unknown, self._stop, self._punctuation)
+            content = content_types(unknown, self.stop_words, self.punctuation)
             self._content = np.concatenate([self._content, content])
         return self._content
 
     def _count(self, name: str, pairs: bool) -> Counts:
-        sentences = islice(io.read_texts(name, self._stats), self._limit)
-        counter = PairCounts(self._memory) if pairs else None
-        return count(sentences, self.types, counter, self._progress)
+        sentences = islice(io.read_texts(name, self.stats), self.limit)
+        counter = PairCounts(self.memory) if pairs else None
+        return count(sentences, self.types, counter, self.progress)
 
     def _counts(self, name: str, pairs: bool) -> Counts:
         return self._kept.get(name) or self._count(name, pairs)
@@ -204,13 +181,13 @@ class CorpusStats:
     def _grounding(self, counts: Counts) -> dict[str, Any]:
         if self.grounding is None:
             return {}
-        ratio = self.grounding.ratio(counts.unigrams, self.content, self._content_only)
+        ratio = self.grounding.ratio(counts.unigrams, self.content, self.content_only)
         return {
             "captions": self.captions,
             "grounded_above": self.grounding.above,
             "grounded_types": len(self.grounding.types(self.content)),
-            "grounded_punctuation": self._punctuation,
-            "grounding_of": "content tokens" if self._content_only else "all tokens",
+            "grounded_punctuation": self.punctuation,
+            "grounding_of": "content tokens" if self.content_only else "all tokens",
             "grounding_ratio": ratio,
         }
 

@@ -20,6 +20,7 @@ from vgtools.commands.options import (
     flags,
     note,
     open_vocabulary,
+    refuse_if,
 )
 
 if TYPE_CHECKING:
@@ -193,20 +194,16 @@ def compare(
 
 def _check(ground: Grounding, encoders: Weights, scores: bool) -> None:
     """Refuse flags that contradict one another."""
-    if not encoders.weights and (encoders.noise is not None or encoders.magnitude is not None):
-        raise typer.BadParameter("belongs to --weights", param_hint="--noise/--magnitude")
-    if ground.grounding is None and (ground.plot is not None or ground.text):
-        why = "belongs to --grounding, which defines what is grounded"
-        raise typer.BadParameter(why, param_hint="--plot/--text")
-    if ground.plot is not None and not ground.plot.endswith((".svg", ".png")):
-        why = f"must end in .svg or .png, got {ground.plot!r}"
-        raise typer.BadParameter(why, param_hint="--plot")
-    if encoders.weights and scores:
-        why = (
-            "compares encoders and cannot be combined with --baseline, --median, --split, "
-            "--majority, --holm, --reported or --grounding"
-        )
-        raise typer.BadParameter(why, param_hint="--weights")
+    plot = ground.plot
+    alone = not encoders.weights and (encoders.noise, encoders.magnitude) != (None, None)
+    refuse_if(alone, "--noise/--magnitude", "belongs to --weights")
+    why = "belongs to --grounding, which defines what is grounded"
+    refuse_if(ground.grounding is None and (plot is not None or ground.text), "--plot/--text", why)
+    other = plot is not None and not plot.endswith((".svg", ".png"))
+    refuse_if(other, "--plot", f"must end in .svg or .png, got {plot!r}")
+    clash = "--baseline, --median, --split, --majority, --holm, --reported or --grounding"
+    why = f"compares encoders and cannot be combined with {clash}"
+    refuse_if(encoders.weights and scores, "--weights", why)
 
 
 def _print(records: Sequence[dict[str, Any]], shown: Sequence[Table], markdown: bool) -> None:
@@ -234,33 +231,29 @@ def _ratios(
     files: dict[str, str] = {}
     for item in ground.text or ():
         task, _, path = item.partition("=")
-        if not path:
-            why = f"expected TASK=FILE, for example sst-2=train.tsv, got {item!r}"
-            raise typer.BadParameter(why, param_hint="--text")
+        why = f"expected TASK=FILE, for example sst-2=train.tsv, got {item!r}"
+        refuse_if(not path, "--text", why)
         files[find_task(task).name] = path
     types = open_vocabulary(ground.tokenizer, offline)
     grounded = c.grounded_types(captions, types, ground.grounded_above)
-    ratios: dict[str, float] = {}
-    for name, run in rows[0].tasks.items():
-        if not any(name in row.tasks for row in rows[1:]):
-            continue
+    shared = [name for name in rows[0].tasks if any(name in row.tasks for row in rows[1:])]
+    ratios: dict[str, float | None] = {}
+    for name in shared:
+        run = rows[0].tasks[name]
         texts = c.texts_of(run.task, files.get(name) or c.data_of(run))
-        ratio = c.grounding_ratio(texts, types, grounded)
-        if ratio is not None:
-            ratios[name] = ratio
-    return ratios
+        ratios[name] = c.grounding_ratio(texts, types, grounded)
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def _compare_weights(
     refs: Sequence[str], encoders: Weights, seed: int, offline: bool, table: bool
 ) -> None:
     """Print how far encoders are from the first one; write the first with noise."""
-    if len(refs) < 2 and (encoders.noise is None or encoders.magnitude is None):
-        why = "needs two encoders, or --noise DIR with --magnitude"
-        raise typer.BadParameter(why, param_hint="--weights")
-    if encoders.noise is not None and encoders.magnitude is None and len(refs) > 2:
-        why = "needs --magnitude, or exactly two encoders"
-        raise typer.BadParameter(why, param_hint="--noise")
+    unknown = encoders.magnitude is None
+    lone = len(refs) < 2 and (encoders.noise is None or unknown)
+    refuse_if(lone, "--weights", "needs two encoders, or --noise DIR with --magnitude")
+    many = encoders.noise is not None and unknown and len(refs) > 2
+    refuse_if(many, "--noise", "needs --magnitude, or exactly two encoders")
     from vgtools.models.weights import compare_encoders
     from vgtools.reports.tables import weights_table
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -210,26 +210,14 @@ class Learning:
 
     def settings(self, task: Task) -> dict[str, Any]:
         """Return what decides the weights, as `run.json` names it."""
-        paper = task.hyper
-        first = paper.seed if self.seed is None else self.seed
-        return {
-            "task": task.name,
-            "epochs": None if self.steps else self.epochs or paper.epochs,
-            "steps": self.steps,
-            "lr": paper.learning_rate if self.lr is None else self.lr,
-            "batch_size": self.batch_size or paper.batch_size,
-            "max_length": self.max_length or paper.max_length,
-            "stride": self.stride or paper.stride,
-            "warmup": paper.warmup if self.warmup is None else self.warmup,
-            "weight_decay": self.weight_decay,
-            "seeds": list(range(first, first + self.seeds)),
-            "keep": self.keep or ("best" if self.patience else "last"),
-            "patience": self.patience,
-            "null_threshold": self.null_threshold,
-            "window": self.window,
-            "dtype": self.dtype,
-            "limit": self.limit,
-        }
+        paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
+        values = asdict(self)
+        values |= {name: paper.get(name) for name, value in values.items() if value is None}
+        first = values.pop("seed")
+        values["epochs"] = None if self.steps else values["epochs"]
+        values["seeds"] = list(range(first, first + self.seeds))
+        values["keep"] = self.keep or ("best" if self.patience else "last")
+        return {"task": task.name, **values}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,19 +337,15 @@ def finetune(
         found = find_files(task, data, given, test=not files.no_test)
         print_splits(count_splits(task, found))
         return
-    if name is None:
-        raise typer.BadParameter(
-            "name a task, for example sst-2; --list shows them", param_hint="TASK"
-        )
-    task = find_task(name)
+    refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
+    task = find_task(str(name))
     saved.check(task)
     if saved.score is not None:
         gold = files.dev or (None if data is None else str(Path(data) / task.files["dev"]))
         score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
     for value, flag in ((encoder, "--encoder"), (output, "--output")):
-        if value is None:
-            raise typer.BadParameter("is required", param_hint=flag)
+        refuse_if(value is None, flag, "is required")
     assert encoder is not None
     assert output is not None
     learning.check(task)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools import io
-from vgtools.commands.options import Count, File, Flag, Quiet, flags, help_at_terminal, note
+from vgtools.commands.options import (
+    Count,
+    File,
+    Flag,
+    Quiet,
+    flags,
+    help_at_terminal,
+    note,
+    refuse_if,
+)
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
@@ -65,7 +74,11 @@ def show(
     sources = [name for name in (vokens, images, index, ids) if name not in (None, "-")]
     if index:
         sources += [str(Path(index).with_suffix(end)) for end in (".ids", ".json")]
-    targets = {name: _target(name, sources) for name in (output, png) if name is not None}
+    targets: dict[str, str | Path] = {  # refused before any work; streams stay names
+        name: name if io.is_stream(name) else io.final_path(name, sources)
+        for name in (output, png)
+        if name is not None
+    }
     bank = report.open_bank(ids, index, vokens) if index or ids else None
     rows = report.read_sentences(vokens, len(bank.ids) if bank else None)
     if not targets or bank is None or images is None:
@@ -99,20 +112,13 @@ def _check(
     images: str | None, index: str | None, ids: str | None, output: str | None, png: str | None
 ) -> None:
     """Refuse flags that contradict one another."""
-    if index is not None and ids is not None:
-        raise typer.BadParameter("give --index or --ids, not both")
-    if output is None and png is None:
-        return
-    if images is None:
-        raise typer.BadParameter(
-            "a page or sheet needs --images, the jsonl or directory that the images are in"
-        )
-    if index is None and ids is None:
-        raise typer.BadParameter(
-            "a page or sheet needs --index or --ids, which say which image a voken is"
-        )
-    if output == png == "-":
-        raise typer.BadParameter("-o - and --png - cannot share stdout")
+    refuse_if(None not in (index, ids), None, "give --index or --ids, not both")
+    drawn = output is not None or png is not None
+    why = "a page or sheet needs --images, the jsonl or directory that the images are in"
+    refuse_if(drawn and images is None, None, why)
+    why = "a page or sheet needs --index or --ids, which say which image a voken is"
+    refuse_if(drawn and index is None and ids is None, None, why)
+    refuse_if(output == png == "-", None, "-o - and --png - cannot share stdout")
 
 
 def _find_pictures(sentences: Sequence[Sentence], bank: Bank, images: str) -> Pictures:
@@ -161,11 +167,6 @@ def _print(rows: Iterator[Sentence], ids: list[str] | None, limit: int | None, q
         report.table(sentence, ids, console)
     if more:
         note("show", f"{amount(len(sentences), 'sentence')}{_rest(more)}", quiet)
-
-
-def _target(name: str, sources: Sequence[str]) -> str | Path:
-    """Return where a file goes, refused before any work if it cannot; streams stay names."""
-    return name if io.is_stream(name) else io.final_path(name, sources)
 
 
 def _write(target: str | Path, data: bytes) -> None:

@@ -22,6 +22,7 @@ from vgtools.commands.options import (
     help_at_terminal,
     note,
     open_vocabulary,
+    refuse_if,
 )
 from vgtools.io.errors import amount
 
@@ -203,25 +204,22 @@ def _check(
     layout: Layout,
 ) -> None:
     """Refuse flags that contradict one another."""
-    if grounding.captions is None:
-        if grounding.grounded_types:
-            raise typer.BadParameter("--grounded-types needs --captions, which define them")
-        if grounding.without_stop_words or grounding.punctuation:
-            raise typer.BadParameter(
-                "--without-stop-words and --punctuation are about the grounding ratio, which needs "
-                "--captions"
-            )
+    types, plot = grounding.grounded_types, layout.plot
+    bare = grounding.captions is None
+    refuse_if(bare and types, None, "--grounded-types needs --captions, which define them")
+    why = "--without-stop-words and --punctuation are about the grounding ratio, which needs "
+    unused = bare and (grounding.without_stop_words or grounding.punctuation)
+    refuse_if(unused, None, f"{why}--captions")
     piped = "-" in vokens and "-" in (reference, grounding.captions)
-    if [*names, *vokens].count("-") > 1 or piped:
-        raise typer.BadParameter("- can be read only once")
-    if layout.plot is not None and not layout.plot.endswith(".svg"):
-        raise typer.BadParameter(f"must end in .svg, got {layout.plot!r}", param_hint="--plot")
-    if (layout.plot is not None or layout.table) and (grounding.grounded_types or not names):
-        why = "--plot and --table are about corpora; name a CORPUS, without --grounded-types"
-        raise typer.BadParameter(why)
-    if layout.table and vokens:
-        why = "is the table of corpora; ask for --vokens by itself"
-        raise typer.BadParameter(why, param_hint="--table")
+    twice = [*names, *vokens].count("-") > 1 or piped
+    refuse_if(twice, None, "- can be read only once")
+    other = plot is not None and not plot.endswith(".svg")
+    refuse_if(other, "--plot", f"must end in .svg, got {plot!r}")
+    unused = (plot is not None or layout.table) and (types or not names)
+    why = "--plot and --table are about corpora; name a CORPUS, without --grounded-types"
+    refuse_if(unused, None, why)
+    why = "is the table of corpora; ask for --vokens by itself"
+    refuse_if(layout.table and vokens, "--table", why)
 
 
 def _rows(

@@ -81,7 +81,8 @@ class Figure:
             canvas.paste(image.resize((wide, high)), (left, top))
 
         uri = data_uri(image, "JPEG", quality=85)
-        self._add(f'<image {_box(x, y, width, height)} href="{uri}"/>', paint)
+        place = _places(x=x, y=y, width=width, height=height)
+        self._add(f'<image {place} href="{uri}"/>', paint)
 
     def line(
         self,
@@ -98,7 +99,7 @@ class Figure:
             for piece in _dashes(x1, y1, x2, y2) if dashed else [(x1, y1, x2, y2)]:
                 draw.line(_scaled(*piece), colour, _SCALE * _SMOOTH)
 
-        ends = f'x1="{_number(x1)}" y1="{_number(y1)}" x2="{_number(x2)}" y2="{_number(y2)}"'
+        ends = _places(x1=x1, y1=y1, x2=x2, y2=y2)
         style = f' stroke-dasharray="{_DASH} {_GAP}"' if dashed else ""
         self._add(f'<line {ends} stroke="{colour}"{style}/>', paint)
 
@@ -108,7 +109,7 @@ class Figure:
         def paint(canvas: Image, draw: ImageDraw) -> None:
             draw.ellipse(_scaled(x - radius, y - radius, x + radius, y + radius), colour + "d9")
 
-        place = f'cx="{_number(x)}" cy="{_number(y)}" r="{_number(radius)}"'
+        place = _places(cx=x, cy=y, r=radius)
         style = f'fill="{colour}" fill-opacity=".85"'
         self._add(f"<circle {place} {style}>{_title(hint)}</circle>", paint)
 
@@ -132,7 +133,8 @@ class Figure:
                 draw.rectangle(corners, colour)
 
         style = f'fill="none" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
-        self._add(f"<rect {_box(x, y, width, height)} {style}>{_title(hint)}</rect>", paint)
+        place = _places(x=x, y=y, width=width, height=height)
+        self._add(f"<rect {place} {style}>{_title(hint)}</rect>", paint)
 
     def text(
         self,
@@ -148,17 +150,12 @@ class Figure:
         shown = readable(text)
 
         def paint(canvas: Image, draw: ImageDraw) -> None:
-            draw.text(
-                (x * _SCALE * _SMOOTH, y * _SCALE * _SMOOTH),
-                shown,
-                colour,
-                font_for(shown, round(size * _SCALE * _SMOOTH)),
-                anchor=_ANCHORS[anchor],
-                stroke_width=int(bold),
-                stroke_fill=colour,
-            )
+            font = font_for(shown, round(size * _SCALE * _SMOOTH))
+            place = (x * _SCALE * _SMOOTH, y * _SCALE * _SMOOTH)
+            ends = _ANCHORS[anchor]
+            draw.text(place, shown, colour, font, ends, stroke_width=int(bold), stroke_fill=colour)
 
-        place = f'x="{_number(x)}" y="{_number(y)}" font-size="{_number(size)}"'
+        place = _places(x=x, y=y, font_size=size)
         weight = ' font-weight="600"' if bold else ""
         style = f'text-anchor="{anchor}" fill="{colour}"{weight}'
         self._add(f"<text {place} {style}>{html.escape(shown)}</text>", paint)
@@ -205,13 +202,10 @@ class Figure:
         self._strokes.append(paint)
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _box(x: float, y: float, width: float, height: float) -> str:
-    corner = f'x="{_number(x)}" y="{_number(y)}"'
-    return f'{corner} width="{_number(width)}" height="{_number(height)}"'
+def _places(**numbers: float) -> str:
+    """Return attributes of an SVG element."""
+    shown = {name: f"{value:.2f}".rstrip("0").rstrip(".") for name, value in numbers.items()}
+    return " ".join(f'{name.replace("_", "-")}="{value}"' for name, value in shown.items())
 
 
 def _title(hint: str) -> str:

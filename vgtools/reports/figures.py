@@ -169,7 +169,10 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
         for point in record["points"]:
             x = x_of(point["grounding_ratio"]) + shift
             figure.line(x, y_of(point["low"]), x, y_of(point["high"]), colour)
-            figure.dot(x, y_of(point["gain"]), 4.5, colour, _gain_hint(record, point))
+            gain = f"{point['gain']:+.2f} [{point['low']:+.2f}, {point['high']:+.2f}]"
+            title = f"{record['gain_of']}, {find_task(point['task']).title}"
+            hint = f"{title}: {gain}, p {p_value(point['p'])}"
+            figure.dot(x, y_of(point["gain"]), 4.5, colour, hint)
         label = record["gain_of"]
         if "pearson" in record:
             label += f": Pearson {correlation(record['pearson'])}, {record['n']} tasks"
@@ -182,12 +185,6 @@ def gain_figure(gains: Sequence[Record], base: str) -> Figure:
 def _half(title: str) -> float:
     """Return half of what a name takes at 11 px, with some room on both sides."""
     return 3.4 * len(title) + 5
-
-
-def _gain_hint(record: Record, point: Record) -> str:
-    title = find_task(point["task"]).title
-    interval = f"[{point['low']:+.2f}, {point['high']:+.2f}]"
-    return f"{record['gain_of']}, {title}: {point['gain']:+.2f} {interval}, p {p_value(point['p'])}"
 
 
 def _axis(values: Sequence[float]) -> tuple[float, float, list[float]]:
@@ -301,12 +298,15 @@ def relation_name(record: Record) -> str:
     return name if name == paper else f"{name} ({paper})"
 
 
-def _shades(count: int) -> list[str]:
-    """Return one colour per layer, from blue over green to orange."""
-    ends = np.array([[37, 99, 235], [22, 163, 74], [217, 119, 6]], float)
-    places = np.linspace(0, 2, max(count, 2))
-    mixed = np.stack([np.interp(places, range(3), channel) for channel in ends.T], 1)
-    return ["#{:02x}{:02x}{:02x}".format(*map(round, colour)) for colour in mixed[:count].tolist()]
+_LAYERS = [[37, 99, 235], [22, 163, 74], [217, 119, 6]]  # blue, green, orange
+_SHARES = [[244, 243, 239], [11, 94, 87]]  # white for a share of 0, deep teal for 1
+
+
+def _mixed(colours: Sequence[Sequence[int]], place: float) -> str:
+    """Return a colour between those that are at 0, 1, …"""
+    channels = zip(*colours, strict=True)
+    mixed = [float(np.interp(place, range(len(colours)), channel)) for channel in channels]
+    return "#{:02x}{:02x}{:02x}".format(*map(round, mixed))
 
 
 def head_map(records: Sequence[Record]) -> Figure | None:
@@ -324,7 +324,8 @@ def head_map(records: Sequence[Record]) -> Figure | None:
     places = (np.array([40, 60]) + (480 - extent * scale) / 2 + (points - low) * scale).tolist()
     figure = Figure(640, 590, "Attention heads by their Jensen-Shannon distances")
     figure.text(64, 34, "Heads by Jensen-Shannon distance", bold=True, size=14)
-    shades = _shades(max(head["layer"] for head in heads))
+    layers = max(head["layer"] for head in heads)
+    shades = [_mixed(_LAYERS, place) for place in np.linspace(0, 2, max(layers, 2))[:layers]]
     taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     for head, (x, y) in zip(heads, places, strict=True):
         figure.dot(x, y, 4.5, shades[head["layer"] - 1], head["name"])
@@ -473,7 +474,10 @@ FIGURES: tuple[tuple[str, str, Callable[[Sequence[Record]], Figure | None]], ...
 
 def example_figure(example: Example) -> Figure:
     """Return figure 1: the photo with the boxes of the groups, and weights of words on groups."""
-    groups = [(group, _group_colour(group, n)) for n, group in enumerate(example.groups)]
+    groups = [
+        (group, COLOURS[number % len(COLOURS)] if group.gold else _OTHER)
+        for number, group in enumerate(example.groups)
+    ]
     words = [example.text[start:end] for start, end in example.words]
     weights = example.grouped()[example.chosen]
     wide = 300.0
@@ -498,34 +502,20 @@ def example_figure(example: Example) -> Figure:
         for column, (group, colour) in enumerate(groups):
             x = left + cell * column
             figure.box(x + 2, top + 10, cell - 4, 5, colour)
-            figure.text(x + cell / 2, top + 30, _last_word(group.name), SOFT, 9, "middle")
+            # The last word of a phrase, in English mostly its head, cut to the column.
+            word = (group.name.split() or [""])[-1][:8]
+            figure.text(x + cell / 2, top + 30, word, SOFT, 9, "middle")
         for row, word in enumerate(words):
             y = top + 38 + line * row
             figure.text(left - 6, y + 12, word[:14], size=11, anchor="end")
             for column, value in enumerate(weights[number, row].tolist()):
                 x = left + cell * column
-                figure.box(x + 1, y, cell - 2, line - 2, _shade(value))
+                shade = _mixed(_SHARES, math.sqrt(min(max(value, 0.0), 1.0)))
+                figure.box(x + 1, y, cell - 2, line - 2, shade)
                 if value >= 0.05:
                     colour = "#fefefe" if value > 0.45 else "#1c1a17"  # these stay on dark screens
                     figure.text(x + cell / 2, y + 12, f"{100 * value:.0f}", colour, 10, "middle")
     return figure
-
-
-def _group_colour(group: Group, number: int) -> str:
-    return COLOURS[number % len(COLOURS)] if group.gold else _OTHER
-
-
-def _last_word(name: str) -> str:
-    """Return the last word of a phrase, which in English is mostly its head, cut to a column."""
-    return (name.split() or [""])[-1][:8]
-
-
-def _shade(value: float) -> str:
-    """Return the colour of a share: white for 0, deep teal for 1."""
-    low = np.array([244, 243, 239])
-    high = np.array([11, 94, 87])
-    mixed = low + (high - low) * math.sqrt(min(max(value, 0.0), 1.0))
-    return "#{:02x}{:02x}{:02x}".format(*map(round, mixed.tolist()))
 
 
 def _photo(

@@ -164,7 +164,9 @@ def tables(records: Sequence[Record]) -> str:
     """Return the results as markdown."""
 
     def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(map(_escaped, cells))} |"
+        shown = map(readable, cells)
+        escaped = (c.replace("|", "\\|").replace("<", "\\<").replace("\n", " ") for c in shown)
+        return f"| {' | '.join(escaped)} |"
 
     lines = list[str]()
     for table in results(records):
@@ -174,10 +176,6 @@ def tables(records: Sequence[Record]) -> str:
         for remark in table.remarks:
             lines += [remark, ""]
     return "\n".join(lines)
-
-
-def _escaped(cell: str) -> str:
-    return readable(cell).replace("|", "\\|").replace("<", "\\<").replace("\n", " ")
 
 
 # --------------------------------------------------------------------------------------------- page
@@ -208,13 +206,11 @@ def page(
         texts=next(iter(of_kind(records, "text-summary")), None),
         classifier=next(whole, None),
         figures=[(name, Markup(f.svg(False).decode())) for name, f in figures if f is not None],
-        tables=list(map(_readable, results(records))),
+        tables=[
+            t._replace(rows=[list(map(readable, r)) for r in t.rows]) for t in results(records)
+        ],
         examples=[_shown(example) for example in examples],
     )
-
-
-def _readable(table: Table) -> Table:
-    return table._replace(rows=[list(map(readable, row)) for row in table.rows])
 
 
 def _looks(example: Example) -> list[str]:

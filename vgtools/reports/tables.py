@@ -103,7 +103,8 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
             compared = True
             first = base.get(average)
             gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            rows.append([f"  less {base.get('run', '')}", *map(_change, changes), gain])
+            shown = [_change(change) if change else "-" for change in changes]
+            rows.append([f"  less {base.get('run', '')}", *shown, gain])
     remarks = _score_remarks(records, names, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
 
@@ -124,9 +125,7 @@ def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
     return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
 
 
-def _change(change: Record | None) -> str:
-    if change is None:
-        return "-"
+def _change(change: Record) -> str:
     return f"{change['value']:+.1f} (p {p_value(change.get('p_holm', change['p']))})"
 
 
@@ -386,9 +385,9 @@ def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
-    """Print the scores over the seeds beside those of the most frequent class, on stderr.
+    """Print the scores over a finished run's seeds beside those of the most frequent class.
 
-    The spread of a single seed, and the headline of a single metric, are left out.
+    On stderr, without the spread of a single seed and the headline of a single metric.
     """
     base = run["majority"] or {}
     count = len(run["seeds"])

@@ -167,17 +167,11 @@ def _check_origin(vokens: str, file: str, sha256: str) -> None:
 
 @dataclass
 class Pictures:
-    """Pictures of some rows of a bank, opened one at a time; what cannot be shown is counted.
-
-    Args:
-        bank: the image bank.
-        files: of the images, from `page.locate`.
-        missing: filled with row: reason.
-    """
+    """Pictures of some rows of a bank, opened one at a time; what cannot be shown is counted."""
 
     bank: Bank
-    files: Mapping[str, ImageFile]
-    missing: dict[int, str] = field(default_factory=dict)
+    files: Mapping[str, ImageFile]  # of `page.locate`
+    missing: dict[int, str] = field(default_factory=dict)  # filled with row: reason
 
     def _open(self, row: int, use: Callable[[ImageFile], _T]) -> _T | None:
         file = self.files.get(self.bank.ids[row])
@@ -386,16 +380,12 @@ def _lines(text: str, font: FreeTypeFont, width: float) -> list[str]:
             lines.append(line.strip())
         line = piece.strip()
         while line and font.getlength(line) > width:
-            keep = max(1, _fitting(line, font, width))
+            some = range(len(line))
+            fitting = bisect.bisect_right(some, width, key=lambda n: font.getlength(line[:n])) - 1
+            keep = max(1, fitting)
             lines.append(line[:keep])
             line = line[keep:]
     return [*lines, line.strip()] if line.strip() else lines
-
-
-def _fitting(line: str, font: FreeTypeFont, width: float) -> int:
-    """Return how many characters of a line fit into `width` px."""
-    lengths = range(len(line))
-    return bisect.bisect_right(lengths, width, key=lambda n: font.getlength(line[:n])) - 1
 
 
 @dataclass

@@ -21,7 +21,6 @@ from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, sha256_fi
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
-from vgtools.tasks.examples import Example
 from vgtools.tasks.predictions import Items, headline, make_row
 from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
 from vgtools.text.ngrams import Vocabulary, count
@@ -386,18 +385,11 @@ def texts_of(task: Task, path: str | Path, unlabelled: bool = False) -> Iterator
     """
     last = ""
     for example in read_examples(task, path, unlabelled=unlabelled):
-        if example.pair != last or task.kind != "span":
-            yield from _texts(example)
-        else:
-            yield example.text
+        yield example.text
+        if example.pair is not None and (example.pair != last or task.kind != "span"):
+            yield example.pair
+        yield from example.choices
         last = example.pair or ""
-
-
-def _texts(example: Example) -> Iterator[str]:
-    yield example.text
-    if example.pair is not None:
-        yield example.pair
-    yield from example.choices
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:

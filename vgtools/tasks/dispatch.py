@@ -203,7 +203,13 @@ def gather(
         gold = {name: row.get("label") for name, row in by_id.items()}
     else:
         gold = {example.id: KINDS[task.kind].gold(task, example) for example in examples}
-        _require_same_ids(by_id, gold, file)
+        unpredicted = [name for name in gold if name not in by_id]
+        unknown = [name for name in by_id if name not in gold]
+        if unpredicted or unknown:
+            odd = unpredicted or unknown
+            what = "has no prediction" if unpredicted else "is predicted but not in the examples"
+            why = f"{len(odd)} of {len(gold)} examples: the id {odd[0]!r:.80} {what}"
+            raise DataError(f"{why}; predict the same file that is scored", file)
     if not gold:
         raise DataError("there are no predictions to score", file)
     for name, value in gold.items():
@@ -215,23 +221,6 @@ def gather(
     predicted = [kind.parse(task, "prediction", r["prediction"], file, None) for r in in_order]
     labels = [kind.parse(task, "label", value, file, None) for value in gold.values()]
     return kind.score(task, Joined(list(gold), predicted, labels, in_order, file), threshold)
-
-
-def _require_same_ids(
-    rows: Mapping[str, Any], gold: Mapping[str, Any], file: str | Path | None
-) -> None:
-    unpredicted = [name for name in gold if name not in rows]
-    unknown = [name for name in rows if name not in gold]
-    for names, what in (
-        (unpredicted, "has no prediction"),
-        (unknown, "is predicted but not in the examples"),
-    ):
-        if names:
-            raise DataError(
-                f"{len(names)} of {len(gold)} examples: the id {names[0]!r:.80} {what}; "
-                "predict the same file that is scored",
-                file,
-            )
 
 
 def score_predictions(

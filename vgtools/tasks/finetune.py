@@ -366,42 +366,33 @@ def text_learner(
     return Learner(new, read, batch, ask, save)
 
 
+@dataclass
 class FineTuning:
     """One task, one encoder, several seeds.
-
-    Args:
-        files: by split; `train` and `dev` among them.
-        settings: what decides the weights; see `vg finetune`.
 
     Raises:
         DataError: the encoder takes no texts of the length (78), or as `Learner.read`.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        learner: Learner,
-        files: Mapping[str, str],
-        settings: Mapping[str, Any],
-        ref: str,
-    ) -> None:
-        self.task = task
-        self.learner = learner
-        self.settings = dict(settings)
-        tuner, encoder = learner.new(settings["seeds"][0])
+    task: Task
+    learner: Learner
+    files: Mapping[str, str]  # by split; `train` and `dev` among them
+    settings: dict[str, Any]  # what decides the weights; see `vg finetune`
+    ref: str  # of the encoder
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        tuner, encoder = self.learner.new(settings["seeds"][0])
         most = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
         if settings["max_length"] > most:
-            raise DataError(
-                f"the encoder accepts at most {most} tokens; lower --max-length "
-                f"({settings['max_length']}) to {most}",
-                ref,
-                code=Exit.CONFIG,
-            )
+            why = f"lower --max-length ({settings['max_length']}) to {most}"
+            why = f"the encoder accepts at most {most} tokens; {why}"
+            raise DataError(why, self.ref, code=Exit.CONFIG)
         self.splits = {
-            name: learner.read(name, path, tuner, encoder) for name, path in files.items()
+            name: self.learner.read(name, path, tuner, encoder) for name, path in self.files.items()
         }
         self.encoder = {
-            "ref": ref,
+            "ref": self.ref,
             "fingerprint": encoder.fingerprint,
             "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
         }
@@ -447,7 +438,9 @@ class FineTuning:
                 state.notes = run.state.notes | fresh
                 run.state = state  # lets go of network and optimiser of the seed before
             self._kept = []
-            tuner, encoder = self._network(seed)
+            made = self._made.pop(seed, None)  # that of the first seed was made to read the files
+            self._made.clear()
+            tuner, encoder = made or self.learner.new(seed)
             self._learn(session, tuner.to(session.device), seed, number)
             finish = partial(self._finish, session, tuner, encoder, seed)
             run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
@@ -455,12 +448,6 @@ class FineTuning:
             run.save()
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))
-
-    def _network(self, seed: int) -> tuple[Any, Encoder]:
-        """Return the network of a seed; that of the first seed was made to read the files."""
-        made = self._made.pop(seed, None)
-        self._made.clear()
-        return made or self.learner.new(seed)
 
     def _learn(self, session: Session, tuner: Any, seed: int, number: int) -> None:
         """Train one seed to its end."""

@@ -226,14 +226,6 @@ def covering(tokens: Tokens, spans: Array, rows: Array) -> tuple[Array, Array]:
     return np.asarray(first - base), np.where(high > low, last - base, first - base - 1)
 
 
-def entity_queries(tokens: Tokens, captions: Sequence[Caption]) -> Queries:
-    """Return one query per phrase with boxes: the phrase itself asks for its own regions."""
-    spans, rows = _phrases(captions)
-    first, last = covering(tokens, spans, rows)
-    count = np.arange(len(rows))
-    return Queries(rows, first, last, count, np.zeros_like(count))
-
-
 def _phrases(captions: Sequence[Caption]) -> tuple[Array, Array]:
     """Return the spans of all phrases (P, 2) and the captions that they are in (P,)."""
     rows = np.repeat(np.arange(len(captions)), [len(c.spans) for c in captions])
@@ -481,7 +473,6 @@ class GroundingProbe(Probe):
         """Yield the results of the side `report`, as `scores.records` returns them.
 
         Args:
-            relations: names, how many of the most frequent ones, or None for all.
             choose: heads are chosen on the side `select`.
         """
         scores, chooser = self._sides(choose)
@@ -551,7 +542,10 @@ class GroundingProbe(Probe):
 
     def _queries(self, captions: list[Caption], tokens: Tokens) -> Queries:
         """Return the queries of a window that can be answered; count the others."""
-        queries = entity_queries(tokens, captions)
+        # Each phrase with boxes asks for its own regions.
+        spans, rows = _phrases(captions)
+        number = np.arange(len(rows))
+        queries = Queries(rows, *covering(tokens, spans, rows), number, np.zeros_like(number))
         if self.parser:
             parses = list(self.parser([c.text for c in captions]))
             more = syntactic_queries(tokens, captions, parses, self._keys, self.words)
@@ -669,8 +663,8 @@ def word_attention(
     token = torch.from_numpy(np.maximum(last, 0) + len(ends[0]))
     start = batch.ids.shape[1]  # of the regions
     with torch.inference_mode():
-        layers = encoder.attentions(*batch)
         weights = [
-            layer[0, :, token.to(layer.device), start:].float().cpu().numpy() for layer in layers
+            layer[0, :, token.to(layer.device), start:].float().cpu().numpy()
+            for layer in encoder.attentions(*batch)
         ]
     return np.asarray(np.stack(weights) * (last >= first)[:, None])

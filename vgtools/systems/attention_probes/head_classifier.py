@@ -318,10 +318,6 @@ class ClassifierProbe(Probe):
         """Yield one record for all words, one for those but punctuation (UAS), and per relation.
 
         Shares are in percent.
-
-        Args:
-            relations: names (the parser's or Stanford's), how many of the most frequent ones, or
-                None for all.
         """
         cells = {name: cell for (name, _), cell in self.scores["report"].cells.items()}
         totals = {name: cell.total for name, cell in cells.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -14,6 +14,7 @@ from vgtools.io.errors import Tally, amount
 from vgtools.systems.attention_probes import grounding, head_classifier
 from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
 from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
+from vgtools.systems.attention_probes.scores import Relations
 from vgtools.systems.attention_probes.text import TextProbe, Texts
 from vgtools.text.parses import Parser
 
@@ -74,13 +75,10 @@ class Findings:
     kept: list[Caption] = field(default_factory=list)  # to be shown
     classifier: Any = None  # learned from all heads together; None: not asked for, or stopped
 
-    def records(
-        self, relations: Sequence[str] | int | None, select_on: str | None
-    ) -> list[dict[str, Any]]:
+    def records(self, relations: Relations, select_on: str | None) -> list[dict[str, Any]]:
         """Return the records of the probe and of the classifier; the last one sums up.
 
         Args:
-            relations: names, how many of the most frequent ones, or None for all.
             select_on: split that heads were chosen on; None if it is the reported one.
         """
         rows = list(self.probe.records(relations, choose=select_on is not None))

@@ -26,7 +26,7 @@ ACTIVE = 0.2  # a head that gives regions more than this share of its attention 
 ENTITY = ("entity", "")
 
 Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": what the entity is in it)
-# Names of relations, how many of the most frequent ones, or None for all.
+# Names of relations (the parser's or Stanford's), how many of the most frequent ones, or None: all.
 Relations = Sequence[str] | int | None
 
 
@@ -324,7 +324,6 @@ def records(
         scores: of the side that is reported.
         chooser: of the side that heads are chosen on; the same object where there is one side, and
             then the p-value of the best head is the corrected one.
-        relations: which, by the parser's names or Stanford's.
     """
     cell = scores.cells.get(ENTITY)
     if cell is not None:
@@ -362,6 +361,9 @@ def records(
         }
 
 
+_BANDS = ("low", "high", "low_all", "high_all")
+
+
 def _head_records(cell: Cell, heads: int, level: float) -> Iterator[dict[str, Any]]:
     sure = significance(cell, level)
     for n in range(len(cell.right)):
@@ -371,10 +373,7 @@ def _head_records(cell: Cell, heads: int, level: float) -> Iterator[dict[str, An
             "layer": n // heads + 1,
             "head": n % heads + 1,
             "accuracy": percent(cell.accuracy[n]),
-            "low": percent(sure.low[n]),
-            "high": percent(sure.high[n]),
-            "low_all": percent(sure.low_all[n]),
-            "high_all": percent(sure.high_all[n]),
+            **{end: percent(getattr(sure, end)[n]) for end in _BANDS},
             "p": round(float(sure.p[n]), 6),
             "p_corrected": round(float(sure.p_corrected[n]), 6),
             "attention": percent(cell.attention[n]),
@@ -425,12 +424,7 @@ def _cell(scores: Scores, name: str, entity: str) -> Cell | None:
 
 
 def select_relations(totals: Mapping[str, int], relations: Relations) -> list[str]:
-    """Return names of relations by falling count, those asked for.
-
-    Args:
-        totals: name -> count.
-        relations: which, by the parser's names or Stanford's.
-    """
+    """Return names of relations by falling count, those asked for."""
     names = sorted(totals, key=lambda name: (-totals[name], name))
     if relations is None:
         return names

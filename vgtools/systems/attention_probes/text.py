@@ -171,13 +171,9 @@ def between_words(layer: Tensor, words: Tensor) -> Tensor:
 
 
 def no_answer(words: Tensor) -> Tensor:
-    """Return which words cannot be the head of which: itself, and words without a token.
+    """Return which words, (B, W, T), cannot be the head of which: (B, W, W) bool.
 
-    Args:
-        words: (B, W, T) bool, the tokens of each word.
-
-    Returns:
-        (B, W, W) bool.
+    These are the word itself, and words without a token.
     """
     present = words.any(-1)
     itself = torch.eye(words.shape[1], dtype=torch.bool, device=words.device)
@@ -187,11 +183,7 @@ def no_answer(words: Tensor) -> Tensor:
 def word_heads(layer: Tensor, words: Tensor) -> Tensor:
     """Return the word that each word attends to most, and the one that attends to it most.
 
-    The word itself and special tokens do not count.
-
-    Args:
-        layer: (B, H, T, T).
-        words: (B, W, T) bool, the tokens of each word.
+    The word itself and special tokens do not count. Args as `between_words`.
 
     Returns:
         (2, B, H, W).
@@ -457,9 +449,9 @@ class TextProbe(Probe):
     ) -> Iterator[dict[str, Any]]:
         """Yield one record per head, one per relation and direction, and a summary; in percent.
 
+        The relations taken together, `all`, come first.
+
         Args:
-            relations: names (the parser's or Stanford's), how many of the most frequent ones, or
-                None for all; `all`, the relations taken together, comes first.
             choose: heads and offsets are chosen on the side `select`; else on what is reported, and
                 then the p-values are corrected over all heads.
 

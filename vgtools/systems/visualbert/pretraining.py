@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -240,14 +240,9 @@ def evaluate(
     )
 
 
+@dataclass
 class Pretraining:
     """One pretraining of a VisualBERT on captions and the regions of their images.
-
-    Args:
-        text: the encoder to start from; None if `ref` is a VisualBERT.
-        regions: X.npy, of the images of all of them.
-        shape: what the encoder was made of, if it is new.
-        region_start: `drawn` at random, or near the `words` that regions show.
 
     Raises:
         DataError: the regions come from another backbone than those the model was trained on, or
@@ -256,57 +251,54 @@ class Pretraining:
 
     kind = "visualbert"
 
-    def __init__(
-        self,
-        text: Encoder | None,
-        inputs: Sequence[str],
-        valid: Sequence[str],
-        regions: str,
-        *,
-        weights: Mapping[str, float],
-        ref: str | None,
-        shape: str | None,
-        region_start: str,
-        text_only: bool,
-        late_fusion: bool,
-        dtype: str,
-        gradient_checkpointing: bool,
-        offline: bool,
-        quiet: bool,
-    ) -> None:
-        self._weights = dict(weights)
-        self._shape = shape
-        self._seen = {
-            "region_start": region_start,
-            "text_only": text_only,
-            "late_fusion": late_fusion,
-        }
-        self._quiet = quiet
-        self._regions = open_regions(regions)
+    text: Encoder | None  # to start from; None if `ref` is a VisualBERT
+    inputs: Sequence[str]  # files of captions to train on
+    valid: Sequence[str]  # files of captions to evaluate on
+    regions: str  # X.npy, of the images of all of them
+    _: KW_ONLY
+    weights: Mapping[str, float]  # of the losses
+    ref: str | None
+    shape: str | None  # what the encoder was made of, if it is new
+    region_start: str  # `drawn` at random, or near the `words` that regions show
+    text_only: bool  # show no region
+    late_fusion: bool
+    dtype: str  # of the matrix products
+    gradient_checkpointing: bool  # less memory, more time
+    offline: bool
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        self._regions = open_regions(self.regions)
         self._backbone = backbone_of(self._regions)
-        if text is None and not text_only:
-            check_backbone(str(ref), self._regions, regions)
-        config = VisualBertConfig(self._regions.width, late_fusion)
-        products = pick_dtype(dtype)
+        text = self.text
+        if text is None and not self.text_only:
+            check_backbone(str(self.ref), self._regions, self.regions)
+        config = VisualBertConfig(self._regions.width, self.late_fusion)
+        products = pick_dtype(self.dtype)
         if text is None:
-            self._model, text = load_visualbert(str(ref), config, dtype=products, offline=offline)
+            ref, offline = str(self.ref), self.offline
+            self._model, text = load_visualbert(ref, config, dtype=products, offline=offline)
         else:
             self._model = make_visualbert(text, config, products)
         self._text = text
-        self._model.checkpointing = gradient_checkpointing
-        shown = None if text_only else self._regions
-        pairs = "sip" in weights
-        self._captions = read_captions(inputs, text.tokenizer, shown, pairs)
-        self._held = read_captions(valid, text.tokenizer, shown, pairs) if valid else None
+        self._model.checkpointing = self.gradient_checkpointing
+        shown = None if self.text_only else self._regions
+        pairs = "sip" in self.weights
+        self._captions = read_captions(self.inputs, text.tokenizer, shown, pairs)
+        self._held = None
+        if self.valid:
+            self._held = read_captions(self.valid, text.tokenizer, shown, pairs)
 
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, beside the flags that every system has."""
         return {
-            "start": self._shape or fingerprint(self._model),
+            "start": self.shape or fingerprint(self._model),
             "tokenizer": tokenizer_fingerprint(self._text.tokenizer),
-            "weights": self._weights,
+            "weights": dict(self.weights),
             "regions": self._regions.manifest["files"],
-            **self._seen,
+            "region_start": self.region_start,
+            "text_only": self.text_only,
+            "late_fusion": self.late_fusion,
             "inputs": [_digest(self._captions)],
             "valid": [_digest(self._held)] if self._held else [],
         }
@@ -343,7 +335,7 @@ class Pretraining:
         def start() -> None:
             steps = align(model, captions, self._regions, config["seed"])
             what = "pretrain: start of the regions"
-            with Progress(what, "steps", STEPS, quiet=self._quiet) as bar:
+            with Progress(what, "steps", STEPS, quiet=self.quiet) as bar:
                 for _ in steps:
                     bar.advance(1)
 
