@@ -76,12 +76,12 @@ def save_codah(folder: Path, count: int = 8) -> Path:
 
 
 def save_tags(folder: Path, count: int = 16) -> Path:
-    """Write VUAN; a word is a metaphor if it begins with b, and only every other word counts."""
+    """Write VUAN: every other word has a tag, metaphor if it begins with b, d or f."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, split in enumerate(("train", "dev")):
         rows = []
         for text, _ in sentences(count, seed):
-            tags = [("literal", "metaphor")[word[0] == "b"] for word in text.split(" ")]
+            tags = [("literal", "metaphor")[word[0] in "bdf"] for word in text.split(" ")]
             rows.append(
                 {"text": text, "tags": [tag if i % 2 == 0 else None for i, tag in enumerate(tags)]}
             )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.tiny import save_encoder
 from tests.tiny.examples import fails, read, tokenizer
 from vgtools.io import DataError
 from vgtools.tasks import metrics
@@ -20,7 +21,7 @@ from vgtools.tasks.dispatch import (
     read_predictions,
     score_predictions,
 )
-from vgtools.tasks.finetune import collate
+from vgtools.tasks.finetune import collate, new_tuner, predict
 from vgtools.tasks.kinds import tag
 from vgtools.tasks.kinds.tag import IGNORED, TaggedExample, TaggedInputs, entities
 from vgtools.tasks.table import find_task
@@ -208,3 +209,23 @@ def test_a_row_of_predictions_may_be_scored_from_its_file(tmp_path: Path) -> Non
     row = {"id": "0", "prediction": ["O", "B-LOC"], "label": ["O", "B-LOC"]}
     path.write_text(json.dumps(row) + "\n")
     assert score_predictions("conll-2003", read_predictions("conll-2003", path))["f1"] == 100
+
+
+def test_it_learns_eight_sentences_by_heart(tmp_path: Path) -> None:
+    tuner, encoder = new_tuner(NOUNS, str(save_encoder(tmp_path / "encoder", positions=64)), 1)
+    rng = np.random.default_rng(0)
+    examples = []
+    for number in range(8):
+        words = rng.choice(["bam", "den", "dun", "fat", "gos"], 5).tolist()
+        tags = [int(word in ("bam", "fat")) if i % 2 else -1 for i, word in enumerate(words)]
+        examples.append(sentence(" ".join(words), *tags, name=str(number)))
+    inputs = encode(NOUNS, examples, encoder.tokenizer, max_length=20)
+    batch = collate(inputs, np.arange(8), tuner.pad, tuner.segments)
+    optimizer = torch.optim.Adam(tuner.parameters(), 1e-3)
+    tuner.eval()  # without dropout
+    for _ in range(100):
+        optimizer.zero_grad()
+        tuner(batch)["task"].backward()
+        optimizer.step()
+    rows = predictions(NOUNS, examples, inputs, predict(tuner, inputs, 3))
+    assert score_predictions(NOUNS, rows)["accuracy"] == 100
