@@ -17,6 +17,7 @@ from vgtools.commands.options import (
     Offline,
     Quiet,
     Seed,
+    Value,
     flags,
     note,
     open_vocabulary,
@@ -38,16 +39,10 @@ class Grounding:
     ] = None
     text: Annotated[
         list[str] | None,
-        Flag(metavar="TASK=FILE", help="With --grounding: a task's text, if not the run's data."),
+        Value("TASK=FILE", "With --grounding: a task's text, if not the run's data."),
     ] = None
     tokenizer: Annotated[
-        str,
-        Flag(
-            "--tokenizer",
-            "-t",
-            metavar="REF",
-            help="With --grounding: what a token is, as in vg stats.",
-        ),
+        str, Value("REF", "With --grounding: what a token is, as in vg stats.", "--tokenizer", "-t")
     ] = "words"
     grounded_above: Annotated[
         int, Count("A type is grounded if captions contain it more than N times.", 0)
@@ -65,18 +60,15 @@ class Weights:
     ] = False
     noise: Annotated[
         str | None,
-        Flag(
-            metavar="DIR",
-            help="With --weights: write the first encoder with Gaussian noise to DIR.",
-        ),
+        Value("DIR", "With --weights: write the first encoder with Gaussian noise to DIR."),
     ] = None
     magnitude: Annotated[
         float | None,
-        Flag(
-            metavar="NUMBER",
+        Value(
+            "NUMBER",
+            "Mean |noise|.",
             min=0,
             show_default="the second encoder's distance from the first",
-            help="Mean |noise|.",
         ),
     ] = None
 
@@ -94,10 +86,7 @@ def compare(
     ground: Grounding,
     encoders: Weights,
     baseline: Annotated[
-        str | None,
-        Flag(
-            metavar="RUN", show_default="the first", help="Run that the others are compared with."
-        ),
+        str | None, Value("RUN", "Run that the others are compared with.", show_default="the first")
     ] = None,
     median: Annotated[
         bool, Flag("--median", help="Show the median over seeds, not the mean.")
@@ -114,9 +103,9 @@ def compare(
     table: Annotated[bool, Flag("--table", help="Print markdown, also into a pipe.")] = False,
     reported: Annotated[
         str | None,
-        Flag(
-            metavar="[PAPER:]N",
-            help="Add the rows of a paper's table N, marked as reported: grounding:3, or 2 for "
+        Value(
+            "[PAPER:]N",
+            "Add the rows of a paper's table N, marked as reported: grounding:3, or 2 for "
             "vokenization:2.",
         ),
     ] = None,

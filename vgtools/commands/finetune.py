@@ -15,6 +15,7 @@ from vgtools.commands.options import (
     Flag,
     Restart,
     Runtime,
+    Value,
     check_streams,
     flags,
     refuse_if,
@@ -46,10 +47,7 @@ class Pictures:
 
     regions: Annotated[
         str | None,
-        Flag(
-            metavar="X.npy",
-            help="Tasks with pictures: of vg extract-image-feats --regions or --detector.",
-        ),
+        Value("X.npy", "Tasks with pictures: of vg extract-image-feats --regions or --detector."),
     ] = None
     boxes: Annotated[
         int | None,
@@ -57,10 +55,10 @@ class Pictures:
     ] = None
     answers: Annotated[
         str | None,
-        Flag(
-            metavar="FILE|N",
+        Value(
+            "FILE|N",
+            "VQA: the answers, one per line; or those that N training questions have.",
             show_default=str(_ANSWERED),
-            help="VQA: the answers, one per line; or those that N training questions have.",
         ),
     ] = None
 
@@ -130,8 +128,7 @@ class Learning:
     )
     steps: Annotated[int | None, Count("Steps in total, in place of --epochs.")] = None
     lr: Annotated[
-        float | None,
-        Flag(metavar="RATE", min=0, show_default=_PAPER, help="Highest learning rate of AdamW."),
+        float | None, Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER)
     ] = None
     batch_size: Annotated[
         int | None,
@@ -150,17 +147,15 @@ class Learning:
     ] = None
     warmup: Annotated[
         float | None,
-        Flag(
-            metavar="SHARE",
+        Value(
+            "SHARE",
+            "Share of the steps in which the learning rate rises.",
             min=0,
             max=1,
             show_default=_PAPER,
-            help="Share of the steps in which the learning rate rises.",
         ),
     ] = None
-    weight_decay: Annotated[
-        float, Flag(metavar="RATE", min=0, help="On matrices; the paper has none.")
-    ] = 0.0
+    weight_decay: Annotated[float, Value("RATE", "On matrices; the paper has none.", min=0)] = 0.0
     seed: Annotated[
         int | None,
         Count(
@@ -180,9 +175,8 @@ class Learning:
     )
     null_threshold: Annotated[
         float,
-        Flag(
-            metavar="SCORE",
-            help="SQuAD 2.0: answer nothing if that scores this much higher than the answer.",
+        Value(
+            "SCORE", "SQuAD 2.0: answer nothing if that scores this much higher than the answer."
         ),
     ] = 0.0
     window: Annotated[
@@ -250,16 +244,15 @@ def finetune(
     *,
     encoder: Annotated[
         str | None,
-        Flag(
+        Value(
+            "NAME",
+            "Hub name, directory, vg run (of vg pretrain) or builtin:NAME.",
             "--encoder",
             "-e",
-            metavar="NAME",
-            help="Hub name, directory, vg run (of vg pretrain) or builtin:NAME.",
         ),
     ] = None,
     output: Annotated[
-        str | None,
-        Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
+        str | None, Value("DIR", "Run folder; the same command resumes it.", "--output", "-o")
     ] = None,
     listed: Annotated[
         bool,

@@ -30,14 +30,19 @@ if TYPE_CHECKING:
 Flag = typer.Option
 
 
+def Value(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return a flag with a value, its help, and its names if it has short ones."""
+    return Flag(*names, metavar=metavar, help=text, **more)
+
+
 def Count(text: str, least: int = 1, **more: Any) -> Any:
     """Return the flag of a whole number from `least` on."""
-    return Flag(metavar="N", min=least, help=text, **more)
+    return Value("N", text, min=least, **more)
 
 
-def File(text: str, **more: Any) -> Any:
+def File(text: str, *names: str, **more: Any) -> Any:
     """Return the flag of a file."""
-    return Flag(metavar="FILE", help=text, **more)
+    return Value("FILE", text, *names, **more)
 
 
 _MOST = 2**63  # of a number on the command line: arrays and `islice` count to below it

@@ -23,6 +23,7 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     Seed,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -46,17 +47,15 @@ _CONFIG = (
 class Splits:
     """Which rows are for what."""
 
-    split: Annotated[str | None, Flag(metavar="NAME", help="Report on the rows of this split.")] = (
-        None
-    )
+    split: Annotated[str | None, Value("NAME", "Report on the rows of this split.")] = None
     select_on: Annotated[
-        str | None, Flag(metavar="NAME", help="Choose the best heads on this split instead.")
+        str | None, Value("NAME", "Choose the best heads on this split instead.")
     ] = None
     train_on: Annotated[
         str | None,
-        Flag(
-            metavar="NAME",
-            help="Split that the classifier learns from; without it: four of five texts, and all "
+        Value(
+            "NAME",
+            "Split that the classifier learns from; without it: four of five texts, and all "
             "that is reported is of the fifth.",
         ),
     ] = None
@@ -103,10 +102,7 @@ class Questions:
     ] = "head"
     relations: Annotated[
         str,
-        Flag(
-            metavar="N|all|NAMES",
-            help="How many of the most frequent relations, all, or names (det,pobj).",
-        ),
+        Value("N|all|NAMES", "How many of the most frequent relations, all, or names (det,pobj)."),
     ] = "10"
     samples: Annotated[int, Count("Resamplings of photos or sentences for the intervals.", 20)] = (
         1000
@@ -131,8 +127,7 @@ class Page:
     ] = None
     examples: Annotated[int, Count("Captions on the page.", 0)] = 8
     output: Annotated[
-        str | None,
-        Flag("--output", "-o", metavar="DIR", help="Folder for results, tables, figures, page."),
+        str | None, Value("DIR", "Folder for results, tables, figures, page.", "--output", "-o")
     ] = None
 
 
@@ -142,11 +137,11 @@ def probe_attention(
     *,
     encoder: Annotated[
         str,
-        Flag(
+        Value(
+            "REF",
+            "Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
             "--encoder",
             "-e",
-            metavar="REF",
-            help="Joint model or text encoder: hub name, directory, vg run, builtin:NAME.",
         ),
     ],
     splits: Splits,
@@ -164,15 +159,11 @@ def probe_attention(
         ),
     ] = "-",
     regions: Annotated[
-        str | None,
-        Flag(metavar="X.npy", help="Region features of the photos; without: text-side probes."),
+        str | None, Value("X.npy", "Region features of the photos; without: text-side probes.")
     ] = None,
     parser: Annotated[
         str | None,
-        Flag(
-            metavar="REF",
-            help="Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order.",
-        ),
+        Value("REF", "Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order."),
     ] = None,
     batch_size: BatchSize = 32,
     limit: Limit = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import File, Flag, refuse_if
+from vgtools.commands.options import File, Value, refuse_if
 
 
 def score(
@@ -18,10 +18,10 @@ def score(
     ],
     gold: Annotated[
         str | None,
-        Flag(
-            metavar="FILE|DIR",
+        Value(
+            "FILE|DIR",
+            "Labels: the official file, or the task's folder.",
             show_default="the rows' own",
-            help="Labels: the official file, or the task's folder.",
         ),
     ] = None,
     joint: Annotated[
@@ -32,11 +32,7 @@ def score(
     ] = None,
     null_threshold: Annotated[
         float | None,
-        Flag(
-            metavar="X",
-            show_default="0",
-            help="SQuAD 2.0: no answer where it scores higher by more than X.",
-        ),
+        Value("X", "SQuAD 2.0: no answer where it scores higher by more than X.", show_default="0"),
     ] = None,
 ) -> None:
     """Score saved predictions of a downstream task with its official metrics, without a model.

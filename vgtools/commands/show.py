@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vgtools import io
-from vgtools.commands.options import (
-    Count,
-    File,
-    Flag,
-    Quiet,
-    flags,
-    help_at_terminal,
-    note,
-    refuse_if,
-)
+from vgtools.commands.options import Count, File, Quiet, flags, help_at_terminal, note, refuse_if
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
@@ -40,7 +31,7 @@ def show(
     index: Annotated[str | None, File("Index that the vokens were made with.")] = None,
     ids: Annotated[str | None, File("Or its image ids alone, one per line.")] = None,
     output: Annotated[
-        str | None, Flag("--output", "-o", metavar="FILE", help="HTML page to write; - is stdout.")
+        str | None, File("HTML page to write; - is stdout.", "--output", "-o")
     ] = None,
     png: Annotated[str | None, File("Contact sheet to write; - is stdout.")] = None,
     limit: Annotated[
@@ -134,12 +125,9 @@ def _find_pictures(sentences: Sequence[Sentence], bank: Bank, images: str) -> Pi
     pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
         example = f"{bank.ids[next(iter(used))]!r:.80}"
-        raise io.DataError(
-            f"has none of the {len(used)} images that the vokens name, such as {example}; "
-            "name the images that the bank was made from",
-            images,
-            code=io.Exit.NO_INPUT,
-        )
+        why = f"has none of the {len(used)} images that the vokens name, such as {example}"
+        why += "; name the images that the bank was made from"
+        raise io.DataError(why, images, code=io.Exit.NO_INPUT)
     return pictures
 
 

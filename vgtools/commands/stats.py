@@ -18,6 +18,7 @@ from vgtools.commands.options import (
     Limit,
     Offline,
     Quiet,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -38,8 +39,7 @@ class Grounding:
     """Which types are visually grounded, and of which tokens the ratio is."""
 
     captions: Annotated[
-        str | None,
-        Flag("--captions", "-c", metavar="FILE", help="Captions that define the grounded types."),
+        str | None, File("Captions that define the grounded types.", "--captions", "-c")
     ] = None
     grounded_above: Annotated[
         int, Count("A type is grounded if captions contain it more than N times.", 0)
@@ -77,7 +77,7 @@ class Layout:
     table: Annotated[
         bool, Flag("--table", help="Print the table of corpora as markdown, also into a pipe.")
     ] = False
-    plot: Annotated[str | None, Flag(metavar="FILE.svg", help="Draw the table of corpora.")] = None
+    plot: Annotated[str | None, Value("FILE.svg", "Draw the table of corpora.")] = None
 
 
 @flags
@@ -93,17 +93,16 @@ def stats(
         ),
     ] = None,
     reference: Annotated[
-        str | None,
-        Flag("--reference", "-r", metavar="FILE", help="Corpus to measure the divergence from."),
+        str | None, File("Corpus to measure the divergence from.", "--reference", "-r")
     ] = None,
     tokenizer: Annotated[
         str,
-        Flag(
+        Value(
+            "REF",
+            "What a token is. words: lower-case words and punctuation marks. Or a tokenizer "
+            "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
             "--tokenizer",
             "-t",
-            metavar="REF",
-            help="What a token is. words: lower-case words and punctuation marks. Or a tokenizer "
-            "(hub name, directory, vg run, builtin:NAME): the paper counts word-pieces.",
         ),
     ] = "words",
     base: Annotated[

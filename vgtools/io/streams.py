@@ -241,16 +241,13 @@ def read_quoted(
     """
     reader = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
     start = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            why = f"not valid quoted text: {error}; is the file cut off?"
-            raise DataError(why, path, start) from None
-        yield start, cells
-        start = reader.line_num + 1
+    try:
+        for cells in reader:
+            yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        why = f"not valid quoted text: {error}; is the file cut off?"
+        raise DataError(why, path, start) from None
 
 
 def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:

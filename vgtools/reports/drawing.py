@@ -297,10 +297,8 @@ def fonts(size: int) -> tuple[FreeTypeFont, ...]:
 
     first = ImageFont.load_default(size)
     if not isinstance(first, ImageFont.FreeTypeFont):
-        raise DataError(
-            "this Pillow was built without FreeType and cannot draw text; pages and SVG need none",
-            code=Exit.UNAVAILABLE,
-        )
+        why = "this Pillow was built without FreeType and cannot draw text; pages and SVG need none"
+        raise DataError(why, code=Exit.UNAVAILABLE)
     found = [first]
     for name in _SYSTEM_FONTS:
         with contextlib.suppress(OSError):

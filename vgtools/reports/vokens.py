@@ -88,13 +88,10 @@ def read_sentences(path: str | Path, bank: int | None = None) -> Iterator[Senten
         for (start, end), voken, score in zip(row["spans"], row["vokens"], scores, strict=True):
             ranks, values = (voken, score) if isinstance(voken, list) else ([voken], [score])
             if bank is not None and max(ranks, default=-1) >= bank:
-                raise DataError(
-                    f"the voken of token {len(tokens)} is {max(ranks)}, the image bank has {bank} "
-                    "rows; these vokens belong to another bank: name the index or ids that they "
-                    "were made with",
-                    path,
-                    line,
-                )
+                why = f"the voken of token {len(tokens)} is {max(ranks)}, the image bank has {bank}"
+                why += " rows; these vokens belong to another bank"
+                why += ": name the index or ids that they were made with"
+                raise DataError(why, path, line)
             tokens.append(Token(start, end, tuple(ranks), tuple(values or [None] * len(ranks))))
         yield Sentence(line, row["text"], tuple(tokens))
 
@@ -158,11 +155,8 @@ def _check_origin(vokens: str, file: str, sha256: str) -> None:
     """Refuse vokens whose manifest names another bank than the one of this index or ids file."""
     for name, made in bank_of(io.manifest_beside(vokens)).items():
         if name.endswith(Path(file).suffix) and made != sha256:
-            raise DataError(
-                f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows are "
-                "other images: name the one that made it",
-                vokens,
-            )
+            why = f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows"
+            raise DataError(f"{why} are other images: name the one that made it", vokens)
 
 
 @dataclass

@@ -90,11 +90,8 @@ def aligned(one: Items, other: Items, file: str | Path) -> Items:
     pairs = zip(other.ids, labels, other.labels, strict=True)
     odd = [name for name, ours, theirs in pairs if not _same(ours, theirs)]
     if odd:
-        raise DataError(
-            f"{len(odd)} of {len(order)} ids have another label than in the run compared with, "
-            f"the first {odd[0]!r:.80}; score the same dev file",
-            file,
-        )
+        why = f"{len(odd)} of {len(order)} ids have another label than in the run compared with"
+        raise DataError(f"{why}, the first {odd[0]!r:.80}; score the same dev file", file)
     return Items(other.ids, one.gold[order], one.predicted[order], one.statistic, labels=labels)
 
 
@@ -418,7 +415,6 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
     """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
 
     Args:
-        records: of `compare`.
         ratios: task -> grounding ratio of its text.
 
     Source: Vokenization, appendix A.7.
@@ -429,9 +425,7 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
                 "task": name,
                 "grounding_ratio": ratios[name],
                 "gain": difference["value"],
-                "low": difference["low"],
-                "high": difference["high"],
-                "p": difference["p"],
+                **{key: difference[key] for key in ("low", "high", "p")},
             }
             for name, cell in record["tasks"].items()
             if name in ratios and (difference := cell.get("difference"))

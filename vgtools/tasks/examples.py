@@ -242,20 +242,13 @@ def _recognise(
             without_label = form
     if without_label is not None:
         header = ", ".join(first.split(without_label.separator))
-        raise DataError(
-            f'the header has no column "{without_label.label}": {header}; a file without labels '
-            "can be predicted, not trained on or scored",
-            path,
-            1,
-        )
+        why = f'the header has no column "{without_label.label}": {header}; a file without labels'
+        raise DataError(f"{why} can be predicted, not trained on or scored", path, 1)
     headless = next((form for form in task.forms if not form.header), None)
     if headless is None:
         expected = describe_forms(task, unlabelled)
-        raise DataError(
-            f"the first line is not a header of this task: {first!r:.120}; expected {expected}",
-            path,
-            1,
-        )
+        why = f"the first line is not a header of this task: {first!r:.120}"
+        raise DataError(f"{why}; expected {expected}", path, 1)
     return headless, len(headless.columns), None
 
 
@@ -270,8 +263,8 @@ def _cells(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, record) of the rows of a separated file, column counts checked."""
     names: Sequence[str] = titles or form.columns
-    quoted = read_quoted(lines, path, form.separator)
-    for line, cells in quoted if form.quoted else _plain(form, lines):
+    plain = ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
+    for line, cells in read_quoted(lines, path, form.separator) if form.quoted else plain:
         if titles is not None and line == 1:
             continue
         if not width <= len(cells) <= width + form.extra:
@@ -282,10 +275,6 @@ def _cells(
             columns = ", ".join(name or "(row)" for name in names)
             raise DataError(f"expected {width} columns ({columns}), got {len(cells)}", path, line)
         yield line, dict(zip(names, cells, strict=False))
-
-
-def _plain(form: Form, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
 
 
 def _jsonl(

@@ -202,10 +202,8 @@ def outputs_of(
                 torch.cuda.empty_cache()
             continue
         if not np.isfinite(part).all():
-            raise DataError(
-                "the model's outputs are no longer numbers; a lower --lr usually helps",
-                code=Exit.CANNOT_CONTINUE,
-            )
+            why = "the model's outputs are no longer numbers; a lower --lr usually helps"
+            raise DataError(why, code=Exit.CANNOT_CONTINUE)
         yield units, part
         done += len(units)
     tuner.train(was_training)
@@ -345,15 +343,7 @@ def text_learner(
 ) -> Learner:
     """Return what learns a task of texts: a transformers model."""
 
-    def new(seed: int) -> tuple[FineTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline)
-
-    def read(name: str, path: str, tuner: FineTuner, encoder: Encoder) -> Split:
-        return read_split(task, name, path, tuner, encoder, settings)
-
-    def batch(tuner: FineTuner, inputs: Inputs, units: Array, part: int, parts: int) -> Batch:
-        return collate(inputs, units, tuner.pad, tuner.segments, device, part, parts)
+    dtype = pick_dtype(settings["dtype"])
 
     def ask(tuner: FineTuner, split: Split) -> list[dict[str, Any]]:
         outputs = predict(tuner, split.inputs, 4 * settings["batch_size"], device)
@@ -363,7 +353,17 @@ def text_learner(
     def save(tuner: FineTuner, encoder: Encoder, folder: Path) -> None:
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))
 
-    return Learner(new, read, batch, ask, save)
+    return Learner(
+        new=lambda seed: new_tuner(task, ref, seed, dtype=dtype, offline=offline),
+        read=lambda name, path, tuner, encoder: read_split(
+            task, name, path, tuner, encoder, settings
+        ),
+        collate=lambda tuner, inputs, units, part, parts: collate(
+            inputs, units, tuner.pad, tuner.segments, device, part, parts
+        ),
+        predict=ask,
+        save=save,
+    )
 
 
 @dataclass

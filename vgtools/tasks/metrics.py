@@ -257,7 +257,6 @@ def paired_bootstrap(
         a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (S, N)
             those of S runs.
         b: (N,) or (S, N) those of the other system; S may differ.
-        samples: bootstrap samples.
         level: share of samples inside the interval.
         seed: of the samples; the same seed gives the same interval.
 
@@ -272,9 +271,8 @@ def paired_bootstrap(
     if len(set(lengths)) != 1 or not lengths[0]:
         raise ValueError(f"expected as many in each column, one or more; got {lengths} items")
     if samples < 1 or not 0 < level < 1:
-        raise ValueError(
-            f"expected samples >= 1 and 0 < level < 1, got {samples} and level {level}"
-        )
+        got = f"got {samples} and level {level}"
+        raise ValueError(f"expected samples >= 1 and 0 < level < 1, {got}")
 
     def scores(g: Array, *rest: Any) -> Array:
         return np.stack([statistic(g, predicted, rest[-1]) for predicted in rest[:-1]], -1)

@@ -28,7 +28,6 @@ def make_row(
     """Return a row of `predictions.jsonl`; keys without a value are left out.
 
     Args:
-        name: id of the example.
         prediction: class name, choice number, score, answer text, or boxes, best first.
         label: likewise; answer texts and boxes as a list. None where the example has none.
         score: how sure the model is.

@@ -111,10 +111,8 @@ def _read_phrase(phrase: Any, number: int, text: str) -> tuple[tuple[int, int], 
     start, end, boxes = (phrase.get(k) if isinstance(phrase, dict) else None for k in keys)
     # `type`, because True is an int, too.
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
-        raise ValueError(
-            f"phrase {number} has the span {start!r:.20} to {end!r:.20}, "
-            f"the text has {len(text)} characters"
-        )
+        why = f"phrase {number} has the span {start!r:.20} to {end!r:.20}"
+        raise ValueError(f"{why}, the text has {len(text)} characters")
     try:
         gold = np.array(boxes, np.float64)
         valid = gold.size == 0 or gold.shape[1:] == (4,)
@@ -173,10 +171,8 @@ def check_captions(
     for split, side in (sides or {"": "report"}).items():
         if not counts[side]:
             of_split = f' of the split "{split}"' if split else ""
-            raise DataError(
-                f"has no caption{of_split} with an entity that has a box, on a photo with regions",
-                path,
-            )
+            why = f"has no caption{of_split} with an entity that has a box, on a photo with regions"
+            raise DataError(why, path)
 
 
 def check_backbone(ref: str, regions: Regions) -> None:
@@ -451,10 +447,8 @@ class GroundingProbe(Probe):
         width = self.encoder.region_width
         if width != self.regions.width:
             takes = str(width) if width else "no regions: it is a text encoder"
-            raise DataError(
-                f"has {self.regions.width} channels per region, the model takes {takes}",
-                self.regions.path,
-            )
+            why = f"has {self.regions.width} channels per region, the model takes {takes}"
+            raise DataError(why, self.regions.path)
         self._keys: dict[Key, int] = {ENTITY: 0}
 
     def run(self, captions: Iterator[Caption]) -> None:
@@ -499,12 +493,9 @@ class GroundingProbe(Probe):
             regions = self.regions.of(caption.image)
             all_weights = word_attention(self.encoder, caption, regions, words)
             weights = all_weights[np.arange(len(best)), best]  # (L, W, R)
-            groups = make_groups(
-                caption.text, caption.spans, caption.boxes, regions, weights[chosen]
-            )
-            yield Example(
-                caption.image, caption.text, words, regions, groups, names, chosen, weights, None
-            )
+            image, text = caption.image, caption.text
+            groups = make_groups(text, caption.spans, caption.boxes, regions, weights[chosen])
+            yield Example(image, text, words, regions, groups, names, chosen, weights, None)
 
     def _window(self, captions: list[Caption]) -> None:
         tokens = tokenize(self.encoder.tokenizer, [c.text for c in captions])
@@ -525,20 +516,11 @@ class GroundingProbe(Probe):
             images = list(dict.fromkeys(captions[r].image for r in rows.tolist()))
             number = {image: n for n, image in enumerate(images)}
             image = np.array([number[captions[r].image] for r in rows.tolist()])
-            empty = Scores(self._heads, self.samples, self.seed)
-            scores = self.scores.setdefault(name, empty)
+            scores = self.scores.setdefault(name, Scores(self._heads, self.samples, self.seed))
             scores.captions += len(np.unique(rows))
             scores.count_photos(images)
-            scores.add(
-                list(self._keys),
-                images,
-                image,
-                queries.key[some],
-                right[some],
-                mass[some],
-                base[phrase],
-                np.asarray(hits[phrase].any(1)),
-            )
+            found = (right[some], mass[some], base[phrase], np.asarray(hits[phrase].any(1)))
+            scores.add(list(self._keys), images, image, queries.key[some], *found)
 
     def _queries(self, captions: list[Caption], tokens: Tokens) -> Queries:
         """Return the queries of a window that can be answered; count the others."""
@@ -622,10 +604,8 @@ def check_finite(weights: Tensor) -> None:
         DataError: the model is damaged, or its dtype is too narrow.
     """
     if not torch.isfinite(weights).all():
-        raise DataError(
-            "the model's attention is NaN: its weights are damaged, or --dtype float16 is too "
-            "narrow for it; use --dtype float32"
-        )
+        why = "the model's attention is NaN: its weights are damaged"
+        raise DataError(f"{why}, or --dtype float16 is too narrow for it; use --dtype float32")
 
 
 def retry_in_halves(work: Callable[[int, int], None], total: int, size: int) -> None:

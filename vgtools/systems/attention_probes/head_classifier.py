@@ -297,17 +297,8 @@ class ClassifierProbe(Probe):
         offset = np.array([self._offset(name) for name in keys])
         base = offset[key] == (head - word)[link]
         right = (predicted[row, word] == head)[link, None]
-        none = np.zeros(len(link))
-        self.scores["report"].add(
-            [(name, "") for name in keys],
-            unique,
-            image[link],
-            key,
-            right,
-            none[:, None],
-            base.astype(float),
-            none.astype(bool),
-        )
+        named = [(name, "") for name in keys]
+        self.scores["report"].add(named, unique, image[link], key, right, base=base.astype(float))
 
     def _offset(self, name: str) -> int:
         """Return the most frequent offset of a word's head in the sentences learned from."""

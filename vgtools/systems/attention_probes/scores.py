@@ -93,7 +93,6 @@ class Cell:
         """Return the best head of each layer (active if one is), and the `layers` best layers.
 
         Args:
-            heads: H.
             layers: how many to choose; they come in order.
 
         Source: section 3.2, "the best heads of 6 layers that achieve the highest entity grounding
@@ -156,9 +155,9 @@ class Scores:
         image: Array,
         key: Array,
         right: Array,
-        mass: Array,
-        base: Array,
-        bound: Array,
+        mass: Array | None = None,
+        base: Array | None = None,
+        bound: Array | None = None,
     ) -> None:
         """Count answers.
 
@@ -168,10 +167,14 @@ class Scores:
             image: (Q,) which of them.
             key: (Q,).
             right: (Q, L × H) bool.
-            mass: (Q, L × H).
+            mass: (Q, L × H) attention to regions; without it all heads are active.
             base: (Q,) share of the most confident regions that are right.
             bound: (Q,) bool, some region is right.
         """
+        none = np.zeros(len(key))
+        mass = np.ones(right.shape) if mass is None else mass
+        base = none if base is None else base
+        bound = none if bound is None else bound
         draws = np.stack([self.draws(name) for name in images], 1)  # (S, photos)
         for number in np.unique(key).tolist():
             cell = self.cells.setdefault(keys[number], Cell.empty(self.heads, self.samples))

@@ -211,7 +211,6 @@ def word_tokens(ends: Sequence[tuple[Array, Array]], before: int, length: int) -
     Args:
         ends: from `word_ends`, of some texts.
         before: special tokens before a text.
-        length: T.
     """
     most = max((len(first) for first, _ in ends), default=0)
     words = np.zeros((len(ends), most, length), bool)
@@ -222,12 +221,7 @@ def word_tokens(ends: Sequence[tuple[Array, Array]], before: int, length: int) -
 
 
 def word_links(parses: Sequence[Parse], words: Array) -> list[Link]:
-    """Return all words with a head, where both have tokens and share none.
-
-    Args:
-        parses: of B texts.
-        words: (B, W, T) bool, their words' tokens.
-    """
+    """Return all words with a head, where both have tokens, (B, W, T), and share none."""
     links = []
     for i, parse in enumerate(parses):
         for word, (head, relation) in enumerate(zip(parse.heads, parse.relations, strict=True)):
@@ -440,9 +434,7 @@ class TextProbe(Probe):
         forth, back = (np.concatenate([r.reshape(len(text), -1), is_offset], 1) for r in right)
         answers = np.concatenate([forth, forth, back, back])
         # All heads are active: there is nothing but text to attend to.
-        mass = np.ones(answers.shape)
-        none = np.zeros(len(key))
-        scores.add(keys, unique, np.tile(sentence, 4), key, answers, mass, none, none.astype(bool))
+        scores.add(keys, unique, np.tile(sentence, 4), key, answers)
 
     def records(
         self, relations: Relations = 10, choose: bool = False, level: float = 0.95

@@ -94,17 +94,12 @@ def read_captions(
     counts = np.bincount(image, minlength=len(images))
     if pairs and counts.min() < 2:
         lone = int(np.argmax(counts < 2))
-        raise DataError(
-            f"the image {list(images)[lone]!r:.80} has one caption; sip needs two of each image: "
-            "leave it out, or train without sip (--weight mlm=1)",
-            *lines[lone],
-        )
+        why = f"the image {list(images)[lone]!r:.80} has one caption; sip needs two of each image"
+        why += ": leave it out, or train without sip (--weight mlm=1)"
+        raise DataError(why, *lines[lone])
     if pairs and len(images) < 2:
-        raise DataError(
-            "has captions of one image only; sip needs those of others: train without it "
-            "(--weight mlm=1)",
-            name,
-        )
+        why = "has captions of one image only; sip needs those of others"
+        raise DataError(f"{why}: train without it (--weight mlm=1)", name)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
     order = np.argsort(image, kind="stable")
     first = np.concatenate([[0], np.cumsum(counts)])

@@ -86,11 +86,9 @@ class VisualBert(nn.Module):
     ) -> None:
         super().__init__()
         if lm.config.model_type != "bert":
-            raise DataError(
-                f"VisualBERT is made of a BERT, got a {lm.config.model_type} encoder; take for "
-                "example google-bert/bert-base-uncased or builtin:minilm",
-                code=Exit.CONFIG,
-            )
+            why = f"VisualBERT is made of a BERT, got a {lm.config.model_type} encoder"
+            why += "; take for example google-bert/bert-base-uncased or builtin:minilm"
+            raise DataError(why, code=Exit.CONFIG)
         self.lm = lm
         self.config = config
         self.dtype = dtype
@@ -416,12 +414,9 @@ def load_visualbert(
     model, tokenizer = _from_checkpoint(ref, config.alignment, offline)
     for name, theirs in vars(model.config).items():
         if theirs != getattr(config, name):
-            raise DataError(
-                f"is a VisualBERT with {name} {theirs}, {getattr(config, name)} was asked for "
-                "(region features of another backbone, or another flag)",
-                ref,
-                code=Exit.CONFIG,
-            )
+            why = f"is a VisualBERT with {name} {theirs}, {getattr(config, name)} was asked for"
+            why += " (region features of another backbone, or another flag)"
+            raise DataError(why, ref, code=Exit.CONFIG)
     model.dtype = dtype
     return model, as_encoder(model.lm, tokenizer, ref)
 

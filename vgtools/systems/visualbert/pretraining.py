@@ -73,15 +73,11 @@ def recipe_for(text: Encoder, **settings: Any) -> Recipe:
     config = text.model.config
     most = int(config.max_position_embeddings)
     if settings["longest"] > most:
-        raise DataError(
-            f"--block {settings['longest']}: the encoder takes {most} tokens", code=Exit.CONFIG
-        )
+        why = f"--block {settings['longest']}: the encoder takes {most} tokens"
+        raise DataError(why, code=Exit.CONFIG)
     if config.type_vocab_size < 2:
-        raise DataError(
-            "the encoder knows one segment, VisualBERT needs two; take another encoder",
-            text.ref,
-            code=Exit.CONFIG,
-        )
+        why = "the encoder knows one segment, VisualBERT needs two; take another encoder"
+        raise DataError(why, text.ref, code=Exit.CONFIG)
     return Recipe.of(text.tokenizer, **settings)
 
 

@@ -227,13 +227,10 @@ def _objects(
         labels, total = known[image]
         if labels != example.objects:
             have = ", ".join(labels) or "none with a name"
-            raise DataError(
-                f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}, "
-                f"its objects are {', '.join(example.objects)}; extract all boxes of "
-                "vg prepare vcr, and those first",
-                path,
-                example.line,
-            )
+            why = f"the regions of {image!r:.80} in {region_input.regions.path} begin with {have}"
+            why += f", its objects are {', '.join(example.objects)}"
+            why += "; extract all boxes of vg prepare vcr, and those first"
+            raise DataError(why, path, example.line)
         seen.append(np.array([*example.seen, *range(len(labels), total)], np.int64))
     return seen
 
@@ -631,22 +628,21 @@ def learner(
 ) -> Learner:
     """Return what learns a task with pictures: a VisualBERT."""
 
-    def new(seed: int) -> tuple[VisualTuner, Encoder]:
-        dtype = pick_dtype(settings["dtype"])
-        return new_tuner(task, ref, seed, dtype=dtype, offline=offline, region_input=region_input)
-
-    def read(name: str, path: str, tuner: VisualTuner, encoder: Encoder) -> Split:
-        return read_split(task, name, path, tuner, encoder, settings, region_input)
-
-    def batch(
-        tuner: VisualTuner, inputs: VisualInputs, units: Array, part: int, parts: int
-    ) -> Batch:
-        return collate(inputs, region_input, units, tuner.pad, device, part, parts)
-
-    def ask(tuner: VisualTuner, split: Split) -> list[dict[str, Any]]:
-        return predict_rows(tuner, split, region_input, 4 * settings["batch_size"], device)
-
-    return Learner(new, read, batch, ask, save)
+    dtype = pick_dtype(settings["dtype"])
+    size = 4 * settings["batch_size"]
+    return Learner(
+        new=lambda seed: new_tuner(
+            task, ref, seed, dtype=dtype, offline=offline, region_input=region_input
+        ),
+        read=lambda name, path, tuner, encoder: read_split(
+            task, name, path, tuner, encoder, settings, region_input
+        ),
+        collate=lambda tuner, inputs, units, part, parts: collate(
+            inputs, region_input, units, tuner.pad, device, part, parts
+        ),
+        predict=lambda tuner, split: predict_rows(tuner, split, region_input, size, device),
+        save=save,
+    )
 
 
 def save(tuner: VisualTuner, encoder: Encoder, folder: Path) -> None:

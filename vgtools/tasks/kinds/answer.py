@@ -213,7 +213,6 @@ def vqa_item(answer: str, golds: Sequence[str]) -> float:
     """Return VQA's accuracy of one answer: the mean over annotators of min(1, agreeing others / 3).
 
     Args:
-        answer: the model's.
         golds: one of each annotator, ten in the official files.
 
     Source: as `normalise_vqa`; where all annotators wrote the same, answers are compared verbatim.

@@ -235,11 +235,8 @@ def _require_same_questions(
 ) -> None:
     odd = sorted(set(answers) ^ set(rationales))
     if odd:
-        raise DataError(
-            f"{len(odd)} questions are only in one of vcr-qa's and vcr-qar's predictions, "
-            f"the first {odd[0]!r:.80}; predict the same file with both",
-            file,
-        )
+        why = f"{len(odd)} questions are only in one of vcr-qa's and vcr-qar's predictions, the"
+        raise DataError(f"{why} first {odd[0]!r:.80}; predict the same file with both", file)
 
 
 def submission(
