@@ -12,8 +12,8 @@ from tests.tiny import WORDS
 from tests.tiny import grounding as t
 from tests.tiny.grounded import IMAGES, captions, save_images, save_texts, sentences, vectors_of
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
-from tests.training.test_processes import launch
 from tests.tiny.visual import encoder_of, save_regions
+from tests.training.test_processes import launch
 from vgtools import cli
 from vgtools.io import Exit
 from vgtools.models.encoder import load_masked_lm, save_pretrained

@@ -1,8 +1,9 @@
-"""Texts and images become batches: clipping, masks, slots, and images that tell nothing hidden."""
+"""Texts and images become batches: clipping, masks, slots, and images that give nothing away."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_words_have_the_tokens_that_they_are_made_of_and_cut_words_are_left_out(
     texts = read_texts([str(path)], TOKENIZER, 4, words_of=bank.associator.words)
     words = texts.words
     assert words is not None
-    spelt = [[WORDS[r] for r in words.rows[a:b]] for a, b in zip(words.starts, words.starts[1:])]
+    spelt = [[WORDS[r] for r in words.rows[a:b]] for a, b in pairwise(words.starts)]
     assert spelt == [["bam", "bet"], ["bin", "bon"], ["bis"]], "zzz is unknown"
     assert words.begin.tolist() == [0, 3, 0, 1, 0], "the comma and the unknown word are tokens"
     assert words.end.tolist() == [1, 4, 1, 2, 1]
@@ -163,7 +164,7 @@ def test_strategies_choose_what_a_caption_learns(tmp_path: Path) -> None:
 
 
 def test_dropped_images_leave_the_placeholder_in_training_only(tmp_path: Path) -> None:
-    own = {i: "image001" for i in range(300)}
+    own = dict.fromkeys(range(300), "image001")
     pictures = pictures_of(tmp_path)
     examples = examples_of(tmp_path, sentences(300), "i2t", own, pictures, drop_images=0.3)
     (batch,) = examples.collate(np.arange(300), 0)
@@ -188,7 +189,7 @@ def test_masks_change_with_epoch_and_seed_but_not_those_of_evaluation(tmp_path: 
     assert len({str(read(*at)) for at in ((0, 0), (1, 0), (0, 1), (None, 0))}) == 4
 
 
-# -------------------------------------------------------------------------------------------- images
+# ------------------------------------------------------------------------------------------- images
 
 
 def test_the_regions_of_an_image_are_the_most_confident(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_features_of_another_file_than_asked_for_are_refused(tmp_path: Path) -> 
     assert caught.value.code == Exit.DATA
 
 
-# ------------------------------------------------------------------------------------------- no leak
+# ------------------------------------------------------------------------------------------ no leak
 
 ASSOCIATIVE = ["scene", "object", "keyword"]
 

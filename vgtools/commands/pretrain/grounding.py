@@ -81,8 +81,8 @@ class ImageFlags:
     query: Annotated[
         Literal["masked", "whole"],
         Flag(
-            help="Words that images are found by: those shown, or all (a control: the images then "
-            "tell the masked words)."
+            help="Words that images are found by: those shown, or all (a control: images then "
+            "give masked words away)."
         ),
     ] = "masked"
     tagger: Annotated[

@@ -449,7 +449,7 @@ class Bank:
         """Return which words images are looked for with, (W,) bool.
 
         A word is visible if none of its tokens is to be predicted: also those that are shown as
-        they are, or as another word, would tell what is hidden.
+        they are, or as another word, would give away what is hidden.
 
         Args:
             words: of B texts.
