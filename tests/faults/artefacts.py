@@ -269,7 +269,7 @@ def _visual() -> None:
 def _tasks() -> None:
     """Write official files of tasks, runs to compare, and predictions to score."""
     from tests.tiny import finetune as tiny_finetune
-    from tests.tiny import grounded as tiny_grounded
+    from tests.tiny import grounded_runs as tiny_grounded
     from tests.tiny import tasks as tiny_tasks
     from tests.tiny import vtasks as tiny_vtasks
 

@@ -1,57 +1,125 @@
-"""A tiny run of `vg pretrain grounding`, and the images that its texts find."""
+"""Tiny grounded models, their texts, images and banks."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tests.tiny import BACKBONE, save_encoder, save_feats
-from tests.tiny import grounding as tiny
-from vgtools.io import write_manifest
-from vgtools.models.encoder import load_masked_lm
-from vgtools.models.runs import save_run
-from vgtools.systems.grounding import keys
-from vgtools.systems.grounding.inputs import Sources
+from tests.tiny import WORDS, save_feats
+from tests.tiny import grounding as t
+from tests.tiny.lm import make_tokenizer
+from tests.tiny.visual import encoder_of
+from vgtools.io import open_features
+from vgtools.io.arrays import Array
+from vgtools.systems.grounding import association, keys
+from vgtools.systems.grounding.inputs import (
+    Bank,
+    Examples,
+    Pictures,
+    Recipe,
+    WholePictures,
+    read_texts,
+)
 from vgtools.systems.grounding.model import Grounding, GroundingConfig
+from vgtools.text.word_vectors import WordVectors
 
-CAPTIONS = ("a red dog", "the puppy", "a cat chases a dog", "two trucks", "a truck", "red car")
-WIDTH = 5
-
-
-def save_bank(folder: Path, backbone: dict[str, Any] = BACKBONE) -> tuple[str, str]:
-    """Write an index of captions and the features of its images, in another order."""
-    words = tiny.save_vectors(folder / "words.npy")
-    named = [(i + 1, {"image": f"image{i:03}", "text": text}) for i, text in enumerate(CAPTIONS)]
-    bank = keys.caption_keys(named, tiny.vectors(), tiny.STOP)
-    index = tiny.save_index(folder / "scene.faiss", bank, "captions", words)
-    feats = folder / "feats.npy"
-    save_feats(feats, np.random.default_rng(0).standard_normal((8, WIDTH)), backbone)
-    ids = feats.with_suffix(".ids")
-    ids.write_text("".join(f"image{i:03}\n" for i in (7, 5, 3, 1, 6, 4, 2, 0)))
-    write_manifest(feats, [feats, ids], kind="image-features", backbone=backbone)
-    return str(index), str(feats)
+D = 6  # of an image feature
+IMAGES = 20
 
 
-def save_grounded(folder: Path, strategy: str = "none", images: int = 3) -> Path:
-    """Write a run of `vg pretrain grounding` with random weights."""
-    encoder = save_encoder(folder / "encoder", positions=64)
-    text = load_masked_lm(str(encoder))
-    shape = GroundingConfig(strategy, 0, 0, 0, 2)
-    info: dict[str, Any] = {"index": None, "backbone": None}
-    if strategy != "none":
-        shape = GroundingConfig(strategy, images, 1, WIDTH, 2)
-    if strategy == "scene":
-        index, feats = save_bank(folder)
-        pictures, bank = Sources(strategy, feats, index=index, images=images).open()
-        assert pictures is not None
-        assert bank is not None
-        info = {"index": bank.mark, "backbone": pictures.backbone}
-    torch.manual_seed(1)
-    model = Grounding(text.model, shape)
-    info["grounding"] = asdict(shape)
-    save_run(folder / "run", "grounding", model.state_dict(), info, text)
-    return folder / "run"
+def model_of(strategy: str = "i2t", images: int = 1, regions: int = 1, **more: Any) -> Grounding:
+    """Return a random model whose parts all matter."""
+    text = encoder_of(**more)
+    width = D if images else 0
+    config = GroundingConfig(strategy, images, regions if images else 0, width, 2)
+    model = Grounding(text.model, config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.startswith(("cross.placeholder", "cross.ranks", "cross.project", "jmrm")):
+                weight.normal_(0, 0.5)
+    return model
+
+
+def save_texts(path: Path, texts: Sequence[str], images: Mapping[int, str] | None = None) -> Path:
+    """Write rows {"text"}, and {"image", "text"} where a row's number has an image."""
+    rows = [
+        {"image": (images or {})[i], "text": text} if i in (images or {}) else {"text": text}
+        for i, text in enumerate(texts)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def save_images(path: Path, count: int = IMAGES, seed: int = 0, **more: Any) -> Path:
+    """Write features of image000 …, whose first column is their number."""
+    features = np.random.default_rng(seed).standard_normal((count, D))
+    features[:, 0] = np.arange(count) + 1
+    return save_feats(path, features, **more)
+
+
+def pictures_of(folder: Path) -> Pictures:
+    path = save_images(folder / "f.npy")
+    return WholePictures(str(path), open_features(path))
+
+
+def vectors_of() -> WordVectors:
+    array = np.random.default_rng(1).standard_normal((len(WORDS), 8)).astype(np.float32)
+    return WordVectors("x.npy", array, "f", {word: row for row, word in enumerate(WORDS)})
+
+
+def captions(count: int = IMAGES, seed: int = 5) -> list[tuple[int, dict[str, object]]]:
+    """Return the numbered captions of image000 …, of words of the tiny language."""
+    rng = np.random.default_rng(seed)
+    return [
+        (i + 1, {"image": f"image{i:03}", "text": " ".join(rng.choice(WORDS[:100], 6))})
+        for i in range(count)
+    ]
+
+
+def bank_of(strategy: str, images: int = 3, whole: bool = False) -> Bank:
+    """Return a bank of all images, found by the words of their captions."""
+    vectors = vectors_of()
+    stop = frozenset[str]()
+    finder: Any
+    if strategy == "keyword":
+        finder = t.keyword_finder(keys.keywords(captions(), stop, 4), stop)
+    else:
+        index = t.index(keys.caption_keys(captions(), vectors, stop))
+        finder = association.Scene(index, vectors, stop)
+        if strategy == "object":
+            nouns = frozenset(WORDS)
+            finder = association.Objects(index, vectors, stop, t.tagger(nouns), 2)
+    rows = np.array([int(name[5:]) for name in finder.ids])
+    return Bank(finder, rows, images, whole, {})
+
+
+def examples_of(
+    folder: Path,
+    texts: Sequence[str],
+    strategy: str = "none",
+    images: Mapping[int, str] | None = None,
+    pictures: Pictures | None = None,
+    bank: Bank | None = None,
+    **recipe: Any,
+) -> Examples:
+    tokenizer = make_tokenizer()
+    path = save_texts(folder / "t.jsonl", texts, images)
+    read = read_texts([str(path)], tokenizer, 30, words_of=bank.associator.words if bank else None)
+    settings = {"rate": 0.4, **recipe}
+    return Examples(read, Recipe.of(tokenizer, strategy=strategy, **settings), pictures, bank)
+
+
+def sentences(count: int, seed: int = 0, longest: int = 12) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS[:100], rng.integers(2, longest))) for _ in range(count)]
+
+
+def rows_of(examples: Examples, numbers: Array, epoch: int | None) -> Array:
+    """Return the rows of the images that texts are shown with."""
+    drawn = [examples.example(n, epoch) for n in numbers.tolist()]
+    return examples.images(numbers, drawn)

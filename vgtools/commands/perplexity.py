@@ -19,7 +19,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 
-_Kind = Literal["own", "none", "other", "found", "random"]
+_KINDS = ("own", "found", "other", "random", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,10 @@ class Shown:
     """What grounded models are shown with."""
 
     pictures: Annotated[
-        list[_Kind] | None,
+        list[str] | None,
         Flag(
             "--pictures",
+            metavar="KIND",
             show_default="what the run was trained with",
             help="Images that grounded runs see: own (that a row names), found (by its words), "
             "other (those of another text), random, none; repeatable.",
@@ -49,12 +50,16 @@ class Shown:
         Flag("--index", metavar="FILE", help="Index by words; repeatable, a run takes its own."),
     ] = None
     query: Annotated[
-        Literal["masked", "whole"],
-        Flag(help="Words that images are found by: those shown, or all (a control)."),
-    ] = "masked"
+        Literal["masked", "whole"] | None,
+        Flag(
+            show_default="as the run was trained",
+            help="Words that images are found by: those shown, or all (a control).",
+        ),
+    ] = None
     tagger: Annotated[
-        str, Flag(metavar="NAME", help="Finds nouns, for object: builtin:spacy-sm or a package.")
-    ] = "builtin:spacy-sm"
+        str | None,
+        Flag(metavar="NAME", show_default="that of the run", help="Finds nouns, for object."),
+    ] = None
 
 
 @flags
@@ -110,6 +115,9 @@ def perplexity(
         vg perplexity wiki.test.txt -e google-bert/bert-base-uncased -o nll.jsonl
     """
     help_at_terminal(context, *inputs)
+    for kind in shown.pictures or ():
+        known = kind in _KINDS
+        refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
     refuse_if(shown.feats and shown.regions, "--feats/--regions", "give one of them")
     several = inputs.count("-") > 1 or ("-" in inputs and len(encoder) > 1)
     refuse_if(several, "-", "texts are read once per model; write a file first")
@@ -123,7 +131,7 @@ def perplexity(
         shown.feats or [],
         shown.regions,
         shown.index or [],
-        shown.query == "whole",
+        shown.query,
         shown.tagger,
     )
     device = pick_device(runtime.device)

@@ -23,7 +23,7 @@ class LayerStack(nn.Module):
 
     Args:
         encoder: transformers' BertModel, RobertaModel or AlbertModel.
-        count: run the last so many layers only. ALBERT repeats its layers, so there it counts the
+        count: run only the last `count` layers. ALBERT repeats its layers, so there it counts the
             repeats, and the number of parameters need not change.
 
     Attributes:

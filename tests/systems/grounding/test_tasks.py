@@ -13,7 +13,7 @@ import torch
 
 from tests.tiny import BACKBONE, save_encoder
 from tests.tiny import grounding as tiny
-from tests.tiny.grounded import CAPTIONS, WIDTH, save_bank, save_grounded
+from tests.tiny.grounded_runs import CAPTIONS, WIDTH, save_bank, save_grounded
 from tests.tiny.runs import hashes, refused
 from tests.tiny.tasks import save_sst2
 from vgtools import cli

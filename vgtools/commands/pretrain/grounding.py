@@ -81,8 +81,8 @@ class ImageFlags:
     query: Annotated[
         Literal["masked", "whole"],
         Flag(
-            help="Words that images are found by: those shown, or all (a control: the images then "
-            "tell the masked words)."
+            help="Words that images are found by: those shown, or all (a control: images then "
+            "give masked words away)."
         ),
     ] = "masked"
     tagger: Annotated[
@@ -244,7 +244,8 @@ def grounding(
     check_streams([*inputs, *(valid or ())], target.output)
     names = ("jmlm", "jmrm") if shown.strategy in ("t2i", "both") else ("jmlm",)
     weights = parse_weights(weight, names) or dict.fromkeys(names, 1.0)
-    refuse_if(len(weights) < len(names), "--weight", f"{shown.strategy} learns {names}; none is 0")
+    why = f"{shown.strategy} learns {' and '.join(names)}; none of the weights can be 0"
+    refuse_if(len(weights) < len(names), "--weight", why)
     import torch
 
     from vgtools.models.encoder import load_masked_lm

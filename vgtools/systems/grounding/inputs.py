@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,8 +69,8 @@ class Column:
     def __init__(self, dtype: type, folder: Path | None = None) -> None:
         self._dtype = np.dtype(dtype)
         self._folder = folder
-        # It lives as long as the arrays that are mapped to it.
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._close = weakref.finalize(self, self._file.close)
         self._size = 0
 
     def extend(self, values: Array) -> None:
@@ -86,14 +87,16 @@ class Column:
         self._size += data.size
 
     def array(self) -> Array:
-        """Return all numbers, memory-mapped."""
-        if not self._size:
-            return np.zeros(0, self._dtype)
+        """Return all numbers, memory-mapped; it is called once, at the end."""
         try:
             self._file.flush()
+            if not self._size:
+                return np.zeros(0, self._dtype)
+            return np.memmap(self._file, self._dtype, "r", shape=(self._size,))
         except OSError as error:
             raise file_error(error, self._folder or tempfile.gettempdir(), reading=False) from None
-        return np.memmap(self._file, self._dtype, "r", shape=(self._size,))
+        finally:
+            self._close()  # what is mapped stays
 
 
 @dataclass(frozen=True)
@@ -446,7 +449,7 @@ class Bank:
         """Return which words images are looked for with, (W,) bool.
 
         A word is visible if none of its tokens is to be predicted: also those that are shown as
-        they are, or as another word, would tell what is hidden.
+        they are, or as another word, would give away what is hidden.
 
         Args:
             words: of B texts.

@@ -60,6 +60,8 @@ class Pretraining:
 
     Raises:
         DataError: the encoder takes no such texts (78), or as `Sources.open` and `read_texts`.
+
+    Source: Sileo 2021, sections 2.3 and 3.3.
     """
 
     kind = KIND

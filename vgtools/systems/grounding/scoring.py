@@ -114,16 +114,16 @@ class Offer:
         feats: files of features; a run takes the first of its backbone.
         regions: file of regions, in place of features.
         index: indices by words; a run takes the first of its strategy.
-        whole: look for images with the whole text, also with what is masked.
-        tagger: finds nouns.
+        query: look for images with the `masked` or the `whole` text; None for as the run did.
+        tagger: finds nouns; None for that of the run.
     """
 
     kinds: Sequence[str] = ()
     feats: Sequence[str] = ()
     regions: str | None = None
     index: Sequence[str] = ()
-    whole: bool = False
-    tagger: str = "builtin:spacy-sm"
+    query: str | None = None
+    tagger: str | None = None
 
     def kinds_of(self, model: Model) -> list[str]:
         """Return what a model is shown with, in turn."""
@@ -169,8 +169,8 @@ class Offer:
             index,
             config.images,
             known.get("clusters", 8),
-            self.whole,
-            self.tagger,
+            (self.query or known.get("query")) == "whole",
+            self.tagger or known.get("tagger", ""),
         )
         pictures, bank = sources.open()
         assert pictures is not None
