@@ -9,6 +9,7 @@ SECTIONS = {
     "section 2.4.1": ("association.Scene", "keys.caption_keys"),
     "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
     "section 4.1": ("scoring.score",),
-    "table 3": ("association.Keywords", "keys.keywords", "tasks.learner"),
+    "section 4.2": ("tasks.GroundedTuner", "tasks.TextImages"),
+    "table 3": ("association.Keywords", "keys.keywords"),
     "tables 1-4": ("reported.regions", "reported.perplexities", "reported.scores"),
 }
