@@ -10,6 +10,8 @@ SECTIONS = {
     "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
     "section 4.1": ("scoring.score",),
     "section 4.2": ("tasks.GroundedTuner", "tasks.TextImages"),
-    "table 3": ("association.Keywords", "keys.keywords"),
-    "tables 1-4": ("reported.regions", "reported.perplexities", "reported.scores"),
+    "table 1": ("reported.regions",),
+    "table 2": ("reported.perplexities",),
+    "table 3": ("association.Keywords", "keys.keywords", "reported.scores"),
+    "table 4": ("reported.sizes",),
 }

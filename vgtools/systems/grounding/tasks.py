@@ -68,6 +68,8 @@ class TextImages:
         bank: finds images.
         choice: `found`; as controls `random` images, those found for another text (`shuffle`), or
             the placeholder (`none`).
+
+    Source: Sileo 2021, sections 2.4 and 4.2.
     """
 
     pictures: Pictures | None = None
@@ -274,18 +276,20 @@ class GroundedTuner(nn.Module):
 
     def outputs(self, batch: Batch) -> Tensor:
         """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
-        ids, mask, segments = batch.ids, batch.mask, batch.segments
-        slots, slot_mask = batch.slots, batch.slot_mask
-        each = ids.shape[1] if ids.ndim == 3 else 1
-        if ids.ndim == 3:  # choices, each beside the images of the unit
-            ids, mask = ids.flatten(0, 1), mask.flatten(0, 1)
-            segments = None if segments is None else segments.flatten(0, 1)
-            slots = slots.repeat_interleave(each, 0)
-            slot_mask = slot_mask.repeat_interleave(each, 0)
-        with autocast(ids.device, self.dtype):
-            states = self.encoder(ids, mask.bool(), slots, slot_mask, segments)
-            by_token = self.kind in ("tag", "span")
-            read = states if by_token else states[:, 0]
+        each = batch.ids.shape[1] if self.kind == "choice" else 1
+        if self.kind == "choice":  # each choice beside the images of its unit
+            segments = batch.segments
+            batch = batch._replace(
+                ids=batch.ids.flatten(0, 1),
+                mask=batch.mask.flatten(0, 1),
+                segments=None if segments is None else segments.flatten(0, 1),
+                slots=batch.slots.repeat_interleave(each, 0),
+                slot_mask=batch.slot_mask.repeat_interleave(each, 0),
+            )
+        with autocast(batch.ids.device, self.dtype):
+            shown = (batch.slots, batch.slot_mask, batch.segments)
+            states = self.encoder(batch.ids, batch.mask.bool(), *shown)
+            read = states if self.kind in ("tag", "span") else states[:, 0]
             logits: Tensor = self.head(self.dropout(read)).float()
         return logits.view(-1, each) if self.kind == "choice" else logits
 
