@@ -562,31 +562,23 @@ class GroundingProbe(Probe):
             part = rows[low:high].tolist()
             part_sets = [sets[r] for r in part]
             batch = make_batch(tokens, part, part_sets, self._ends, self.encoder.region_width)
-            row = np.repeat(np.arange(high - low), counts)
             before = len(self._ends[0])
-            first = queries.first[part_queries] + before
-            last = queries.last[part_queries] + before
-            answer = self._step(batch, row, first, last, hits[part_queries])
-            right[part_queries], mass[part_queries] = answer
+            given = (
+                np.repeat(np.arange(high - low), counts),
+                queries.first[part_queries] + before,
+                queries.last[part_queries] + before,
+                hits[part_queries, : batch.regions.shape[1]],
+            )
+            with torch.inference_mode():
+                layers = self.encoder.attentions(*batch)
+                first = next(layers)
+                row, start, stop, golds = (torch.from_numpy(x).to(first.device) for x in given)
+                found = answers(chain([first], layers), batch, row, start, stop, golds, self.reduce)
+            check_finite(found[1])
+            right[part_queries], mass[part_queries] = (x.flatten(1).cpu().numpy() for x in found)
 
         retry_in_halves(ask, len(rows), self.batch_size)
         return right, mass
-
-    def _step(
-        self, batch: Batch, row: Array, first: Array, last: Array, hits: Array
-    ) -> tuple[Array, Array]:
-        with torch.inference_mode():
-            layers = self.encoder.attentions(*batch)
-            first_layer = next(layers)
-            rows, begin, end, golds = (
-                torch.from_numpy(x).to(first_layer.device)
-                for x in (row, first, last, hits[:, : batch.regions.shape[1]])
-            )
-            right, mass = answers(
-                chain([first_layer], layers), batch, rows, begin, end, golds, self.reduce
-            )
-        check_finite(mass)
-        return right.flatten(1).cpu().numpy(), mass.flatten(1).cpu().numpy()
 
 
 def windows(items: Iterator[_T], size: int, progress: Progress | None) -> Iterator[list[_T]]:

@@ -299,7 +299,10 @@ def parse(
 
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
-    """Score answers by exact match and F1, those of SQuAD 2.0 also apart and by threshold."""
+    """Score answers by exact match and F1, those of SQuAD 2.0 as its official script.
+
+    These are also scored apart, by whether there is an answer, and with the best threshold.
+    """
     have = [row["no_answer"] for row in joined.rows if "no_answer" in row]
     if 0 < len(have) < len(joined.rows):
         why = f"{len(have)} of {len(joined.rows)} rows have no_answer; all or none must"
@@ -317,10 +320,21 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     answerable = np.array([bool(golds) for golds in joined.gold])
     answered = np.array([bool(text) for text in joined.predicted])
     no_answer = np.array(have, np.float64) if have else None
-    scores = squad2_breakdown(exact, overlap, answerable, answered, no_answer, threshold)
-    if no_answer is not None and threshold is not None:
-        each = np.where(no_answer > threshold, (~answerable).astype(np.float64), each)
-    return score_items(joined, each, scores)
+    withheld = None if no_answer is None or threshold is None else no_answer > threshold
+
+    def kept(values: Array) -> Array:  # withholding is right where there is no answer
+        return values if withheld is None else np.where(withheld, ~answerable, values).astype(float)
+
+    found: dict[str, float] = {}
+    for name, raw in (("exact", exact), ("f1", overlap)):
+        found[name] = float(kept(raw).mean())
+        for part, mask in (("HasAns", answerable), ("NoAns", ~answerable)):
+            if mask.any():
+                found[f"{part}_{name}"] = float(kept(raw)[mask].mean())
+        if no_answer is not None:
+            best, at = best_threshold(raw, no_answer, answerable, answered)
+            found |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return score_items(joined, kept(each), found)
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -401,38 +415,6 @@ def best_threshold(
     totals = np.cumsum(np.r_[withheld, gain[order]])
     at = int(np.argmax(totals))
     return float(totals[at] / len(scores)), float(no_answer[order[at - 1]]) if at else 0.0
-
-
-def squad2_breakdown(
-    exact: Array,
-    overlap: Array,
-    answerable: Array,
-    answered: Array,
-    no_answer: Array | None,
-    threshold: float | None,
-) -> dict[str, float]:
-    """Return the numbers of the official SQuAD 2.0 script, as fractions.
-
-    Args:
-        exact: (N,) exact match with every answer given.
-        overlap: (N,) F1 with every answer given.
-        no_answer: (N,) no-answer scores, or None.
-        threshold: withhold answers with `no_answer` above it; None gives all.
-    """
-    found: dict[str, float] = {}
-    for name, raw in (("exact", exact), ("f1", overlap)):
-        scores = raw
-        if no_answer is not None and threshold is not None:
-            scores = np.where(no_answer > threshold, ~answerable, raw).astype(np.float64)
-        found[name] = float(scores.mean())
-        for part, mask in (("HasAns", answerable), ("NoAns", ~answerable)):
-            if mask.any():
-                found[f"{part}_{name}"] = float(scores[mask].mean())
-        if no_answer is not None:
-            best, at = best_threshold(raw, no_answer, answerable, answered)
-            found[f"best_{name}"] = best
-            found[f"best_{name}_thresh"] = at
-    return found
 
 
 def majority(task: Task, learnt: Sequence[Example]) -> str | None:
