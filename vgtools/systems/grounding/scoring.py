@@ -110,7 +110,8 @@ class Offer:
     """The images that models may be shown with.
 
     Attributes:
-        kinds: own, found, other, random, none, in turn; empty for what a run was trained with.
+        kinds: own, found, other, random, none, in turn, without `found` for a run that has no
+            index; empty for what a run was trained with.
         feats: files of features; a run takes the first of its backbone.
         regions: file of regions, in place of features.
         index: indices by words; a run takes the first of its strategy.
@@ -129,8 +130,9 @@ class Offer:
         """Return what a model is shown with, in turn."""
         if model.config.strategy == "none":
             return ["none"]
-        usual = "found" if model.config.strategy in ASSOCIATIVE else "own"
-        return list(dict.fromkeys(self.kinds)) or [usual]
+        if model.config.strategy in ASSOCIATIVE:
+            return list(dict.fromkeys(self.kinds)) or ["found"]
+        return [kind for kind in dict.fromkeys(self.kinds) if kind != "found"] or ["own"]
 
     def open(self, model: Model) -> tuple[Pictures | None, Bank | None]:
         """Open the images for a model.
@@ -255,7 +257,7 @@ def shown(examples: Examples, kind: str) -> Array:
         ]
         rows: Array = bank[np.array(draws)]
         return rows
-    if examples.bank is not None:
+    if examples.bank is not None and kind != "own":
         rows = _found(examples)
     else:
         if examples.texts.image.max() < 0:
