@@ -81,14 +81,14 @@ table4: $(GIVEN:%=$(D)/%)
 	  jq -r '"  \(.split)\t\(.examples)\t" + ((.labels[0] | "\(.label) \(.share * 1000 | round / 10) %")? // "")' && ) true
 
 # -------------------------------------------------------------------------------------------------------------------- table 3
-# Section 3.3: at most 4 epochs, the best on dev counts; 8 runs. A row is ROW = ENCODER [images]; PLAIN is the encoder alone.
-SEEDS    ?= 8
-FINETUNE ?= --epochs 4 --lr 1e-4 --batch-size 32 --max-length 64 --keep best
-PLAIN    ?= albert/albert-base-v2
-ROWS     ?= plain none i2t t2i both keyword scene object
-RUN.plain := $(PLAIN)
-RUN      = $(or $(RUN.$(1)),$(OUT)/run.$(1))
-# Images of a row: those of the Makefile's pretraining.
+# Section 3.3: at most 4 epochs, the best on dev counts; 8 runs. A row is a run of the Makefile; `plain` is its encoder alone.
+# The paper has ENCODER=albert/albert-base-v2 ROWS="plain none i2t t2i both keyword scene object".
+TASK_SEEDS ?= 8
+FINETUNE   ?= --epochs 4 --lr 1e-4 --batch-size 32 --max-length 64 --keep best
+ROWS       ?= plain none i2t both keyword scene
+RUN         = $(if $(filter plain,$(1)),$(ENCODER),$(OUT)/s0/run.$(1))
+NEEDS       = $(if $(filter plain,$(1)),,$(OUT)/s0/run.$(1)/run.json)
+# Images of a row: those that it was pretrained with.
 IMAGES.keyword ?= --index $(OUT)/keyword.jsonl --feats $(OUT)/feats.npy
 IMAGES.scene   ?= --index $(OUT)/scene.faiss --feats $(OUT)/feats.npy
 IMAGES.object  ?= --index $(OUT)/object.faiss --feats $(OUT)/nouns.npy
@@ -96,8 +96,9 @@ IMAGES.object  ?= --index $(OUT)/object.faiss --feats $(OUT)/nouns.npy
 CONTROL  = $(word 2,$(subst -, ,$(1)))
 
 define score
-$(F)/$(1)/$(2)/run.json: | $(D)/$(2)
-	$(VG) finetune $(2) $(D)/$(2) -e $(call RUN,$(firstword $(subst -, ,$(1)))) $(FINETUNE) --seeds $(SEEDS) \
+$(F)/$(1)/$(2)/run.json: | $(D)/$(2) $(call NEEDS,$(firstword $(subst -, ,$(1))))
+	@mkdir -p $$(dir $$(@D))
+	$(VG) finetune $(2) $(D)/$(2) -e $(call RUN,$(firstword $(subst -, ,$(1)))) $(FINETUNE) --seeds $(TASK_SEEDS) \
 	  $(IMAGES.$(firstword $(subst -, ,$(1)))) $(if $(call CONTROL,$(1)),--images $(call CONTROL,$(1))) -o $$(@D)
 endef
 $(foreach r,$(ROWS),$(foreach t,$(TASKS),$(eval $(call score,$(r),$(t)))))
