@@ -29,6 +29,7 @@ def build(folder: Path) -> None:
     _bank()
     _language()
     _visual()
+    _grounded()
     _tasks()
 
 
@@ -264,6 +265,19 @@ def _visual() -> None:
     Path("scenes").mkdir()
     for image in sets:
         Image.new("RGB", (tiny_probe.SIDE, tiny_probe.SIDE), "#4a7").save(f"scenes/{image}")
+
+
+def _grounded() -> None:
+    """Write texts, captions, images and their index, and a run of grounded pretraining."""
+    from tests.tiny import grounded as tiny_grounded
+
+    own = {i: f"image{i:03}" for i in range(8)}
+    tiny_grounded.save_texts(Path("mixed.jsonl"), tiny_grounded.sentences(16), own)
+    tiny_grounded.save_images(Path("photos.npy"))
+    tiny_grounded.save_scene(Path("places.faiss"))
+    args = ["pretrain", "grounding", "mixed.jsonl", "--strategy", "i2t", "--feats", "photos.npy"]
+    args += ["-e", "joint", "--steps", "2", "--batch-size", "8", "--block", "24"]
+    _run(*args, "--device", "cpu", "-q", "-o", "grounded")
 
 
 def _tasks() -> None:

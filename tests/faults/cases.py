@@ -51,6 +51,12 @@ _MATCHER = (
 )
 _INDEX = ("vg.faiss faiss!", "vg.ids ids!", "vg.json manifest", *_MATCHER)
 _FEATS = ("feats.npy npy!", "feats.ids ids!", "feats.json manifest")
+_PHOTOS = ("photos.npy npy!", "photos.ids ids!", "photos.json manifest")
+_JOINT = (
+    "joint/config.json json",
+    "joint/tokenizer.json json",
+    "joint/model.safetensors weights",
+)
 _LM = (
     "lm/run.json run!",
     "lm/encoder/config.json json!",
@@ -262,6 +268,41 @@ CASES = (
             "joint/model.safetensors weights",
         ),
         folder="run",
+    ),
+    Case(
+        "pretrain-grounding",
+        "pretrain grounding in/mixed.jsonl --strategy both --feats in/photos.npy -e in/joint"
+        " --batch-size 8 --block 24 --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
+        ("mixed.jsonl jsonl", *_PHOTOS, *_JOINT),
+        folder="run",
+        quick=True,
+    ),
+    Case(
+        "pretrain-grounding-scene",
+        "pretrain grounding in/mixed.jsonl --strategy scene --feats in/photos.npy -k 3"
+        " --index in/places.faiss -e in/joint"
+        " --batch-size 8 --block 24 --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
+        (
+            "mixed.jsonl jsonl",
+            "places.faiss faiss!",
+            "places.ids ids!",
+            "places.json manifest",
+            *_PHOTOS,
+        ),
+        folder="run",
+    ),
+    Case(
+        "perplexity",
+        "perplexity in/mixed.jsonl -e in/grounded -e in/joint --feats in/photos.npy"
+        " --pictures own --pictures other --samples 20 --block 24 --device cpu -q -o nll.jsonl",
+        (
+            "mixed.jsonl jsonl",
+            "grounded/run.json run!",
+            "grounded/grounding.safetensors weights!",
+            "grounded/encoder/model.safetensors weights!",
+            *_PHOTOS,
+        ),
+        restart=False,
     ),
     Case(
         "finetune",

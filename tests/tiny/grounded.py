@@ -62,6 +62,14 @@ def save_images(path: Path, count: int = IMAGES, seed: int = 0, **more: Any) -> 
     return save_feats(path, features, **more)
 
 
+def save_scene(path: Path) -> Path:
+    """Write an index of `captions` beside the word vectors that it is built with."""
+    table = {word: row.tolist() for word, row in zip(WORDS, vectors_of().array, strict=True)}
+    words = t.save_vectors(path.with_name("vectors.npy"), table)
+    bank = keys.caption_keys(captions(), t.vectors(table), t.STOP)
+    return t.save_index(path, bank, "captions", words)
+
+
 def pictures_of(folder: Path) -> Pictures:
     path = save_images(folder / "f.npy")
     return WholePictures(str(path), open_features(path))

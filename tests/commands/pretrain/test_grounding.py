@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny import WORDS
-from tests.tiny import grounding as t
-from tests.tiny.grounded import IMAGES, captions, save_images, save_texts, sentences, vectors_of
+from tests.tiny.grounded import save_images, save_scene, save_texts, sentences
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from tests.tiny.visual import encoder_of, save_regions
 from tests.training.test_processes import launch
@@ -19,7 +17,6 @@ from vgtools.io import Exit
 from vgtools.models.encoder import load_masked_lm, save_pretrained
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
-from vgtools.systems.grounding.keys import caption_keys
 from vgtools.systems.grounding.model import open_grounding
 
 FAST = ["--batch-size", 8, "--block", 24, "--lr", "1e-3", "--log-every", 2, "--device", "cpu", "-q"]
@@ -35,11 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_texts(folder / "captions.jsonl", sentences(20, 1), own)
     save_texts(folder / "valid.jsonl", sentences(12, 2), {i: own[i] for i in range(6)})
     save_images(folder / "f.npy")
-    table = {word: row.tolist() for word, row in zip(WORDS, vectors_of().array, strict=True)}
-    words = t.save_vectors(folder / "v.npy", table)
-    bank = caption_keys(captions(), t.vectors(table), t.STOP)
-    t.save_index(folder / "scene.faiss", bank, "captions", words)
-    assert len(bank.ids) == IMAGES
+    save_scene(folder / "scene.faiss")
     return folder
 
 
