@@ -25,9 +25,7 @@ GROUNDED_ABOVE = 100  # a grounded type occurs more often than this in the capti
 
 
 def content_types(
-    names: Sequence[str],
-    stop_words: frozenset[str] | None = None,
-    punctuation: bool = False,
+    names: Sequence[str], stop_words: frozenset[str] | None = None, punctuation: bool = False
 ) -> Array:
     """Return which types have a letter or digit and are not stop words: (V,) bool.
 

@@ -13,8 +13,7 @@ from vgtools.commands.options import File, Value, refuse_if
 def score(
     name: Annotated[str, typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …")],
     rows: Annotated[
-        str,
-        typer.Argument(metavar="PREDICTIONS", help="predictions.jsonl of vg finetune."),
+        str, typer.Argument(metavar="PREDICTIONS", help="predictions.jsonl of vg finetune.")
     ],
     gold: Annotated[
         str | None,

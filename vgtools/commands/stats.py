@@ -203,7 +203,8 @@ def _check(
     layout: Layout,
 ) -> None:
     """Refuse flags that contradict one another."""
-    types, plot = grounding.grounded_types, layout.plot
+    types = grounding.grounded_types
+    plot = layout.plot
     bare = grounding.captions is None
     refuse_if(bare and types, None, "--grounded-types needs --captions, which define them")
     why = "--without-stop-words and --punctuation are about the grounding ratio, which needs "

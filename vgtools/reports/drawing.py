@@ -30,16 +30,7 @@ PAPER = "#ffffff"
 ACCENT = "#0f766e"
 PALE = "#a9c9c4"
 # Colours of different things on one figure; `probe.css` has the same, as c0 to c7.
-COLOURS = (
-    "#d97706",
-    "#2563eb",
-    "#16a34a",
-    "#db2777",
-    "#7c3aed",
-    "#0891b2",
-    "#b45309",
-    "#65a30d",
-)
+COLOURS = ("#d97706", "#2563eb", "#16a34a", "#db2777", "#7c3aed", "#0891b2", "#b45309", "#65a30d")
 _DARK = {
     INK: "#ece8e1",
     SOFT: "#a49e93",
@@ -85,13 +76,7 @@ class Figure:
         self._add(f'<image {place} href="{uri}"/>', paint)
 
     def line(
-        self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
-        colour: str = LINE,
-        dashed: bool = False,
+        self, x1: float, y1: float, x2: float, y2: float, colour: str = LINE, dashed: bool = False
     ) -> None:
         """Add a straight line, one pixel wide."""
 

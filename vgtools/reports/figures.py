@@ -78,12 +78,7 @@ def corpora_figure(records: Sequence[Record]) -> Figure:
 
 
 def _measure(
-    figure: Figure,
-    records: Sequence[Record],
-    column: Column,
-    x: float,
-    top: float,
-    step: float,
+    figure: Figure, records: Sequence[Record], column: Column, x: float, top: float, step: float
 ) -> None:
     """Draw a column of Table 1: a value per corpus with its bar, or its place on a log scale."""
     wide = 130
@@ -203,11 +198,7 @@ def _axis(values: Sequence[float]) -> tuple[float, float, list[float]]:
 
 
 def _scatter(
-    axes: Axes,
-    accuracies: Array,
-    active: Array,
-    baseline: float,
-    bound: float = math.inf,
+    axes: Axes, accuracies: Array, active: Array, baseline: float, bound: float = math.inf
 ) -> None:
     """Draw every head of every layer: active ones dark and large, others light and small.
 

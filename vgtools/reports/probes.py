@@ -182,10 +182,7 @@ def tables(records: Sequence[Record]) -> str:
 
 
 def page(
-    examples: Sequence[Example],
-    records: Sequence[Record],
-    title: str,
-    credit: str = "",
+    examples: Sequence[Example], records: Sequence[Record], title: str, credit: str = ""
 ) -> bytes:
     """Return one HTML page: click a word to see what it attends to, by region and layer.
 
@@ -286,9 +283,7 @@ def _step(value: float) -> int:
 
 
 def with_pictures(
-    examples: Iterable[Example],
-    source: str,
-    side: int = 640,
+    examples: Iterable[Example], source: str, side: int = 640
 ) -> tuple[list[Example], list[str]]:
     """Return examples with their photos, and why some cannot be shown.
 
@@ -326,10 +321,7 @@ def save(
     """
     figures = {file: draw(records) for file, _, draw in FIGURES}
     figures |= {f"example-{n}": example_figure(example) for n, example in enumerate(examples, 1)}
-    files = {
-        "probe.jsonl": b"".join(map(dumps, records)),
-        "tables.md": tables(records).encode(),
-    }
+    files = {"probe.jsonl": b"".join(map(dumps, records)), "tables.md": tables(records).encode()}
     for name, figure in figures.items():
         if figure is not None:
             files[f"{name}.svg"] = figure.svg()

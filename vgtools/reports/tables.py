@@ -155,11 +155,7 @@ def _measures(names: Iterable[str]) -> str:
 
 
 def _score_remarks(
-    records: Sequence[Record],
-    names: Sequence[str],
-    key: str,
-    compared: bool,
-    bold: bool,
+    records: Sequence[Record], names: Sequence[str], key: str, compared: bool, bold: bool
 ) -> list[str]:
     ours = [record for record in records if "source" not in record]
     measures = _measures(names)

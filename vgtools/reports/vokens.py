@@ -281,11 +281,7 @@ def _number(score: float | None) -> str:
 
 
 def _parts(
-    sentence: Sentence,
-    bank: Bank,
-    looks: Mapping[int, str],
-    low: float,
-    high: float,
+    sentence: Sentence, bank: Bank, looks: Mapping[int, str], low: float, high: float
 ) -> list[dict[str, Any]]:
     """Lay a sentence out: the gaps between tokens as they are, each token with its tile."""
     text = sentence.text
@@ -318,12 +314,7 @@ def _parts(
 
 
 def _tile(
-    token: Token,
-    shown: str,
-    bank: Bank,
-    looks: Mapping[int, str],
-    low: float,
-    high: float,
+    token: Token, shown: str, bank: Bank, looks: Mapping[int, str], low: float, high: float
 ) -> dict[str, Any]:
     """Return what the tile of a token with a voken needs; `bar` is its relevance in tenths."""
     score = token.score
@@ -394,13 +385,7 @@ class _Layout:
     lacking: set[str] = field(default_factory=set)
 
     def write(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        font: FreeTypeFont,
-        colour: str,
-        anchor: str = "la",
+        self, x: float, y: float, text: str, font: FreeTypeFont, colour: str, anchor: str = "la"
     ) -> None:
         self.texts.append((x, y, text, font, colour, anchor))
         self.lacking |= lacks(text, font)
@@ -429,10 +414,7 @@ def _lay(sentences: Sequence[Sentence]) -> _Layout:
 
 
 def _lay_tokens(
-    layout: _Layout,
-    sentence: Sentence,
-    y: float,
-    captions: Sequence[FreeTypeFont],
+    layout: _Layout, sentence: Sentence, y: float, captions: Sequence[FreeTypeFont]
 ) -> float:
     """Lay the tokens of a sentence out in rows from y down, and return where they end."""
     x = float(_EDGE)

@@ -349,9 +349,7 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
 
 
 def grounding_ratio(
-    sentences: Iterable[str],
-    types: Vocabulary,
-    grounded: frozenset[str],
+    sentences: Iterable[str], types: Vocabulary, grounded: frozenset[str]
 ) -> float | None:
     """Return the share of a text's tokens whose type is grounded; None where it has no token."""
     counts = count(sentences, types).unigrams

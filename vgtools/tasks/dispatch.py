@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_examples(
-    task: Task | str,
-    path: str | Path,
-    *,
-    unlabelled: bool = False,
-    stats: ReadStats | None = None,
+    task: Task | str, path: str | Path, *, unlabelled: bool = False, stats: ReadStats | None = None
 ) -> Iterator[Example]:
     """Yield the examples of an official file, one at a time.
 
@@ -108,11 +104,7 @@ def encode(
 
 
 def predictions(
-    task: Task,
-    examples: Sequence[Example],
-    inputs: Inputs,
-    outputs: Any,
-    threshold: float = 0.0,
+    task: Task, examples: Sequence[Example], inputs: Inputs, outputs: Any, threshold: float = 0.0
 ) -> list[dict[str, Any]]:
     """Return the rows of `predictions.jsonl`, in the order of the examples.
 
@@ -124,12 +116,7 @@ def predictions(
     return list(KINDS[task.kind].rows(task, examples, inputs, outputs, threshold))
 
 
-def prediction_row(
-    task: Task,
-    example: Example,
-    prediction: Any,
-    **more: Any,
-) -> dict[str, Any]:
+def prediction_row(task: Task, example: Example, prediction: Any, **more: Any) -> dict[str, Any]:
     """Return the row of `predictions.jsonl` for one example.
 
     Args:

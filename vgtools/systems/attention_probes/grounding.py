@@ -470,8 +470,8 @@ class GroundingProbe(Probe):
             choose: heads are chosen on the side `select`.
         """
         scores, chooser = self._sides(choose)
-        layers, heads = self.encoder.layers, self.encoder.heads
-        return records(scores, chooser, layers, heads, relations=relations)
+        shape = (self.encoder.layers, self.encoder.heads)
+        return records(scores, chooser, *shape, relations=relations)
 
     def examples(self, captions: Iterable[Caption], choose: bool = False) -> Iterator[Example]:
         """Yield captions with what each word attends to, by the best head of each layer.
@@ -493,7 +493,8 @@ class GroundingProbe(Probe):
             regions = self.regions.of(caption.image)
             all_weights = word_attention(self.encoder, caption, regions, words)
             weights = all_weights[np.arange(len(best)), best]  # (L, W, R)
-            image, text = caption.image, caption.text
+            image = caption.image
+            text = caption.text
             groups = make_groups(text, caption.spans, caption.boxes, regions, weights[chosen])
             yield Example(image, text, words, regions, groups, names, chosen, weights, None)
 

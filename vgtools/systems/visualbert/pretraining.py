@@ -272,7 +272,8 @@ class Pretraining:
         config = VisualBertConfig(self._regions.width, self.late_fusion)
         products = pick_dtype(self.dtype)
         if text is None:
-            ref, offline = str(self.ref), self.offline
+            ref = str(self.ref)
+            offline = self.offline
             self._model, text = load_visualbert(ref, config, dtype=products, offline=offline)
         else:
             self._model = make_visualbert(text, config, products)

@@ -107,10 +107,7 @@ def pick(regions: RegionSet, kept: Array) -> RegionSet:
 
 
 def open_regions_of(
-    ref: str,
-    path: str,
-    boxes: int | None = None,
-    answers: tuple[str, ...] = (),
+    ref: str, path: str, boxes: int | None = None, answers: tuple[str, ...] = ()
 ) -> RegionInput:
     """Open the regions of a task, and check that they are of the kind the encoder learnt from.
 
@@ -276,11 +273,7 @@ def _named(spans: Array, links: Sequence[Link], begin: int, end: int) -> list[tu
 
 
 def _gold_boxes(
-    part: Split,
-    text: Captions,
-    images: list[tuple[str, ...]],
-    region_input: RegionInput,
-    path: str,
+    part: Split, text: Captions, images: list[tuple[str, ...]], region_input: RegionInput, path: str
 ) -> list[list[Array]]:
     """Return the boxes of the phrases of each caption, in the pixels of the regions.
 
