@@ -28,6 +28,7 @@ COMMANDS = (
     "vokenize",
     "revokenize",
     "pretrain",
+    "perplexity",
     "finetune",
     "score",
     "show",

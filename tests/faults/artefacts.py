@@ -29,6 +29,7 @@ def build(folder: Path) -> None:
     _bank()
     _language()
     _visual()
+    _grounded()
     _tasks()
 
 
@@ -97,6 +98,13 @@ def _prepare(folder: Path) -> None:
     paragraphs = [{"context": f"One is here. Two is there {n}.", "qas": []} for n in range(3)]
     squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
     (folder / "squad.json").write_text(json.dumps(squad))
+
+    columns = "Relation,Section,ConnHeadSemClass1,Arg1_RawText,Arg2_RawText\n"
+    relations = "".join(f'Implicit,{n},Expansion.List.X,"a, {n}",b {n}\n' for n in range(4))
+    (folder / "pdtb2.csv").write_text(columns + relations)
+    columns = "sentence,label_seq,pos_seq\n"
+    sentences = "".join(f"a dog {n},\"[0, 1, 0]\",\"['DET', 'NOUN', 'NUM']\"\n" for n in range(4))
+    (folder / "vua.csv").write_text(columns + sentences)
 
     features = np.arange(8).reshape(2, 4) / 2
     corners = [[0, 0, 50, 25], [10, 5, 100, 50]]
@@ -259,9 +267,23 @@ def _visual() -> None:
         Image.new("RGB", (tiny_probe.SIDE, tiny_probe.SIDE), "#4a7").save(f"scenes/{image}")
 
 
+def _grounded() -> None:
+    """Write texts, captions, images and their index, and a run of grounded pretraining."""
+    from tests.tiny import grounded as tiny_grounded
+
+    own = {i: f"image{i:03}" for i in range(8)}
+    tiny_grounded.save_texts(Path("mixed.jsonl"), tiny_grounded.sentences(16), own)
+    tiny_grounded.save_images(Path("photos.npy"))
+    tiny_grounded.save_scene(Path("places.faiss"))
+    args = ["pretrain", "grounding", "mixed.jsonl", "--strategy", "i2t", "--feats", "photos.npy"]
+    args += ["-e", "joint", "--steps", "2", "--batch-size", "8", "--block", "24"]
+    _run(*args, "--device", "cpu", "-q", "-o", "grounded")
+
+
 def _tasks() -> None:
     """Write official files of tasks, runs to compare, and predictions to score."""
     from tests.tiny import finetune as tiny_finetune
+    from tests.tiny import grounded_runs as tiny_grounded
     from tests.tiny import tasks as tiny_tasks
     from tests.tiny import vtasks as tiny_vtasks
 
@@ -269,6 +291,8 @@ def _tasks() -> None:
     tiny_tasks.save_stsb(Path("sts-b"))
     tiny_tasks.save_mnli(Path("mnli"))
     tiny_tasks.save_codah(Path("codah"))
+    tiny_tasks.save_tags(Path("vuan"))
+    tiny_grounded.save_grounded(Path("grounded"), "scene")
     tiny_tasks.save_squad(Path("squad-1.1"))
     tiny_tasks.save_squad(Path("squad-2.0"), "2.0")
     pictures = tiny_vtasks.save_vqa(Path("vqa"), 6)

@@ -51,6 +51,12 @@ _MATCHER = (
 )
 _INDEX = ("vg.faiss faiss!", "vg.ids ids!", "vg.json manifest", *_MATCHER)
 _FEATS = ("feats.npy npy!", "feats.ids ids!", "feats.json manifest")
+_PHOTOS = ("photos.npy npy!", "photos.ids ids!", "photos.json manifest")
+_JOINT = (
+    "joint/config.json json",
+    "joint/tokenizer.json json",
+    "joint/model.safetensors weights",
+)
 _LM = (
     "lm/run.json run!",
     "lm/encoder/config.json json!",
@@ -130,6 +136,8 @@ CASES = (
     ),
     Case("prepare-wikitext", "prepare wikitext in/sets/wiki.txt -o w.txt", ("sets/wiki.txt text",)),
     Case("prepare-squad", "prepare squad in/sets/squad.json -o s.txt", ("sets/squad.json json",)),
+    Case("prepare-pdtb", "prepare pdtb in/sets/pdtb2.csv -o p.jsonl", ("sets/pdtb2.csv table",)),
+    Case("prepare-vua", "prepare vua in/sets/vua.csv -o v.jsonl", ("sets/vua.csv table",)),
     Case(
         "prepare-sentences",
         "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
@@ -262,6 +270,41 @@ CASES = (
         folder="run",
     ),
     Case(
+        "pretrain-grounding",
+        "pretrain grounding in/mixed.jsonl --strategy both --feats in/photos.npy -e in/joint"
+        " --batch-size 8 --block 24 --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
+        ("mixed.jsonl jsonl", *_PHOTOS, *_JOINT),
+        folder="run",
+        quick=True,
+    ),
+    Case(
+        "pretrain-grounding-scene",
+        "pretrain grounding in/mixed.jsonl --strategy scene --feats in/photos.npy -k 3"
+        " --index in/places.faiss -e in/joint"
+        " --batch-size 8 --block 24 --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
+        (
+            "mixed.jsonl jsonl",
+            "places.faiss faiss!",
+            "places.ids ids!",
+            "places.json manifest",
+            *_PHOTOS,
+        ),
+        folder="run",
+    ),
+    Case(
+        "perplexity",
+        "perplexity in/mixed.jsonl -e in/grounded -e in/joint --feats in/photos.npy"
+        " --pictures own --pictures other --samples 20 --block 24 --device cpu -q -o nll.jsonl",
+        (
+            "mixed.jsonl jsonl",
+            "grounded/run.json run!",
+            "grounded/grounding.safetensors weights!",
+            "grounded/encoder/model.safetensors weights!",
+            *_PHOTOS,
+        ),
+        restart=False,
+    ),
+    Case(
         "finetune",
         "finetune sst-2 in/sst-2 -e in/lm --epochs 2 --seeds 2 --batch-size 8 --max-length 40"
         " --device cpu -q -o run",
@@ -281,6 +324,32 @@ CASES = (
         "finetune codah in/codah -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
         " --keep best --device cpu -q -o run",
         ("codah/train.tsv table",),
+        folder="run",
+    ),
+    Case(
+        "finetune-tag",
+        "finetune vuan in/vuan -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        ("vuan/train.jsonl jsonl", "vuan/dev.jsonl jsonl"),
+        folder="run",
+    ),
+    Case(
+        "finetune-grounded",
+        "finetune sst-2 in/sst-2 -e in/grounded/run --index in/grounded/scene.faiss"
+        " --feats in/grounded/feats.npy --epochs 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        (
+            "grounded/run/run.json run!",
+            "grounded/run/grounding.safetensors weights!",
+            "grounded/run/encoder/model.safetensors weights!",
+            "grounded/feats.npy npy!",
+            "grounded/feats.ids ids!",
+            "grounded/feats.json manifest",
+            "grounded/scene.faiss faiss!",
+            "grounded/scene.ids ids!",
+            "grounded/scene.json manifest",
+            "grounded/words.npy npy!",
+        ),
         folder="run",
     ),
     Case(

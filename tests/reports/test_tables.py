@@ -68,6 +68,12 @@ def test_layout(two: list[str]) -> None:
 def test_tables_of_papers_have_names() -> None:
     assert reported("vokenization:2") == reported("2")
     assert reported("6")[0]["run"] == "Random"
+    first = reported("grounding:3")[0]
+    assert (first["run"], first["tasks"]["joci"], first["average"]) == (
+        "Albert-base",
+        {"mean": 6.7},
+        63.4,
+    )
     for name in ("7", "1", "visualbert:2", "vokenization:", "vokenization:x", ":"):
         with pytest.raises(DataError, match="known are vokenization:2, 3, 4, 5, 6") as caught:
             reported(name)

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from tests.tiny.finetune import GOLD, POOR, RIGHT, save_finetuned, save_two
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, dumps
+from vgtools.models.runs import save_run
 from vgtools.reports.figures import gain_figure
 from vgtools.reports.tables import gain_table, score_table
 from vgtools.tasks import compare as c
 from vgtools.tasks import metrics
+from vgtools.tasks.dispatch import score_predictions
 from vgtools.tasks.table import find_task
 from vgtools.text.ngrams import Words
 
@@ -269,3 +271,77 @@ def test_gains_and_their_drawing(two: list[str]) -> None:
     assert "a&lt;b" in svg
     assert svg.count("<circle") == 3
     assert "SST-2: +56.25" in svg
+
+
+def test_a_test_split_beside_dev(tmp_path: Path) -> None:
+    test = ([0, 1, 1, 1], {"1": [0, 1, 1, 0], "2": [1, 1, 1, 1]})
+    data = {"train": {"balance": [["positive", 9, 0.9], ["negative", 1, 0.1]]}}
+    one = save_finetuned(tmp_path / "one", "sst-2", GOLD, RIGHT, test, data=data)
+    other = save_finetuned(
+        tmp_path / "other", "sst-2", GOLD, POOR, (test[0], {"1": [0] * 4, "2": [1] * 4})
+    )
+    rows = c.read_rows([str(one), str(other)], split="test")
+    first, second = c.compare(rows, samples=300)
+    assert (first["tasks"]["sst-2"]["mean"], second["tasks"]["sst-2"]["mean"]) == (75, 50)
+    assert second["tasks"]["sst-2"]["difference"]["value"] == pytest.approx(-25)
+    common = c.majority_row(rows, first)
+    assert (common["run"], common["tasks"]["sst-2"]["mean"]) == ("Most frequent label", 75)
+    assert (common["average"], common["average_of"]) == (75, ["sst-2"])
+    assert records([str(one)])[0]["tasks"]["sst-2"]["mean"] == 93.75
+    without = save_finetuned(tmp_path / "without", "sst-2", GOLD, RIGHT)
+    with pytest.raises(
+        DataError, match="no scores of the split 'test'; fine-tune with a test file"
+    ):
+        c.read_rows([str(one), str(without)], split="test")
+
+
+def test_the_most_frequent_label_of_dev_is_that_of_run_json(tmp_path: Path) -> None:
+    scores = {"accuracy": 62.5, "headline": 62.5, "total": 8}
+    one = save_finetuned(tmp_path / "m" / "a", "sst-2", GOLD, RIGHT, majority=scores)
+    save_finetuned(tmp_path / "m" / "b", "sts-b", [1.0, 2.0], {"1": [1.0, 2.0]}, majority=None)
+    rows = c.read_rows([str(one.parent)])
+    (first,) = c.compare(rows)
+    found = c.majority_row(rows, first)
+    assert found["tasks"] == {
+        "sst-2": {
+            "mean": 62.5,
+            "median": 62.5,
+            "metrics": {"accuracy": {"mean": 62.5, "median": 62.5}},
+        }
+    }
+    assert found["average"] is None  # STS-B has no classes
+    headings, shown, *_ = score_table([first, found], "median")
+    assert (headings[1], shown[1]) == ("SST-2", ["Most frequent label", "62.5", "-", "-"])
+
+
+def test_holm_s_method_by_hand() -> None:
+    """p .01 .04 .03 .005: times 4, 3, 2, 1 in rising order, never falling."""
+    cells = [{"difference": {"p": p, "significant": p < 0.05}} for p in (0.01, 0.04, 0.03, 0.005)]
+    found: list[dict[str, Any]] = [
+        {"tasks": {"a": {"mean": 1.0}}},
+        {"tasks": {"a": cells[0], "b": cells[1]}},
+        {"tasks": {"a": cells[2], "b": cells[3]}},
+    ]
+    c.correct(found)
+    assert [cell["difference"]["p_holm"] for cell in cells] == pytest.approx(
+        [0.03, 0.06, 0.06, 0.02]
+    )
+    assert [cell["difference"]["significant"] for cell in cells] == [True, False, False, True]
+
+
+def test_tags_are_compared_by_sentence(tmp_path: Path) -> None:
+    gold = [["literal", None, "metaphor"], ["literal"], ["metaphor"]]
+    said = {"1": [["literal", None, "literal"], ["literal"], ["literal"]]}
+    right = {"1": gold}
+    for name, predicted in (("a", said), ("b", right)):
+        folder = tmp_path / name
+        rows = [
+            {"id": str(i), "prediction": p, "label": g}
+            for i, (p, g) in enumerate(zip(predicted["1"], gold, strict=True))
+        ]
+        (folder / "seed-1").mkdir(parents=True)
+        (folder / "seed-1" / "predictions.jsonl").write_bytes(b"".join(map(dumps, rows)))
+        seeds = {"1": score_predictions("vuan", rows)}
+        save_run(folder, "finetune", {}, {"task": "vuan", "seeds": seeds})
+    _, found = records([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert found["tasks"]["vuan"]["difference"]["value"] == pytest.approx(50)

@@ -41,7 +41,9 @@ def test_table_has_the_paper_s_values() -> None:
     swag = (3, 2e-5, 16)
     seen = {"nlvr2": (10, 2e-5, 64), "vqa": (10, 2e-5, 64), "flickr30k-grounding": (5, 2e-5, 32)}
     seen |= {"vcr-qa": (8, 2e-5, 32), "vcr-qar": (12, 2e-5, 32)}
-    assert values == glue | seen | {
+    strategies = dict.fromkeys(["joci", "pdtb", "sick", "vua", "vuan"], (4, 1e-4, 32))
+    assert values == glue | seen | strategies | {
+        "conll-2003": (3, 2e-5, 32),
         "squad-1.1": (3, 5e-5, 32),
         "squad-2.0": (2, 5e-5, 48),
         "swag": swag,
@@ -55,7 +57,11 @@ def test_table_has_the_paper_s_values() -> None:
         9595,
         0.1,
     )
-    assert all("A.1" in row["source"] for name, row in rows.items() if name not in ("codah", *seen))
+    others = ("codah", "conll-2003", *seen, *strategies)
+    assert all("A.1" in row["source"] for name, row in rows.items() if name not in others)
+    assert all("section 3.3" in rows[name]["source"] for name in strategies)
+    assert {rows[name]["max_length"] for name in strategies} == {64}
+    assert rows["vua"]["columns"] == "sentence, verb_idx, label"
     assert [rows[name]["source"].split(";")[0][-3:] for name in seen] == [
         "B.3",
         "B.1",

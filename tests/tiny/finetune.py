@@ -37,7 +37,12 @@ POOR = {  # 50 and 25 %
 
 
 def save_finetuned(
-    folder: Path, name: str, gold: Sequence[Any], said: Mapping[str, Sequence[Any]], **more: Any
+    folder: Path,
+    name: str,
+    gold: Sequence[Any],
+    said: Mapping[str, Sequence[Any]],
+    test: tuple[Sequence[Any], Mapping[str, Sequence[Any]]] | None = None,
+    **more: Any,
 ) -> Path:
     """Write a run of one task.
 
@@ -46,6 +51,7 @@ def save_finetuned(
         name: of the task.
         gold: label of each example.
         said: seed -> prediction of each example.
+        test: gold and predictions of a test split.
         more: further facts of run.json.
     """
     task, seeds = find_task(name), {}
@@ -57,6 +63,15 @@ def save_finetuned(
         (folder / f"seed-{seed}").mkdir(parents=True)
         (folder / f"seed-{seed}" / "predictions.jsonl").write_bytes(b"".join(map(dumps, rows)))
         seeds[seed] = score_predictions(task, rows)
+        if test is None:
+            continue
+        rows = [
+            prediction_row(task, e, p)
+            for e, p in zip(examples_of(name, test[0]), test[1][seed], strict=True)
+        ]
+        (folder / f"seed-{seed}" / "predictions.test.jsonl").write_bytes(b"".join(map(dumps, rows)))
+        scores = score_predictions(task, rows)
+        seeds[seed] |= {f"{key}_test": value for key, value in scores.items()}
     save_run(folder, "finetune", {}, {"task": task.name, "seeds": seeds} | more)
     return folder
 

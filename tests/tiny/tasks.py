@@ -75,6 +75,20 @@ def save_codah(folder: Path, count: int = 8) -> Path:
     return folder
 
 
+def save_tags(folder: Path, count: int = 16) -> Path:
+    """Write VUAN: every other word has a tag, metaphor if it begins with b, d or f."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, split in enumerate(("train", "dev")):
+        rows = []
+        for text, _ in sentences(count, seed):
+            tags = [("literal", "metaphor")[word[0] in "bdf"] for word in text.split(" ")]
+            rows.append(
+                {"text": text, "tags": [tag if i % 2 == 0 else None for i, tag in enumerate(tags)]}
+            )
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
 def squad(questions: Sequence[dict[str, Any]], version: str = "1.1") -> dict[str, Any]:
     """Return SQuAD's JSON.
 

@@ -91,12 +91,22 @@ def compare(
     median: Annotated[
         bool, Flag("--median", help="Show the median over seeds, not the mean.")
     ] = False,
+    split: Annotated[
+        str, Flag(metavar="NAME", help="Compare scores of this split; test needs labels.")
+    ] = "dev",
+    majority: Annotated[
+        bool, Flag("--majority", help="Add the score of the most frequent label.")
+    ] = False,
+    holm: Annotated[
+        bool, Flag("--holm", help="Correct p-values for the number of comparisons.")
+    ] = False,
     table: Annotated[bool, Flag("--table", help="Print markdown, also into a pipe.")] = False,
     reported: Annotated[
         str | None,
         Value(
             "[PAPER:]N",
-            "Add the rows of a paper's table N, marked as reported: vokenization:2, or 2.",
+            "Add the rows of a paper's table N, marked as reported: grounding:3, or 2 for "
+            "vokenization:2.",
         ),
     ] = None,
     samples: Annotated[int, Count("Bootstrap samples of the p-values.", 100)] = 10_000,
@@ -109,7 +119,8 @@ def compare(
     One JSON record per RUN goes into a pipe, the layout of the Vokenization paper's Table 2 to a
     terminal: QQP as the mean of F1 and accuracy, SQuAD as exact match/F1, Avg. over the tasks that
     all rows have. p-values are two-sided, from a paired bootstrap of the saved predictions: each
-    sample draws examples, the same for both models, and seeds of each.
+    sample draws examples, the same for both models, and seeds of each. --holm corrects them for all
+    differences of the table together.
 
     With --grounding the gain on each task is shown beside the share of its tokens that are visually
     grounded, with their correlation (appendix A.7).
@@ -124,18 +135,21 @@ def compare(
 
         vg compare glue/mlm glue/vokens --grounding captions.jsonl --plot gain.svg --table > gain.md
 
+        vg compare table3/* --split test --median --majority --holm --reported grounding:3
+
         vg compare --weights google-bert/bert-base-uncased run.vokens | jq .difference
 
         vg compare --weights google-bert/bert-base-uncased --noise bert.noise --magnitude 6.5e-3
     """
-    _check(ground, encoders, scores=bool(ground.grounding or reported or baseline or median))
+    of_scores = (ground.grounding, reported, baseline, median, majority, holm, split != "dev")
+    _check(ground, encoders, scores=any(of_scores))
     if encoders.weights:
         _compare_weights(runs, encoders, seed, offline, table)
         return
     from vgtools.reports import tables
     from vgtools.tasks import compare as c
 
-    rows = c.read_rows(runs, baseline)
+    rows = c.read_rows(runs, baseline, split)
     for row in rows:
         for folder in row.left_out:
             note("compare", f"{folder} has no finished run, skipped", quiet)
@@ -147,7 +161,11 @@ def compare(
         for record in c.compare(rows, samples=samples, seed=seed):
             records.append(record)
             bar.advance(1)
+    if holm:
+        c.correct(records)
     gains = list(c.gains(records, ratios))
+    if majority:
+        records.append(c.majority_row(rows, records[0]))
     if reported:
         records += tables.reported(reported)
     shown = [tables.score_table(records, "median" if median else "mean", bold=table)]
@@ -172,7 +190,7 @@ def _check(ground: Grounding, encoders: Weights, scores: bool) -> None:
     refuse_if(ground.grounding is None and (plot is not None or ground.text), "--plot/--text", why)
     other = plot is not None and not plot.endswith((".svg", ".png"))
     refuse_if(other, "--plot", f"must end in .svg or .png, got {plot!r}")
-    clash = "--baseline, --median, --reported or --grounding"
+    clash = "--baseline, --median, --split, --majority, --holm, --reported or --grounding"
     why = f"compares encoders and cannot be combined with {clash}"
     refuse_if(encoders.weights and scores, "--weights", why)
 

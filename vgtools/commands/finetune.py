@@ -94,6 +94,32 @@ class Pictures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FoundImages:
+    """What a grounded encoder that finds images needs beside the files."""
+
+    index: Annotated[
+        str | None, File("Encoder of --strategy scene, object, keyword: finds images.")
+    ] = None
+    feats: Annotated[
+        str | None, Flag(metavar="X.npy", help="With --index: features of its images.")
+    ] = None
+    images: Annotated[
+        Literal["found", "random", "shuffle", "none"],
+        Flag(
+            help="With --index: images found for a text; controls: any, those of another text, "
+            "the placeholder."
+        ),
+    ] = "found"
+
+    def check(self, task: Task) -> None:
+        """Refuse flags that need one another, or that the task has no use for."""
+        given = self.index is not None or self.feats is not None
+        refuse_if(given and bool(task.images), "--index", f"{task.name} has its own pictures")
+        alone = self.images != "found" and not given
+        refuse_if(alone, "--images", "chooses among images that --index and --feats find")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
@@ -229,9 +255,15 @@ def finetune(
         str | None, Value("DIR", "Run folder; the same command resumes it.", "--output", "-o")
     ] = None,
     listed: Annotated[
-        bool, Flag("--list", help="Print the tasks: files, columns, metrics, papers' settings.")
+        bool,
+        Flag(
+            "--list",
+            help="Print the tasks: files, columns, metrics, papers' settings; with TASK and DATA "
+            "the examples and labels of its files.",
+        ),
     ] = False,
     pictures: Pictures,
+    shown: FoundImages,
     saved: Saved,
     files: Files,
     learning: Learning,
@@ -254,6 +286,11 @@ def finetune(
     same backbone as its own: --regions. Regions name pictures as their files are called. VCR's
     begin with the boxes of vg prepare vcr.
 
+    An encoder of vg pretrain grounding learns whole: text encoder, cross-modal encoder, images. One
+    that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds those
+    of a text by all of its words; others see the placeholder. --images random, shuffle and none are
+    the controls: a gain of found images over none says little if random ones gain as much.
+
     Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
     into halves, whose gradients add up to the same step.
 
@@ -264,6 +301,8 @@ def finetune(
 
         vg finetune --list
 
+        vg finetune sick SICK --list | jq '{split, examples}'
+
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
         vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
@@ -272,15 +311,24 @@ def finetune(
 
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
+        vg finetune rte RTE -e run.scene --index scene.faiss --feats cc.npy --seeds 8 -o rte.scene
+
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
     from vgtools.tasks.saved import score_saved
     from vgtools.tasks.table import find_files, find_task, table
 
+    given = {"train": files.train, "dev": files.dev, "test": files.test}
     if listed:
-        from vgtools.reports.tables import print_tasks
+        from vgtools.reports.tables import print_splits, print_tasks
+        from vgtools.tasks.dispatch import count_splits
 
-        print_tasks(table())
+        if name is None:
+            print_tasks(table())
+            return
+        task = find_task(name)
+        found = find_files(task, data, given, test=not files.no_test)
+        print_splits(count_splits(task, found))
         return
     refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
     task = find_task(str(name))
@@ -295,10 +343,11 @@ def finetune(
     assert output is not None
     learning.check(task)
     pictures.check(task)
-    given = {"train": files.train, "dev": files.dev, "test": files.test}
+    shown.check(task)
     check_streams(list(given.values()), output)
     found = find_files(task, data, given, test=not files.no_test)
-    _run(task, found, learning.settings(task), encoder, pictures, output, restart, runtime)
+    settings = learning.settings(task)
+    _run(task, found, settings, encoder, pictures, shown, output, restart, runtime)
 
 
 def _run(
@@ -307,12 +356,14 @@ def _run(
     settings: dict[str, Any],
     ref: str,
     pictures: Pictures,
+    shown: FoundImages,
     output: str,
     restart: bool,
     runtime: Runtime,
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import read_json
+    from vgtools.systems.grounding import tasks as grounding
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
@@ -327,7 +378,12 @@ def _run(
         regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
+    elif grounding.is_grounded(ref):
+        images = grounding.open_images(ref, shown.feats, shown.index, shown.images)
+        settings = settings | images.config()
+        learner = grounding.learner(task, ref, settings, device, images, offline=runtime.offline)
     else:
+        refuse_if(shown.index or shown.feats, "--index", "is for runs of vg pretrain grounding")
         learner = text_learner(task, ref, settings, device, offline=runtime.offline)
     tuning = FineTuning(task, learner, files, settings, ref)
     folder = run_folder(output)

@@ -55,6 +55,7 @@ from vgtools.io.streams import open_read as open_read
 from vgtools.io.streams import parse_json as parse_json
 from vgtools.io.streams import read_jsonl as read_jsonl
 from vgtools.io.streams import read_lines as read_lines
+from vgtools.io.streams import read_quoted as read_quoted
 from vgtools.io.streams import read_text_rows as read_text_rows
 from vgtools.io.streams import read_texts as read_texts
 from vgtools.io.streams import read_windows as read_windows

@@ -7,6 +7,7 @@ raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import hashlib
@@ -199,6 +200,7 @@ class TextStats:
 
     lines: int = 0
     replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
+    ended: bool = True  # the last line has its line end, so that the file was not cut off in it
 
 
 def decode(raw: bytes, first: bool = False, stats: TextStats | None = None) -> str:
@@ -227,7 +229,27 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
     for number, raw in enumerate(_text_lines(path)):
         if stats is not None:
             stats.lines += 1
+            stats.ended = raw.endswith(b"\n")
         yield decode(raw, number == 0, stats)
+
+
+def read_quoted(
+    lines: Iterable[str], path: str | Path, separator: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of the lines of a quoted table; a quoted cell may span several lines.
+
+    Raises:
+        DataError: the quoting is broken; file and line are named.
+    """
+    reader = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
+    start = 1
+    try:
+        for cells in reader:
+            yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        why = f"not valid quoted text: {error}; is the file cut off?"
+        raise DataError(why, path, start) from None
 
 
 def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools.io import DataError, Exit
@@ -94,8 +94,10 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
 
 
-def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
+def mlm_hidden(lm: Any) -> nn.Module:
     """Return a masked language model's head without its decoder, which can then run in chunks.
+
+    Its weights are the model's own.
 
     Raises:
         DataError: the head is of an unknown shape.
@@ -103,12 +105,15 @@ def mlm_hidden(lm: Any) -> Callable[[Tensor], Tensor]:
     bert = getattr(getattr(lm, "cls", None), "predictions", None)
     if hasattr(bert, "transform"):
         return bert.transform  # type: ignore[union-attr,no-any-return]
+    albert = getattr(lm, "predictions", None)
+    if hasattr(albert, "dense") and hasattr(albert, "LayerNorm"):
+        parts = (albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
+        return nn.Sequential(*parts)
     roberta = getattr(lm, "lm_head", None)
     if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
-        head: Any = roberta
-        return lambda rows: head.layer_norm(F.gelu(head.dense(rows)))
+        return nn.Sequential(roberta.dense, nn.GELU(), roberta.layer_norm)  # type: ignore[union-attr]
     raise DataError(
-        "expected a masked language model with a head like that of BERT or RoBERTa, "
+        "expected a masked language model with a head like that of BERT, RoBERTa or ALBERT, "
         f"got {lm.config.model_type}",
         code=Exit.CONFIG,
     )
@@ -199,9 +204,38 @@ def linear_cross_entropy(
         Scalar, the sum over N; 0 for N = 0.
     """
     if chunk is None:
-        chunk = max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))
+        chunk = _chunk(rows, weight)
     with torch.autocast(rows.device.type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
             rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled()
         )
         return loss
+
+
+@torch.no_grad()
+def token_losses(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk: int | None = None
+) -> Tensor:
+    """Return the cross entropy of each row of `rows @ weight.T + bias`, without gradients.
+
+    Args:
+        rows: (N, H).
+        weight: (C, H).
+        bias: (C,) or None.
+        target: (N,) int64 below C.
+        chunk: rows at a time; by default as in `linear_cross_entropy`.
+
+    Returns:
+        (N,) float32.
+    """
+    chunk = chunk or _chunk(rows, weight)
+    parts = [rows.new_zeros(0, dtype=torch.float32)]
+    for start in range(0, len(rows), chunk):
+        logits = F.linear(rows[start : start + chunk], weight, bias).float()
+        parts.append(F.cross_entropy(logits, target[start : start + chunk], reduction="none"))
+    return torch.cat(parts)
+
+
+def _chunk(rows: Tensor, weight: Tensor) -> int:
+    """Return how many rows of logits fit in 64 MB, or 512 MB on a GPU."""
+    return max(1, (1 << (27 if rows.is_cuda else 24)) // len(weight))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from vgtools import io
 from vgtools.io import DataError, Exit
+from vgtools.systems.grounding import reported as grounding_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
@@ -17,7 +18,8 @@ from vgtools.text.ngrams import VOCABULARY_ABOVE
 
 Record = Mapping[str, Any]
 
-_PAPERS = {"vokenization": vokenization_reported}  # the first is meant where none is named
+# The first is meant where none is named.
+_PAPERS: dict[str, Any] = {"vokenization": vokenization_reported, "grounding": grounding_reported}
 
 
 class Table(NamedTuple):
@@ -103,7 +105,7 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
             compared = True
             first = base.get(average)
             gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            shown = [f"{c['value']:+.1f} (p {p_value(c['p'])})" if c else "-" for c in changes]
+            shown = [_change(change) if change else "-" for change in changes]
             rows.append([f"  less {base.get('run', '')}", *shown, gain])
     remarks = _score_remarks(records, names, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
@@ -123,6 +125,10 @@ def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
     if change["value"] < 0:
         return f"{shown}{spread} †"
     return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
+
+
+def _change(change: Record) -> str:
+    return f"{change['value']:+.1f} (p {p_value(change.get('p_holm', change['p']))})"
 
 
 def p_value(p: float) -> str:
@@ -166,14 +172,17 @@ def _score_remarks(
             else "No Avg.: there is no task that all rows have."
         )
     if compared:
+        changes = [cell.get("difference", {}) for r in ours for cell in r["tasks"].values()]
+        is_corrected = any("p_holm" in change for change in changes)
+        corrected = "corrected by Holm's method" if is_corrected else "not corrected"
         remarks.append(
             f"{'Bold' if bold else '*'}: better than the baseline, †: worse (p < {SIGNIFICANT}; "
-            "paired bootstrap over examples and seeds, two-sided, of the means, not corrected for "
+            f"paired bootstrap over examples and seeds, two-sided, of the means, {corrected} for "
             "the number of comparisons)."
         )
     for source in dict.fromkeys(r["source"] for r in records if "source" in r):
         table = source.removeprefix("reported in ")
-        paper = f"{table} (Tan & Bansal 2020)"
+        paper = f"{table} (Tan & Bansal 2020)" if table.startswith("the paper") else table
         remarks.append(f"Reported: {paper}; its models, data and Avg. are its own.")
     return remarks
 
@@ -421,6 +430,18 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
         for name, value in facts.items():
             if value or name != "note":
                 print(f"    {name:9}{value}")
+
+
+def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
+    """Print the files of a task: lines on a terminal, else one record per line."""
+    out = io.open_stream("-")
+    for record in records:
+        if not sys.stdout.isatty():
+            out.write(io.dumps(record))
+            continue
+        labels = [f"{each['label']} {each['share']:.1%}" for each in record["labels"]]
+        facts = "; ".join([f"{record['examples']:,} examples", *labels, *record["notes"]])
+        print(io.plain(f"{record['split']:9}{facts}"))
 
 
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:

@@ -20,8 +20,8 @@ from vgtools.analysis.corpora import CorpusStats
 from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, sha256_file
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
-from vgtools.tasks.dispatch import gather, read_examples, read_predictions
-from vgtools.tasks.predictions import Items, headline
+from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
+from vgtools.tasks.predictions import Items, headline, make_row
 from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
 from vgtools.text.ngrams import Vocabulary, count
 
@@ -41,6 +41,12 @@ class TaskRun:
     task: Task
     info: Record  # run.json
     scores: dict[str, dict[str, float]]  # seed -> metrics in percent, `headline` among them
+    split: str = "dev"  # that the scores are of
+
+    def predictions(self, seed: str) -> str:
+        """Return the file of a seed's predictions, below `path`."""
+        part = "" if self.split == "dev" else f".{self.split}"
+        return f"seed-{seed}/predictions{part}.jsonl"
 
     def items(self) -> list[Items]:
         """Return the predictions of each seed beside their gold, all in the order of the first.
@@ -52,7 +58,7 @@ class TaskRun:
         seeds = list[Items]()
         digests = self.info.get("predictions", {})
         for seed, scores in self.scores.items():
-            name = f"seed-{seed}/predictions.jsonl"
+            name = self.predictions(seed)
             file = self.path / name
             digest = digests.get(name)
             if digest is not None and file.exists() and sha256_file(file) != digest:
@@ -106,8 +112,12 @@ class Row:
     left_out: list[Path] = field(default_factory=list)  # folders with no finished run
 
 
-def read_row(path: str | Path) -> Row:
+def read_row(path: str | Path, split: str = "dev") -> Row:
     """Open a fine-tuning run, or a folder whose sub-folders are such runs, one per task.
+
+    Args:
+        path: of the run or the folder.
+        split: whose scores count.
 
     Raises:
         DataError: neither, a run is damaged, of another kind, or two are of the same task.
@@ -115,7 +125,7 @@ def read_row(path: str | Path) -> Row:
     path = Path(path)
     name = path.resolve().name
     if (path / "run.json").exists():
-        run = _task_run(path)
+        run = _task_run(path, split)
         return Row(name, path, {run.task.name: run})
     if not path.is_dir():
         why = "does not exist; expected a run of vg finetune, or a folder of such runs"
@@ -127,7 +137,7 @@ def read_row(path: str | Path) -> Row:
         if not file.exists() or read_json(file, "the run.json of a vg run").get("kind") != _KIND:
             left_out.append(folder)
             continue
-        run = _task_run(folder)
+        run = _task_run(folder, split)
         task = run.task.name
         if task in tasks:
             why = f"is a run of {task}, and so is {tasks[task].path}; name one of them"
@@ -139,24 +149,41 @@ def read_row(path: str | Path) -> Row:
     return Row(name, path, tasks, left_out)
 
 
-def _task_run(path: Path) -> TaskRun:
+def _task_run(path: Path, split: str) -> TaskRun:
     info = read_run(path, _KIND)
     task = find_task(str(info.get("task")))
     seeds = info.get("seeds")
     if not isinstance(seeds, dict) or not seeds:
         raise DataError('has no scores under "seeds"', path / "run.json")
-    scores = {seed: found | {"headline": headline(task, found)} for seed, found in seeds.items()}
-    return TaskRun(path, task, info, scores)
+    scores = {seed: _of_split(task, found, split, path) for seed, found in seeds.items()}
+    return TaskRun(path, task, info, scores, split)
 
 
-def read_rows(paths: Sequence[str], baseline: str | None = None) -> list[Row]:
+def _of_split(task: Task, scores: Mapping[str, float], split: str, path: Path) -> dict[str, float]:
+    """Return the scores of a split, which `vg finetune` writes with its name after theirs."""
+    found = dict(scores)
+    if split != "dev":
+        end = f"_{split.removeprefix('dev_')}"
+        found = {name.removesuffix(end): x for name, x in scores.items() if name.endswith(end)}
+    if any(name not in found for name in task.metrics):
+        why = f"has no scores of the split {split!r}; fine-tune with a {split} file that has labels"
+        raise DataError(why, path / "run.json")
+    return found | {"headline": headline(task, found)}
+
+
+def read_rows(paths: Sequence[str], baseline: str | None = None, split: str = "dev") -> list[Row]:
     """Open the runs to compare, the baseline first; rows of the same name are named by their paths.
+
+    Args:
+        paths: of the runs.
+        baseline: one of them; the first if not given.
+        split: whose scores count.
 
     Raises:
         DataError: as `read_row`, or the baseline is not one of them (usage).
     """
     places = [Path(p).resolve() for p in paths]
-    rows = [read_row(path) for path in paths]
+    rows = [read_row(path, split) for path in paths]
     if baseline is not None:
         first = Path(baseline).resolve()
         if first not in places:
@@ -172,8 +199,8 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
 
     A difference is that of the means over seeds. Its p-value and interval come from the paired
     bootstrap of `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and
-    seeds of each row by themselves. They are not corrected for the number of comparisons. `average`
-    is over the tasks that all rows have.
+    seeds of each row by themselves. They are not corrected for the number of comparisons: `correct`
+    does that. `average` is over the tasks that all rows have.
 
     Args:
         rows: the first is the baseline.
@@ -221,6 +248,60 @@ def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) ->
     )
     percent = {key: 100 * getattr(found, key) for key in ("value", "low", "high")}
     return percent | {"p": found.p, "significant": found.p < SIGNIFICANT}
+
+
+def correct(records: Sequence[Record]) -> None:
+    """Correct the p-values of all differences for their number; `significant` follows them.
+
+    Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
+    """
+    cells = [cell for record in records for cell in record["tasks"].values()]
+    differences = [cell["difference"] for cell in cells if "difference" in cell]
+    highest = 0.0
+    for number, difference in enumerate(sorted(differences, key=lambda found: found["p"])):
+        highest = max(highest, min(1.0, (len(differences) - number) * difference["p"]))
+        difference |= {"p_holm": highest, "significant": highest < SIGNIFICANT}
+
+
+def majority_row(rows: Sequence[Row], record: Record) -> Record:
+    """Return the scores of always predicting the most frequent label of the training set.
+
+    Args:
+        rows: of the table.
+        record: of one of its rows, for the tasks that all have.
+    """
+    cells = dict[str, Record]()
+    for name in ORDER:
+        run = next((row.tasks[name] for row in rows if name in row.tasks), None)
+        scores = None if run is None else _majority(run)
+        if scores is not None:
+            values = {metric: scores[metric] for metric in find_task(name).metrics}
+            centers = {metric: _center(np.array([x])) for metric, x in values.items()}
+            cells[name] = {**_center(np.array([scores["headline"]])), "metrics": centers}
+    shared = record["average_of"]
+    whole = [cells[name]["mean"] for name in shared if name in cells]
+    average = _average(whole) if len(whole) == len(shared) else None
+    return {
+        "run": "Most frequent label",
+        "tasks": cells,
+        "average": average,
+        "average_of_medians": average,
+        "average_of": shared,
+    }
+
+
+def _majority(run: TaskRun) -> Mapping[str, float] | None:
+    """Return the scores of the most frequent label, None if there is no such prediction."""
+    if run.split == "dev":
+        return run.info.get("majority")
+    balance = run.info.get("data", {}).get("train", {}).get("balance")
+    if not balance or not run.task.classes > 1:
+        return None
+    common = balance[0][0]
+    file = run.path / run.predictions(next(iter(run.scores)))
+    rows = read_predictions(run.task, file)
+    constant = [make_row(row["id"], common, row["label"]) for row in rows]
+    return score_predictions(run.task, constant, file=file)
 
 
 def _average(values: Sequence[float]) -> float | None:

@@ -60,6 +60,33 @@ def read_examples(
         raise DataError(f"{found}; expected {describe_forms(task, unlabelled)}", path)
 
 
+def count_splits(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield a record per file of a task: its examples, and the share of each label.
+
+    Args:
+        task: of the files.
+        files: by split.
+
+    Raises:
+        DataError: as `read_examples`.
+    """
+    for split, path in files.items():
+        stats = ReadStats()
+        unlabelled = split.startswith("test")
+        count = sum(1 for _ in read_examples(task, path, unlabelled=unlabelled, stats=stats))
+        yield {
+            "task": task.name,
+            "split": split,
+            "file": path,
+            "examples": count,
+            "labels": [
+                {"label": label, "count": number, "share": share}
+                for label, number, share in stats.balance()
+            ],
+            "notes": list(stats.report())[1:],
+        }
+
+
 def encode(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, **settings: Any
 ) -> Inputs:

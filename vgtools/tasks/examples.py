@@ -5,7 +5,6 @@ A kind's `read` makes `Example`s of these rows, or of a format of its own.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vgtools.io import DataError, TextStats, parse_json, read_lines
+from vgtools.io import DataError, TextStats, parse_json, read_lines, read_quoted
 from vgtools.io.json_items import json_items
 from vgtools.tasks.table import Form, Task, describe_columns
 
@@ -78,6 +77,7 @@ class ReadStats:
     no_gold: int = 0  # rows without an agreed label, left out
     moved: int = 0  # answers that occur elsewhere in the context than answer_start says
     unboxed: int = 0  # phrases without a box, left out
+    documents: int = 0  # lines that mark the beginning of a document, left out
     lost: int = 0  # answers that do not occur in the context: scored, but not learnt from
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
@@ -101,6 +101,7 @@ class ReadStats:
             (self.moved, moved),
             (self.unboxed, unboxed),
             (self.lost, lost),
+            (self.documents, "lines mark the beginning of a document and are left out"),
             (self.text.replaced, "lines are not UTF-8; bad bytes were replaced"),
         ):
             if count:
@@ -184,8 +185,23 @@ def read_table(
         for name, text in zip(form.texts, texts, strict=True):
             if not isinstance(text, str):
                 raise DataError(f'"{name}" must be a string, got {text!r:.60}', path, line)
+        if form.word:
+            texts.append(_word(texts[0], form.word, record.get(form.word), path, line))
         given_id = record.get(form.id) if form.id else None
         yield line, TableRow(str(number) if given_id is None else str(given_id), texts, value)
+
+
+def _word(text: str, column: str, number: object, path: str | Path, line: int) -> str:
+    """Return a word of a text whose words are between blanks.
+
+    Raises:
+        DataError: the text has no word of this number.
+    """
+    words = text.split(" ")
+    if not re.fullmatch(r"[0-9]{1,9}", str(number)) or int(str(number)) >= len(words):
+        expected = f"expected the number of a word, 0 to {len(words) - 1}"
+        raise DataError(f'{number!r:.60} in "{column}"; {expected}', path, line)
+    return words[int(str(number))]
 
 
 def read_sentences(
@@ -213,7 +229,7 @@ def _recognise(
         titles = [
             title.strip('"') if form.quoted else title for title in first.split(form.separator)
         ]
-        if form.quoted:
+        if form.columns:
             bare = tuple(name for name in form.columns if name != form.label)
             matches = tuple(titles) in {form.columns, bare}
         else:
@@ -248,7 +264,7 @@ def _cells(
     """Yield (line, record) of the rows of a separated file, column counts checked."""
     names: Sequence[str] = titles or form.columns
     plain = ((number, line.split(form.separator)) for number, line in enumerate(lines, 1))
-    for line, cells in _quoted(form, lines, path) if form.quoted else plain:
+    for line, cells in read_quoted(lines, path, form.separator) if form.quoted else plain:
         if titles is not None and line == 1:
             continue
         if not width <= len(cells) <= width + form.extra:
@@ -259,18 +275,6 @@ def _cells(
             columns = ", ".join(name or "(row)" for name in names)
             raise DataError(f"expected {width} columns ({columns}), got {len(cells)}", path, line)
         yield line, dict(zip(names, cells, strict=False))
-
-
-def _quoted(form: Form, lines: Iterator[str], path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in lines), delimiter=form.separator, strict=True)
-    start = 1
-    try:
-        for cells in reader:
-            yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as error:
-        why = f"not valid quoted text: {error}; is the file cut off?"
-        raise DataError(why, path, start) from None
 
 
 def _jsonl(

@@ -53,7 +53,7 @@ class Batch(NamedTuple):
     ids: Tensor  # (B, T) int64; choices (B, C, T)
     mask: Tensor  # likewise, 0 at padding
     segments: Tensor | None  # likewise, 1 in the second text
-    labels: Tensor | None  # (B,) or (B, 2)
+    labels: Tensor | None  # (B,), (B, 2), or (B, T) of tokens
     whole: float
 
 
@@ -74,7 +74,7 @@ def collate(
         part: number of the part to build, of a step that several processes share.
         parts: number of parts; at most U.
     """
-    whole = len(units) / parts
+    whole = inputs.weight(units) / parts
     units = units[part::parts]
     each = inputs.each
     rows = (units[:, None] * each + np.arange(each)).ravel()
@@ -90,7 +90,8 @@ def collate(
         shaped = array.reshape(-1, each, array.shape[1]) if each > 1 else array
         return torch.from_numpy(shaped.astype(np.int64)).to(device, non_blocking=True)
 
-    labels = None if inputs.labels is None else torch.from_numpy(inputs.labels[units]).to(device)
+    targets = inputs.targets(units)
+    labels = None if targets is None else torch.from_numpy(targets).to(device)
     return Batch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 
@@ -133,7 +134,7 @@ class FineTuner(nn.Module):
         self.segments = int(getattr(net.config, "type_vocab_size", 0) or 0) > 1
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Return (B, C) logits or scores.
+        """Return (B, C) logits or scores; (B, T, C) of tags.
 
         SQuAD: (B, T, 2), each token as begin and end of the answer.
         """
@@ -209,21 +210,32 @@ def outputs_of(
 
 
 def predict(
-    tuner: FineTuner, inputs: Inputs, batch_size: int, device: torch.device | str = "cpu"
+    tuner: Any,
+    inputs: Inputs,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    build: Callable[[Array], Any] | None = None,
 ) -> Array:
-    """Return (U, C) outputs of every unit; SQuAD: (T, 2), of every token.
+    """Return (U, C) outputs of every unit; tags and SQuAD: (T, C), of every token.
+
+    Args:
+        tuner: has a method `outputs`, batch -> Tensor.
+        inputs: to predict.
+        batch_size: units per batch.
+        device: where batches go.
+        build: makes a batch of units; `collate` if not given.
 
     Raises:
         DataError: as `outputs_of`.
     """
     lengths = inputs.lengths
-    by_token = inputs.spans is not None
+    by_token = inputs.by_token
     outputs = np.empty(0)
 
-    def build(units: Array) -> Batch:
+    def plain(units: Array) -> Batch:
         return collate(inputs, units, tuner.pad, tuner.segments, device)
 
-    for units, part in outputs_of(tuner, lengths, build, batch_size):
+    for units, part in outputs_of(tuner, lengths, build or plain, batch_size):
         if not outputs.size:
             count = len(inputs.ids) if by_token else len(inputs)
             outputs = np.empty((count, part.shape[-1]), np.float32)

@@ -143,6 +143,30 @@ def mean(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
     return np.asarray(w @ predicted / w.sum(-1))
 
 
+def ratio(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return the sum of `predicted` over the sum of `gold`, 0 if that is 0: shares of counts."""
+    w = _weights(gold, predicted, weights)
+    return _ratio(w @ predicted, w @ gold)
+
+
+_RIGHT = 2.0**26  # more than any count; both counts fit a float64
+
+
+def pack(right: Array, said: Array) -> Array:
+    """Return two counts per item as one number, for `counted_f1`."""
+    return said * _RIGHT + right
+
+
+def counted_f1(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return F1 of counts, 2 * right / (gold + said), 0 if nothing is there or said.
+
+    Args: gold: (N,) counts; predicted: (N,) those said and right, of `pack`.
+    """
+    w = _weights(gold, predicted, weights)
+    said, right = np.divmod(predicted, _RIGHT)
+    return _ratio(w @ (2 * right), w @ (gold + said))
+
+
 METRICS: dict[str, Statistic] = {
     "accuracy": accuracy,
     "f1": f1,

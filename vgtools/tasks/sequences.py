@@ -73,7 +73,7 @@ class Inputs:
     each: int  # sequences per unit
     examples: Array  # (U,) the number of each unit's example
     labels: Array | None  # (U,) classes, choices or scores; (U, 2) first and last answer token
-    spans: Array | None = None  # (T, 2) characters under each token; set if outputs are per token
+    spans: Array | None = None  # (T, 2) characters under each token, of answers
     cut: int = 0  # examples that are not read in full
     unlearnable: int = 0  # examples left out of training: their answer cannot be found
 
@@ -84,6 +84,19 @@ class Inputs:
     def lengths(self) -> Array:
         """Return (U,) the tokens of each unit's longest sequence."""
         return np.asarray(np.diff(self.starts).reshape(-1, self.each).max(1))
+
+    @property
+    def by_token(self) -> bool:
+        """Return whether outputs are per token."""
+        return self.spans is not None
+
+    def weight(self, units: Array) -> float:
+        """Return what the loss of these units is divided by."""
+        return len(units)
+
+    def targets(self, units: Array) -> Array | None:
+        """Return the labels of these units."""
+        return None if self.labels is None else self.labels[units]
 
     def report(self, max_length: int) -> Iterator[str]:
         """Yield the lines for the user about examples that are not read in full."""

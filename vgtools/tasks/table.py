@@ -30,14 +30,14 @@ class Hyper:
 class Form:
     """One way in which a task's rows are written: which columns (or keys of a jsonl row) hold what.
 
-    With a header, columns are found by name, in any order. `quoted` files are recognised by their
-    exact header.
+    With a header, columns are found by name, in any order, unless `columns` is the exact header.
     """
 
     texts: tuple[str, ...]
     label: str = "label"
     id: str | None = None
-    columns: tuple[str, ...] = ()  # exact order: of a quoted form, or of a form without a header
+    columns: tuple[str, ...] = ()  # in exact order; required of a form without a header
+    word: str = ""  # column with the number of the word of the first text that is the second text
     header: bool = True
     quoted: bool = False
     separator: str = "\t"
@@ -85,8 +85,14 @@ _PAIR = ("sentence1", "sentence2")
 # GLUE as data hubs export it.
 _EXPORT = Form(_PAIR, id="index", columns=("index", "label", *_PAIR), quoted=True)
 _ENTAILMENT = ("entailment", "not_entailment")
+_STRATEGIES = Hyper(
+    4, 1e-4, 32, "Grounding strategies (Sileo 2021), section 3.3; warm-up: LXMERT's released code",
+    max_length=64,
+)  # fmt: skip
+_JOCI = ("CONTEXT", "HYPOTHESIS")
 _VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+_JSONL = {"train": "train.jsonl", "dev": "dev.jsonl", "test": "test.jsonl"}
 
 TASKS: tuple[Task, ...] = (
     Task(
@@ -262,6 +268,68 @@ TASKS: tuple[Task, ...] = (
         note="recall_5 and recall_10: among the best 5 and 10; upper_bound: phrases that some "
         "region covers with IoU 0.5",
     ),
+    Task(
+        "joci", "JOCI", "regress",
+        {"train": "A.train.csv", "dev": "A.dev.csv", "test": "A.test.csv"}, ("spearman",),
+        _STRATEGIES, (Form(_JOCI, "LABEL", quoted=True, separator=","),),
+        high=5.0,
+        note="A.zip of the corpus, the rows that joci.csv says are of SNLI; 0: makes no sense",
+    ),
+    Task(
+        "pdtb", "PDTB", "classify", _JSONL, ("accuracy",), _STRATEGIES,
+        (Form(_PAIR),),
+        (
+            "Temporal.Asynchronous", "Temporal.Synchrony", "Contingency.Cause",
+            "Contingency.Pragmatic cause", "Contingency.Condition",
+            "Contingency.Pragmatic condition", "Comparison.Contrast",
+            "Comparison.Pragmatic contrast", "Comparison.Concession",
+            "Comparison.Pragmatic concession", "Expansion.Conjunction", "Expansion.Instantiation",
+            "Expansion.Restatement", "Expansion.Alternative", "Expansion.Exception",
+            "Expansion.List",
+        ),
+        official="jsonl of vg prepare pdtb --split: sentence1, sentence2, label",
+        note="implicit relations of PDTB 2, second level of the first sense",
+    ),
+    Task(
+        "sick", "SICK", "classify",
+        {
+            "train": "SICK_train.txt", "dev": "SICK_trial.txt",
+            "test": "SICK_test_annotated.txt",
+        },
+        ("accuracy",), _STRATEGIES,
+        (Form(("sentence_A", "sentence_B"), "entailment_judgment", id="pair_ID"),),
+        ("ENTAILMENT", "NEUTRAL", "CONTRADICTION"),
+    ),
+    Task(
+        "vua", "VUA", "classify",
+        {
+            "train": "VUA_formatted_train.csv", "dev": "VUA_formatted_val.csv",
+            "test": "VUA_formatted_test.csv",
+        },
+        ("accuracy",), _STRATEGIES,
+        (Form(("sentence",), quoted=True, separator=",", word="verb_idx"),),
+        ("literal", "metaphor"),
+        note="the second text is word verb_idx of the sentence, not the lemma in verb",
+    ),
+    Task(
+        "vuan", "VUAN", "tag", _JSONL, ("accuracy",), _STRATEGIES,
+        labels=("literal", "metaphor"),
+        official="jsonl of vg prepare vua: text, tags",
+        note="a label per noun of a sentence",
+    ),
+    Task(
+        "conll-2003", "CoNLL-2003", "tag",
+        {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}, ("f1",),
+        Hyper(
+            3, 2e-5, 32, "Visual awareness (Zhang et al. 2020), within the grid that it searched",
+            max_length=128,
+        ),
+        labels=(
+            "O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC",
+        ),
+        official="CoNLL columns (word first, tag last), IOB1 or IOB2; or jsonl: text, tags",
+        note="F1 of entities, as conlleval",
+    ),
 )  # fmt: skip
 
 _ALIASES = {
@@ -326,8 +394,8 @@ def find_files(
 def describe_columns(form: Form, unlabelled: bool = False) -> str:
     """Return the columns that a file of this form has, for messages and `vg finetune --list`."""
     label = () if unlabelled else (form.label,)
-    exact = form.quoted or not form.header
-    names = form.columns if exact else (*form.texts, *label)
+    word = (form.word,) if form.word else ()
+    names = form.columns or (*form.texts, *word, *label)
     return ", ".join(name or "(row)" for name in names) + ("" if form.header else " (no header)")
 
 

@@ -371,7 +371,8 @@ def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, 
     Args:
         batch: a named tuple whose first field is (B, T), the tokens; its tensors are cut by rows,
             its other fields are kept.
-        places: name of a field of (M,) places in the B * T -> name of that of (M,) values there.
+        places: name of a field of (M,) places in the B * T, or of (M, 2) rows and columns -> name
+            of that of (M, …) values there.
     """
     count = len(batch[0])
     middle = count // 2
@@ -387,10 +388,13 @@ def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, 
         }
         cut = {name: x[start:end] for name, x in fields.items()}
         for name, beside in (places or {}).items():
-            first = start * batch[0].shape[1]
-            last = end * batch[0].shape[1]
-            inside = (fields[name] >= first) & (fields[name] < last)
-            cut |= {name: fields[name][inside] - first, beside: getattr(batch, beside)[inside]}
+            field = fields[name]
+            pairs = field.ndim == 2
+            size = 1 if pairs else batch[0].shape[1]
+            rows = field[:, 0] if pairs else field
+            inside = (rows >= start * size) & (rows < end * size)
+            shift = field.new_tensor([start, 0]) if pairs else start * size
+            cut |= {name: field[inside] - shift, beside: getattr(batch, beside)[inside]}
         return batch._replace(**cut)
 
     return part(0, middle), part(middle, count)

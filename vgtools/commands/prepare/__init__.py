@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.prepare import captions, pictures, text, web
+from vgtools.commands.prepare import captions, pictures, tasks, text, web, words
 
 _HELP = """Official data sets and texts → the toolkit's files.
 
@@ -25,5 +25,8 @@ for _name, _command in {
     "wikitext": text.wikitext,
     "squad": text.squad,
     "sentences": text.sentences,
+    "pdtb": tasks.pdtb,
+    "vua": tasks.vua,
+    "vectors": words.vectors,
 }.items():
     prepare.command(_name)(_command)

@@ -1,0 +1,77 @@
+"""Official tables of JOCI, PDTB, SICK and VUA, rows written by hand in their forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiny.examples import fails, read
+from vgtools.tasks.dispatch import read_examples
+from vgtools.tasks.examples import ReadStats
+from vgtools.tasks.table import find_task
+
+JOCI = (
+    "CONTEXT,HYPOTHESIS,LABEL,CONTEXT_FROM,HYPOTHESIS_FROM,SUBSET\n"
+    '"A man, alone, sits .",A person sits .,5,SNLI-train,SNLI-ENTAILMENT,SNLI\n'
+    "A dog runs .,The run is a lacquer .,0,SNLI-train,AGCI-WK,AGCI\n"
+)
+SICK = (
+    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    "4\tA boy sits\tNo boy sits\t3.6\tCONTRADICTION\n"
+    "24\tA man runs\tA man moves\t4.2\tENTAILMENT\n"
+)
+VUA = (
+    "text_idx,sentence_idx,verb,sentence,verb_idx,label\r\n"
+    'a1-fragment01,1,go,"He went away , and went on .",5,1\r\n'
+    "a1-fragment01,2,be,He is \udcff\udca3 old,1,0\r\n"
+)
+
+
+def test_joci_has_scores_of_0_to_5(tmp_path: Path) -> None:
+    found, _ = read("joci", tmp_path, JOCI, name="A.train.csv")
+    assert [(e.text, e.pair, e.label) for e in found] == [
+        ("A man, alone, sits .", "A person sits .", 5.0),
+        ("A dog runs .", "The run is a lacquer .", 0.0),
+    ]
+    fails("joci", tmp_path, JOCI.replace(",0,", ",6,"), "'6' in \"LABEL\"", "0 to 5", line=3)
+    fewer = "LABEL,HYPOTHESIS,CONTEXT\n3,Yes .,No .\n"
+    assert read("joci", tmp_path, fewer)[0][0].text == "No ."
+
+
+def test_sick_is_entailment(tmp_path: Path) -> None:
+    found, stats = read("sick", tmp_path, SICK, name="SICK_train.txt")
+    assert [(e.id, e.text, e.pair, e.label) for e in found] == [
+        ("4", "A boy sits", "No boy sits", 2),
+        ("24", "A man runs", "A man moves", 0),
+    ]
+    assert stats.labels == {"CONTRADICTION": 1, "ENTAILMENT": 1}
+
+
+def test_vua_is_a_sentence_and_the_word_as_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "VUA_formatted_val.csv"
+    path.write_bytes(VUA.encode("utf-8", "surrogateescape"))
+
+    stats = ReadStats()
+    found = list(read_examples("vua", path, stats=stats))
+    assert [(e.text, e.pair, e.label) for e in found] == [
+        ("He went away , and went on .", "went", 1),
+        ("He is \ufffd\ufffd old", "is", 0),
+    ]
+    assert "1 lines are not UTF-8; bad bytes were replaced" in list(stats.report())
+
+
+@pytest.mark.parametrize("number", ["8", "-1", "x", ""])
+def test_a_verb_that_the_sentence_does_not_have(tmp_path: Path, number: str) -> None:
+    bad = VUA.split("\r\n")[:2]
+    bad[1] = bad[1].replace(",5,1", f",{number},1")
+    why = "expected the number of a word, 0 to 7"
+    fails("vua", tmp_path, "\r\n".join(bad), f'{number!r} in "verb_idx"', why, line=2)
+
+
+def test_pdtb_has_the_16_types_of_level_2(tmp_path: Path) -> None:
+    assert len(find_task("pdtb").labels) == 16
+    row = '{"sentence1": "a", "sentence2": "b", "label": "Expansion.List", "split": "dev"}\n'
+    found, _ = read("pdtb", tmp_path, row, name="dev.jsonl")
+    assert (found[0].text, found[0].pair, found[0].label) == ("a", "b", 15)
+    fails("pdtb", tmp_path, row.replace(".List", ""), "'Expansion' in \"label\"", line=1)

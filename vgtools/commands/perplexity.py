@@ -1,0 +1,154 @@
+"""`vg perplexity`: how well models know the masked words of texts, with and without images."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    BatchSize,
+    Flag,
+    Runtime,
+    Seed,
+    flags,
+    help_at_terminal,
+    refuse_if,
+)
+
+_KINDS = ("own", "found", "other", "random", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What grounded models are shown with."""
+
+    pictures: Annotated[
+        list[str] | None,
+        Flag(
+            "--pictures",
+            metavar="KIND",
+            show_default="what the run was trained with",
+            help="Images that grounded runs see: own (that a row names), found (by its words), "
+            "other (those of another text), random, none; repeatable.",
+        ),
+    ] = None
+    feats: Annotated[
+        list[str] | None,
+        Flag(
+            "--feats", metavar="X.npy", help="Features of images; repeatable, a run takes its own."
+        ),
+    ] = None
+    regions: Annotated[
+        str | None, Flag(metavar="X.npy", help="Regions of images, in place of --feats.")
+    ] = None
+    index: Annotated[
+        list[str] | None,
+        Flag("--index", metavar="FILE", help="Index by words; repeatable, a run takes its own."),
+    ] = None
+    query: Annotated[
+        Literal["masked", "whole"] | None,
+        Flag(
+            show_default="as the run was trained",
+            help="Words that images are found by: those shown, or all (a control).",
+        ),
+    ] = None
+    tagger: Annotated[
+        str | None,
+        Flag(metavar="NAME", show_default="that of the run", help="Finds nouns, for object."),
+    ] = None
+
+
+@flags
+def perplexity(
+    context: typer.Context,
+    *,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TEXT...", help='Text, or rows {"text": …} and {"image": ID, "text": …}.'
+        ),
+    ],
+    encoder: Annotated[
+        list[str],
+        Flag(
+            "--encoder",
+            "-e",
+            metavar="NAME",
+            help="Run of vg pretrain, hub name, directory or builtin:NAME; repeatable.",
+        ),
+    ],
+    shown: Shown,
+    mask_rate: Annotated[
+        float,
+        Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked."),
+    ] = 0.15,
+    block: Annotated[
+        int, Flag(metavar="N", min=8, help="Tokens per text, special tokens included.")
+    ] = 64,
+    samples: Annotated[int, Flag(metavar="N", min=1, help="Bootstrap samples.")] = 10_000,
+    seed: Seed = 0,
+    batch_size: BatchSize = 64,
+    output: Annotated[
+        str | None,
+        Flag("--output", "-o", metavar="FILE", help="Write each text's losses (jsonl), too."),
+    ] = None,
+    runtime: Runtime,
+) -> None:
+    """Measure the perplexity of the masked words of texts, for one or more models.
+
+    Every model is asked for the same words, fixed by a text's number. Prints one record per model
+    and --pictures: masked tokens, nll (nats per token), perplexity with its 95 % interval, and the
+    paired difference from the first record with interval and p; the same for content words. Texts
+    of one image are drawn together where rows name images.
+
+    Examples:
+
+        vg perplexity wiki.test.txt -e run.none -e run.both
+
+        vg perplexity dev.jsonl -e run.none -e run.i2t --feats feats.npy --pictures own
+        --pictures other --pictures none --mask-rate 0.5
+
+        vg perplexity wiki.test.txt -e google-bert/bert-base-uncased -o nll.jsonl
+    """
+    help_at_terminal(context, *inputs)
+    for kind in shown.pictures or ():
+        known = kind in _KINDS
+        refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
+    refuse_if(shown.feats and shown.regions, "--feats/--regions", "give one of them")
+    several = inputs.count("-") > 1 or ("-" in inputs and len(encoder) > 1)
+    refuse_if(several, "-", "texts are read once per model; write a file first")
+    from vgtools.io import dumps
+    from vgtools.io.output import Output
+    from vgtools.models.references import pick_device
+    from vgtools.systems.grounding.scoring import Comparison, Offer
+
+    offer = Offer(
+        shown.pictures or [],
+        shown.feats or [],
+        shown.regions,
+        shown.index or [],
+        shown.query,
+        shown.tagger,
+    )
+    device = pick_device(runtime.device)
+    comparison = Comparison(
+        inputs, offer, mask_rate, block, batch_size, device, runtime.offline, runtime.quiet
+    )
+    with contextlib.ExitStack() as stack:
+        out = None
+        if output is not None:  # refused now, if it cannot be written
+            config = {"command": "perplexity", "encoder": encoder}
+            out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
+        for ref in encoder:
+            comparison.add(ref)
+        for record in comparison.records(samples, seed):
+            sys.stdout.buffer.write(dumps(record))
+        sys.stdout.buffer.flush()
+        if out is not None:
+            for row in comparison.rows():
+                out.write(dumps(row))
+            out.finish(kind="perplexities", records=comparison.names)

@@ -1,0 +1,102 @@
+"""`vg prepare pdtb`, `vua`: downstream tasks whose official files hold more than the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import Flag, Quiet, Target, flags, note
+from vgtools.io.errors import Tally
+
+if TYPE_CHECKING:
+    from vgtools.text.parses import Tagger
+
+
+@flags
+def pdtb(
+    table: Annotated[str, typer.Argument(metavar="FILE", help="pdtb2.csv")],
+    target: Target,
+    split: Annotated[
+        Literal["train", "dev", "test"] | None,
+        Flag(help="Keep sections 2-20, 0-1 or 21-22; all of them if not given."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the implicit relations of PDTB 2 with senses of level 2.
+
+    Rows are {"sentence1", "sentence2", "label", "split"}, as vg finetune pdtb reads them. Relations
+    without a sense of level 2 are left out and counted.
+
+    Examples:
+
+        vg prepare pdtb pdtb2.csv --split train -o pdtb/train.jsonl
+
+        vg prepare pdtb pdtb2.csv | jq -r .label | sort | uniq -c
+    """
+    from vgtools.datasets import task_files
+    from vgtools.datasets.rows import save
+
+    tally = Tally()
+    rows = task_files.pdtb(table, tally, split)
+    config = {"command": "pdtb", "split": split}
+    save(rows, target.output, tally, "relations", config, [table], target.restart, quiet)
+
+
+@flags
+def vua(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="VUA_seq_formatted_train.csv, or vuamc_corpus_train.csv …"
+        ),
+    ],
+    target: Target,
+    tagger: Annotated[
+        str,
+        Flag(
+            metavar="NAME", help="Finds nouns in vuamc_corpus: a spaCy model or builtin:spacy-sm."
+        ),
+    ] = "builtin:spacy-sm",
+    quiet: Quiet = False,
+) -> None:
+    """Write sentences of VUA with each noun marked as literal or as a metaphor.
+
+    Rows are {"text", "tags"}, a tag per word between blanks, null for other words, as vg finetune
+    vuan reads them. Sentences without a noun are left out and counted. Nouns are those of the
+    file's own parts of speech, or of the tagger.
+
+    Examples:
+
+        vg prepare vua VUA_seq_formatted_train.csv -o vuan/train.jsonl
+
+        vg prepare vua vuamc_corpus_train.csv | jq -r '.tags[] | strings' | sort | uniq -c
+    """
+    from vgtools.datasets import task_files
+    from vgtools.datasets.rows import save
+    from vgtools.io import TextStats
+
+    tally = Tally()
+    stats = TextStats()
+    rows = task_files.metaphors(table, tally, lambda texts: _nouns(tagger, texts), stats)
+    config = {"command": "vua", "tagger": tagger}
+    save(rows, target.output, tally, "tagged sentences", config, [table], target.restart, quiet)
+    if stats.replaced:
+        why = f"{stats.replaced} lines are not UTF-8; bad bytes were replaced"
+        note("prepare", why, quiet)
+
+
+@cache
+def _tagger(name: str) -> Tagger:
+    from vgtools.text.parses import open_tagger
+
+    return open_tagger(name)
+
+
+def _nouns(name: str, texts: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
+    """Yield the characters under the common nouns of each text; the tagger is opened once."""
+    for found in _tagger(name)(texts):
+        pairs = zip(found.spans, found.tags, strict=True)
+        yield [span for span, tag in pairs if tag in ("NN", "NNS")]

@@ -1,0 +1,293 @@
+"""`vg pretrain grounding`: texts, captions and images become a grounded language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Checkpoints,
+    Flag,
+    Optimizer,
+    RunFolder,
+    Runtime,
+    Seed,
+    check_streams,
+    flags,
+    refuse_if,
+    run_folder,
+)
+from vgtools.commands.pretrain.flags import (
+    GradientCheckpointing,
+    Masking,
+    Valid,
+    config_of,
+    parse_weights,
+    settle,
+)
+
+_TRANSFERRED = ("i2t", "t2i", "both")
+_ASSOCIATIVE = ("scene", "object", "keyword")
+_STRATEGIES = ("none", *_TRANSFERRED, *_ASSOCIATIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFlags:
+    """What images a text is shown with."""
+
+    strategy: Annotated[
+        str,
+        Flag(
+            metavar="NAME",
+            help="none; i2t, t2i, both (captions with their image); scene, object, keyword "
+            "(images found by words).",
+        ),
+    ]
+    feats: Annotated[
+        str | None, Flag(metavar="X.npy", help="Features of images, of vg extract-image-feats.")
+    ] = None
+    regions: Annotated[
+        str | None,
+        Flag(metavar="X.npy", help="Regions of images, in place of --feats (table 1)."),
+    ] = None
+    boxes: Annotated[
+        int,
+        Flag(metavar="N", min=1, help="With --regions: the N most confident of each image."),
+    ] = 36
+    index: Annotated[
+        str | None,
+        Flag(
+            metavar="FILE",
+            help="Index by captions, nouns or keywords, of vg build-index, for scene, object or "
+            "keyword.",
+        ),
+    ] = None
+    images: Annotated[
+        int | None,
+        Flag(
+            "--images",
+            "-k",
+            metavar="N",
+            min=1,
+            show_default="16",
+            help="Images per text, for scene, object and keyword.",
+        ),
+    ] = None
+    clusters: Annotated[
+        int, Flag(metavar="N", min=1, help="Clusters of a text's nouns, for object.")
+    ] = 8
+    query: Annotated[
+        Literal["masked", "whole"],
+        Flag(
+            help="Words that images are found by: those shown, or all (a control: images then "
+            "give masked words away)."
+        ),
+    ] = "masked"
+    tagger: Annotated[
+        str, Flag(metavar="NAME", help="Finds nouns, for object: builtin:spacy-sm or a package.")
+    ] = "builtin:spacy-sm"
+
+    def check(self) -> None:
+        """Refuse flags that do not go together."""
+        strategy = self.strategy
+        refuse_if(
+            strategy == "synthesis",
+            "--strategy",
+            "the paper tried images drawn by a network and dropped them (section 2.4.3); "
+            f"choose one of {', '.join(_STRATEGIES)}",
+        )
+        known = strategy in _STRATEGIES
+        refuse_if(
+            not known,
+            "--strategy",
+            f"{strategy!r} is not one of {', '.join(_STRATEGIES)}",
+        )
+        sources = [self.feats, self.regions]
+        refuse_if(
+            strategy == "none" and any(sources),
+            "--feats/--regions",
+            "none shows no image; leave it out, or choose another --strategy",
+        )
+        refuse_if(
+            strategy != "none" and sources.count(None) != 1,
+            "--feats/--regions",
+            f"{strategy} needs exactly one of them",
+        )
+        found = strategy in _ASSOCIATIVE
+        refuse_if(found and self.index is None, "--index", f"{strategy} finds images in an index")
+        why = f"{strategy} finds no image; leave it out, or choose scene, object or keyword"
+        refuse_if(not found and self.index is not None, "--index", why)
+        refuse_if(not found and self.images is not None, "--images", why)
+        refuse_if(not found and self.query == "whole", "--query", why)
+        if strategy == "object":
+            refuse_if(
+                self.clusters > self.count(),
+                "--clusters",
+                f"more clusters ({self.clusters}) than images per text ({self.count()})",
+            )
+
+    def count(self) -> int:
+        """Return K, images per text."""
+        return (self.images or 16) if self.strategy in _ASSOCIATIVE else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextMasking(Masking):
+    """What of a text is masked.
+
+    Source: Sileo 2021, section 3.3: clipped to 64 tokens.
+    """
+
+    block: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundingOptimizer(Optimizer):
+    """How the model learns.
+
+    Source: Sileo 2021, section 3.3, "rely on its hyperparameters values": those of LXMERT's
+        published pretraining (batches of 256, 1e-4, a warm-up of 5 %).
+    """
+
+    epochs: int | None = 10
+    batch_size: int = 256
+    lr: float = 1e-4
+    warmup: float = 0.05
+
+
+@flags
+def grounding(
+    context: typer.Context,
+    *,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help='Text, or rows {"text": …} and {"image": ID, "text": …}: .txt, .jsonl, .gz, .zst, '
+            "-. A line or row is one example.",
+        ),
+    ],
+    target: RunFolder,
+    encoder: Annotated[
+        str,
+        Flag(
+            "--encoder",
+            "-e",
+            metavar="NAME",
+            help="Text encoder: hub name, directory, vg run, builtin:NAME; it stays as it is.",
+        ),
+    ],
+    shown: ImageFlags,
+    cross_layers: Annotated[
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default="all",
+            help="The cross-modal encoder starts as the last N layers of the text encoder.",
+        ),
+    ] = None,
+    drop_images: Annotated[
+        float,
+        Flag(
+            metavar="P",
+            min=0,
+            max=1,
+            help="Show a text with the placeholder in place of its images, with probability P.",
+        ),
+    ] = 0.0,
+    weight: Annotated[
+        list[str] | None,
+        Flag(
+            "--weight",
+            metavar="NAME=N",
+            show_default="jmlm=1, with t2i and both jmrm=1",
+            help="Weight of a loss: jmlm, jmrm; repeatable.",
+        ),
+    ] = None,
+    valid: Valid = None,
+    masking: TextMasking,
+    optimizer: GroundingOptimizer,
+    gradient_checkpointing: GradientCheckpointing = False,
+    checkpoints: Checkpoints,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Pretrain a masked language model that sees images beside the text.
+
+    A cross-modal encoder, a copy of the text encoder's layers, reads the states of the frozen text
+    encoder and the images of a text: its own (i2t), or those found for the words that are shown
+    (scene, object, keyword). A text without images has a trained placeholder. It learns masked
+    words (jmlm), with t2i and both also masked images of captions (jmrm). Prints one record per
+    --log-every steps: losses, and with --valid those on it and the perplexity.
+
+    The run directory holds encoder/ (the text encoder, unchanged), grounding.safetensors, run.json
+    and metrics.jsonl. vg perplexity and vg finetune take it.
+
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
+    many processes share it.
+
+    Examples:
+
+        vg pretrain grounding wiki.txt --strategy none -e albert/albert-base-v2 -o run.none
+
+        vg pretrain grounding wiki.txt cc.jsonl --strategy both --feats cc.npy -e builtin:minilm
+        -o run.both
+
+        vg pretrain grounding wiki.txt --strategy scene --index scene.faiss --feats cc.npy -k 16
+        -e builtin:minilm -o run.scene
+    """
+    shown.check()
+    optimizer = settle(context, optimizer)
+    check_streams([*inputs, *(valid or ())], target.output)
+    names = ("jmlm", "jmrm") if shown.strategy in ("t2i", "both") else ("jmlm",)
+    weights = parse_weights(weight, names) or dict.fromkeys(names, 1.0)
+    why = f"{shown.strategy} learns {' and '.join(names)}; none of the weights can be 0"
+    refuse_if(len(weights) < len(names), "--weight", why)
+    import torch
+
+    from vgtools.models.encoder import load_masked_lm
+    from vgtools.systems.grounding.inputs import Sources
+    from vgtools.systems.grounding.pretraining import Pretraining
+    from vgtools.training.session import Session, pretrain, process_device
+
+    device = process_device(runtime.device)
+    torch.manual_seed(seed)
+    text = load_masked_lm(encoder, offline=runtime.offline)
+    folder = run_folder(target.output)
+    with Session(
+        "pretrain",
+        folder,
+        device,
+        quiet=runtime.quiet,
+        save_seconds=60 * checkpoints.checkpoint_minutes,
+        save_steps=checkpoints.checkpoint_steps,
+    ) as session:
+        system = Pretraining(
+            text,
+            inputs,
+            valid or [],
+            Sources(
+                shown.strategy,
+                shown.feats,
+                shown.regions,
+                shown.boxes,
+                shown.index,
+                shown.count(),
+                shown.clusters,
+                shown.query == "whole",
+                shown.tagger,
+            ),
+            weights=weights,
+            cross_layers=cross_layers,
+            drop_images=drop_images,
+            block=masking.block,
+            dtype=optimizer.dtype,
+            gradient_checkpointing=gradient_checkpointing,
+            folder=folder.parent,
+            quiet=session.quiet,
+            say=session.note,
+        )
+        pretrain(session, system, config_of(masking, optimizer, checkpoints, seed), target.restart)

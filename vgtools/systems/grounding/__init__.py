@@ -1,0 +1,17 @@
+"""Sileo 2021: Visual Grounding Strategies for Text-Only Natural Language Processing."""
+
+# Where each section of the paper is implemented: `module.definition` of this package.
+SECTIONS = {
+    "section 2.1": ("model.CrossModal", "model.GroundedEncoder"),
+    "section 2.2": ("model.jmlm", "model.jmrm", "inputs.Examples"),
+    "section 2.3": ("model.CrossModal", "pretraining.Pretraining"),
+    "section 2.4": ("association.open_associator", "inputs.Bank"),
+    "section 2.4.1": ("association.Scene", "keys.caption_keys"),
+    "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
+    "section 4.1": ("scoring.score",),
+    "section 4.2": ("tasks.GroundedTuner", "tasks.TextImages"),
+    "table 1": ("reported.regions",),
+    "table 2": ("reported.perplexities",),
+    "table 3": ("association.Keywords", "keys.keywords", "reported.scores"),
+    "table 4": ("reported.sizes",),
+}

@@ -1,0 +1,774 @@
+"""Texts and the images beside them become batches for the grounded model.
+
+A row is one example. Its masks, and with them the images found for it, are pure functions of (seed,
+epoch, number of the row): neither the batch nor the process that a row falls to changes them, so
+that a resumed run sees what the unbroken one saw.
+
+Axes: B texts, T tokens, K images of a text, N regions of an image, S = K · N slots, D image
+feature, W words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from vgtools.images.regions import Regions, backbone_of, open_regions
+from vgtools.io import (
+    DataError,
+    Exit,
+    Features,
+    Progress,
+    open_features,
+    parse_json,
+    read_manifest,
+    read_windows,
+    require,
+)
+from vgtools.io.arrays import Array
+from vgtools.io.errors import file_error
+from vgtools.systems.grounding.association import Associator, open_associator
+from vgtools.systems.grounding.model import ASSOCIATIVE, Batch
+from vgtools.text.masking import Masking, mask_tokens
+from vgtools.text.tokens import content_mask, tokenize
+from vgtools.text.word_vectors import Words
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_WINDOW = 2048  # texts tokenised at a time
+
+# What a random generator is for, the first of its seeds; 0 is the order of the texts.
+_MASK = 1
+_FIXED = 2
+
+
+# -------------------------------------------------------------------------------------------- texts
+
+
+class Column:
+    """An array that grows in a file without a name: memory does not grow with it.
+
+    The file is gone when the process ends, however it ends.
+
+    Args:
+        dtype: of the numbers.
+        folder: where the file is; None for the system's temporary one.
+    """
+
+    def __init__(self, dtype: type, folder: Path | None = None) -> None:
+        self._dtype = np.dtype(dtype)
+        self._folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._close = weakref.finalize(self, self._file.close)
+        self._size = 0
+
+    def extend(self, values: Array) -> None:
+        """Append numbers.
+
+        Raises:
+            DataError: the disk is full (74).
+        """
+        data = np.ascontiguousarray(values, self._dtype)
+        try:
+            self._file.write(data.data)
+        except OSError as error:
+            raise file_error(error, self._folder or tempfile.gettempdir(), reading=False) from None
+        self._size += data.size
+
+    def array(self) -> Array:
+        """Return all numbers, memory-mapped; it is called once, at the end."""
+        try:
+            self._file.flush()
+            if not self._size:
+                return np.zeros(0, self._dtype)
+            return np.memmap(self._file, self._dtype, "r", shape=(self._size,))
+        except OSError as error:
+            raise file_error(error, self._folder or tempfile.gettempdir(), reading=False) from None
+        finally:
+            self._close()  # what is mapped stays
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, tokenised once, clipped, with the images that they name.
+
+    Attributes:
+        name: of the file or files, for messages.
+        ids: tokens of all texts, int32, no special ones; text n owns ids[starts[n] : starts[n+1]].
+        starts: (N + 1,) int64.
+        content: (tokens,) bool, part of a content word.
+        image: (N,) int32 of `images`, -1 for a text without one.
+        images: the images named, in order.
+        words: the words that images are found by, if any are needed; `begin` and `end` count
+            tokens, and words that are cut off are not here.
+        digest: sha256 of all this.
+        empty: rows without a token that were left out.
+        replaced: lines with bytes that are not UTF-8.
+    """
+
+    name: str
+    ids: Array
+    starts: Array
+    content: Array
+    image: Array
+    images: list[str]
+    words: Words | None
+    digest: str
+    empty: int = 0
+    replaced: int = 0
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def of(self, number: int) -> Array:
+        """Return the tokens of a text."""
+        return self.ids[self.starts[number] : self.starts[number + 1]]
+
+
+class _Reader:
+    """Collects the columns of `Texts`."""
+
+    def __init__(self, tokenizer: Tokenizer, longest: int, folder: Path | None) -> None:
+        self._tokenizer = tokenizer
+        self._longest = longest
+        self._ids = Column(np.int32, folder)
+        self._content = Column(np.bool_, folder)
+        self._sizes = Column(np.int32, folder)
+        self._owner = Column(np.int32, folder)
+        self._words = [Column(dtype, folder) for dtype in (np.int32,) * 4 + (np.bool_,)]
+        self._images = dict[str, int]()
+        self._digest = hashlib.sha256()
+        self._empty = 0
+
+    def add(
+        self,
+        texts: Sequence[str],
+        images: Sequence[str | None],
+        keep_empty: bool,
+        words_of: Callable[[Sequence[str]], Words] | None,
+    ) -> int:
+        """Add texts and the images that they name; return how many tokens they have."""
+        tokens = tokenize(self._tokenizer, texts)
+        counts = np.diff(tokens.starts)
+        kept = np.ones(len(texts), bool) if keep_empty else counts > 0
+        self._empty += int((~kept).sum())
+        place = np.arange(len(tokens.ids)) - np.repeat(tokens.starts[:-1], counts)
+        here = place < self._longest
+        ids = tokens.ids[here]
+        sizes = np.minimum(counts, self._longest)[kept].astype(np.int32)
+        named = [image for image, keep in zip(images, kept.tolist(), strict=True) if keep]
+        owner = [
+            -1 if image is None else self._images.setdefault(image, len(self._images))
+            for image in named
+        ]
+        self._ids.extend(ids)
+        self._content.extend(content_mask(texts, tokens.spans, tokens.starts)[here])
+        self._sizes.extend(sizes)
+        self._owner.extend(np.array(owner, np.int32))
+        parts = [ids, sizes]
+        if words_of is not None:
+            words = _place_words(words_of(texts), tokens.spans, tokens.starts, self._longest)
+            lengths = np.diff(words.starts)[kept]
+            parts += [words.rows]
+            for column, values in zip(self._words, (lengths, *words[1:]), strict=True):
+                column.extend(values)
+        for part in parts:
+            self._digest.update(np.ascontiguousarray(part, np.int32).data)
+        self._digest.update(
+            "\n".join(image or "" for image in named).encode(errors="surrogatepass")
+        )
+        return len(ids)
+
+    def texts(self, name: str, replaced: int, with_words: bool) -> Texts:
+        """Return what was added.
+
+        Raises:
+            DataError: nothing was.
+        """
+        sizes = self._sizes.array()
+        if not len(sizes):
+            raise DataError("holds no text", name)
+        words = None
+        if with_words:
+            lengths, *columns = (column.array() for column in self._words)
+            words = Words(_starts(lengths), *columns)
+        return Texts(
+            name,
+            self._ids.array(),
+            _starts(sizes),
+            self._content.array(),
+            self._owner.array(),
+            list(self._images),
+            words,
+            self._digest.hexdigest(),
+            self._empty,
+            replaced,
+        )
+
+
+def _starts(sizes: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _place_words(words: Words, spans: Array, starts: Array, longest: int) -> Words:
+    """Return words whose `begin` and `end` count tokens, without those that are cut off.
+
+    Args:
+        words: of R texts.
+        spans: (T, 2) of the tokens.
+        starts: (R + 1,) of the texts.
+        longest: tokens of a text that are kept.
+    """
+    begin = np.zeros(len(words.rows), np.int32)
+    end = np.zeros(len(words.rows), np.int32)
+    for row, (a, b) in enumerate(pairwise(words.starts.tolist())):
+        own = spans[starts[row] : starts[row + 1]]
+        # From the first token that ends after the word begins to the last that begins before it
+        # ends: both rise from token to token.
+        begin[a:b] = np.searchsorted(np.maximum.accumulate(own[:, 1]), words.begin[a:b], "right")
+        end[a:b] = np.searchsorted(own[:, 0], words.end[a:b], "left")
+    kept = (begin < end) & (end <= longest)
+    owner = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))
+    counts = np.bincount(owner[kept], minlength=len(words.starts) - 1)
+    return Words(_starts(counts), words.rows[kept], begin[kept], end[kept], words.noun[kept])
+
+
+def read_texts(
+    paths: Sequence[str],
+    tokenizer: Tokenizer,
+    longest: int,
+    *,
+    pictures: Pictures | None = None,
+    words_of: Callable[[Sequence[str]], Words] | None = None,
+    keep_empty: bool = False,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> Texts:
+    """Read texts and captions: {"text"} and {"image", "text"}, or the lines of a text.
+
+    Args:
+        paths: jsonl, text, `.gz`, `.zst` or `-`.
+        tokenizer: of the encoder.
+        longest: tokens of a text that are kept, special ones not counted.
+        pictures: which must have the images that rows name; None where none is looked at.
+        words_of: finds the words of texts, see `Associator.words`; None where none are needed.
+        keep_empty: texts without a token stay, so that numbers are those of the lines.
+        folder: of the temporary files.
+        progress: counts texts.
+
+    Raises:
+        DataError: a row without "text", or whose "image" is not a string or has no features, with
+            file and line.
+    """
+    reader = _Reader(tokenizer, longest, folder)
+    replaced = 0
+    for path in paths:
+        for window in read_windows(path, _WINDOW):
+            replaced += window.replaced
+            texts = list[str]()
+            images = list[str | None]()
+            for line, row in _rows(path, window.lines, window.first, bool(window.jsonl)):
+                image = row.get("image")
+                if image is not None:
+                    require(row, {"image": str}, path, line)
+                    if pictures is not None and pictures.row(image) < 0:
+                        why = f"{pictures.path} holds no features of the image {image!r:.80}"
+                        raise DataError(f"{why}; extract them", path, line)
+                texts.append(row["text"])
+                images.append(image)
+            reader.add(texts, images, keep_empty, words_of)
+            if progress is not None:
+                progress.advance(len(texts))
+    name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    return reader.texts(name, replaced, words_of is not None)
+
+
+def _rows(
+    path: str, lines: Sequence[str], first: int, jsonl: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, first):
+        if not jsonl:
+            yield number, {"text": line}
+            continue
+        row = parse_json(line, path, number)
+        require(row, {"text": str}, path, number)
+        yield number, row
+
+
+# ----------------------------------------------------------------------------------------- pictures
+
+
+class Pictures(Protocol):
+    """Image features by image: N rows of D numbers each, memory-mapped.
+
+    Attributes:
+        path: of the file.
+        ids: of the images.
+        width: D.
+        regions: N.
+        manifest: of the file.
+        backbone: what made the features, "ref" and "fingerprint".
+    """
+
+    path: str
+    ids: list[str]
+    width: int
+    regions: int
+    manifest: dict[str, Any]
+    backbone: dict[str, Any]
+
+    def row(self, image: str) -> int:
+        """Return the row of an image; -1 if it has none."""
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """Return the features of images.
+
+        Args:
+            rows: (B, K), -1 for no image.
+
+        Returns:
+            (B, K · N, D) float32, and (B, K · N) bool: which are features.
+        """
+
+
+class WholePictures:
+    """One vector per image, of `vg extract-image-feats`; N = 1.
+
+    Source: Sileo 2021, section 3.4.
+    """
+
+    regions = 1
+
+    def __init__(self, path: str, features: Features) -> None:
+        self.path = path
+        self.ids = features.ids
+        self.width = int(features.array.shape[1])
+        self.manifest = features.manifest
+        self._array = features.array
+        self._rows = {image: row for row, image in enumerate(features.ids)}
+        made = features.manifest.get("backbone") or {}
+        view = made.get("preprocessing") or {}
+        pooling = features.manifest.get("pooling")
+        self.backbone = {
+            "ref": f"{made.get('ref')}, pooling {pooling}",
+            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
+        }
+
+    def row(self, image: str) -> int:
+        """Return the row of an image; -1 if it has none."""
+        return self._rows.get(image, -1)
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """Return the features of images; see `Pictures`."""
+        mask = rows >= 0
+        features = np.zeros((*rows.shape, self.width), np.float32)
+        features[mask] = self._array[rows[mask]]
+        return features, mask
+
+
+class RegionPictures:
+    """The N most confident regions of each image, most confident first; fewer are masked.
+
+    Source: Sileo 2021, section 3.4 and table 1.
+    """
+
+    def __init__(self, path: str, regions: Regions, boxes: int) -> None:
+        self.path = path
+        self.ids = regions.images
+        self.width = regions.width
+        self.regions = boxes
+        self.manifest = regions.manifest
+        self.backbone = backbone_of(regions)
+        self._regions = regions
+        self._rows = {image: row for row, image in enumerate(regions.images)}
+
+    def row(self, image: str) -> int:
+        """Return the row of an image; -1 if it has none."""
+        return self._rows.get(image, -1)
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """Return the features of images; see `Pictures`."""
+        features = np.zeros((rows.size, self.regions, self.width), np.float32)
+        mask = np.zeros((rows.size, self.regions), bool)
+        for at, row in enumerate(rows.ravel().tolist()):
+            if row >= 0:
+                found = self._regions.of(self.ids[row])
+                best = np.argsort(-found.confidence, kind="stable")[: self.regions]
+                features[at, : len(best)] = found.features[best]
+                mask[at, : len(best)] = True
+        size = rows.shape[1] * self.regions
+        return features.reshape(-1, size, self.width), mask.reshape(-1, size)
+
+
+def open_pictures(feats: str | None, regions: str | None, boxes: int) -> Pictures | None:
+    """Open the features of a run: `--feats`, or `--regions` with `--boxes`; None without either.
+
+    Raises:
+        DataError: as `open_features` and `open_regions`.
+    """
+    if feats is not None:
+        return WholePictures(feats, open_features(feats))
+    if regions is not None:
+        return RegionPictures(regions, open_regions(regions), boxes)
+    return None
+
+
+# ---------------------------------------------------------------------------------------- retrieval
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Images that are found for texts by their words.
+
+    Attributes:
+        associator: scene, object or keyword.
+        rows: (images of its index,) their rows of the features.
+        images: K, per text.
+        whole: look for images with the whole text; otherwise with the words that are shown.
+        mark: what identifies the index and its search in `run.json`.
+    """
+
+    associator: Associator
+    rows: Array
+    images: int
+    whole: bool
+    mark: dict[str, Any]
+
+    def visible(self, words: Words, chosen: Sequence[Array]) -> Array:
+        """Return which words images are looked for with, (W,) bool.
+
+        A word is visible if none of its tokens is to be predicted: also those that are shown as
+        they are, or as another word, would give away what is hidden.
+
+        Args:
+            words: of B texts.
+            chosen: B times (tokens,) bool, to be predicted.
+
+        Source: Sileo 2021, section 2.4, footnote 3.
+        """
+        if self.whole:
+            return np.ones(len(words.rows), bool)
+        hidden = np.concatenate([[0], np.cumsum(np.concatenate(chosen))])
+        texts = _starts(np.array([len(flags) for flags in chosen]))[:-1]
+        base = np.repeat(texts, np.diff(words.starts))
+        shown: Array = hidden[base + words.end] == hidden[base + words.begin]
+        return shown
+
+    def find(self, words: Words, chosen: Sequence[Array], own: Array) -> Array:
+        """Return the rows of the features found for texts, (B, K), best first, -1 for none.
+
+        Args:
+            words: of B texts.
+            chosen: B times (tokens,) bool, to be predicted.
+            own: (B,) image of the index that is never found for a text, -1 for none.
+        """
+        visible = self.visible(words, chosen)
+        found = self.associator.search(words, self.images, visible=visible, own=own)
+        return np.where(found.rows >= 0, self.rows[found.rows], -1)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the images of a run come from.
+
+    Attributes:
+        strategy: none, i2t, t2i, both, scene, object or keyword.
+        feats: X.npy of vectors, one per image.
+        regions: X.npy of regions.
+        boxes: N, regions of an image.
+        index: of images by words, for associative strategies.
+        images: K, per text; 1 for transferred strategies.
+        clusters: of the nouns of a text, for `object`.
+        whole: look for images with the whole text, also with what is masked.
+        tagger: finds nouns, for `object`.
+    """
+
+    strategy: str
+    feats: str | None = None
+    regions: str | None = None
+    boxes: int = 36
+    index: str | None = None
+    images: int = 1
+    clusters: int = 8
+    whole: bool = False
+    tagger: str = "builtin:spacy-sm"
+
+    def open(self) -> tuple[Pictures | None, Bank | None]:
+        """Open features and index.
+
+        Raises:
+            DataError: the index is for another strategy (usage), an image of it has no features
+                (65), or as `open_pictures` and `open_associator`.
+        """
+        pictures = open_pictures(self.feats, self.regions, self.boxes)
+        if self.strategy not in ASSOCIATIVE:
+            return pictures, None
+        assert self.index is not None
+        assert pictures is not None
+        return pictures, self._bank(self.index, pictures)
+
+    def _bank(self, index: str, pictures: Pictures) -> Bank:
+        associator = open_associator(index, clusters=self.clusters, tagger=self.tagger)
+        expected = ASSOCIATIVE[self.strategy]
+        if associator.keys != expected:
+            why = f"its images are found by {associator.keys}; {self.strategy} needs {expected}"
+            raise DataError(why, index, code=Exit.USAGE)
+        rows = np.array([pictures.row(image) for image in associator.ids], np.int64)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            first = associator.ids[int(missing[0])]
+            why = f"{pictures.path} holds no features of its image {first!r:.80}"
+            raise DataError(f"{why} ({len(missing)} are missing); extract them", index)
+        manifest = read_manifest(index, verify=False)
+        mark = {
+            "keys": associator.keys,
+            "words": manifest.get("words"),
+            "files": manifest.get("files"),
+            "query": "whole" if self.whole else "masked",
+        }
+        if self.strategy == "object":
+            mark |= {"clusters": self.clusters, "tagger": self.tagger}
+        return Bank(associator, rows, self.images, self.whole, mark)
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+@dataclass(frozen=True)
+class Recipe(Masking):
+    """How texts become inputs and labels; the special ids of `suffix` follow each text.
+
+    Attributes:
+        strategy: none, i2t, t2i, both, scene, object or keyword.
+        longest: tokens of a text at most, special tokens not counted.
+        seed: of order, masks and what else is drawn.
+        rate: share of the tokens that are masked.
+        drop_images: probability that a text that has images is shown with the placeholder.
+
+    Deviation: the paper drops no image. A model that always saw one has not learned to do without.
+    """
+
+    strategy: str = "none"
+    longest: int = 62
+    seed: int = 0
+    rate: float = 0.15
+    drop_images: float = 0.0
+
+    @property
+    def jmrm_share(self) -> float:
+        """How many of the captions learn their image, not their words."""
+        return {"t2i": 1.0, "both": 0.5}.get(self.strategy, 0.0)
+
+
+class Example(NamedTuple):
+    """One text before it is padded."""
+
+    read: Array  # (n,) int64 masked tokens, no special ones
+    chosen: Array  # (n,) bool, to be predicted
+    hidden: Array  # the tokens at those places
+    regions: bool  # its image is to be predicted, not its words
+    dropped: bool  # its images are not shown
+    rng: np.random.Generator  # for its regions
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts with what they are shown with: own images, found ones, or none.
+
+    Attributes:
+        texts: tokenised.
+        recipe: what becomes of them.
+        pictures: features of images; None for no image at all.
+        bank: finds images by words, for associative strategies.
+    """
+
+    texts: Texts
+    recipe: Recipe
+    pictures: Pictures | None = None
+    bank: Bank | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def example(self, number: int, epoch: int | None) -> Example:
+        """Draw what is masked of a text: a pure function of (seed, epoch, number).
+
+        Args:
+            number: of the text.
+            epoch: of the training; None gives the fixed draws of evaluation, the same whatever the
+                seed.
+
+        Source: Sileo 2021, sections 2.2 and 3.3 (15 % of the tokens, as in LXMERT).
+        """
+        recipe = self.recipe
+        rng = np.random.default_rng(
+            [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
+        )
+        side, drop = rng.random(2)
+        tokens = self.texts.of(number).astype(np.int64)
+        if self.texts.image[number] >= 0 and side < recipe.jmrm_share:
+            nothing = np.zeros(len(tokens), bool)
+            return Example(tokens, nothing, tokens[:0], True, False, rng)
+        read, chosen = mask_tokens(tokens, rng, recipe.mask, recipe.vocabulary, recipe.rate)
+        dropped = epoch is not None and drop < recipe.drop_images
+        return Example(read, chosen, tokens[chosen], False, bool(dropped), rng)
+
+    def images(self, numbers: Array, examples: Sequence[Example]) -> Array:
+        """Return the rows of the features that texts are shown with, (B, K), -1 for none."""
+        if self.pictures is None:
+            return np.zeros((len(numbers), 0), np.int64)
+        if self.bank is not None:
+            assert self.texts.words is not None
+            words = self.texts.words.take(numbers)
+            chosen = [e.chosen for e in examples]
+            rows = self.bank.find(words, chosen, self._own_of_bank[numbers])
+        else:
+            rows = self.own[numbers][:, None]
+        rows[np.array([e.dropped for e in examples], bool)] = -1
+        return rows
+
+    @cached_property
+    def own(self) -> Array:
+        """The row of the features of each text's own image, (N,), -1 for none."""
+        pictures = self.pictures
+        assert pictures is not None
+        rows = [pictures.row(image) for image in self.texts.images]
+        return np.array([*rows, -1], np.int64)[self.texts.image]
+
+    @cached_property
+    def _own_of_bank(self) -> Array:
+        assert self.bank is not None
+        known = {image: row for row, image in enumerate(self.bank.associator.ids)}
+        rows = [known.get(image, -1) for image in self.texts.images]
+        return np.array([*rows, -1], np.int32)[self.texts.image]
+
+    def collate(
+        self,
+        numbers: Array,
+        epoch: int | None,
+        parts: int = 1,
+        device: torch.device | str = "cpu",
+        rows: Array | None = None,
+    ) -> list[Batch]:
+        """Build the batches of one step.
+
+        Args:
+            numbers: (B,) texts of the step.
+            epoch: decides what is masked; None gives the fixed masks of evaluation.
+            parts: batches to cut the step into; at most B.
+            device: where they go.
+            rows: (B, K) of the features to show in place of those that the recipe gives.
+
+        Returns:
+            The batches, whose losses add up to `parts` times the mean over the step.
+        """
+        examples = [self.example(number, epoch) for number in numbers.tolist()]
+        rows = self.images(numbers, examples) if rows is None else rows
+        order = np.arange(len(examples))
+        if parts > 1:  # texts of like length share a batch: less padding
+            order = np.argsort([len(e.read) for e in examples], kind="stable")
+        batches = [
+            self._pad([examples[i] for i in part], rows[part])
+            for part in np.array_split(order, parts)
+        ]
+        tokens = max(1, sum(len(b.tokens) for b in batches)) / parts
+        regions = max(1, sum(len(b.regions) for b in batches)) / parts
+        return [b._replace(token_count=tokens, region_count=regions).to(device) for b in batches]
+
+    def _pad(self, examples: Sequence[Example], rows: Array) -> Batch:
+        """Return examples as one batch, whose counts are not yet those of a step."""
+        recipe = self.recipe
+        start = len(recipe.prefix)
+        frame = start + len(recipe.suffix)
+        shape = (len(examples), max(len(e.read) for e in examples) + frame)
+        ids = np.full(shape, recipe.pad, np.int64)
+        text_mask = np.zeros(shape, bool)
+        chosen = np.zeros(shape, bool)
+        for i, e in enumerate(examples):
+            end = start + len(e.read)
+            ids[i, :end] = [*recipe.prefix, *e.read]
+            ids[i, end : end + len(recipe.suffix)] = recipe.suffix
+            text_mask[i, : end + len(recipe.suffix)] = True
+            chosen[i, start:end] = e.chosen
+        slots, slot_mask, regions, targets = self._show(examples, rows)
+        return Batch(
+            ids=torch.from_numpy(ids),
+            text_mask=torch.from_numpy(text_mask),
+            slots=torch.from_numpy(slots),
+            slot_mask=torch.from_numpy(slot_mask),
+            masked=torch.from_numpy(np.flatnonzero(chosen)),
+            tokens=torch.from_numpy(np.concatenate([e.hidden for e in examples])),
+            regions=torch.from_numpy(regions),
+            targets=torch.from_numpy(targets),
+            token_count=1.0,
+            region_count=1.0,
+        )
+
+    def _show(self, examples: Sequence[Example], rows: Array) -> tuple[Array, Array, Array, Array]:
+        """Return slots, their mask, the regions to predict and their features; see `Batch`."""
+        pictures = self.pictures
+        width = pictures.width if pictures is not None else 0
+        slots = np.zeros((len(examples), 0, width), np.float32)
+        slot_mask = np.zeros((len(examples), 0), bool)
+        places = [np.zeros((0, 2), np.int64)]
+        targets = [np.zeros((0, width), np.float32)]
+        if pictures is not None and (rows >= 0).any():
+            slots, slot_mask = pictures.gather(rows)
+            for i, e in enumerate(examples):
+                if e.regions:
+                    regions, true = mask_regions(slots[i], slot_mask[i], e.rng, pictures)
+                    places.append(np.column_stack([np.full(len(regions), i), regions]))
+                    targets.append(true)
+        return slots, slot_mask, np.concatenate(places), np.concatenate(targets)
+
+
+def mask_regions(
+    features: Array, mask: Array, rng: np.random.Generator, pictures: Pictures
+) -> tuple[Array, Array]:
+    """Mask the regions of an image: of those chosen 80 % become 0, 10 % another, 10 % stay.
+
+    A whole image is always chosen, and becomes 0; of regions 15 %, at least one.
+
+    Args:
+        features: (N, D); changed in place.
+        mask: (N,) bool, which are regions.
+        rng: of the text.
+        pictures: of the run, from which another region comes.
+
+    Returns:
+        (R,) the regions chosen, and (R, D) their features as they were.
+
+    Source: Sileo 2021, section 2.2; LXMERT (Tan & Bansal 2019), section 3.1.
+    Deviation: the other region is one of any image, not of the batch: what a text shows must not
+        depend on its batch.
+    """
+    present = np.flatnonzero(mask)
+    if pictures.regions == 1 or not len(present):
+        true = features[present].copy()
+        features[present] = 0
+        return present, true
+    share, kind = rng.random((2, len(present)))
+    chosen = share < 0.15
+    chosen[share.argmin()] = True
+    places = present[chosen]
+    true = features[places].copy()
+    for place, drawn in zip(places.tolist(), kind[chosen].tolist(), strict=True):
+        if drawn < 0.8:
+            features[place] = 0
+        elif drawn < 0.9:
+            others, there = pictures.gather(np.array([[rng.integers(len(pictures.ids))]]))
+            known = np.flatnonzero(there[0])
+            if len(known):
+                features[place] = others[0, known[rng.integers(len(known))]]
+    return places, true

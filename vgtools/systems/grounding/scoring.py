@@ -1,0 +1,425 @@
+"""What grounded and plain masked language models give the masked words of texts.
+
+Every model sees the same masks, those of a text's number, so that differences are paired.
+
+Axes: N texts, K images of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.io import DataError, Exit, Progress
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
+from vgtools.models.masked_lm import mlm_hidden, token_losses
+from vgtools.models.references import check_same
+from vgtools.models.runs import read_run
+from vgtools.systems.grounding.inputs import (
+    Bank,
+    Examples,
+    Pictures,
+    Recipe,
+    Sources,
+    Texts,
+    read_texts,
+)
+from vgtools.systems.grounding.model import (
+    ASSOCIATIVE,
+    KIND,
+    Batch,
+    Grounding,
+    GroundingConfig,
+    open_grounding,
+)
+from vgtools.tasks.perplexity import Scores, groups_of, records
+from vgtools.text.tokens import tokenizer_fingerprint
+
+_OTHER = 3  # the first seed of draws; those of `inputs` are 1 and 2
+_RANDOM = 4
+_TRIES = 100
+
+
+@dataclass(frozen=True)
+class Model:
+    """A masked language model to be scored.
+
+    Attributes:
+        ref: the user's name for it.
+        text: its encoder, for the tokenizer.
+        config: its shape; that of a plain language model has the strategy none.
+        info: run.json; empty for a plain language model.
+        losses: negative log likelihoods of the masked words of a batch, (M,).
+    """
+
+    ref: str
+    text: Encoder
+    config: GroundingConfig
+    info: dict[str, Any]
+    losses: Callable[[Batch], Tensor]
+
+
+def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -> Model:
+    """Open a run of `vg pretrain grounding`, or a plain masked language model.
+
+    Raises:
+        DataError: as `open_grounding` and `load_masked_lm`; the model has no masked language
+            model's head (78).
+    """
+    if Path(ref, "run.json").is_file() and read_run(ref).get("kind") == KIND:
+        found = open_grounding(ref, offline=offline)
+        model = found.model.to(device)
+        return Model(ref, found.text, found.config, found.run.info, _grounded(model))
+    text = load_masked_lm(ref, offline=offline)
+    lm = text.model.eval().to(device)
+    return Model(ref, text, GroundingConfig("none", 0, 0, 0, 0), {}, _plain(lm))
+
+
+def _grounded(model: Grounding) -> Callable[[Batch], Tensor]:
+    @torch.no_grad()
+    def losses(batch: Batch) -> Tensor:
+        head = model.jmlm
+        return token_losses(model.hidden(batch), head.table, head.bias, batch.tokens)
+
+    return losses
+
+
+def _plain(lm: Any) -> Callable[[Batch], Tensor]:
+    head = mlm_hidden(lm)
+    decoder = lm.get_output_embeddings()
+
+    @torch.no_grad()
+    def losses(batch: Batch) -> Tensor:
+        mask = batch.text_mask.long()
+        states = lm.base_model(input_ids=batch.ids, attention_mask=mask).last_hidden_state
+        rows = head(states.flatten(0, 1)[batch.masked])
+        return token_losses(rows, decoder.weight, decoder.bias, batch.tokens)
+
+    return losses
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The images that models may be shown with.
+
+    Attributes:
+        kinds: own, found, other, random, none, in turn, without `found` for a run that has no
+            index; empty for what a run was trained with.
+        feats: files of features; a run takes the first of its backbone.
+        regions: file of regions, in place of features.
+        index: indices by words; a run takes the first of its strategy.
+        query: look for images with the `masked` or the `whole` text; None for as the run did.
+        tagger: finds nouns; None for that of the run.
+    """
+
+    kinds: Sequence[str] = ()
+    feats: Sequence[str] = ()
+    regions: str | None = None
+    index: Sequence[str] = ()
+    query: str | None = None
+    tagger: str | None = None
+
+    def kinds_of(self, model: Model) -> list[str]:
+        """Return what a model is shown with, in turn."""
+        if model.config.strategy == "none":
+            return ["none"]
+        if model.config.strategy in ASSOCIATIVE:
+            return list(dict.fromkeys(self.kinds)) or ["found"]
+        return [kind for kind in dict.fromkeys(self.kinds) if kind != "found"] or ["own"]
+
+    def open(self, model: Model) -> tuple[Pictures | None, Bank | None]:
+        """Open the images for a model.
+
+        Raises:
+            DataError: none fits; the reason is that of the last one tried.
+        """
+        config = model.config
+        if all(kind == "none" for kind in self.kinds_of(model)):
+            return None, None
+        problem = DataError(
+            f"was trained with {config.strategy}: name its --feats"
+            + " and --index" * (config.strategy in ASSOCIATIVE),
+            model.ref,
+            code=Exit.USAGE,
+        )
+        files: Sequence[str | None] = self.feats or ([None] if self.regions else [])
+        for index in self.index if config.strategy in ASSOCIATIVE else [None]:
+            for feats in files:
+                try:
+                    return self._open(model, feats, index)
+                except DataError as error:
+                    problem = error
+        raise problem
+
+    def _open(
+        self, model: Model, feats: str | None, index: str | None
+    ) -> tuple[Pictures | None, Bank | None]:
+        config = model.config
+        known = model.info.get("index") or {}
+        sources = Sources(
+            config.strategy,
+            feats,
+            self.regions,
+            config.regions,
+            index,
+            config.images,
+            known.get("clusters", 8),
+            (self.query or known.get("query")) == "whole",
+            self.tagger or known.get("tagger", ""),
+        )
+        pictures, bank = sources.open()
+        assert pictures is not None
+        check_same("backbone", pictures.backbone, model.info.get("backbone"), pictures.path)
+        if bank is not None:
+            _check_words(bank, known, str(index))
+        return pictures, bank
+
+
+def _check_words(bank: Bank, known: dict[str, Any], index: str) -> None:
+    """Refuse an index of other word vectors or stop words than the run's."""
+    for name in ("fingerprint", "stop_words"):
+        made = (bank.mark.get("words") or {}).get(name)
+        needed = (known.get("words") or {}).get(name)
+        if made != needed:
+            why = f"its words have the {name} {made}, those of the run {needed}"
+            raise DataError(f"{why}; build the index as for the run", index)
+
+
+def read_examples(
+    paths: Sequence[str],
+    model: Model,
+    pictures: Pictures | None,
+    bank: Bank | None,
+    block: int,
+    rate: float,
+    own: bool,
+) -> Examples:
+    """Read texts as a model sees them; every line is one, also an empty one.
+
+    Args:
+        paths: of texts.
+        model: whose tokens they become.
+        pictures: of the images that the model is shown.
+        bank: finds them, for an associative model.
+        block: tokens of a text, special ones counted.
+        rate: share of the tokens that are masked.
+        own: the images that rows name must have features.
+
+    Raises:
+        DataError: the encoder takes no such texts (78), or as `read_texts`.
+    """
+    text = model.text
+    most = max_positions(text.model.config)
+    if block > most:
+        why = f"--block {block}: the encoder takes {most} tokens"
+        raise DataError(why, model.ref, code=Exit.CONFIG)
+    longest = block - len(text.prefix) - len(text.suffix)
+    texts = read_texts(
+        paths,
+        text.tokenizer,
+        longest,
+        pictures=pictures if own else None,
+        words_of=bank.associator.words if bank is not None else None,
+        keep_empty=True,
+    )
+    recipe = Recipe.of(text.tokenizer, longest=longest, rate=rate)
+    return Examples(texts, recipe, pictures, bank)
+
+
+def shown(examples: Examples, kind: str) -> Array:
+    """Return the rows of the features that each text is shown with, (N, K), -1 for none.
+
+    Args:
+        examples: the texts, and where images come from.
+        kind: `own`, the images that rows name; `found`, by their visible words; `other`, what
+            another text is shown with; `random`, drawn from the images; `none`.
+
+    Raises:
+        DataError: no row names an image, or all the same one.
+    """
+    count = len(examples)
+    pictures = examples.pictures
+    if kind == "none" or pictures is None:
+        return np.full((count, 0), -1, np.int64)
+    images = examples.bank.images if examples.bank is not None else 1
+    if kind == "random":
+        bank = np.arange(len(pictures.ids)) if examples.bank is None else examples.bank.rows
+        draws = [
+            np.random.default_rng([_RANDOM, n]).integers(len(bank), size=images)
+            for n in range(count)
+        ]
+        rows: Array = bank[np.array(draws)]
+        return rows
+    if examples.bank is not None and kind != "own":
+        rows = _found(examples)
+    else:
+        if examples.texts.image.max() < 0:
+            raise DataError("no row names an image", examples.texts.name)
+        rows = examples.own[:, None]
+    return rows[_others(examples.texts)] if kind == "other" else rows
+
+
+def _found(examples: Examples, size: int = 4096) -> Array:
+    parts = list[Array]()
+    for start in range(0, len(examples), size):
+        numbers = np.arange(start, min(start + size, len(examples)))
+        drawn = [examples.example(number, None) for number in numbers.tolist()]
+        parts.append(examples.images(numbers, drawn))
+    return np.concatenate(parts)
+
+
+def _others(texts: Texts) -> Array:
+    """Return another text for each, drawn by its number; of another image if it names one."""
+    others = np.empty(len(texts), np.int64)
+    for number in range(len(texts)):
+        rng = np.random.default_rng([_OTHER, number])
+        for _ in range(_TRIES):
+            other = int(rng.integers(len(texts)))
+            same = texts.image[other] == texts.image[number] >= 0
+            if other != number and not same:
+                break
+        else:
+            raise DataError("has no text of another image to compare with", texts.name)
+        others[number] = other
+    return others
+
+
+def score(
+    model: Model,
+    examples: Examples,
+    rows: Array,
+    batch_size: int,
+    device: torch.device | str,
+    advance: Callable[[int], None] = lambda count: None,
+) -> tuple[Scores, Scores]:
+    """Score the masked words of texts, all of them and the content words alone.
+
+    Args:
+        model: to be scored.
+        examples: the texts.
+        rows: (N, K) of the features that they are shown with.
+        batch_size: texts at a time.
+        device: of the model.
+        advance: called with the number of texts done.
+
+    Source: Sileo 2021, section 4.1 and table 2: the mean over masked words.
+    """
+    texts = examples.texts
+    count = len(texts)
+    sums = np.zeros((2, count))
+    tokens = np.zeros((2, count), np.int64)
+    lead = len(examples.recipe.prefix)
+    order = np.argsort(np.diff(texts.starts), kind="stable")  # little padding
+    for numbers in np.array_split(order, -(-count // batch_size)):
+        (batch,) = examples.collate(numbers, None, 1, device, rows=rows[numbers])
+        losses = model.losses(batch).double().cpu().numpy()
+        places = batch.masked.cpu().numpy()
+        length = batch.ids.shape[1]
+        text = numbers[places // length]
+        content = texts.content[texts.starts[text] + places % length - lead]
+        for i, kept in enumerate((np.ones(len(text), bool), content)):
+            np.add.at(sums[i], text[kept], losses[kept])
+            np.add.at(tokens[i], text[kept], 1)
+        advance(len(numbers))
+    return Scores(tokens[0], sums[0]), Scores(tokens[1], sums[1])
+
+
+class Comparison:
+    """Models that are asked for the same masked words of the same texts.
+
+    Args:
+        inputs: files of texts.
+        offer: the images that they may be shown with.
+        rate: share of the tokens that are masked.
+        block: tokens of a text, special ones counted.
+        batch_size: texts at a time.
+        device: where models run.
+        offline: never connect.
+        quiet: no progress.
+
+    Attributes:
+        names: of each model and what it is shown with, in order.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        offer: Offer,
+        rate: float,
+        block: int,
+        batch_size: int,
+        device: torch.device,
+        offline: bool,
+        quiet: bool,
+    ) -> None:
+        self._inputs = inputs
+        self._offer = offer
+        self._rate = rate
+        self._block = block
+        self._batch_size = batch_size
+        self._device = device
+        self._offline = offline
+        self._quiet = quiet
+        self._first: tuple[str, str] | None = None  # model and its tokenizer
+        self._image = np.zeros(0, np.int32)
+        self.names = list[dict[str, Any]]()
+        self._scores = list[tuple[Scores, Scores]]()
+
+    def add(self, ref: str) -> None:
+        """Score a model with each kind of images.
+
+        Raises:
+            DataError: another tokenizer than the first model's (78), no word is masked (65), or as
+                `open_model`, `Offer.open` and `read_examples`.
+        """
+        model = open_model(ref, device=self._device, offline=self._offline)
+        self._check_tokens(model)
+        pictures, bank = self._offer.open(model)
+        own = bank is None
+        examples = read_examples(self._inputs, model, pictures, bank, self._block, self._rate, own)
+        self._image = examples.texts.image
+        for kind in self._offer.kinds_of(model):
+            rows = shown(examples, kind)
+            what = f"perplexity: {ref}, {kind}"
+            with Progress(what, "texts", len(examples), quiet=self._quiet) as bar:
+                scores = score(model, examples, rows, self._batch_size, self._device, bar.advance)
+            if not scores[0].tokens.sum():
+                why = "no word of it is masked; raise --mask-rate, or take more text"
+                raise DataError(why, examples.texts.name)
+            facts = {"encoder": ref, "strategy": model.config.strategy, "pictures": kind}
+            if kind in ("found", "other") and bank is not None:
+                facts["query"] = bank.mark["query"]
+            self.names.append(facts | {"mask_rate": self._rate})
+            self._scores.append(scores)
+
+    def _check_tokens(self, model: Model) -> None:
+        """Refuse a model with other tokens: its perplexity is of different words."""
+        sha256 = tokenizer_fingerprint(model.text.tokenizer)
+        self._first = self._first or (model.ref, sha256)
+        first, expected = self._first
+        if sha256 != expected:
+            why = f"has the tokenizer {sha256}, {first} has {expected}"
+            raise DataError(f"{why}; compare models of one tokenizer", model.ref, code=Exit.CONFIG)
+
+    def records(self, samples: int, seed: int) -> list[dict[str, Any]]:
+        """Return a record per model and kind of images, each compared with the first."""
+        whole, content = zip(*self._scores, strict=True)
+        return records(self.names, whole, content, groups_of(self._image), samples, seed)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the summed losses of each text, one number per record."""
+        whole, content = zip(*self._scores, strict=True)
+        for number in range(len(self._image)):
+            yield {
+                "tokens": int(whole[0].tokens[number]),
+                "nll": [float(scores.nll[number]) for scores in whole],
+                "content_tokens": int(content[0].tokens[number]),
+                "content_nll": [float(scores.nll[number]) for scores in content],
+            }

@@ -1,0 +1,386 @@
+"""Downstream tasks on a grounded encoder: with the placeholder, or with images found for the texts.
+
+A linear layer reads g's state of [CLS], or those of the words. All weights learn: the text encoder,
+the cross-modal one, the projection of images, ranks and placeholder.
+
+Axes: B units, C choices of a unit, T tokens, E examples, K images of a text, S slots, D image
+feature, H hidden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, save_pretrained
+from vgtools.models.precision import autocast
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.sealed import read_run
+from vgtools.systems.grounding.inputs import Bank, Pictures, Sources
+from vgtools.systems.grounding.model import (
+    ASSOCIATIVE,
+    KIND,
+    GroundedEncoder,
+    GroundingConfig,
+    no_slots,
+    open_grounding,
+)
+from vgtools.tasks import finetune
+from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.examples import Example
+from vgtools.tasks.finetune import LOSS, Learner, Split
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.table import Task
+
+Choice = Literal["found", "random", "shuffle", "none"]
+_DROPOUT = 0.1  # before the linear layer
+_STD = 0.02  # of its weights
+_AT_ONCE = 1024  # texts that are searched for at a time
+_CONTROL = 11  # what a random generator is for, the first of its seeds
+
+
+def is_grounded(ref: str) -> bool:
+    """Return whether a reference is a run of `vg pretrain grounding`."""
+    file = Path(ref, "run.json")
+    return file.is_file() and read_json(file, "the run.json of a vg run").get("kind") == KIND
+
+
+# ------------------------------------------------------------------------------------------- images
+
+
+@dataclass(frozen=True)
+class TextImages:
+    """The images that the texts of a task are shown with.
+
+    Attributes:
+        pictures: features of images; None for the placeholder.
+        bank: finds images.
+        choice: `found`; as controls `random` images, those found for another text (`shuffle`), or
+            the placeholder (`none`).
+
+    Source: Sileo 2021, sections 2.4 and 4.2.
+    """
+
+    pictures: Pictures | None = None
+    bank: Bank | None = None
+    choice: Choice = "none"
+
+    def config(self) -> dict[str, Any]:
+        """Return what decides the weights, for `run.json`; nothing without images."""
+        if self.pictures is None or self.bank is None:
+            return {}
+        return {
+            "images": self.choice,
+            "features": self.pictures.manifest["files"],
+            "index": self.bank.mark,
+        }
+
+    def rows_for(self, examples: Sequence[Example], split: str) -> Array:
+        """Return the rows of the features for examples, (E, K), best first, -1 for none.
+
+        What is drawn depends on the split, not on the seed of a run.
+
+        Source: Sileo 2021, section 2.4: all words may be used, as nothing is masked.
+        """
+        bank = self.bank
+        if bank is None or self.choice == "none":
+            return np.zeros((len(examples), 0), np.int64)
+        rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
+        if self.choice == "random":
+            drawn = rng.integers(len(bank.rows), size=(len(examples), bank.images))
+            return np.asarray(bank.rows[drawn])
+        parts = [
+            _find(bank, [_query(e) for e in examples[start : start + _AT_ONCE]])
+            for start in range(0, len(examples), _AT_ONCE)
+        ]
+        found = np.concatenate(parts)
+        if self.choice == "shuffle":
+            order = rng.permutation(len(found))
+            other = np.empty_like(order)
+            other[order] = np.roll(order, 1)  # one circle, so that no text keeps its own
+            found = found[other]
+        return found
+
+
+def _query(example: Example) -> str:
+    """Return what images are looked for with: both texts."""
+    return " ".join([example.text, example.pair or "", *example.choices])
+
+
+def _find(bank: Bank, texts: Sequence[str]) -> Array:
+    found = bank.associator.search(bank.associator.words(texts), bank.images)
+    return np.where(found.rows >= 0, bank.rows[found.rows], -1)
+
+
+def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) -> TextImages:
+    """Open the images that a grounded run needs for the texts of a task.
+
+    Args:
+        ref: the run.
+        feats: features of images; None for a run that needs none.
+        index: of images by words, likewise.
+        choice: of images.
+
+    Raises:
+        DataError: the run finds images and `feats` or `index` is missing, or it does not and they
+            are given (usage); the features are of another backbone, or the index of other words,
+            than the run's (65).
+    """
+    info = read_run(ref, KIND)
+    shape = info[KIND]
+    strategy = shape["strategy"]
+    given = [name for name, file in (("--feats", feats), ("--index", index)) if file is not None]
+    if strategy not in ASSOCIATIVE:
+        if given:
+            why = f"was trained with {strategy!r}, which shows no image to a task; leave out"
+            raise DataError(f"{why} {' and '.join(given)}", ref, code=Exit.USAGE)
+        return TextImages()
+    if len(given) < 2:
+        why = f"was trained with {strategy!r}: expected --index FILE and --feats X.npy"
+        raise DataError(why, ref, code=Exit.USAGE)
+    trained = info["index"]
+    search = {key: trained[key] for key in ("clusters", "tagger") if key in trained}
+    sources = Sources(strategy, feats=feats, index=index, images=shape["images"], **search)
+    pictures, bank = sources.open()
+    assert pictures is not None
+    assert bank is not None
+    _require_same(str(feats), pictures.backbone, info["backbone"], "of the backbone")
+    _require_same(str(index), bank.mark["words"] or {}, trained["words"] or {}, "with the words")
+    if pictures.regions != shape["regions"]:
+        count = f"{shape['regions']} regions per image"
+        raise DataError(f"{feats} has one vector per image; it was trained with {count}", ref)
+    return TextImages(pictures, bank, choice)
+
+
+def _require_same(file: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> None:
+    """Refuse a file that was made with another backbone, or other words, than the run's."""
+    for key in ("fingerprint", "stop_words"):
+        if ours.get(key) != theirs.get(key):
+            why = f"was made {what} {ours.get(key)}; the run has {theirs.get(key)}"
+            raise DataError(f"{why} ({key})", file)
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+@dataclass(frozen=True)
+class GroundedInputs:
+    """The examples of a file as token ids, and the images of each."""
+
+    text: Inputs
+    images: Array  # (E, K) rows of the features, -1 for none
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    @property
+    def lengths(self) -> Array:
+        """(U,) tokens of each unit."""
+        return self.text.lengths
+
+    @property
+    def ids(self) -> Array:
+        """All tokens."""
+        return self.text.ids
+
+    @property
+    def cut(self) -> int:
+        """Examples of which not all is read."""
+        return self.text.cut
+
+    @property
+    def unlearnable(self) -> int:
+        """Examples that nothing can be learnt from."""
+        return self.text.unlearnable
+
+    def report(self, max_length: int) -> Iterator[str]:
+        """Yield the lines for the user."""
+        yield from self.text.report(max_length)
+        alone = int((self.images < 0).all(1).sum()) if self.images.shape[1] else 0
+        if alone:
+            yield f"{alone} of {len(self.images)} texts have no word that finds images"
+
+
+class Batch(NamedTuple):
+    """Units to learn from, with their images; see `vgtools.tasks.finetune.Batch`."""
+
+    ids: Tensor  # (B, T) int64; choices (B, C, T)
+    mask: Tensor
+    segments: Tensor | None
+    labels: Tensor | None
+    slots: Tensor  # (B, S, D) float32; S is 0 without images
+    slot_mask: Tensor  # (B, S) bool
+    whole: float
+
+
+def collate(
+    inputs: GroundedInputs,
+    units: Array,
+    tuner: GroundedTuner,
+    pictures: Pictures | None,
+    device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
+) -> Batch:
+    """Build a batch; the arguments are those of `vgtools.tasks.finetune.collate`."""
+    text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
+    rows = inputs.images[inputs.text.examples[units[part::parts]]]  # (B, K)
+    slots, slot_mask = no_slots(len(rows), device)
+    if pictures is not None and rows.shape[1]:
+        features, known = pictures.gather(rows)
+        slots = torch.from_numpy(features).to(device, non_blocking=True)
+        slot_mask = torch.from_numpy(known).to(device, non_blocking=True)
+    return Batch(text.ids, text.mask, text.segments, text.labels, slots, slot_mask, text.whole)
+
+
+# ------------------------------------------------------------------------------------------ network
+
+
+class GroundedTuner(nn.Module):
+    """A grounded encoder under a linear layer for a task, and its loss.
+
+    Args:
+        encoder: of a pretrained run.
+        task: what is learnt.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Sileo 2021, section 4.2: the logistic regression reads the output at [CLS].
+    Deviation: the paper does not say how VUAN's words are read; here each by its first token.
+    """
+
+    def __init__(
+        self, encoder: GroundedEncoder, task: Task, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.kind = task.kind
+        self.dtype = dtype
+        self.pad = int(encoder.config.pad_token_id or 0)
+        self.segments = int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1
+        self.dropout = nn.Dropout(_DROPOUT)
+        outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
+        self.head = nn.Linear(int(encoder.config.hidden_size), outputs)
+        nn.init.normal_(self.head.weight, std=_STD)
+        nn.init.zeros_(self.head.bias)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
+        each = batch.ids.shape[1] if self.kind == "choice" else 1
+        if self.kind == "choice":  # each choice beside the images of its unit
+            segments = batch.segments
+            batch = batch._replace(
+                ids=batch.ids.flatten(0, 1),
+                mask=batch.mask.flatten(0, 1),
+                segments=None if segments is None else segments.flatten(0, 1),
+                slots=batch.slots.repeat_interleave(each, 0),
+                slot_mask=batch.slot_mask.repeat_interleave(each, 0),
+            )
+        with autocast(batch.ids.device, self.dtype):
+            shown = (batch.slots, batch.slot_mask, batch.segments)
+            states = self.encoder(batch.ids, batch.mask.bool(), *shown)
+            read = states if self.kind in ("tag", "span") else states[:, 0]
+            logits: Tensor = self.head(self.dropout(read)).float()
+        return logits.view(-1, each) if self.kind == "choice" else logits
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss of the task's kind."""
+        loss = KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole
+        return {LOSS: loss + self.encoder.cross.nothing()}
+
+
+def new_tuner(
+    task: Task, ref: str, seed: int, *, dtype: torch.dtype = torch.float32, offline: bool = False
+) -> tuple[GroundedTuner, Encoder]:
+    """Return a network to fine-tune, its linear layer drawn by the seed, and the encoder in it.
+
+    Raises:
+        DataError: as `open_grounding`.
+    """
+    found = open_grounding(ref, offline=offline)
+    torch.manual_seed(seed)
+    tuner = GroundedTuner(found.encoder(), task, dtype)
+    return tuner, dataclasses.replace(found.text, ref=ref, fingerprint=found.run.fingerprint)
+
+
+# ------------------------------------------------------------------------------------------ learner
+
+
+def learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    shown: TextImages,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task of texts: a grounded encoder.
+
+    Args:
+        task: to learn.
+        ref: of the run of `vg pretrain grounding`.
+        settings: of the fine-tuning.
+        device: where it learns.
+        shown: the images.
+        offline: never connect.
+
+    Source: Sileo 2021, section 4.2 and table 3.
+    """
+
+    def new(seed: int) -> tuple[GroundedTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, dtype=dtype, offline=offline)
+
+    def read(name: str, path: str, tuner: GroundedTuner, encoder: Encoder) -> Split:
+        split = finetune.read_split(task, name, path, tuner, encoder, settings)
+        images = shown.rows_for(split.examples, name)
+        return dataclasses.replace(split, inputs=GroundedInputs(split.inputs, images))
+
+    def batch(
+        tuner: GroundedTuner, inputs: GroundedInputs, units: Array, part: int, parts: int
+    ) -> Batch:
+        return collate(inputs, units, tuner, shown.pictures, device, part, parts)
+
+    def ask(tuner: GroundedTuner, split: Split) -> list[dict[str, Any]]:
+        inputs = split.inputs
+        size = 4 * settings["batch_size"]
+        outputs = finetune.predict(
+            tuner, inputs.text, size, device, lambda units: batch(tuner, inputs, units, 0, 1)
+        )
+        return predictions(task, split.examples, inputs.text, outputs, settings["null_threshold"])
+
+    return Learner(new, read, batch, ask, save)
+
+
+def save(tuner: GroundedTuner, encoder: Encoder, folder: Path) -> None:
+    """Write a network that learnt a task.
+
+    The folder is the text encoder as transformers opens it; `grounding.safetensors` beside it has
+    the cross-modal encoder and the linear layer, `grounding.json` their shape.
+    """
+    from safetensors.torch import save as serialise
+
+    text = tuner.encoder.text
+    save_pretrained(
+        folder, dataclasses.replace(encoder, model=text, fingerprint=fingerprint(tuner))
+    )
+    weights = {
+        **{f"cross.{name}": tensor for name, tensor in tuner.encoder.cross.state_dict().items()},
+        **{f"head.{name}": tensor for name, tensor in tuner.head.state_dict().items()},
+    }
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    atomic_write(folder / f"{KIND}.safetensors", serialise(tensors))
+    shape: GroundingConfig = tuner.encoder.cross.config
+    facts = {KIND: dataclasses.asdict(shape), "kind": tuner.kind}
+    atomic_write(folder / f"{KIND}.json", dumps(facts))

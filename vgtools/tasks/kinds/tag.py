@@ -1,0 +1,339 @@
+"""Tags of the words of a sentence: named entities, or metaphors among nouns.
+
+Words are between blanks. A label belongs to the first token of its word; other tokens have none.
+Entities are in IOB2 inside: `B-X` begins one, `I-X` continues it, `O` is outside. A long sentence
+is read in windows with context, so that every word gets a tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vgtools.io import DataError, parse_json, read_lines, require
+from vgtools.io.arrays import Array
+from vgtools.tasks import metrics
+from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
+from vgtools.tasks.kinds.classify import class_name, named_outputs
+from vgtools.tasks.predictions import Items, Joined, make_row
+from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
+from vgtools.tasks.table import Task
+from vgtools.text.tokens import split_window, tokenize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100  # label of a token that has none
+_DOCUMENT = "-DOCSTART-"
+_NO_TAG = -1  # of a word that is not scored
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedExample(Example):
+    """A sentence whose words are between blanks; `tags` are their classes, -1 for none."""
+
+    tags: tuple[int, ...] = ()  # empty if the file has none
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words."""
+        return self.text.split(" ")
+
+
+# ----------------------------------------------------------------------------------------- reading
+
+
+def read(
+    task: Task, path: str | Path, unlabelled: bool, stats: ReadStats
+) -> Iterator[tuple[int, Example]]:
+    """Yield (line, example) of jsonl rows `text`, `tags`, or of a CoNLL file."""
+    lines = read_lines(path, stats.text)
+    first = next(lines, None)
+    if first is None:
+        raise DataError(f"is empty; expected {describe_forms(task, unlabelled)}", path)
+    numbered = enumerate(chain([first], lines), 1)
+    is_rows = first.lstrip().startswith("{")
+    if is_rows:
+        found = _read_rows(task, numbered, path, unlabelled)
+    else:
+        found = _read_columns(task, numbered, path, stats)
+    for number, (line, example) in enumerate(found):
+        stats.labels.update(str(class_name(task, tag)) for tag in example.tags if tag != _NO_TAG)
+        yield line, replace(example, id=example.id or str(number))
+
+
+def _read_rows(
+    task: Task, lines: Iterator[tuple[int, str]], path: str | Path, unlabelled: bool
+) -> Iterator[tuple[int, TaggedExample]]:
+    for line, text in lines:
+        row = parse_json(text, path, line)
+        require(row, {"text": str}, path, line)
+        tags = tuple[int, ...]()
+        if not unlabelled or row.get("tags") is not None:
+            require(row, {"tags": list}, path, line)
+            tags = parse(task, "tags", row["tags"], path, line)
+            count = len(row["text"].split(" "))
+            if len(tags) != count:
+                why = f'"tags" has {len(tags)} items, but "text" has {count} words'
+                raise DataError(f"{why}, with one blank between them", path, line)
+        yield line, TaggedExample(str(row.get("id", "")), row["text"], tags=_iob2(task, tags))
+
+
+def _read_columns(
+    task: Task, lines: Iterator[tuple[int, str]], path: str | Path, stats: ReadStats
+) -> Iterator[tuple[int, TaggedExample]]:
+    """Yield the sentences of a CoNLL file: word first, tag last, an empty line after a sentence.
+
+    Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
+    """
+    width = 0
+    for is_sentence, part in groupby(lines, key=lambda numbered: bool(numbered[1].strip())):
+        words = list[str]()
+        tags = list[int]()
+        for line, text in part if is_sentence else ():
+            cells = text.split()
+            width = width or len(cells)
+            if len(cells) != width or width < 2:
+                expected = f"expected {max(width, 2)} columns, the word first and its tag last"
+                raise DataError(f"{expected}, got {len(cells)}", path, line)
+            if cells[0] == _DOCUMENT:
+                stats.documents += 1
+                continue
+            words.append(cells[0])
+            tags.append(class_number(task, "tag", cells[-1], path, line))
+        if words:
+            yield line, TaggedExample("", " ".join(words), tags=_iob2(task, tags))
+
+
+def has_entities(task: Task) -> bool:
+    """Return whether tags mark entities, and not each word by itself."""
+    return task.labels[0] == "O"
+
+
+def _iob2(task: Task, tags: Sequence[int]) -> tuple[int, ...]:
+    """Return tags in IOB2; in IOB1 `B-X` only begins an entity next to another of its type."""
+    if not has_entities(task):
+        return tuple(tags)
+    begins = {start: name for start, _, name in entities(_names(task, tags))}
+    return tuple(
+        task.labels.index(f"B-{begins[place]}") if place in begins else tag
+        for place, tag in enumerate(tags)
+    )
+
+
+def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Return (first word, word after the last, type) of each entity.
+
+    An `I-X` begins one if no entity of X precedes it. So IOB1 and IOB2 are read alike.
+
+    Source: conlleval, the official script of CoNLL-2003.
+    """
+    found = list[tuple[int, int, str]]()
+    for place, tag in enumerate(tags):
+        prefix, _, kind = tag.partition("-")
+        if not kind:
+            continue
+        if prefix == "I" and found and found[-1][1:] == (place, kind):
+            found[-1] = (found[-1][0], place + 1, kind)
+        else:
+            found.append((place, place + 1, kind))
+    return found
+
+
+def gold(task: Task, example: Example) -> list[str | int | None] | None:
+    """Return the tag of each word, null for those that are not scored."""
+    assert isinstance(example, TaggedExample)
+    if not example.tags:
+        return None
+    return [None if tag == _NO_TAG else class_name(task, tag) for tag in example.tags]
+
+
+# ----------------------------------------------------------------------------------------- windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedInputs(Inputs):
+    """Sentences as token ids: a unit is a window, `labels` (T,) are those of tokens."""
+
+    words: Array  # (T,) the word that a token begins and whose tag is read there, -1 for none
+
+    @property
+    def by_token(self) -> bool:
+        """Return that outputs are per token."""
+        return True
+
+    def weight(self, units: Array) -> float:
+        """Return the number of words with a label: the loss is their mean."""
+        if self.labels is None:
+            return len(units)
+        return float(max(1, (self._of(units, self.labels) != IGNORED).sum()))
+
+    def targets(self, units: Array) -> Array | None:
+        """Return (B, T) labels, padded."""
+        if self.labels is None:
+            return None
+        lengths = np.diff(self.starts)[units]
+        padded = np.full((len(units), int(lengths.max())), IGNORED, np.int64)
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = self._of(units, self.labels)
+        return padded
+
+    def _of(self, units: Array, values: Array) -> Array:
+        parts = [values[self.starts[unit] : self.starts[unit + 1]] for unit in units.tolist()]
+        return np.concatenate(parts)
+
+
+def encode(task: Task, examples: Sequence[Example], how: Encoding) -> TaggedInputs:
+    """Turn sentences into token ids, in windows where they are long.
+
+    Source: Devlin et al. 2019 (BERT), section 5.3: the first token of a word represents it.
+    """
+    builder = SequenceBuilder(how, pair=False)
+    begin = len(builder.special.single[0])
+    numbers = list[int]()
+    words = list[Array]()
+    labels = list[Array]()
+    for start in range(0, len(examples), CHUNK):
+        part = examples[start : start + CHUNK]
+        tokens = tokenize(how.tokenizer, [e.text for e in part])
+        for i, example in enumerate(part):
+            assert isinstance(example, TaggedExample)
+            ids, spans = tokens.row(i)
+            first = _first_tokens(example.words, spans)
+            tags = np.array([*example.tags, _NO_TAG])
+            windows = split_window(len(ids), builder.room) or [(0, 0, 0, 0)]
+            for at, end, keep, keep_end in windows:
+                builder.add(ids[at:end], None)
+                under = np.full(builder.lengths[-1], -1, np.int32)
+                under[begin + keep - at : begin + keep_end - at] = first[keep:keep_end]
+                numbers.append(start + i)
+                words.append(under)
+                if example.tags:
+                    tag = tags[under]  # -1, no word, takes the last
+                    labels.append(np.where(tag == _NO_TAG, IGNORED, tag))
+    return TaggedInputs(
+        *builder.arrays(),
+        1,
+        np.array(numbers),
+        np.concatenate(labels) if len(labels) == len(words) else None,
+        words=np.concatenate(words),
+    )
+
+
+def _first_tokens(words: Sequence[str], spans: Array) -> Array:
+    """Return (T,) the number of the word that each token begins, -1 for none."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])])
+    # A token may begin with the blank before its word, so its last character decides.
+    word = np.searchsorted(starts, spans[:, 1] - 1, side="right") - 1
+    found, place = np.unique(word, return_index=True)
+    first = np.full(len(spans), -1, np.int32)
+    first[place] = found
+    return first
+
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+def head(task: Task) -> tuple[str, dict[str, Any]]:
+    """Return a classifier of tokens over the names of the tags."""
+    return "TokenClassification", named_outputs(task.labels)
+
+
+def loss(outputs: Tensor, batch: Any) -> Tensor:
+    """Return the cross entropy of (B, T, C) logits, of tokens with a label."""
+    from torch.nn import functional as F
+
+    flat = (outputs.flatten(0, 1), batch.labels.flatten())
+    return F.cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
+
+
+def rows(
+    task: Task,
+    examples: Sequence[Example],
+    inputs: TaggedInputs,
+    outputs: Array,
+    threshold: float = 0.0,
+) -> Iterator[dict[str, Any]]:
+    """Yield rows with the best tag of each word; null where the gold has none.
+
+    A word without a token, of control characters for example, gets the first tag.
+
+    Args: as `vgtools.tasks.kinds.Kind`; outputs: (T, C) logits.
+    """
+    best = outputs.argmax(1)
+    windows = np.searchsorted(inputs.examples, np.arange(len(examples) + 1))
+    edges = inputs.starts[windows]
+    for number, example in enumerate(examples):
+        assert isinstance(example, TaggedExample)
+        here = slice(edges[number], edges[number + 1])
+        begins = inputs.words[here] >= 0
+        tags = np.zeros(len(example.words), np.int64)
+        tags[inputs.words[here][begins]] = best[here][begins]
+        scored = gold(task, example)
+        kept = [True] * len(tags) if scored is None else [label is not None for label in scored]
+        pairs = zip(tags.tolist(), kept, strict=True)
+        named = [class_name(task, tag) if keep else None for tag, keep in pairs]
+        yield make_row(example.id, named, scored)
+
+
+# ----------------------------------------------------------------------------------------- scoring
+
+
+def parse(
+    task: Task, key: str, value: Any, file: str | Path | None, line: int | None
+) -> tuple[int, ...]:
+    """Return the class of each word, -1 for null; a tag by itself is that of every word."""
+    if not isinstance(value, list):
+        return (class_number(task, key, value, file, line),)
+    return tuple(
+        _NO_TAG if tag is None else class_number(task, key, tag, file, line) for tag in value
+    )
+
+
+def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
+    """Score entities as conlleval does, or the share of words whose tag is right.
+
+    An item is a sentence, so that the words of one are drawn together by the bootstrap.
+    """
+    counts = np.zeros((len(joined.ids), 3))  # right, predicted, gold
+    words = np.zeros((len(joined.ids), 2))  # right, scored
+    for number, name in enumerate(joined.ids):
+        real = joined.gold[number]
+        said = joined.predicted[number]
+        said = said * len(real) if len(said) == 1 else said
+        if len(said) != len(real) or any(
+            tag == _NO_TAG for tag, label in zip(said, real, strict=True) if label != _NO_TAG
+        ):
+            why = f"the id {name!r:.80} has {len(real)} words; expected a tag for each with a label"
+            raise DataError(why, joined.file)
+        hits = [tag == label for tag, label in zip(said, real, strict=True) if label != _NO_TAG]
+        words[number] = sum(hits), len(hits)
+        if has_entities(task):
+            found = {tuple(entity) for entity in entities(_names(task, said))}
+            wanted = {tuple(entity) for entity in entities(_names(task, real))}
+            counts[number] = len(found & wanted), len(found), len(wanted)
+    scores = {"accuracy": float(metrics.ratio(words[:, 1], words[:, 0], None))}
+    if not has_entities(task):
+        return Items(joined.ids, words[:, 1], words[:, 0], metrics.ratio, scores, joined.gold)
+    right, predicted, real = counts.T
+    scores |= {
+        "precision": float(metrics.ratio(predicted, right, None)),
+        "recall": float(metrics.ratio(real, right, None)),
+        "f1": float(metrics.ratio(predicted + real, 2 * right, None)),
+    }
+    packed = metrics.pack(right, predicted)
+    return Items(joined.ids, real, packed, metrics.counted_f1, scores, joined.gold)
+
+
+def _names(task: Task, tags: Sequence[int]) -> list[str]:
+    return ["O" if tag == _NO_TAG else task.labels[tag] for tag in tags]
+
+
+def majority(task: Task, learnt: Sequence[Example]) -> int:
+    """Return the most frequent tag."""
+    tags = [tag for e in learnt if isinstance(e, TaggedExample) for tag in e.tags if tag >= 0]
+    return int(np.bincount(tags, minlength=1).argmax())

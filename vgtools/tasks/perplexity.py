@@ -1,0 +1,147 @@
+"""Perplexities of masked words, with intervals, and how two models differ on the same words.
+
+Axes: N texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vgtools.io.arrays import Array
+from vgtools.tasks.metrics import paired_bootstrap
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model gives the masked words of each text."""
+
+    tokens: Array  # (N,) int64, masked words of each text
+    nll: Array  # (N,) float64, their summed negative log likelihood in nats
+
+    def within(self, groups: Array) -> Scores:
+        """Return the scores of groups of texts.
+
+        Args:
+            groups: (N,) int64, the group of each text.
+        """
+        counts = np.bincount(groups, self.tokens).astype(np.int64)
+        return Scores(counts, np.bincount(groups, self.nll))
+
+
+def perplexity(mean: float) -> float:
+    """Return exp of a mean negative log likelihood, finite whatever a model gives."""
+    return math.exp(min(700.0, mean))
+
+
+def mean_nll(tokens: Array, nll: Array, weights: Array | None = None) -> Array:
+    """Return the mean negative log likelihood per word, a statistic of `paired_bootstrap`.
+
+    Args:
+        tokens: (N,) words of each text or group of texts.
+        nll: (N,) their summed negative log likelihood.
+        weights: (N,) or (samples, N); 1 each by default.
+    """
+    weights = np.ones(len(tokens)) if weights is None else weights
+    return np.asarray((weights @ nll) / np.maximum(weights @ tokens, 1))
+
+
+def summary(
+    scores: Scores,
+    first: Scores | None,
+    groups: Array,
+    *,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return the perplexity of a model with its 95 % interval, and its difference from another.
+
+    The difference is paired: a sample draws groups of texts, the same for both.
+
+    Args:
+        scores: of the model.
+        first: of the model to compare with, on the same masked words.
+        groups: (N,) int64, the group of each text, for example its image: texts of a group are
+            drawn together.
+        samples: bootstrap samples.
+        seed: of the samples.
+
+    Returns:
+        `tokens`, `nll` (per word), `perplexity`, `low` and `high` of its interval, and `difference`
+        in nats per word, below 0 where this model is better, with `low`, `high` and `p`.
+
+    Raises:
+        ValueError: no word is masked.
+
+    Source: Sileo 2021, table 2 (perplexities); intervals as `paired_bootstrap`.
+    """
+    if not scores.tokens.sum():
+        raise ValueError("no word is masked")
+    mine = scores.within(groups)
+    nothing = np.zeros(len(mine.tokens))
+    found = paired_bootstrap(mean_nll, mine.tokens, nothing, mine.nll, samples=samples, seed=seed)
+    record: dict[str, Any] = {
+        "tokens": int(mine.tokens.sum()),
+        "nll": found.value,
+        "perplexity": perplexity(found.value),
+        "low": perplexity(found.low),
+        "high": perplexity(found.high),
+    }
+    if first is not None:
+        other = first.within(groups).nll
+        change = paired_bootstrap(
+            mean_nll, mine.tokens, other, mine.nll, samples=samples, seed=seed
+        )
+        record["difference"] = {
+            "nll": change.value,
+            "low": change.low,
+            "high": change.high,
+            "p": change.p,
+        }
+    return record
+
+
+def groups_of(images: Array) -> Array:
+    """Return the group of each text: those of an image together, each text without one alone.
+
+    Args:
+        images: (N,) image of each text, -1 for none.
+    """
+    alone = np.flatnonzero(images < 0)
+    groups = np.array(images, np.int64)
+    groups[alone] = groups.max(initial=-1) + 1 + np.arange(len(alone))
+    return np.unique(groups, return_inverse=True)[1]
+
+
+def records(
+    names: Sequence[dict[str, Any]],
+    whole: Sequence[Scores],
+    content: Sequence[Scores],
+    groups: Array,
+    samples: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Return one record per model, each compared with the first; content words apart.
+
+    Args:
+        names: what identifies each model in its record.
+        whole: of all masked words.
+        content: of the masked content words.
+        groups: (N,) the group of each text.
+        samples: bootstrap samples.
+        seed: of the samples.
+    """
+    found = list[dict[str, Any]]()
+    for i, name in enumerate(names):
+        record = {**name, "texts": len(groups), "groups": int(groups.max()) + 1}
+        first = whole[0] if i else None
+        record |= summary(whole[i], first, groups, samples=samples, seed=seed)
+        if content[i].tokens.sum():
+            first = content[0] if i else None
+            record["content"] = summary(content[i], first, groups, samples=samples, seed=seed)
+        found.append(record)
+    return found
