@@ -191,7 +191,9 @@ def _candidates_of_several(
     size = len(queries)
     buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
     best = np.full((size, k), -np.inf, np.float32)  # the k best scores so far, in no order
-    query, row, score = list[Array](), list[Array](), list[Array]()
+    query: list[Array] = []
+    row: list[Array] = []
+    score: list[Array] = []
     for start in range(0, len(bank), _IMAGES):
         block = bank[start : start + _IMAGES]
         scores = buffer
@@ -208,8 +210,10 @@ def _candidates_of_several(
             most = min(k, len(block))
             best[:, :most] = np.partition(part, len(block) - most, axis=1)[:, -most:]
             floor = best.min(1) - margin
-        at, column = np.nonzero(part >= floor[inside, None])
-        found = part[at, column]
+        # Of a flat array: to look for pairs takes several times as long.
+        near = np.flatnonzero(part >= floor[inside, None])
+        at, column = np.divmod(near, len(block))
+        found = part.reshape(-1)[near]
         query.append(inside[at])
         row.append(column + start)
         score.append(found)
