@@ -13,6 +13,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -44,7 +45,14 @@ class Found(NamedTuple):
 # -------------------------------------------------------------------------------------------- exact
 
 
-def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = None) -> Found:
+def exact_search(
+    queries: Array,
+    bank: Array,
+    k: int = 1,
+    threads: int | None = None,
+    *,
+    norm: float | None = None,
+) -> Found:
     """Return the k rows of the bank with the largest inner products, exactly.
 
     Args:
@@ -52,6 +60,7 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
         bank: (N, E) float32, finite; it may be a memory map.
         k: images per query; ties go to the lower row.
         threads: Python threads, each with a one-thread BLAS; None is one per core.
+        norm: the `largest_norm` of the bank, where it is known: it is a ninth of a small search.
 
     Raises:
         DataError: a query is NaN or infinite (exit 70).
@@ -59,13 +68,11 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1 and appendix A.3 (exact search of unit
     vectors).
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     queries = np.ascontiguousarray(queries, np.float32)
     best = _empty(len(queries), k)
     if not len(queries) or not len(bank):
         return best
-    margin = 2 * _product_error(queries, bank)
+    margin = 2 * _product_error(queries, largest_norm(bank) if norm is None else norm)
     blocks = [slice(i, i + _QUERIES) for i in range(0, len(queries), _QUERIES)]
 
     def work(block: slice) -> None:
@@ -73,9 +80,22 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
         _choose(queries[block], bank, *pairs, Found(best.rows[block], best.scores[block]))
 
     count = min(threads or cores(), len(blocks))
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(count) as pool:
-        list(pool.map(work, blocks))
+    with _blas().limit(limits=1, user_api="blas"):
+        if count == 1:
+            for block in blocks:
+                work(block)
+        else:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(work, blocks))
     return best
+
+
+@cache
+def _blas() -> Any:
+    """Return what limits the threads of numpy's BLAS; to look for its library takes 8 ms."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def cores() -> int:
@@ -92,17 +112,23 @@ def _empty(count: int, k: int) -> Found:
     return Found(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
 
 
-def _largest_norm(vectors: Array) -> float:
+def largest_norm(vectors: Array) -> float:
+    """Return the length of the longest of (N, E) vectors, N > 0."""
     blocks = (vectors[i : i + 8192] for i in range(0, len(vectors), 8192))
     return max(float(np.sqrt(np.einsum("ij,ij->i", b, b).max())) for b in blocks)
 
 
-def _product_error(queries: Array, bank: Array) -> float:
-    """Return a bound on the rounding error of the float32 inner products, for any order of sums."""
+def _product_error(queries: Array, norm: float) -> float:
+    """Return a bound on the rounding error of the float32 inner products, for any order of sums.
+
+    Args:
+        queries: (Q, E).
+        norm: of the longest vector of the bank.
+    """
     n = queries.shape[1] + 4
     unit = 2.0**-24
     bound: float = n * unit / (1 - n * unit)
-    return bound * _finite(_largest_norm(queries)) * _largest_norm(bank) + 1e-37
+    return bound * _finite(largest_norm(queries)) * norm + 1e-37
 
 
 def _finite(norm: float) -> float:
@@ -121,10 +147,12 @@ def _finite(norm: float) -> float:
 
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
     """Return (query, row) pairs that are certain to include the k best rows of each query."""
+    if k > 1:
+        return _candidates_of_several(queries, bank, k, margin)
     size = len(queries)
     every = np.arange(size)
     buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
-    # The k-th best so far: what is below it by more than the margin is out.
+    # The best so far: what is below it by more than the margin is out.
     floor = np.full(size, -np.inf, np.float32)
     query, row, score = list[Array](), list[Array](), list[Array]()
     for start in range(0, len(bank), _IMAGES):
@@ -133,21 +161,15 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
         if len(block) < buffer.shape[1]:
             scores = np.empty((size, len(block)), np.float32)
         np.matmul(queries, block.T, out=scores)
-        if k == 1:
-            best = scores.argmax(1)
-            value = scores[every, best]
-            np.maximum(floor, value, out=floor)
-            near = np.flatnonzero(value >= floor - margin)
-            query.append(near)
-            row.append(best[near] + start)
-            score.append(value[near])
-            scores[every, best] = -np.inf
-            more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
-        else:
-            if len(block) >= k:
-                kth = np.partition(scores, len(block) - k, axis=1)[:, len(block) - k]
-                np.maximum(floor, kth, out=floor)
-            more = every
+        best = scores.argmax(1)
+        value = scores[every, best]
+        np.maximum(floor, value, out=floor)
+        near = np.flatnonzero(value >= floor - margin)
+        query.append(near)
+        row.append(best[near] + start)
+        score.append(value[near])
+        scores[every, best] = -np.inf
+        more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
         if len(more):
             at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
             query.append(more[at])
@@ -156,6 +178,67 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
     queries_of = np.concatenate(query)
     keep = np.concatenate(score) >= floor[queries_of] - margin
     return queries_of[keep], np.concatenate(row)[keep]
+
+
+def _candidates_of_several(
+    queries: Array, bank: Array, k: int, margin: float
+) -> tuple[Array, Array]:
+    """Return (query, row) pairs that are certain to include the k > 1 best rows of each query.
+
+    The floor of a query is the k-th best score of all blocks so far. Once it is high, few blocks
+    have a score above it, and no others are looked into.
+    """
+    size = len(queries)
+    buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
+    best = np.full((size, k), -np.inf, np.float32)  # the k best scores so far, in no order
+    query: list[Array] = []
+    row: list[Array] = []
+    score: list[Array] = []
+    for start in range(0, len(bank), _IMAGES):
+        block = bank[start : start + _IMAGES]
+        scores = buffer
+        if len(block) < buffer.shape[1]:
+            scores = np.empty((size, len(block)), np.float32)
+        np.matmul(queries, block.T, out=scores)
+        floor = best.min(1) - margin
+        inside = np.flatnonzero(scores.max(1) >= floor)
+        if not len(inside):
+            continue
+        part = scores if len(inside) == size else scores[inside]
+        if start == 0:
+            # Nothing is known yet: without the block's own k-th best all of it would be kept.
+            most = min(k, len(block))
+            best[:, :most] = np.partition(part, len(block) - most, axis=1)[:, -most:]
+            floor = best.min(1) - margin
+        # Of a flat array: to look for pairs takes several times as long.
+        near = np.flatnonzero(part >= floor[inside, None])
+        at, column = np.divmod(near, len(block))
+        found = part.reshape(-1)[near]
+        query.append(inside[at])
+        row.append(column + start)
+        score.append(found)
+        if start:
+            _raise_floor(best, inside, at, found)
+    queries_of = np.concatenate(query)
+    keep = np.concatenate(score) >= best.min(1)[queries_of] - margin
+    return queries_of[keep], np.concatenate(row)[keep]
+
+
+def _raise_floor(best: Array, queries: Array, at: Array, found: Array) -> None:
+    """Put new scores among the k best of their queries, in place.
+
+    Args:
+        best: (Q, k) scores.
+        queries: which of them have new scores.
+        at: (F,) whose new score it is, ascending, counted in `queries`.
+        found: (F,) new scores.
+    """
+    counts = np.bincount(at, minlength=len(queries))
+    both = np.full((len(queries), best.shape[1] + int(counts.max())), -np.inf, np.float32)
+    both[:, : best.shape[1]] = best[queries]
+    rank = np.arange(len(at)) - np.searchsorted(at, at)
+    both[at, best.shape[1] + rank] = found
+    best[queries] = np.partition(both, both.shape[1] - best.shape[1], axis=1)[:, -best.shape[1] :]
 
 
 def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -> None:
@@ -209,7 +292,7 @@ class DeviceBank:
             # compared.
             fill = self.bank[-1:].expand(-len(bank) % self._GROUP, -1)
             self._padded = torch.cat([self.bank, fill]).to(self.coarse)
-            self._norm = _largest_norm(bank)
+            self._norm = largest_norm(bank)
 
     def search(self, queries: torch.Tensor, k: int = 1, budget: int = 1 << 29) -> Found:
         """Return the k best rows of each query.
@@ -283,6 +366,7 @@ class Index:
     faiss: Any
     bank: Array | None  # (N, E) float32, memory-mapped; None where the index is not exact
     _on_device: DeviceBank | None = None
+    _norm: float | None = None  # of the bank's longest vector, once it was searched
 
     def to(self, device: torch.device) -> Index:
         """Copy the bank of an exact index to a GPU; on a CPU nothing changes."""
@@ -302,7 +386,9 @@ class Index:
                 return self._on_device.search(queries, k)
             queries = cast(Array, queries.detach().float().cpu().numpy())
         if self.bank is not None:
-            return exact_search(queries, self.bank, k)
+            if self._norm is None and len(self.bank):
+                self._norm = largest_norm(self.bank)
+            return exact_search(queries, self.bank, k, norm=self._norm)
         if not len(queries):
             return _empty(0, k)
         scores, rows = self.faiss.search(np.ascontiguousarray(queries, np.float32), k)

@@ -20,6 +20,7 @@ for _name, _command in {
     "visual-genome": web.visual_genome,
     "conceptual-captions": web.conceptual_captions,
     "sbu": web.sbu,
+    "imagenet": words.imagenet,
     "openmoji": pictures.openmoji,
     "regions": pictures.regions,
     "wikitext": text.wikitext,
