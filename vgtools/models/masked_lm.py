@@ -107,7 +107,8 @@ def mlm_hidden(lm: Any) -> nn.Module:
         return bert.transform  # type: ignore[union-attr,no-any-return]
     albert = getattr(lm, "predictions", None)
     if hasattr(albert, "dense") and hasattr(albert, "LayerNorm"):
-        return nn.Sequential(albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
+        parts = (albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
+        return nn.Sequential(*parts)
     roberta = getattr(lm, "lm_head", None)
     if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
         return nn.Sequential(roberta.dense, nn.GELU(), roberta.layer_norm)  # type: ignore[union-attr]
