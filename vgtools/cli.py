@@ -26,6 +26,7 @@ COMMANDS = (
     "build-index",
     "vokenize",
     "revokenize",
+    "retrieve",
     "pretrain",
     "finetune",
     "score",
