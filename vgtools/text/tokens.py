@@ -424,11 +424,7 @@ def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
         return np.zeros((0, 2), np.int32)
     codes, bases = _codes(texts)
     base = np.repeat(bases, np.diff(starts))
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    in_word = [c == 0x5F or unicodedata.category(chr(c))[0] in "LNM" for c in distinct.tolist()]
-    word = np.array(in_word)[inverse]
-    apostrophe = np.isin(codes, (0x27, 0x2019))
-    word[1:-1] |= apostrophe[1:-1] & word[:-2] & word[2:]
+    word = _in_words(codes)
     position = np.arange(len(codes))
     # From each position on: the next word character, and the next other one (each text ends with a
     # line end).
@@ -440,6 +436,33 @@ def word_spans(texts: Sequence[str], spans: Array, starts: Array) -> Array:
     begin = last_gap[at] + 1 - base
     end = next_gap[at] - base
     return np.where(inside[:, None], np.column_stack([begin, end]), spans[:, :1]).astype(np.int32)
+
+
+def _in_words(codes: Array) -> Array:
+    """Return which code points are part of a word, as `word_spans` says."""
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    in_word = [c == 0x5F or unicodedata.category(chr(c))[0] in "LNM" for c in distinct.tolist()]
+    word = np.array(in_word)[inverse]
+    apostrophe = np.isin(codes, (0x27, 0x2019))
+    word[1:-1] |= apostrophe[1:-1] & word[:-2] & word[2:]
+    return word
+
+
+def word_runs(texts: Sequence[str]) -> tuple[Array, Array]:
+    """Return the words of texts, each as in `word_spans`.
+
+    Returns:
+        (W, 2) int32 spans of all words, and (R + 1,) int64 row starts.
+    """
+    if not texts:
+        return np.zeros((0, 2), np.int32), np.zeros(1, np.int64)
+    codes, bases = _codes(texts)
+    word = np.zeros(len(codes) + 2, bool)
+    word[1:-1] = _in_words(codes)
+    edges = np.flatnonzero(word[1:] != word[:-1]).reshape(-1, 2)
+    starts = np.append(np.searchsorted(edges[:, 0], bases), len(edges))
+    spans = edges - np.repeat(bases, np.diff(starts))[:, None]
+    return spans.astype(np.int32), starts
 
 
 def content_mask(

@@ -1,0 +1,512 @@
+"""Associative grounding: images that a text's words find, by scene, by object or by keyword.
+
+An associator turns texts into words once and searches as often as needed, each time with the words
+that may be seen: a word that is hidden cannot change what is found. What is found for a text
+depends on that text alone, not on the others beside it.
+
+Axes: B texts, W their words, n nouns of a text, c clusters, k images per text, E width of a word
+vector.
+
+Source: Sileo 2021 (Grounding strategies), section 2.4 and table 3.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from vgtools.io import DataError, Exit, is_jsonl, read_ids, read_jsonl, read_manifest
+from vgtools.io.arrays import Array
+from vgtools.retrieval import Found, Index, open_index
+from vgtools.text.parses import Tagger, open_tagger
+from vgtools.text.tokens import load_stop_words, row_starts
+from vgtools.text.word_vectors import (
+    Words,
+    WordVectors,
+    find_words,
+    mean_vectors,
+    open_word_vectors,
+    ragged,
+    stop_words_fingerprint,
+    unit_vectors,
+)
+
+CAPTIONS = "captions"  # `keys` of an index for `Scene`
+NOUNS = "nouns"  # for `Objects`
+KEYWORDS = "keywords"  # for `Keywords`
+# Distances and weights are rounded to it before they are compared: of two nouns, both are equally
+# near their mean.
+_DIGITS = 9
+
+
+class Associator(Protocol):
+    """What finds images for texts."""
+
+    @property
+    def keys(self) -> str:
+        """What images are found by: captions, nouns or keywords."""
+
+    @property
+    def ids(self) -> list[str]:
+        """The images of the bank: row i is the image ids[i]."""
+
+    def words(self, texts: Sequence[str]) -> Words:
+        """Return the words of texts that can find images."""
+
+    def search(
+        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
+    ) -> Found:
+        """Return k images per text, best first.
+
+        Args:
+            words: of B texts.
+            k: images per text.
+            visible: (W,) bool, words that may be used; all by default.
+            own: (B,) the row that must not be found for a text, -1 for none.
+
+        Returns:
+            (B, k) rows and scores; the row -1 where there are fewer, and where no word is visible.
+        """
+
+
+def open_associator(
+    index_file: str, *, clusters: int = 8, tagger: str = "builtin:spacy-sm"
+) -> Associator:
+    """Open what finds images by an index of `vg build-index --vectors` or `--keywords`.
+
+    Args:
+        index_file: `X.faiss`, or `X.jsonl` of keywords.
+        clusters: most clusters of a text's nouns; of an index of nouns only.
+        tagger: finds common nouns; opened for an index of nouns only.
+
+    Raises:
+        DataError: the index is of a matcher (usage), or not as it was written; its word vectors or
+            stop words are others than it was built with (65, both fingerprints).
+
+    Source: section 2.4.
+    """
+    if is_jsonl(index_file):
+        return open_keywords(index_file)
+    index = open_index(index_file)
+    keys = index.manifest.get("keys", "matcher")
+    if keys not in (CAPTIONS, NOUNS):
+        why = f"its images are found by {keys!r:.40}, expected {CAPTIONS} or {NOUNS}"
+        raise DataError(f"{why}; build it with --vectors", index_file, code=Exit.USAGE)
+    if index.bank is None:
+        raise DataError("is not exact; build it again without --factory", index_file)
+    stop_words = stop_words_of(index.manifest, index_file)
+    vectors = _vectors_of(index.manifest, index_file)
+    if vectors.array.shape[1] != index.bank.shape[1]:
+        why = f"has {index.bank.shape[1]} dimensions, its vectors {vectors.array.shape[1]}"
+        raise DataError(f"{why}; build it again", index_file)
+    if keys == CAPTIONS:
+        return Scene(index, vectors, stop_words)
+    return Objects(index, vectors, stop_words, open_tagger(tagger), clusters)
+
+
+def _facts(manifest: dict[str, Any], file: str) -> dict[str, Any]:
+    facts = manifest.get("words")
+    if not isinstance(facts, dict):
+        raise DataError("its manifest does not name its words; build it again", file)
+    return facts
+
+
+def _vectors_of(manifest: dict[str, Any], file: str) -> WordVectors:
+    """Open the word vectors that an index was built with."""
+    facts = _facts(manifest, file)
+    ref = str(facts.get("vectors", ""))
+    if not ref.startswith("builtin:"):
+        ref = os.path.normpath(Path(os.path.realpath(file)).parent / ref)
+    vectors = open_word_vectors(ref)
+    if vectors.fingerprint != facts.get("fingerprint"):
+        why = f"was built with word vectors of fingerprint {facts.get('fingerprint')}"
+        raise DataError(f"{why}; {ref} has {vectors.fingerprint}; build it again", file)
+    return vectors
+
+
+def stop_words_of(manifest: dict[str, Any], file: str) -> frozenset[str]:
+    """Return the stop words that an index was built with: its own list, or ours."""
+    facts = _facts(manifest, file)
+    listed = facts.get("stop_list")
+    stop_words = load_stop_words() if listed is None else frozenset(map(str, listed))
+    fingerprint = stop_words_fingerprint(stop_words)
+    if fingerprint != facts.get("stop_words"):
+        why = f"was built with stop words of fingerprint {facts.get('stop_words')}"
+        raise DataError(f"{why}; those of this version have {fingerprint}; build it again", file)
+    return stop_words
+
+
+def _without_own(found: Found, own: Array | None, k: int) -> Found:
+    """Return the k best of k + 1 images per text, without the text's own."""
+    if own is None:
+        return found
+    drop = (found.rows == own[:, None]) & (found.rows >= 0)
+    order = np.argsort(drop, axis=1, kind="stable")
+    kept = Found(*(np.take_along_axis(array, order, 1) for array in found))
+    kept.rows[np.take_along_axis(drop, order, 1)] = -1
+    kept.scores[kept.rows < 0] = 0
+    return Found(kept.rows[:, :k], kept.scores[:, :k])
+
+
+def _nothing(count: int, k: int) -> Found:
+    return Found(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
+
+
+# ------------------------------------------------------------------------------------------- scene
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Images whose captions are most like a text: the cosine of mean word vectors.
+
+    Source: section 2.4.1.
+    """
+
+    index: Index
+    vectors: WordVectors
+    stop_words: frozenset[str]
+    keys: str = CAPTIONS
+
+    @property
+    def ids(self) -> list[str]:
+        """The images of the bank."""
+        return self.index.ids
+
+    def words(self, texts: Sequence[str]) -> Words:
+        """Return the content words of texts that have a vector."""
+        return find_words(texts, self.vectors.row, self.stop_words)
+
+    def search(
+        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
+    ) -> Found:
+        """Return the k images per text whose keys are nearest; see `Associator`."""
+        means, _ = mean_vectors(self.vectors.array, words.rows, words.starts, visible)
+        queries, some = unit_vectors(means)
+        depth = k + (own is not None)
+        found = _nothing(len(queries), depth)
+        asked = self.index.search(queries[some], depth)
+        found.rows[some] = asked.rows
+        found.scores[some] = asked.scores
+        return _without_own(found, own, k)
+
+
+# ------------------------------------------------------------------------------------------ object
+
+
+class Clusters(NamedTuple):
+    """The clusters of the nouns of B texts, in order of their weight."""
+
+    nouns: Array  # (B, c) int64, the noun nearest to each mean, counted from 0
+    weights: Array  # (B, c) float64, 0 where the cluster is empty
+
+
+def cluster_nouns(nouns: Array, count: int) -> Clusters:
+    """Cluster the nouns of texts that have equally many, by a mixture of spherical Gaussians.
+
+    The start is without chance: the noun nearest the mean, then always the one farthest from those
+    chosen, hard assignment and one M step. All means are weighted sums of nouns, so that everything
+    follows from the products of nouns with one another. Ties go to the first noun of the text.
+
+    Args:
+        nouns: (B, n, E) float64 unit vectors.
+        count: clusters c, at most n; with n each noun is a cluster.
+
+    Source: section 2.4.2. The paper leaves open the covariance (here spherical, as 15 nouns cannot
+        carry 300 variances each), the start and the iterations (at most 100, until the mean log
+        likelihood changes by less than 1e-3).
+    """
+    texts, size, width = nouns.shape
+    if count == size:
+        every = np.broadcast_to(np.arange(size), (texts, size))
+        return Clusters(every, np.full((texts, size), 1 / size))
+    products = nouns @ nouns.transpose(0, 2, 1)
+    seeds = _seeds(products, count)
+    from_seeds = np.take_along_axis(_rounded(_squared(products)), seeds[:, :, None], 1)
+    nearest = from_seeds.argmin(1)
+    shares = (nearest[:, :, None] == np.arange(count)).astype(np.float64)
+    mixture = _maximise(products, shares, width)
+    likelihood = np.full(texts, -np.inf)
+    active = np.arange(texts)
+    for _ in range(_ITERATIONS):
+        now, shares = _expect(products[active], _Mixture(*(x[active] for x in mixture)), width)
+        for whole, part in zip(mixture, _maximise(products[active], shares, width), strict=True):
+            whole[active] = part
+        change = np.abs(now - likelihood[active])
+        likelihood[active] = now
+        active = active[change >= _TOLERANCE]
+        if not len(active):
+            break
+    central = _rounded(_distances(products, mixture.parts)).argmin(1)
+    weights = _rounded(mixture.weights)
+    # By weight; of equal ones the first noun.
+    order = np.lexsort((central, -weights), axis=1)
+    return Clusters(np.take_along_axis(central, order, 1), np.take_along_axis(weights, order, 1))
+
+
+_ITERATIONS = 100
+_TOLERANCE = 1e-3
+_EPSILON = 10 * np.finfo(np.float64).eps  # keeps the mean of an empty cluster a number
+_COVARIANCE = 1e-6  # added to each variance, which is 0 where a cluster is one noun
+
+
+class _Mixture(NamedTuple):
+    """A mixture for each of B texts; a mean is the sum of the nouns by its parts."""
+
+    weights: Array  # (B, c)
+    parts: Array  # (B, c, n)
+    variances: Array  # (B, c), of each dimension
+
+
+def _rounded(values: Array) -> Array:
+    return np.round(values, _DIGITS) + 0.0  # no -0
+
+
+def _squared(products: Array) -> Array:
+    """Return the squared distances (B, n, n) of nouns."""
+    own = np.diagonal(products, axis1=1, axis2=2)
+    return np.asarray(own[:, :, None] + own[:, None] - 2 * products)
+
+
+def _seeds(products: Array, count: int) -> Array:
+    """Return the nouns at which clusters start, (B, count), in the order of the text."""
+    every = np.arange(len(products))
+    mean = products.mean(2)
+    own = np.diagonal(products, axis1=1, axis2=2)
+    seed = _rounded(own - 2 * mean).argmin(1)
+    squared = _rounded(_squared(products))
+    nearest = squared[every, seed]
+    seeds = [seed]
+    for _ in range(count - 1):
+        # A noun that is a seed already is the last choice, also where all others are equal to it.
+        nearest[every, seeds[-1]] = -1
+        seed = nearest.argmax(1)
+        seeds.append(seed)
+        nearest = np.minimum(nearest, squared[every, seed])
+    return np.sort(np.stack(seeds, 1), axis=1)
+
+
+def _maximise(products: Array, shares: Array, width: int) -> _Mixture:
+    """Return the mixture of clusters that have shares (B, n, c) of the nouns."""
+    counts = shares.sum(1) + _EPSILON
+    parts = (shares / counts[:, None]).transpose(0, 2, 1)
+    own = np.diagonal(products, axis1=1, axis2=2)
+    squares = (parts @ own[:, :, None])[:, :, 0]
+    norms = (parts @ products * parts).sum(2)
+    variances = np.maximum(squares - norms, 0) / width + _COVARIANCE
+    return _Mixture(counts / counts.sum(1, keepdims=True), parts, variances)
+
+
+def _distances(products: Array, parts: Array) -> Array:
+    """Return the squared distances (B, n, c) of nouns to means."""
+    own = np.diagonal(products, axis1=1, axis2=2)
+    to_means = parts @ products  # (B, c, n)
+    norms = (to_means * parts).sum(2)
+    squared = own[:, None] - 2 * to_means + norms[:, :, None]
+    return np.asarray(np.maximum(squared, 0).transpose(0, 2, 1))
+
+
+def _expect(products: Array, mixture: _Mixture, width: int) -> tuple[Array, Array]:
+    """Return the mean log likelihood of each text's nouns (B,) and the shares (B, n, c)."""
+    variances = mixture.variances[:, None]
+    spread = _distances(products, mixture.parts) / variances + width * np.log(2 * np.pi * variances)
+    scores = np.log(mixture.weights)[:, None] - spread / 2
+    top = scores.max(2, keepdims=True)
+    whole = np.log(np.exp(scores - top).sum(2, keepdims=True)) + top
+    return whole.mean((1, 2)), np.exp(scores - whole)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Images of the nouns that represent a text: one noun per cluster of its common nouns.
+
+    The images are the best of each cluster in turn, then the second best of each, an image once.
+
+    Source: section 2.4.2.
+    """
+
+    index: Index
+    vectors: WordVectors
+    stop_words: frozenset[str]
+    tagger: Tagger
+    clusters: int = 8
+    keys: str = NOUNS
+
+    @property
+    def ids(self) -> list[str]:
+        """The images of the bank."""
+        return self.index.ids
+
+    def words(self, texts: Sequence[str]) -> Words:
+        """Return the content words of texts that have a vector, and which are common nouns.
+
+        A word is one if the tagger's word in which it begins is tagged NN or NNS.
+        """
+        words = find_words(texts, self.vectors.row, self.stop_words)
+        for number, tags in enumerate(self.tagger(texts)):
+            part = slice(words.starts[number], words.starts[number + 1])
+            if part.start == part.stop:
+                continue
+            common = [tag in ("NN", "NNS") for tag in tags.tags]
+            first = np.array([begin for begin, _ in tags.spans])
+            place = np.searchsorted(first, words.begin[part], "right") - 1
+            words.noun[part] = np.array(common)[np.maximum(place, 0)] & (place >= 0)
+        return words
+
+    def nouns(self, words: Words, visible: Array | None = None) -> tuple[Array, Array]:
+        """Return the rows of each text's different nouns, and where each text's start."""
+        keep = words.noun if visible is None else words.noun & visible
+        places = np.flatnonzero(keep)
+        text = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))[places]
+        key = text * np.int64(len(self.vectors.array)) + words.rows[places]
+        first = np.sort(np.unique(key, return_index=True)[1])
+        starts = np.searchsorted(text[first], np.arange(len(words.starts)))
+        return words.rows[places[first]], starts
+
+    def representatives(self, words: Words, most: int, visible: Array | None = None) -> Array:
+        """Return the nouns that represent each text, heaviest cluster first.
+
+        Args:
+            words: of B texts.
+            most: clusters, beside the associator's own limit.
+            visible: (W,) bool, words that may be used.
+
+        Returns:
+            (B, c) int64 rows of the vectors, -1 where a text has fewer clusters.
+        """
+        rows, starts = self.nouns(words, visible)
+        limit = min(self.clusters, most)
+        chosen = np.full((len(starts) - 1, limit), -1, np.int64)
+        sizes = np.diff(starts)
+        for size in np.unique(sizes[sizes > 0]).tolist():
+            # Texts with as many nouns are clustered together: a text's result does not depend on
+            # the others.
+            texts = np.flatnonzero(sizes == size)
+            count = min(limit, size)
+            places, _ = ragged(starts[texts], starts[texts + 1])
+            own = rows[places].reshape(-1, size)
+            vectors = np.asarray(self.vectors.array[own], np.float64)
+            norms = np.linalg.norm(vectors, axis=2, keepdims=True)
+            vectors /= np.where(norms > 0, norms, 1)
+            found = cluster_nouns(vectors, count)
+            nouns = np.take_along_axis(own, found.nouns, 1)
+            chosen[texts, :count] = np.where(found.weights > 0, nouns, -1)
+        return chosen
+
+    def search(
+        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
+    ) -> Found:
+        """Return k images per text, those of its clusters in turn; see `Associator`."""
+        nouns = self.representatives(words, k, visible)
+        depth = k + (own is not None)
+        distinct, inverse = np.unique(nouns, return_inverse=True)
+        queries, some = unit_vectors(np.asarray(self.vectors.array[distinct], np.float64))
+        some &= distinct >= 0
+        images = _nothing(len(distinct), depth)
+        asked = self.index.search(queries[some], depth)
+        images.rows[some] = asked.rows
+        images.scores[some] = asked.scores
+        inverse = inverse.reshape(nouns.shape)
+        # (B, k, c) -> the best of all clusters, then the second best of all.
+        turns = [array[inverse].transpose(0, 2, 1).reshape(len(nouns), -1) for array in images]
+        return _without_own(_once(Found(*turns), depth), own, k)
+
+
+def _once(found: Found, k: int) -> Found:
+    """Return the first k different images of each text."""
+    order = np.argsort(found.rows, axis=1, kind="stable")
+    ranked = np.take_along_axis(found.rows, order, 1)
+    again = np.zeros(ranked.shape, bool)
+    again[:, 1:] = ranked[:, 1:] == ranked[:, :-1]
+    drop = np.zeros(ranked.shape, bool)
+    np.put_along_axis(drop, order, again, 1)
+    drop |= found.rows < 0
+    first = np.argsort(drop, axis=1, kind="stable")[:, :k]
+    best = _nothing(len(found.rows), k)
+    here = ~np.take_along_axis(drop, first, 1)
+    rows, scores = (np.take_along_axis(array, first, 1) for array in found)
+    best.rows[:, : first.shape[1]] = np.where(here, rows, -1)
+    best.scores[:, : first.shape[1]] = np.where(here, scores, 0)
+    return best
+
+
+# ----------------------------------------------------------------------------------------- keyword
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """Images whose captions share most keywords with a text.
+
+    A score is the number of the text's different words that are keywords of the image. Of equal
+    scores the image that was met first comes first: words in the text's order, rows ascending.
+
+    Source: table 3, "Associative (Zhang et al., 2020)".
+    Deviation: the published table keeps 5 images per word, drawn at random; all are kept here.
+    """
+
+    ids: list[str]
+    rows_of: dict[str, int]  # keyword -> its number
+    images: Array  # (P,) int32, the images of all keywords, ascending for each
+    starts: Array  # (keywords + 1,) int64
+    stop_words: frozenset[str]
+    keys: str = KEYWORDS
+
+    def words(self, texts: Sequence[str]) -> Words:
+        """Return the content words of texts that are keywords; `rows` are their numbers."""
+        return find_words(texts, lambda word: self.rows_of.get(word, -1), self.stop_words)
+
+    def search(
+        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
+    ) -> Found:
+        """Return the k images per text with the most of its words; see `Associator`."""
+        found = _nothing(len(words.starts) - 1, k)
+        for text in range(len(found.rows)):
+            part = slice(words.starts[text], words.starts[text + 1])
+            rows = words.rows[part]
+            if visible is not None:
+                rows = rows[visible[part]]
+            if not len(rows):
+                continue
+            numbers = list(dict.fromkeys(rows.tolist()))
+            met = np.concatenate([self._images(number) for number in numbers])
+            if own is not None:
+                met = met[met != own[text]]
+            images, first, counts = np.unique(met, return_index=True, return_counts=True)
+            order = np.lexsort((first, -counts))[:k]
+            found.rows[text, : len(order)] = images[order]
+            found.scores[text, : len(order)] = counts[order]
+        return found
+
+    def _images(self, number: int) -> Array:
+        return self.images[self.starts[number] : self.starts[number + 1]]
+
+
+def open_keywords(path: str) -> Keywords:
+    """Open an inverted file of `vg build-index --keywords`: `X.jsonl` with `X.ids` and `X.json`.
+
+    Raises:
+        DataError: a file is missing (66), damaged or of another kind; a row is out of the bank, or
+            a keyword is duplicated (65).
+    """
+    manifest = read_manifest(path, "index")
+    if manifest.get("keys") != KEYWORDS:
+        raise DataError(f"its images are not found by {KEYWORDS}; build it with --keywords", path)
+    ids = read_ids(Path(path).with_suffix(".ids"))
+    numbers: dict[str, int] = {}
+    lists = list[Array]()
+    for line, row in read_jsonl(path, {"word": str, "rows": list}):
+        rows = np.array(row["rows"])
+        wrong = rows.dtype.kind != "i" or (np.diff(rows) <= 0).any()
+        if wrong or rows[0] < 0 or rows[-1] >= len(ids) or row["word"] in numbers:
+            why = f"expected a new word and ascending rows below {len(ids)}, got {row!r:.60}"
+            raise DataError(why, path, line)
+        numbers[row["word"]] = len(lists)
+        lists.append(rows.astype(np.int32))
+    if not lists:
+        raise DataError("holds no keywords; build it again", path)
+    starts = row_starts(map(len, lists))
+    return Keywords(ids, numbers, np.concatenate(lists), starts, stop_words_of(manifest, path))

@@ -1,0 +1,219 @@
+"""What images are found by: vectors of captions or of nouns, and an inverted file of keywords.
+
+Axes: N images, in the order in which they first appear; W words; E width of a word vector.
+
+Source: Sileo 2021 (Grounding strategies), section 2.4 and table 3.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vgtools.io import DataError, require
+from vgtools.io.arrays import Array
+from vgtools.text.tokens import row_starts
+from vgtools.text.word_vectors import (
+    Words,
+    WordVectors,
+    find_words,
+    mean_vectors,
+    unit_vectors,
+)
+
+Row = Mapping[str, Any]
+_BLOCK = 8192  # rows or images at a time: bounds the memory
+
+
+class Bank(NamedTuple):
+    """The images that can be found."""
+
+    ids: list[str]
+    keys: Array  # (N, E) float32 unit vectors
+    left_out: list[str]  # images without a known word
+
+
+def holds_nouns(rows: Iterable[tuple[int, Row]]) -> tuple[bool, Iterator[tuple[int, Row]]]:
+    """Return whether the first row has "nouns", and all rows."""
+    rows = iter(rows)
+    first = list(islice(rows, 1))
+    return bool(first) and "nouns" in first[0][1], chain(first, rows)
+
+
+def caption_keys(
+    rows: Iterable[tuple[int, Row]], vectors: WordVectors, stop_words: frozenset[str]
+) -> Bank:
+    """Return images with the mean vector of the words of all their captions.
+
+    Args:
+        rows: numbered, with "image" and "text".
+        vectors: of words.
+        stop_words: that do not count.
+
+    Source: section 2.4.1. The paper has one caption per image; with several, all their words
+        together find it best.
+    """
+    numbers: dict[str, int] = {}
+    # Of each known word the image and its row: eight bytes, where a sum of vectors would be 2,400.
+    image = array("i")
+    word = array("i")
+    for block in _blocks(rows):
+        words = find_words([row["text"] for _, row in block], vectors.row, stop_words)
+        of_rows = [numbers.setdefault(row["image"], len(numbers)) for _, row in block]
+        image.frombytes(np.repeat(np.array(of_rows, np.int32), np.diff(words.starts)).tobytes())
+        word.frombytes(words.rows.tobytes())
+    images = np.frombuffer(image, np.int32)
+    order = np.argsort(images, kind="stable")
+    flat = np.frombuffer(word, np.int32)[order]
+    starts = np.searchsorted(images[order], np.arange(len(numbers) + 1))
+    keys = np.zeros((len(numbers), vectors.array.shape[1]), np.float32)
+    for start in range(0, len(numbers), _BLOCK):
+        bounds = starts[start : start + _BLOCK + 1]
+        means, _ = mean_vectors(vectors.array, flat[bounds[0] : bounds[-1]], bounds - bounds[0])
+        keys[start : start + _BLOCK] = unit_vectors(means)[0]
+    return _bank(list(numbers), keys)
+
+
+def noun_keys(
+    rows: Iterable[tuple[int, Row]], vectors: WordVectors, stop_words: frozenset[str], file: str
+) -> Bank:
+    """Return images with the mean of their lemmas' mean vectors and that of their definition.
+
+    A lemma or a definition without a known word is left out of the mean.
+
+    Args:
+        rows: numbered, with "image", "nouns" and the definition "text"; an image once.
+        vectors: of words.
+        stop_words: that do not count.
+        file: where the rows are from, for messages.
+
+    Raises:
+        DataError: an image is duplicated, or "nouns" is missing or not a list of strings (65).
+
+    Source: section 2.4.2.
+    """
+    lines: dict[str, int] = {}
+    keys = list[Array]()
+    for block in _blocks(rows):
+        for line, row in block:
+            require(row, {"nouns": list}, file, line)
+            if not all(isinstance(noun, str) for noun in row["nouns"]):
+                raise DataError(f'"nouns" must be strings, got {row["nouns"]!r:.60}', file, line)
+            first = lines.setdefault(row["image"], line)
+            if first != line:
+                why = f"duplicate image {row['image']!r:.80} (first on line {first})"
+                raise DataError(why, file, line)
+        lemmas = find_words([n for _, row in block for n in row["nouns"]], vectors.row, stop_words)
+        starts = row_starts(len(row["nouns"]) for _, row in block)
+        definitions = find_words([row["text"] for _, row in block], vectors.row, stop_words)
+        keys.append(unit_vectors(_noun_means(vectors.array, lemmas, starts, definitions))[0])
+    empty = np.zeros((0, vectors.array.shape[1]), np.float32)
+    return _bank(list(lines), np.concatenate([empty, *keys]))
+
+
+def _noun_means(vectors: Array, lemmas: Words, starts: Array, definitions: Words) -> Array:
+    """Return the keys of images, zeros without a known word.
+
+    Args:
+        vectors: (V, E).
+        lemmas: of all images, one text per lemma.
+        starts: (N + 1,) where each image's lemmas start.
+        definitions: one text per image.
+    """
+    means, counts = mean_vectors(vectors, lemmas.rows, lemmas.starts)
+    of_lemmas, known = mean_vectors(means, np.arange(len(means)), starts, counts > 0)
+    of_definition, words = mean_vectors(vectors, definitions.rows, definitions.starts)
+    parts = (known > 0).astype(int) + (words > 0)
+    return np.asarray((of_lemmas + of_definition) / np.maximum(parts, 1)[:, None])
+
+
+class InvertedFile(NamedTuple):
+    """Which images have a keyword."""
+
+    ids: list[str]
+    words: list[str]  # in alphabetical order
+    rows: Array  # (P,) int32, the images of all words, ascending for each
+    starts: Array  # (words + 1,) int64
+    left_out: list[str]  # images without a keyword
+
+
+def keywords(
+    rows: Iterable[tuple[int, Row]], stop_words: frozenset[str], most: int
+) -> InvertedFile:
+    """Return the inverted file of the words with the highest TF-IDF weights of each caption.
+
+    A word has at least two characters. Its weight is tf · (ln((1 + n) / (1 + df)) + 1) for n
+    captions, of which df have the word; of equal weights the first in the alphabet comes first.
+
+    Args:
+        rows: numbered, with "image" and "text".
+        stop_words: that do not count.
+        most: keywords per caption.
+
+    Source: table 3, "Associative (Zhang et al., 2020)", with 8 words per caption. Dividing the
+        weights of a caption by their norm, as scikit-learn's TfidfVectorizer does, changes no
+        order.
+    """
+    numbers: dict[str, int] = {}
+    vocabulary: dict[str, int] = {}
+    image = array("i")  # of each caption
+    word = array("i")  # of all captions
+    size = array("i")  # words of each caption
+
+    def number_of(name: str) -> int:
+        return vocabulary.setdefault(name, len(vocabulary)) if len(name) > 1 else -1
+
+    for block in _blocks(rows):
+        words = find_words([row["text"] for _, row in block], number_of, stop_words)
+        of_rows = [numbers.setdefault(row["image"], len(numbers)) for _, row in block]
+        image.extend(of_rows)
+        word.frombytes(words.rows.tobytes())
+        size.frombytes(np.diff(words.starts).astype(np.int32).tobytes())
+    names = sorted(vocabulary)
+    place = np.zeros(len(names), np.int64)  # in the alphabet, of each number
+    place[[vocabulary[name] for name in names]] = np.arange(len(names))
+    caption = np.repeat(np.arange(len(size)), np.frombuffer(size, np.int32))
+    pairs = caption * max(len(names), 1) + place[np.frombuffer(word, np.int32)]
+    pairs, counts = np.unique(pairs, return_counts=True)
+    caption, of_word = np.divmod(pairs, max(len(names), 1))
+    df = np.bincount(of_word, minlength=len(names))
+    weights = counts * (np.log((1 + len(size)) / (1 + df)) + 1)[of_word]
+    order = np.lexsort((of_word, -weights, caption))
+    rank = np.arange(len(order)) - np.searchsorted(caption, caption)
+    best = order[rank < most]
+    images = np.frombuffer(image, np.int32)[caption[best]]
+    return _invert(list(numbers), names, images, of_word[best])
+
+
+def _invert(ids: list[str], names: list[str], images: Array, words: Array) -> InvertedFile:
+    """Return the inverted file of (image, word) pairs, without images and words of no pair."""
+    kept, images = np.unique(images, return_inverse=True)
+    pairs = np.unique(words.astype(np.int64) * max(len(kept), 1) + images)
+    words, rows = np.divmod(pairs, max(len(kept), 1))
+    used, first = np.unique(words, return_index=True)
+    here = set(kept.tolist())
+    return InvertedFile(
+        [ids[i] for i in kept.tolist()],
+        [names[i] for i in used.tolist()],
+        rows.astype(np.int32),
+        np.append(first, len(rows)),
+        [name for i, name in enumerate(ids) if i not in here],
+    )
+
+
+def _bank(ids: list[str], keys: Array) -> Bank:
+    some: Array = (keys != 0).any(axis=1)
+    if some.all():
+        return Bank(ids, keys, [])
+    kept = [ids[i] for i in np.flatnonzero(some).tolist()]
+    return Bank(kept, keys[some], [ids[i] for i in np.flatnonzero(~some).tolist()])
+
+
+def _blocks(rows: Iterable[tuple[int, Row]]) -> Iterator[list[tuple[int, Row]]]:
+    rows = iter(rows)
+    while block := list(islice(rows, _BLOCK)):
+        yield block
