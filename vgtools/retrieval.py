@@ -276,6 +276,13 @@ class DeviceBank:
 # ------------------------------------------------------------------------------------------- texts
 
 
+class Ranking(NamedTuple):
+    """How images rank for texts, -inf where an image is not found at all."""
+
+    order: Array  # (B, I) number by which the images of a text are ordered, the largest first
+    relevance: Array  # (B, I) what can be compared between texts, too; mostly the same array
+
+
 class Retriever(Protocol):
     """Finds images of texts; what a text gets depends on the text, and on its own image, alone."""
 
@@ -290,8 +297,8 @@ class Retriever(Protocol):
         """
         ...
 
-    def relevance(self, prepared: Any, images: Array) -> Array:
-        """Return (B, I) relevance of the images of (I,) rows, -inf where there is none."""
+    def relevance(self, prepared: Any, images: Array) -> Ranking:
+        """Return how the images of (I,) rows of the bank rank for each of B texts."""
         ...
 
     def cancel(self) -> None:
@@ -304,11 +311,11 @@ Row = Mapping[str, Any]  # of an input: "text", and "image" where it names its o
 
 def retrieve(
     windows: Iterable[Window],
-    read: Callable[[Window], list[Row]],
+    read: Callable[[Window], Sequence[Row]],
     retriever: Retriever,
     own: Callable[[Sequence[Row]], Array],
     k: int,
-) -> Generator[tuple[Window, tuple[list[Row], Found]], None, None]:
+) -> Generator[tuple[Window, tuple[Sequence[Row], Found]], None, None]:
     """Return each window with its rows and the images of their texts, in order.
 
     The next ones are read, prepared and searched meanwhile.
@@ -321,38 +328,29 @@ def retrieve(
         k: images per text.
     """
 
-    def prepare(window: Window) -> tuple[list[Row], Any]:
+    def prepare(window: Window) -> tuple[Sequence[Row], Any]:
         rows = read(window)
         return rows, retriever.prepare([row["text"] for row in rows])
 
-    def compute(prepared: tuple[list[Row], Any]) -> tuple[list[Row], Found]:
+    def compute(prepared: tuple[Sequence[Row], Any]) -> tuple[Sequence[Row], Found]:
         rows, texts = prepared
         return rows, retriever.search(texts, k, own(rows))
 
     return pipelined(windows, prepare, compute, retriever.cancel)
 
 
-def relevance(
-    texts: Sequence[str],
-    images: Array,
-    retriever: Retriever,
-    advance: Callable[[int], None] = lambda count: None,
-) -> Array:
-    """Return (B, I) float32 relevance of images to texts, -inf where there is none.
+def rank(
+    texts: Sequence[str], images: Array, retriever: Retriever
+) -> Generator[Ranking, None, None]:
+    """Yield how images rank for texts, block by block.
 
     Args:
-        texts: B of them; the table of B x I numbers is held in memory.
+        texts: any number.
         images: (I,) rows of the bank.
         retriever: ranks them.
-        advance: called with how many texts more are done.
     """
-    table = np.empty((len(texts), len(images)), np.float32)
     for start in range(0, len(texts), _TEXTS):
-        part = retriever.prepare(texts[start : start + _TEXTS])
-        block = retriever.relevance(part, images)
-        table[start : start + len(block)] = block
-        advance(len(block))
-    return table
+        yield retriever.relevance(retriever.prepare(texts[start : start + _TEXTS]), images)
 
 
 def leave_out(found: Found, own: Array, k: int) -> Found:

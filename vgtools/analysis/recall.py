@@ -5,6 +5,7 @@ Axes: B texts, I images, S bootstrap samples.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,27 +16,21 @@ KS = (1, 5, 10)
 _BLOCK = 1 << 22  # numbers held at a time: 32 MB
 
 
-def text_ranks(relevance: Array, own: Array) -> Array:
+def text_ranks(order: Array, own: Array) -> Array:
     """Return the rank of each text's own image among all images, 1 is the best.
 
     Of equal ones the lower column comes first, as in retrieval. A text that asks for nothing (-inf)
     has the last rank.
 
     Args:
-        relevance: (B, I) of each text and image, -inf for none.
+        order: (B, I) number of each image for a text, the largest first; -inf is not found.
         own: (B,) column of the text's own image.
     """
-    ranks = np.empty(len(own), np.int64)
-    columns = np.arange(relevance.shape[1])
-    step = max(1, _BLOCK // max(1, relevance.shape[1]))
-    for start in range(0, len(own), step):
-        part = slice(start, start + step)
-        scores = relevance[part]
-        mine = own[part, None]
-        true = np.take_along_axis(scores, mine, 1)
-        ahead = (scores > true) | ((scores == true) & (columns < mine))
-        ranks[part] = 1 + ahead.sum(1)
-        ranks[part][np.isneginf(true[:, 0])] = relevance.shape[1]
+    columns = np.arange(order.shape[1])
+    mine = own[:, None]
+    true = np.take_along_axis(order, mine, 1)
+    ahead = (order > true) | ((order == true) & (columns < mine))
+    ranks: Array = np.where(np.isneginf(true[:, 0]), order.shape[1], 1 + ahead.sum(1))
     return ranks
 
 
@@ -63,7 +58,7 @@ def image_ranks(relevance: Array, own: Array) -> Array:
 
 
 def both_ways(
-    relevance: Array, own: Array, *, samples: int = 1000, seed: int = 0
+    blocks: Iterable[tuple[Array, Array]], own: Array, *, samples: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
     """Return R@1, 5, 10 in percent and the median rank both ways, with 95 % intervals.
 
@@ -71,20 +66,30 @@ def both_ways(
     of one image are not independent.
 
     Args:
-        relevance: (B, I), -inf for none.
+        blocks: of texts in turn, (b, I) order and relevance of the images, -inf where an image is
+            not found; all of B x I relevances are held, as float32.
         own: (B,) column of each text's image; each image has a text.
         samples: S.
         seed: of the samples.
 
     Returns:
-        `text_to_image` and `image_to_text`, with what a random order would give under `chance`.
+        `without`, texts that find nothing; `text_to_image` and `image_to_text`, with what a random
+        order would give under `chance`.
     """
-    texts = text_ranks(relevance, own)
-    images = image_ranks(relevance, own)
-    count = len(images)
+    count = int(own.max()) + 1
+    table = np.empty((len(own), count), np.float32)
+    texts = np.empty(len(own), np.int64)
+    done = 0
+    for order, relevance in blocks:
+        part = slice(done, done + len(order))
+        texts[part] = text_ranks(order, own[part])
+        table[part] = relevance
+        done = part.stop
+    images = image_ranks(table, own)
     right = np.bincount(own, minlength=count)  # texts of each image
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), samples)
     return {
+        "without": int(np.isneginf(table).all(1).sum()),
         "text_to_image": _measured(texts, own, drawn) | _chance(np.ones(1), count),
         "image_to_text": _measured(images, np.arange(count), drawn) | _chance(right, len(own)),
     }
@@ -139,4 +144,5 @@ def _median(ranks: Array, weights: Array) -> Array:
     # The two middle places of 1 … total; where they are one, it counts twice.
     low = (upto < np.floor((total + 1) / 2)).sum(1)
     high = (upto < np.ceil((total + 1) / 2)).sum(1)
-    return (ranks[low] + ranks[high]) / 2
+    middle: Array = (ranks[low] + ranks[high]) / 2
+    return middle

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,7 @@ from vgtools.io.errors import DataError, amount
 
 if TYPE_CHECKING:
     from vgtools.io.arrays import Array
-    from vgtools.retrieval import Retriever
+    from vgtools.retrieval import Ranking, Retriever
 
 _WINDOW = 4096  # lines per step
 _NOT_ROWS = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
@@ -94,9 +94,11 @@ def retrieve(
     0; "image", "id", "split" and "target" of JSON rows are kept. A text that asks for nothing has
     empty lists. With -o FILE the same command resumes after a kill and ends byte-identical.
 
-    What is done follows from the index. By a matcher: the images nearest to the mean of the text's
-    tokens in the shared space (a matcher of sentences: nearest to the sentence). What a text gets
-    depends only on the text, up to rounding. The search is exact.
+    What is done follows from the index. Of a matcher: the images nearest to the mean of the text's
+    tokens in the shared space (a matcher of sentences: nearest to the sentence). Of captions: the
+    images whose captions are nearest in their mean word vector. Of nouns: images of the nouns that
+    represent the text, --clusters of them in turn. Of keywords: the images that share most words
+    with it. What a text gets depends only on the text, up to rounding; the search is exact.
 
     --score prints one record in place of rows, of the rows whose "image" is in the bank: R@1, 5, 10
     in percent and the median rank, text to image among the images that the rows name, and image to
@@ -197,7 +199,7 @@ def _score(
     from vgtools import io
     from vgtools.analysis.recall import both_ways
     from vgtools.io.output import Output
-    from vgtools.retrieval import relevance
+    from vgtools.retrieval import rank
     from vgtools.text.retrieved import input_rows
 
     row_of = {name: row for row, name in enumerate(opened.ids)}
@@ -215,19 +217,26 @@ def _score(
             )
             raise DataError(why, text)
         images, own = np.unique([row_of[row["image"]] for row in used], return_inverse=True)
-        texts = [row["text"] for row in used]
-        with io.Progress("retrieve", "texts", len(texts), quiet) as bar:
-            table = relevance(texts, images, opened.retriever, bar.advance)
+        blocks = rank([row["text"] for row in used], images, opened.retriever)
         record = {
             "index": index,
-            "texts": len(texts),
+            "texts": len(used),
             "images": len(images),
             "left_out": len(rows) - len(used),
-            "without": int(np.isneginf(table).all(1).sum()),
-            **both_ways(table, own),
+            **both_ways(_counted(blocks, len(used), quiet), own),
         }
         out.write(io.dumps(record))
         out.finish(kind="retrieval-score")
+
+
+def _counted(blocks: Iterable[Ranking], total: int, quiet: bool) -> Iterator[Ranking]:
+    """Yield blocks of texts, and show how many of all are done."""
+    from vgtools import io
+
+    with io.Progress("retrieve", "texts", total, quiet) as bar:
+        for block in blocks:
+            yield block
+            bar.advance(len(block.order))
 
 
 # ------------------------------------------------------------------------------------- retrievers
@@ -268,5 +277,31 @@ def _by_matcher(index: str, search: Search, runtime: Runtime) -> Opened:
     return Opened(SentenceRetriever(loaded, bank), bank.ids, config)
 
 
+def _by_words(index: str, search: Search, runtime: Runtime) -> Opened:
+    """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
+    from vgtools import io
+    from vgtools.systems.grounding.association import open_associator
+    from vgtools.systems.grounding.retrieve import AssociativeRetriever
+
+    nouns = io.manifest_beside(index)["keys"] == "nouns"
+    how: dict[str, Any] = {}
+    if nouns:
+        how = {"clusters": search.clusters or 8, "tagger": search.tagger or "builtin:spacy-sm"}
+        refuse_if(
+            how["clusters"] > search.k and search.clusters is not None,
+            "--clusters",
+            f"{search.clusters} clusters need as many images; raise -k ({search.k})",
+        )
+    associator = open_associator(index, **how)
+    files = io.manifest_beside(index)["files"]
+    config = {"command": "retrieve", "index_sha256": files, **how}
+    return Opened(AssociativeRetriever(associator), associator.ids, config)
+
+
 # By what the images of an index are found: the "keys" of its manifest.
-RETRIEVERS: dict[str, Callable[[str, Search, Runtime], Opened]] = {"matcher": _by_matcher}
+RETRIEVERS: dict[str, Callable[[str, Search, Runtime], Opened]] = {
+    "matcher": _by_matcher,
+    "captions": _by_words,
+    "nouns": _by_words,
+    "keywords": _by_words,
+}

@@ -11,6 +11,7 @@ text, and relevance then lies in [-1, 1] and can be compared across texts of any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Found, Index, leave_out
+from vgtools.retrieval import Found, Index, Ranking, leave_out
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
 from vgtools.text.tokens import Tokens
@@ -83,8 +84,8 @@ class SentenceRetriever:
         found.scores[asking] = best.scores
         return found
 
-    def relevance(self, tokens: Tokens, images: Array) -> Array:
-        """Return (B, I) relevance of some images to B texts, -inf for a text without a token.
+    def relevance(self, tokens: Tokens, images: Array) -> Ranking:
+        """Return the relevance of some images to texts, -inf for a text without a token.
 
         Raises:
             DataError: the index is not exact (usage).
@@ -96,7 +97,7 @@ class SentenceRetriever:
         bank = self._index.bank[images].astype(np.float64)
         found = np.full((len(tokens.starts) - 1, len(images)), -np.inf)
         found[asking] = queries.double().cpu().numpy() @ bank.T
-        return found
+        return Ranking(found, found)
 
     def cancel(self) -> None:
         """Make work in another thread end soon."""
@@ -117,5 +118,5 @@ def _parts(tokens: Tokens) -> list[Tokens]:
             tokens.spans[starts[a] : starts[b]],
             starts[a : b + 1] - starts[a],
         )
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in pairwise(edges)
     ]
