@@ -66,21 +66,35 @@ class Sentence:
     tokens: tuple[Token, ...]
 
 
-def read_sentences(path: str | Path, bank: int | None = None) -> Iterator[Sentence]:
+def refuse_packed(path: str | Path) -> None:
+    """Refuse the packed form of vokens.
+
+    Raises:
+        DataError: the path is that of a `.npy` (usage).
+    """
+    if str(path).endswith(".npy"):
+        why = "packed vokens hold no text; name the .jsonl form of them"
+        raise DataError(why, path, code=Exit.USAGE)
+
+
+def read_sentences(
+    path: str | Path,
+    bank: int | None = None,
+    rows: Iterable[tuple[int, dict[str, Any]]] | None = None,
+) -> Iterator[Sentence]:
     """Yield the voken rows of a stream, checked.
 
     Args:
         path: voken rows as `vokenize` writes them; `.gz`, `.zst` or `-`.
         bank: size of the image bank; None when it is not known.
+        rows: numbered, of that file where it is open already.
 
     Raises:
         DataError: a torn row, a span outside the text, lists of unequal length, a voken that the
             bank does not have; with file and line.
     """
-    if str(path).endswith(".npy"):
-        why = "packed vokens hold no text; name the .jsonl form of them"
-        raise DataError(why, path, code=Exit.USAGE)
-    for line, row in io.read_jsonl(path):
+    refuse_packed(path)
+    for line, row in io.read_jsonl(path) if rows is None else rows:
         check_rows([row], str(path), line)
         scores = row.get("scores", [None] * len(row["vokens"]))
         tokens = list[Token]()
@@ -440,7 +454,7 @@ def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, lis
 # -------------------------------------------------------------------------------- terminal and pipe
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Return text that stays in its cell: tabs and line ends escaped as other controls are."""
     return plain(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n"))
 
@@ -452,10 +466,10 @@ def tsv(sentence: Sentence, ids: Sequence[str] | None) -> str:
     """
     lines = []
     for token in sentence.tokens:
-        shown = _cell(sentence.text[token.start : token.end])
+        shown = cell(sentence.text[token.start : token.end])
         ranks = zip(token.vokens, token.scores, strict=True)
         for rank, (voken, score) in enumerate(ranks, 1):
-            image = _cell(ids[voken]) if ids is not None and voken >= 0 else "-"
+            image = cell(ids[voken]) if ids is not None and voken >= 0 else "-"
             value = "-" if score is None or voken < 0 else f"{score:.4f}"
             cells = (sentence.line, shown, token.start, token.end, rank, voken, image, value)
             lines.append("\t".join(map(str, cells)) + "\n")
@@ -471,7 +485,7 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
     from rich.table import Table
     from rich.text import Text
 
-    title = Text(_cell(sentence.text) or "(an empty line)", "bold")
+    title = Text(cell(sentence.text) or "(an empty line)", "bold")
     console.print(Text(f"{sentence.line}  ", "dim") + title)
     if sentence.tokens:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
@@ -481,14 +495,14 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
             grid.add_column("image", overflow="fold", min_width=8)
         grid.add_column("score", justify="right", no_wrap=True)
         for token in sentence.tokens:
-            shown = _cell(sentence.text[token.start : token.end])
+            shown = cell(sentence.text[token.start : token.end])
             ranks = zip(token.vokens, token.scores, strict=True)
             for rank, (voken, score) in enumerate(ranks):
                 none = voken < 0
                 cells = [Text("" if rank else shown)]
                 cells.append(Text("-", "dim") if none else Text(str(voken), "cyan"))
                 if ids is not None:
-                    cells.append(Text("" if none else _cell(ids[voken])))
+                    cells.append(Text("" if none else cell(ids[voken])))
                 grid.add_row(*cells, Text("" if none or score is None else f"{score:.3f}"))
         console.print(grid)
     console.print()

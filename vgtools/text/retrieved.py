@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -84,21 +84,33 @@ def output_row(row: Mapping[str, Any], images: Array, scores: Array) -> dict[str
 
 
 def read_retrieved(
-    path: str | Path, bank: int | None = None
+    path: str | Path,
+    bank: int | None = None,
+    rows: Iterable[tuple[int, dict[str, Any]]] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield `(line, row)` of retrieved rows, checked; `scores` may be missing.
 
     Args:
         path: rows as `vg retrieve` writes them; `.gz`, `.zst` or `-`.
         bank: images of the bank; None when that is not known.
+        rows: numbered, of that file where it is open already.
 
     Raises:
         DataError: a torn row, lists of unequal length, an image that the bank does not have, or one
             that a row names twice; with file and line.
     """
-    for line, row in read_jsonl(path, {"text": str, "images": list}):
+    for line, row in read_jsonl(path) if rows is None else rows:
+        require(row, {"text": str, "images": list}, path, line)
         _check(row, bank, path, line)
         yield line, row
+
+
+def holds_images(
+    rows: Iterator[tuple[int, dict[str, Any]]],
+) -> tuple[bool, Iterator[tuple[int, dict[str, Any]]]]:
+    """Return whether the first of numbered rows is a retrieved one, and all rows."""
+    first = list(islice(rows, 1))
+    return any("images" in row for _, row in first), chain(first, rows)
 
 
 def _check(row: Mapping[str, Any], bank: int | None, path: str | Path, line: int) -> None:
