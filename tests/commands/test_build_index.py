@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from tests.tiny import BACKBONE, IMAGE, save_feats, save_run_of
+from tests.tiny.grounding import save_vectors
 from vgtools.cli import run
+from vgtools.systems.grounding.association import open_associator
 from vgtools.systems.vokenization.vokenize import open_matcher
+from vgtools.text.tokens import load_stop_words
+from vgtools.text.word_vectors import open_word_vectors, stop_words_fingerprint
 
 
 def build(*args: str | Path) -> int:
@@ -93,3 +97,161 @@ def test_a_run_with_another_encoder_is_refused(
 @pytest.mark.parametrize(("output", "code"), [("vg.index", 2), ("nowhere/vg.faiss", 73)])
 def test_outputs_that_cannot_be(tiny: Path, tmp_path: Path, output: str, code: int) -> None:
     assert build(tiny / "feats.npy", "-m", tiny / "run", "-o", tmp_path / output) == code
+
+
+# -------------------------------------------------------------------------------- vectors, keywords
+
+CAPTIONS = [
+    {"image": "b.jpg", "text": "a red car"},
+    {"image": "a.jpg", "text": "the dog"},
+    {"image": "none.jpg", "text": "the zebra"},
+    {"image": "a.jpg", "text": "a puppy"},
+]
+NOUNS = [
+    {"image": "1.jpg", "nouns": ["great white shark", "white shark"], "text": "large fish"},
+    {"image": "2.jpg", "nouns": ["zebra"], "text": "a large dog"},
+]
+
+
+def save_rows(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_captions_are_keys_of_their_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = save_rows(tmp_path / "c.jsonl", CAPTIONS)
+    (tmp_path / "words").mkdir()
+    vectors = save_vectors(tmp_path / "words/v.npy")
+    out = tmp_path / "scene.faiss"
+    assert build(rows, "--vectors", vectors, "-o", out) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"vg build-index: 2 images by captions in {out}",
+        "vg build-index: left out: 1 image without a known word, first 'none.jpg'",
+    ]
+    # The mean of red and car, and that of dog and puppy.
+    expected = np.array([(-(0.5**0.5), 0.5**0.5), (1.8 / 3.6**0.5, 0.6 / 3.6**0.5)])
+    index = faiss.read_index(str(out))
+    np.testing.assert_allclose(index.reconstruct_n(0, 2), expected, atol=1e-6)
+    assert out.with_suffix(".ids").read_text() == "b.jpg\na.jpg\n"
+    manifest = json.loads(out.with_suffix(".json").read_text())
+    assert (manifest["keys"], manifest["left_out"], manifest["count"]) == ("captions", 1, 2)
+    assert manifest["words"] == {
+        "stop_words": stop_words_fingerprint(load_stop_words()),
+        "vectors": "words/v.npy",
+        "fingerprint": open_word_vectors(str(vectors)).fingerprint,
+    }
+    assert build(rows, "--vectors", vectors, "-o", out) == 0
+    assert "up to date" in capsys.readouterr().err
+    finder = open_associator(str(out))
+    assert finder.search(finder.words(["puppies and a puppy"]), 3).rows.tolist() == [[1, 0, -1]]
+
+
+def test_nouns_and_definitions_are_keys_of_their_images(tmp_path: Path) -> None:
+    rows = save_rows(tmp_path / "n.jsonl", NOUNS)
+    vectors = save_vectors(tmp_path / "v.npy")
+    out = tmp_path / "object.faiss"
+    assert build(rows, "--vectors", vectors, "-o", out, "-q") == 0
+    keys = faiss.read_index(str(out)).reconstruct_n(0, 2)
+    np.testing.assert_allclose(keys[0], (0.634317, 0.773073), atol=1e-6)
+    np.testing.assert_allclose(keys[1], (0.5**0.5, 0.5**0.5), atol=1e-6)
+    assert json.loads(out.with_suffix(".json").read_text())["keys"] == "nouns"
+
+
+def test_keywords_are_an_inverted_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = save_rows(tmp_path / "c.jsonl", [*CAPTIONS, {"image": "b.jpg", "text": "It's the a"}])
+    out = tmp_path / "keyword.jsonl"
+    assert build(rows, "--keywords", "1", "-o", out) == 0
+    assert out.read_text().splitlines() == [
+        '{"word":"car","rows":[0]}',
+        '{"word":"dog","rows":[1]}',
+        '{"word":"puppy","rows":[1]}',
+        '{"word":"zebra","rows":[2]}',
+    ]
+    assert out.with_suffix(".ids").read_text() == "b.jpg\na.jpg\nnone.jpg\n"
+    manifest = json.loads(out.with_suffix(".json").read_text())
+    assert (manifest["keys"], manifest["per_caption"]) == ("keywords", 1)
+    assert "3 images by keywords" in capsys.readouterr().err
+    finder = open_associator(str(out))
+    assert finder.search(finder.words(["zebras, a Zebra's dog"]), 3).rows.tolist() == [[2, 1, -1]]
+
+
+def test_stop_words_of_a_file_are_those_of_the_index(tmp_path: Path) -> None:
+    rows = save_rows(tmp_path / "c.jsonl", CAPTIONS)
+    (tmp_path / "stop.txt").write_text("Dog\nzebra\nthe\n")
+    out = tmp_path / "keyword.jsonl"
+    assert build(rows, "--keywords", "8", "--stop-words", tmp_path / "stop.txt", "-o", out) == 0
+    assert json.loads(out.with_suffix(".json").read_text())["words"]["stop_list"] == [
+        "dog",
+        "the",
+        "zebra",
+    ]
+    (tmp_path / "stop.txt").unlink()
+    finder = open_associator(str(out))
+    assert finder.search(finder.words(["dog"]), 1).rows.tolist() == [[-1]]
+    assert out.with_suffix(".ids").read_text() == "b.jpg\na.jpg\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "message"),
+    [
+        ([{"image": "1", "text": 3}], 1, '"text" must be a string'),
+        ([*NOUNS, {"image": "3", "text": "dog"}], 3, 'the key "nouns" is missing'),
+        ([*NOUNS, NOUNS[0]], 3, "duplicate image '1.jpg' (first on line 1)"),
+        ([{"image": "1", "text": "dog", "nouns": [2]}], 1, '"nouns" must be strings'),
+    ],
+)
+def test_rows_that_cannot_be_indexed_are_named(
+    tmp_path: Path,
+    rows: list[dict[str, object]],
+    line: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = save_rows(tmp_path / "c.jsonl", rows)
+    vectors = save_vectors(tmp_path / "v.npy")
+    assert build(file, "--vectors", vectors, "-o", tmp_path / "s.faiss") == 65
+    error = capsys.readouterr().err
+    assert f"c.jsonl:{line}: " in error
+    assert message in error
+    assert not (tmp_path / "s.faiss").exists()
+
+
+def test_a_bank_without_a_known_word_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save_rows(tmp_path / "c.jsonl", [{"image": "1", "text": "the"}])
+    for flags in (("--vectors", save_vectors(tmp_path / "v.npy")), ("--keywords", "8")):
+        suffix = "faiss" if flags[0] == "--vectors" else "jsonl"
+        assert build(file, *flags, "-o", tmp_path / f"s.{suffix}") == 65
+        assert "has no image with a known word" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("-o x.faiss", "exactly one of --matcher, --vectors and --keywords"),
+        ("-m run --keywords 8 -o x.faiss", "exactly one of --matcher, --vectors and --keywords"),
+        ("--keywords 8 -o x.faiss", "must end in .jsonl"),
+        ("--vectors v.npy -o x.jsonl", "must end in .faiss"),
+        ("-m run --stop-words s.txt -o x.faiss", "belongs to --vectors and --keywords"),
+        ("--vectors v.npy --factory HNSW8 -o x.faiss", "belongs to --matcher"),
+    ],
+)
+def test_flags_that_do_not_go_together(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build("c.jsonl", *flags.split()) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_an_index_of_captions_gives_no_vokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = save_rows(tmp_path / "c.jsonl", CAPTIONS)
+    out = tmp_path / "s.faiss"
+    assert build(rows, "--vectors", save_vectors(tmp_path / "v.npy"), "-o", out) == 0
+    (tmp_path / "t.txt").write_text("a dog\n")
+    assert run(["vokenize", str(tmp_path / "t.txt"), "--index", str(out)]) == 65
+    assert "does not name the matcher that made it" in capsys.readouterr().err

@@ -1,29 +1,91 @@
-"""`vg build-index`: an image bank that `vg vokenize` searches."""
+"""`vg build-index`: an image bank that `vg vokenize` and `vg retrieve` search."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Flag, Limit, Restart, Runtime, flags, note
-from vgtools.io.errors import amount
+from vgtools.commands.options import (
+    Flag,
+    Limit,
+    Restart,
+    Runtime,
+    flags,
+    help_at_terminal,
+    note,
+    refuse_if,
+)
+from vgtools.io.errors import DataError, amount
+
+if TYPE_CHECKING:
+    from vgtools.io.output import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """What images are found by."""
+
+    matcher: Annotated[
+        str | None,
+        Flag("--matcher", "-m", metavar="RUN", help="Run of vg train-matcher that embeds them."),
+    ] = None
+    vectors: Annotated[
+        str | None,
+        Flag(
+            metavar="X.npy",
+            help="Word vectors of vg prepare vectors, or builtin:glove-50d: by the mean of their"
+            " captions' words, or of their nouns and definition.",
+        ),
+    ] = None
+    keywords: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, help="By the N words per caption of the highest TF-IDF."),
+    ] = None
+    stop_words: Annotated[
+        str | None,
+        Flag(metavar="FILE", help="Words that do not count, one per line, in place of our list."),
+    ] = None
+
+    def check(self, output: str, factory: str) -> None:
+        """Refuse flags that do not go together.
+
+        Raises:
+            typer.BadParameter: more or fewer than one of --matcher, --vectors and --keywords, or a
+                flag or an output of another one.
+        """
+        one = [self.matcher, self.vectors, self.keywords].count(None) == 2
+        refuse_if(not one, None, "exactly one of --matcher, --vectors and --keywords is required")
+        suffix = ".faiss" if self.keywords is None else ".jsonl"
+        refuse_if(not output.endswith(suffix), "-o", f"must end in {suffix}, got {output!r}")
+        wrong = self.stop_words is not None and self.matcher is not None
+        refuse_if(wrong, "--stop-words", "belongs to --vectors and --keywords")
+        refuse_if(self.matcher is None and factory != "Flat", "--factory", "belongs to --matcher")
 
 
 @flags
 def build_index(
-    feats: Annotated[
-        str, typer.Argument(metavar="FEATS", help="Features of vg extract-image-feats: X.npy.")
-    ],
-    matcher: Annotated[
+    context: typer.Context,
+    source: Annotated[
         str,
-        Flag("--matcher", "-m", metavar="RUN", help="Run of vg train-matcher that embeds them."),
+        typer.Argument(
+            metavar="FEATS",
+            help="Features of vg extract-image-feats: X.npy. With --vectors or --keywords, rows"
+            ' with "image" and "text": X.jsonl.',
+        ),
     ],
+    keys: Keys,
     output: Annotated[
         str,
-        Flag("--output", "-o", metavar="X.faiss", help="Index to write, with X.ids and X.json."),
+        Flag(
+            "--output",
+            "-o",
+            metavar="X.faiss",
+            help="Index to write, with X.ids and X.json; X.jsonl with --keywords.",
+        ),
     ],
     runtime: Runtime,
     factory: Annotated[
@@ -32,21 +94,46 @@ def build_index(
     limit: Limit = None,
     restart: Restart = False,
 ) -> None:
-    """Embed image features with a matcher into the index of an image bank.
+    """Write the index of an image bank: its images, and what they are found by.
 
-    The index names its matcher, so that vg vokenize needs nothing else. Row i of the bank, a
-    voken's number, is line i + 1 of X.ids. By default the search is exact; any other --factory
-    prints its recall@1 against exact search, measured on words of the tokenizer's vocabulary. The
-    paper takes 50,000 images: --limit 50000.
+    --matcher embeds image features. The index names its matcher, so that vg vokenize needs nothing
+    else. Row i of the bank, a voken's number, is line i + 1 of X.ids. By default the search is
+    exact; any other --factory prints its recall@1 against exact search, measured on words of the
+    tokenizer's vocabulary. The paper takes 50,000 images: --limit 50000.
+
+    --vectors and --keywords index captions for vg retrieve and vg pretrain grounding: rows of any
+    vg prepare, one image per row of the bank in the order in which they first appear. Rows with
+    "nouns" (of vg prepare imagenet) are found by their nouns and definition. An image without a
+    known word is left out.
 
     Examples:
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss --limit 50000 --factory HNSW32
+
+        vg build-index captions.jsonl --vectors builtin:glove-50d -o scene.faiss
+
+        vg build-index captions.jsonl --keywords 8 -o keyword.jsonl
     """
-    if not output.endswith(".faiss"):
-        raise typer.BadParameter(f"must end in .faiss, got {output!r}", param_hint="-o")
+    keys.check(output, factory)
+    if keys.matcher is not None:
+        _embed(source, keys.matcher, output, runtime, factory, limit, restart)
+        return
+    help_at_terminal(context, source)
+    _find_by_words(source, keys, output, runtime, limit, restart)
+
+
+def _embed(
+    feats: str,
+    matcher: str,
+    output: str,
+    runtime: Runtime,
+    factory: str,
+    limit: int | None,
+    restart: bool,
+) -> None:
+    """Write the index of image features, embedded by a matcher."""
     from vgtools import io, retrieval
     from vgtools.io.output import Output
     from vgtools.models.references import check_same
@@ -63,8 +150,7 @@ def build_index(
         "factory": factory,
         "limit": limit,
     }
-    files = [output, str(Path(output).with_suffix(".ids"))]
-    with Output(files, config, inputs=inputs, restart=restart) as out:
+    with Output(_files(output), config, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)
             return
@@ -75,12 +161,7 @@ def build_index(
         recall = None
         if factory != retrieval.FLAT:
             recall = retrieval.recall_at_1(bank, emb, vocabulary_queries(loaded))
-        data = retrieval.serialize(bank)
-        for start in range(0, len(data), 1 << 24):
-            out.write(data[start : start + (1 << 24)])
-        out.write("".join(f"{name}\n" for name in ids).encode(), file=1)
-        folder = os.path.dirname(os.path.realpath(output))
-        run = os.path.relpath(os.path.realpath(matcher), folder)
+        _write(out, retrieval.serialize(bank), ids)
         out.finish(
             kind="index",
             count=len(ids),
@@ -88,7 +169,7 @@ def build_index(
             metric=retrieval.METRIC,
             factory=factory,
             recall_at_1=recall,
-            matcher={"run": run, "fingerprint": loaded.fingerprint},
+            matcher={"run": _beside(matcher, output), "fingerprint": loaded.fingerprint},
             backbone=features.manifest["backbone"],
         )
     if recall is not None:
@@ -96,3 +177,66 @@ def build_index(
         note("build-index", f"{factory} finds the right image for {words}")
     size = f"{amount(len(ids), 'image')} of {emb.shape[1]} dimensions"
     note("build-index", f"{size} in {output}", runtime.quiet)
+
+
+def _find_by_words(
+    source: str, by: Keys, output: str, runtime: Runtime, limit: int | None, restart: bool
+) -> None:
+    """Write the index of images that are found by vectors or keywords of their captions."""
+    from vgtools.io import Inputs
+    from vgtools.io.output import Output
+    from vgtools.systems.grounding import keys
+    from vgtools.text.word_vectors import open_word_vectors
+
+    inputs = Inputs([source])
+    words = keys.word_facts(by.stop_words)
+    stop_words = keys.stop_words_of(words, output)
+    vectors = None if by.vectors is None else open_word_vectors(by.vectors)
+    if vectors is not None:
+        named = vectors.ref
+        if not named.startswith("builtin:"):
+            named = _beside(named, output)
+        words |= {"vectors": named, "fingerprint": vectors.fingerprint}
+    config = {
+        "command": "build-index",
+        "vectors": vectors and vectors.fingerprint,
+        "keywords": by.keywords,
+        "stop_words": words["stop_words"],
+        "limit": limit,
+    }
+    with Output(_files(output), config, inputs=inputs, restart=restart) as out:
+        if out.complete:
+            note("build-index", f"{output} is up to date", runtime.quiet)
+            return
+        rows = keys.caption_rows(source, limit)
+        if vectors is None:
+            index = keys.keyword_index(rows, stop_words, by.keywords or 1)
+        else:
+            index = keys.vector_index(rows, vectors, stop_words, source)
+        if not index.ids:
+            raise DataError("has no image with a known word", source)
+        _write(out, index.data, index.ids)
+        left_out = len(index.left_out)
+        out.finish(
+            kind="index", count=len(index.ids), words=words, left_out=left_out, **index.facts
+        )
+    what = f"{amount(len(index.ids), 'image')} by {index.facts['keys']} in {output}"
+    note("build-index", what, runtime.quiet)
+    if left_out:
+        what = f"{amount(left_out, 'image')} without a known word, first {index.left_out[0]!r:.80}"
+        note("build-index", f"left out: {what}", runtime.quiet)
+
+
+def _files(output: str) -> list[str]:
+    return [output, str(Path(output).with_suffix(".ids"))]
+
+
+def _beside(path: str, output: str) -> str:
+    """Return a path as seen from the folder of the output."""
+    return os.path.relpath(os.path.realpath(path), os.path.dirname(os.path.realpath(output)))
+
+
+def _write(out: Output, data: Any, ids: list[str]) -> None:
+    for start in range(0, len(data), 1 << 24):
+        out.write(data[start : start + (1 << 24)])
+    out.write("".join(f"{name}\n" for name in ids).encode(), file=1)

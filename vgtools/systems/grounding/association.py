@@ -23,8 +23,9 @@ import numpy as np
 from vgtools.io import DataError, Exit, is_jsonl, read_ids, read_jsonl, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.retrieval import Found, Index, open_index
+from vgtools.systems.grounding.keys import CAPTIONS, KEYWORDS, NOUNS, stop_words_of
 from vgtools.text.parses import Tagger, open_tagger
-from vgtools.text.tokens import load_stop_words, row_starts
+from vgtools.text.tokens import row_starts
 from vgtools.text.word_vectors import (
     Words,
     WordVectors,
@@ -32,13 +33,9 @@ from vgtools.text.word_vectors import (
     mean_vectors,
     open_word_vectors,
     ragged,
-    stop_words_fingerprint,
     unit_vectors,
 )
 
-CAPTIONS = "captions"  # `keys` of an index for `Scene`
-NOUNS = "nouns"  # for `Objects`
-KEYWORDS = "keywords"  # for `Keywords`
 # Distances and weights are rounded to it before they are compared: of two nouns, both are equally
 # near their mean.
 _DIGITS = 9
@@ -99,7 +96,7 @@ def open_associator(
         raise DataError(f"{why}; build it with --vectors", index_file, code=Exit.USAGE)
     if index.bank is None:
         raise DataError("is not exact; build it again without --factory", index_file)
-    stop_words = stop_words_of(index.manifest, index_file)
+    stop_words = stop_words_of(_facts(index.manifest, index_file), index_file)
     vectors = _vectors_of(index.manifest, index_file)
     if vectors.array.shape[1] != index.bank.shape[1]:
         why = f"has {index.bank.shape[1]} dimensions, its vectors {vectors.array.shape[1]}"
@@ -127,18 +124,6 @@ def _vectors_of(manifest: dict[str, Any], file: str) -> WordVectors:
         why = f"was built with word vectors of fingerprint {facts.get('fingerprint')}"
         raise DataError(f"{why}; {ref} has {vectors.fingerprint}; build it again", file)
     return vectors
-
-
-def stop_words_of(manifest: dict[str, Any], file: str) -> frozenset[str]:
-    """Return the stop words that an index was built with: its own list, or ours."""
-    facts = _facts(manifest, file)
-    listed = facts.get("stop_list")
-    stop_words = load_stop_words() if listed is None else frozenset(map(str, listed))
-    fingerprint = stop_words_fingerprint(stop_words)
-    if fingerprint != facts.get("stop_words"):
-        why = f"was built with stop words of fingerprint {facts.get('stop_words')}"
-        raise DataError(f"{why}; those of this version have {fingerprint}; build it again", file)
-    return stop_words
 
 
 def _without_own(found: Found, own: Array | None, k: int) -> Found:
@@ -509,4 +494,5 @@ def open_keywords(path: str) -> Keywords:
     if not lists:
         raise DataError("holds no keywords; build it again", path)
     starts = row_starts(map(len, lists))
-    return Keywords(ids, numbers, np.concatenate(lists), starts, stop_words_of(manifest, path))
+    stop_words = stop_words_of(_facts(manifest, path), path)
+    return Keywords(ids, numbers, np.concatenate(lists), starts, stop_words)

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, require
+from vgtools import retrieval
+from vgtools.io import DataError, dumps, read_jsonl, require
 from vgtools.io.arrays import Array
-from vgtools.text.tokens import row_starts
+from vgtools.text.tokens import load_stop_words, row_starts
 from vgtools.text.word_vectors import (
     Words,
     WordVectors,
     find_words,
     mean_vectors,
+    stop_words_fingerprint,
     unit_vectors,
 )
 
+CAPTIONS = "captions"  # "keys" of an index's manifest: what its images are found by
+NOUNS = "nouns"
+KEYWORDS = "keywords"
 Row = Mapping[str, Any]
 _BLOCK = 8192  # rows or images at a time: bounds the memory
 
@@ -37,11 +42,104 @@ class Bank(NamedTuple):
     left_out: list[str]  # images without a known word
 
 
-def holds_nouns(rows: Iterable[tuple[int, Row]]) -> tuple[bool, Iterator[tuple[int, Row]]]:
-    """Return whether the first row has "nouns", and all rows."""
-    rows = iter(rows)
-    first = list(islice(rows, 1))
-    return bool(first) and "nouns" in first[0][1], chain(first, rows)
+def word_facts(stop_words: str | None) -> dict[str, Any]:
+    """Return what a manifest says about stop words.
+
+    Args:
+        stop_words: a file of them, which the manifest then lists; None for our list.
+    """
+    words = load_stop_words(stop_words)
+    facts: dict[str, Any] = {"stop_words": stop_words_fingerprint(words)}
+    return facts if stop_words is None else {**facts, "stop_list": sorted(words)}
+
+
+def stop_words_of(facts: Mapping[str, Any], file: str) -> frozenset[str]:
+    """Return the stop words that an index was built with: its own list, or ours.
+
+    Args:
+        facts: "words" of its manifest.
+        file: the index, for messages.
+
+    Raises:
+        DataError: ours were others when it was built (65, both fingerprints).
+    """
+    listed = facts.get("stop_list")
+    stop_words = load_stop_words() if listed is None else frozenset(map(str, listed))
+    fingerprint = stop_words_fingerprint(stop_words)
+    if fingerprint != facts.get("stop_words"):
+        why = f"was built with stop words of fingerprint {facts.get('stop_words')}"
+        raise DataError(f"{why}; those of this version have {fingerprint}; build it again", file)
+    return stop_words
+
+
+def caption_rows(file: str, limit: int | None = None) -> Iterator[tuple[int, Row]]:
+    """Return the numbered rows of a file with "image" and "text".
+
+    Raises:
+        DataError: a row is not one (65), with file and line.
+    """
+    rows: Iterator[tuple[int, Row]] = islice(read_jsonl(file, {"image": str, "text": str}), limit)
+    return rows
+
+
+class IndexFile(NamedTuple):
+    """An index as `vg build-index` writes it."""
+
+    data: bytes | memoryview
+    ids: list[str]
+    left_out: list[str]  # images without a known word
+    facts: dict[str, Any]  # of the manifest
+
+
+def vector_index(
+    rows: Iterable[tuple[int, Row]],
+    vectors: WordVectors,
+    stop_words: frozenset[str],
+    file: str,
+) -> IndexFile:
+    """Return the index of images by vectors of their nouns, if the first row has some, or captions.
+
+    Args:
+        rows: numbered, with "image" and "text", and "nouns" in all of them or in none.
+        vectors: of words.
+        stop_words: that do not count.
+        file: where the rows are from, for messages.
+    """
+    first = list(islice(rows := iter(rows), 1))
+    rows = chain(first, rows)
+    if first and "nouns" in first[0][1]:
+        kind = NOUNS
+        bank = noun_keys(rows, vectors, stop_words, file)
+    else:
+        kind = CAPTIONS
+        bank = caption_keys(rows, vectors, stop_words)
+    facts = {
+        "keys": kind,
+        "dim": bank.keys.shape[1],
+        "metric": retrieval.METRIC,
+        "factory": retrieval.FLAT,
+    }
+    data = retrieval.serialize(retrieval.make_index(bank.keys))
+    return IndexFile(data, bank.ids, bank.left_out, facts)
+
+
+def keyword_index(
+    rows: Iterable[tuple[int, Row]], stop_words: frozenset[str], most: int
+) -> IndexFile:
+    """Return the index of images by keywords: rows of JSON lines {"word", "rows"}.
+
+    Args:
+        rows: numbered, with "image" and "text".
+        stop_words: that do not count.
+        most: keywords per caption.
+    """
+    file = keywords(rows, stop_words, most)
+    lines = (
+        dumps({"word": word, "rows": file.rows[a:b]})
+        for word, (a, b) in zip(file.words, pairwise(file.starts.tolist()), strict=True)
+    )
+    facts = {"keys": KEYWORDS, "keywords": len(file.words), "per_caption": most}
+    return IndexFile(b"".join(lines), file.ids, file.left_out, facts)
 
 
 def caption_keys(
