@@ -112,11 +112,10 @@ def used_rows(texts: Sequence[Text], number: int) -> list[int]:
     return sorted({row for text in texts for row in text.hits[number].images})
 
 
-def _score(score: float | None) -> str:
-    """Return a score for a reader: relevance with three decimals, a count as it is."""
-    if score is None:
-        return ""
-    return str(int(score)) if score == int(score) and abs(score) > 1 else f"{score:.3f}"
+def _scores(hits: Hits) -> list[str]:
+    """Return scores for a reader: relevance with three decimals, counts of words as they are."""
+    counts = all(score is not None and score == int(score) for score in hits.scores)
+    return ["" if s is None else str(int(s)) if counts else f"{s:.3f}" for s in hits.scores]
 
 
 # --------------------------------------------------------------------------------------------- page
@@ -167,8 +166,9 @@ def page(
     counts = [amount(len(texts), "text"), amount(len(selectors), "picture")]
     bare = sum(not hits.images for text in texts for hits in text.hits)
     if bare:
-        counts.append(f"{amount(bare, 'row')} without")
+        counts.append(f"{amount(bare, 'row')} without images")
     widest = max((len(h.images) for text in texts for h in text.hits), default=0)
+    articles = [_article(text, sources, pictures, looks) for text in texts]
     return render(
         "retrieved",
         title,
@@ -178,8 +178,9 @@ def page(
         more=more,
         counts=", ".join(counts),
         facts=_facts(sources, pictures),
-        size="large" if widest <= 4 else "middle" if widest <= 8 else "small",
-        texts=[_article(text, sources, pictures, looks) for text in texts],
+        wide=widest > 4,
+        framed=any(image["own"] for a in articles for row in a["rows"] for image in row["images"]),
+        texts=articles,
     )
 
 
@@ -206,15 +207,15 @@ def _article(
     for number, (source, hits) in enumerate(zip(sources, text.hits, strict=True)):
         bank = pictures[number].bank
         images = list[dict[str, Any]]()
-        for rank, (row, score) in enumerate(zip(hits.images, hits.scores, strict=True), 1):
+        for rank, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True), 1):
             name = readable(bank.ids[row])
             own = bank.ids[row] == text.own
-            told = [f"{rank}. {name}", _score(score), "the text's own image" if own else ""]
+            told = [f"{rank}. {name}", score, "the text's own image" if own else ""]
             images.append(
                 {
                     "key": f"p{number}-{row}",
                     "look": looks[number, row],
-                    "score": _score(score),
+                    "score": score,
                     "own": own,
                     "title": ", ".join(filter(None, told)),
                 }
@@ -258,7 +259,7 @@ def sheet(
         for number, hits in enumerate(text.hits):
             line, place = divmod(number, abreast)
             if line and not place:
-                top = end
+                top = end + 10
             left = EDGE + place * (panel + _BETWEEN)
             own = row_of[number].get(text.own or "", -1)
             bottom = _panel(layout, hits, number, names[number], own, left, top, tile)
@@ -291,13 +292,12 @@ def _panel(
         layout.write(left, y + 4, name, first_fit(name, small), GREY)
         y += CAPTION + 18
     y += 8
-    for place, (row, score) in enumerate(zip(hits.images, hits.scores, strict=True)):
+    for place, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True)):
         x = left + place % 16 * (tile + _GAP)
         top = y + place // 16 * (tile + CAPTION + 22)
         own = row == marked
         layout.tiles.append(Tile(x, top, tile, tile, (number, row), own))
-        shown = _score(score)
-        layout.write(x + tile / 2, top + tile + 10, shown, small[0], INK if own else GREY, "ma")
+        layout.write(x + tile / 2, top + tile + 10, score, small[0], INK if own else GREY, "ma")
     lines = -(-len(hits.images) // 16)
     if not lines:
         layout.write(left, y, "no images", small[0], GREY)
@@ -343,12 +343,12 @@ def table(text: Text, sources: Sequence[Source], console: Console) -> None:
         grid.add_column("image", overflow="fold", min_width=8)
     grid.add_column("score", justify="right", no_wrap=True)
     for source, hits in zip(sources, text.hits, strict=True):
-        for rank, (row, score) in enumerate(zip(hits.images, hits.scores, strict=True)):
+        for rank, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True)):
             cells = [Cell("" if rank else cell(source.name))] if several else []
             cells.append(Cell(str(row), "cyan"))
             if any(other.bank for other in sources):
                 cells.append(Cell(cell(source.bank.ids[row]) if source.bank else ""))
-            grid.add_row(*cells, Cell(_score(score)))
+            grid.add_row(*cells, Cell(score))
     if grid.row_count:
         console.print(grid)
     console.print()

@@ -38,7 +38,7 @@ from vgtools.text.vokens import bank_of
 _MAX = 2**31 - 1  # the largest row: readers hold 32-bit integers
 _BLOCK = 1 << 14  # rows parsed at a time
 _KEY = 16  # bytes of a text's hash
-_MISSING = "vg prepare task NAME DATA | vg retrieve - --index X.faiss -o ROWS.jsonl writes them"
+_MISSING = "retrieve for all texts: vg retrieve TEXTS --index X.faiss -o ROWS.jsonl"
 
 # Keys of an input row that its output row keeps, beside the text, and their types.
 _KEPT: dict[str, tuple[type, ...]] = {
