@@ -59,12 +59,15 @@ class Source:
 def source_names(paths: Sequence[str]) -> list[str]:
     """Return how strategies are called: by what tells their files' names apart.
 
-    `wiki.scene.jsonl` and `wiki.object.jsonl` are scene and object.
+    `wiki.scene.jsonl` and `wiki.object.jsonl` are scene and object. Files of one name in several
+    folders are called by their paths.
     """
     stems = [
         Path(path).name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
         for path in paths
     ]
+    if len(set(stems)) < len(stems):
+        return list(paths)
     parts = [stem.split(".") for stem in stems]
     if len(parts) < 2 or len({len(part) for part in parts}) > 1:
         return stems
