@@ -47,7 +47,13 @@ class Found(NamedTuple):
 # -------------------------------------------------------------------------------------------- exact
 
 
-def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = None) -> Found:
+def exact_search(
+    queries: Array,
+    bank: Array,
+    k: int = 1,
+    threads: int | None = None,
+    norm: float | None = None,
+) -> Found:
     """Return the k rows of the bank with the largest inner products, exactly.
 
     Args:
@@ -55,6 +61,7 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
         bank: (N, E) float32, finite; it may be a memory map.
         k: images per query; ties go to the lower row.
         threads: Python threads, each with a one-thread BLAS; None is one per core.
+        norm: largest norm of the bank's rows; computed if None.
 
     Raises:
         DataError: a query is NaN or infinite (exit 70).
@@ -68,7 +75,7 @@ def exact_search(queries: Array, bank: Array, k: int = 1, threads: int | None = 
     best = _empty(len(queries), k)
     if not len(queries) or not len(bank):
         return best
-    margin = 2 * _product_error(queries, bank)
+    margin = 2 * _product_error(queries, _largest_norm(bank) if norm is None else norm)
     blocks = [slice(i, i + _QUERIES) for i in range(0, len(queries), _QUERIES)]
 
     def work(block: slice) -> None:
@@ -100,12 +107,12 @@ def _largest_norm(vectors: Array) -> float:
     return max(float(np.sqrt(np.einsum("ij,ij->i", b, b).max())) for b in blocks)
 
 
-def _product_error(queries: Array, bank: Array) -> float:
+def _product_error(queries: Array, norm: float) -> float:
     """Return a bound on the rounding error of the float32 inner products, for any order of sums."""
     n = queries.shape[1] + 4
     unit = 2.0**-24
     bound: float = n * unit / (1 - n * unit)
-    return bound * _finite(_largest_norm(queries)) * _largest_norm(bank) + 1e-37
+    return bound * _finite(_largest_norm(queries)) * norm + 1e-37
 
 
 def _finite(norm: float) -> float:
@@ -129,6 +136,7 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
     buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
     # The k-th best so far: what is below it by more than the margin is out.
     floor = np.full(size, -np.inf, np.float32)
+    best_k = np.full((size, k if k > 1 else 0), -np.inf, np.float32)
     query, row, score = list[Array](), list[Array](), list[Array]()
     for start in range(0, len(bank), _IMAGES):
         block = bank[start : start + _IMAGES]
@@ -147,10 +155,13 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
             scores[every, best] = -np.inf
             more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
         else:
-            if len(block) >= k:
-                kth = np.partition(scores, len(block) - k, axis=1)[:, len(block) - k]
-                np.maximum(floor, kth, out=floor)
-            more = every
+            # After the first blocks few hold anything better than the k-th best of those before.
+            more = np.flatnonzero(scores.max(1) >= floor - margin)
+            depth = min(k, len(block))
+            top = np.partition(scores[more], len(block) - depth, axis=1)[:, len(block) - depth :]
+            both = np.concatenate([best_k[more], top], 1)
+            best_k[more] = np.partition(both, depth, axis=1)[:, depth:]
+            floor[more] = best_k[more].min(1)
         if len(more):
             at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
             query.append(more[at])
@@ -384,6 +395,7 @@ class Index:
     faiss: Any
     bank: Array | None  # (N, E) float32, memory-mapped; None where the index is not exact
     _on_device: DeviceBank | None = None
+    _norm: float | None = None  # the largest of the bank's rows, once it was searched
 
     def to(self, device: torch.device) -> Index:
         """Copy the bank of an exact index to a GPU; on a CPU nothing changes."""
@@ -403,7 +415,9 @@ class Index:
                 return self._on_device.search(queries, k)
             queries = cast(Array, queries.detach().float().cpu().numpy())
         if self.bank is not None:
-            return exact_search(queries, self.bank, k)
+            if self._norm is None and len(self.bank):
+                self._norm = _largest_norm(self.bank)
+            return exact_search(queries, self.bank, k, norm=self._norm)
         if not len(queries):
             return _empty(0, k)
         scores, rows = self.faiss.search(np.ascontiguousarray(queries, np.float32), k)
