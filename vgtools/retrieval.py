@@ -33,6 +33,7 @@ FLAT = "Flat"
 # product and arg-max.
 _QUERIES = 512
 _IMAGES = 3125
+_GROUPS = 125  # parts of a block whose largest scores say where to look
 _REFINE = 1 << 15  # candidates compared at a time in float64: bounds the memory
 _TEXTS = 1024  # whose relevance is computed at a time
 
@@ -131,45 +132,80 @@ def _finite(norm: float) -> float:
 
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
     """Return (query, row) pairs that are certain to include the k best rows of each query."""
+    found = _near_best(queries, bank, margin) if k == 1 else _near_top(queries, bank, k, margin)
+    query, row, score = (np.concatenate(parts) for parts in found[:3])
+    keep = (score >= found.floor[query] - margin) & (row < len(bank))
+    return query[keep], row[keep]
+
+
+class _Near(NamedTuple):
+    """Pairs of a query and a row that may be among the best, block by block."""
+
+    query: list[Array]
+    row: list[Array]  # rows after the last one have the score -inf
+    score: list[Array]
+    floor: Array  # (Q,) the k-th best score, or less: what is below it by the margin is out
+
+
+def _near_best(queries: Array, bank: Array, margin: float) -> _Near:
+    """Return the pairs near the best of each query."""
     size = len(queries)
     every = np.arange(size)
     buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
-    # The k-th best so far: what is below it by more than the margin is out.
-    floor = np.full(size, -np.inf, np.float32)
-    best_k = np.full((size, k if k > 1 else 0), -np.inf, np.float32)
-    query, row, score = list[Array](), list[Array](), list[Array]()
+    near = _Near([], [], [], np.full(size, -np.inf, np.float32))
+    floor = near.floor
     for start in range(0, len(bank), _IMAGES):
         block = bank[start : start + _IMAGES]
         scores = buffer
         if len(block) < buffer.shape[1]:
             scores = np.empty((size, len(block)), np.float32)
         np.matmul(queries, block.T, out=scores)
-        if k == 1:
-            best = scores.argmax(1)
-            value = scores[every, best]
-            np.maximum(floor, value, out=floor)
-            near = np.flatnonzero(value >= floor - margin)
-            query.append(near)
-            row.append(best[near] + start)
-            score.append(value[near])
-            scores[every, best] = -np.inf
-            more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
+        best = scores.argmax(1)
+        value = scores[every, best]
+        np.maximum(floor, value, out=floor)
+        first = np.flatnonzero(value >= floor - margin)
+        scores[every, best] = -np.inf
+        more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
+        at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
+        near.query.extend((first, more[at]))
+        near.row.extend((best[first] + start, column + start))
+        near.score.extend((value[first], scores[more[at], column]))
+    return near
+
+
+def _near_top(queries: Array, bank: Array, k: int, margin: float) -> _Near:
+    """Return the pairs near the k best of each query.
+
+    Only one pass looks at all scores: for the maxima of groups, whose images are `count` rows
+    apart. The k largest maxima are of k different images, so the k-th best image is no worse than
+    the least of them.
+    """
+    size = len(queries)
+    count = min(_GROUPS, _IMAGES, len(bank))
+    width = -(-min(_IMAGES, len(bank)) // count) * count
+    scores = np.empty((size, width), np.float32)
+    near = _Near([], [], [], np.empty(size, np.float32))
+    top = np.full((size, k), -np.inf, np.float32)
+    for start in range(0, len(bank), width):
+        block = bank[start : start + width]
+        if len(block) == width:
+            np.matmul(queries, block.T, out=scores)
         else:
-            # After the first blocks few hold anything better than the k-th best of those before.
-            more = np.flatnonzero(scores.max(1) >= floor - margin)
-            depth = min(k, len(block))
-            top = np.partition(scores[more], len(block) - depth, axis=1)[:, len(block) - depth :]
-            both = np.concatenate([best_k[more], top], 1)
-            best_k[more] = np.partition(both, depth, axis=1)[:, depth:]
-            floor[more] = best_k[more].min(1)
-        if len(more):
-            at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
-            query.append(more[at])
-            row.append(column + start)
-            score.append(scores[more[at], column])
-    queries_of = np.concatenate(query)
-    keep = np.concatenate(score) >= floor[queries_of] - margin
-    return queries_of[keep], np.concatenate(row)[keep]
+            scores[:, : len(block)] = queries @ block.T
+            scores[:, len(block) :] = -np.inf
+        groups = scores.reshape(size, -1, count)
+        maxima = groups.max(1)
+        both = np.concatenate([top, maxima], 1)
+        top = np.partition(both, count, axis=1)[:, count:]
+        near.floor[:] = top.min(1)
+        least = near.floor - margin
+        query, group = np.nonzero(maxima >= least[:, None])
+        inside = groups[query, :, group]
+        at, place = np.nonzero(inside >= least[query, None])
+        near.query.append(query[at])
+        near.row.append(place * count + group[at] + start)
+        near.score.append(inside[at, place])
+    return near
 
 
 def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -> None:
