@@ -85,7 +85,7 @@ class Sheet:
         """Draw the sheet.
 
         Args:
-            open_picture: returns a picture, no side over so many px, or None: drawn as a crossed
+            open_picture: returns a picture, no side over the given px, or None: drawn as a crossed
                 frame.
 
         Raises:
