@@ -95,6 +95,23 @@ def test_blocks_batches_and_threads_change_nothing(monkeypatch: pytest.MonkeyPat
     assert (whole.scores == blocks.scores).all()
 
 
+@pytest.mark.parametrize("k", [2, 16, 40])
+@pytest.mark.parametrize("order", [1, -1])
+def test_several_of_many_blocks_are_the_brute_force(
+    monkeypatch: pytest.MonkeyPatch, k: int, order: int
+) -> None:
+    queries, bank = hard_bank(900, 16)
+    # The best come last, or first: every block raises the floor, or none after the first.
+    bank = np.ascontiguousarray(bank[np.argsort(order * (bank @ queries[0]))])
+    expected = brute_force(queries, bank, k)
+    monkeypatch.setattr(retrieval, "_QUERIES", 11)
+    monkeypatch.setattr(retrieval, "_IMAGES", 29)
+    norm = retrieval.largest_norm(bank)
+    for result in (exact_search(queries, bank, k), exact_search(queries, bank, k, norm=norm)):
+        assert (result.rows == expected).all()
+    assert norm == pytest.approx(float(np.linalg.norm(bank.astype(np.float64), axis=1).max()))
+
+
 @pytest.mark.parametrize(
     "kernel", ["Prescott", "Nehalem"]
 )  # of x86; OpenBLAS for others ignores it

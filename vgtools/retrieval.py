@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -33,9 +34,8 @@ FLAT = "Flat"
 # product and arg-max.
 _QUERIES = 512
 _IMAGES = 3125
-_GROUPS = 125  # parts of a block whose largest scores say where to look
-_REFINE = 1 << 15  # candidates compared at a time in float64: bounds the memory
 _TEXTS = 1024  # whose relevance is computed at a time
+_REFINE = 1 << 15  # candidates compared at a time in float64: bounds the memory
 
 
 class Found(NamedTuple):
@@ -53,6 +53,7 @@ def exact_search(
     bank: Array,
     k: int = 1,
     threads: int | None = None,
+    *,
     norm: float | None = None,
 ) -> Found:
     """Return the k rows of the bank with the largest inner products, exactly.
@@ -62,7 +63,7 @@ def exact_search(
         bank: (N, E) float32, finite; it may be a memory map.
         k: images per query; ties go to the lower row.
         threads: Python threads, each with a one-thread BLAS; None is one per core.
-        norm: largest norm of the bank's rows; computed if None.
+        norm: the `largest_norm` of the bank, where it is known: it is a ninth of a small search.
 
     Raises:
         DataError: a query is NaN or infinite (exit 70).
@@ -70,13 +71,11 @@ def exact_search(
     Source: Tan & Bansal 2020 (Vokenization), section 3.1 and appendix A.3 (exact search of unit
     vectors).
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     queries = np.ascontiguousarray(queries, np.float32)
     best = _empty(len(queries), k)
     if not len(queries) or not len(bank):
         return best
-    margin = 2 * _product_error(queries, _largest_norm(bank) if norm is None else norm)
+    margin = 2 * _product_error(queries, largest_norm(bank) if norm is None else norm)
     blocks = [slice(i, i + _QUERIES) for i in range(0, len(queries), _QUERIES)]
 
     def work(block: slice) -> None:
@@ -84,9 +83,22 @@ def exact_search(
         _choose(queries[block], bank, *pairs, Found(best.rows[block], best.scores[block]))
 
     count = min(threads or cores(), len(blocks))
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(count) as pool:
-        list(pool.map(work, blocks))
+    with _blas().limit(limits=1, user_api="blas"):
+        if count == 1:
+            for block in blocks:
+                work(block)
+        else:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(work, blocks))
     return best
+
+
+@cache
+def _blas() -> Any:
+    """Return what limits the threads of numpy's BLAS; to look for its library takes 8 ms."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
 
 
 def cores() -> int:
@@ -103,17 +115,23 @@ def _empty(count: int, k: int) -> Found:
     return Found(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
 
 
-def _largest_norm(vectors: Array) -> float:
+def largest_norm(vectors: Array) -> float:
+    """Return the length of the longest of (N, E) vectors, N > 0."""
     blocks = (vectors[i : i + 8192] for i in range(0, len(vectors), 8192))
     return max(float(np.sqrt(np.einsum("ij,ij->i", b, b).max())) for b in blocks)
 
 
 def _product_error(queries: Array, norm: float) -> float:
-    """Return a bound on the rounding error of the float32 inner products, for any order of sums."""
+    """Return a bound on the rounding error of the float32 inner products, for any order of sums.
+
+    Args:
+        queries: (Q, E).
+        norm: of the longest vector of the bank.
+    """
     n = queries.shape[1] + 4
     unit = 2.0**-24
     bound: float = n * unit / (1 - n * unit)
-    return bound * _finite(_largest_norm(queries)) * norm + 1e-37
+    return bound * _finite(largest_norm(queries)) * norm + 1e-37
 
 
 def _finite(norm: float) -> float:
@@ -132,28 +150,14 @@ def _finite(norm: float) -> float:
 
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
     """Return (query, row) pairs that are certain to include the k best rows of each query."""
-    found = _near_best(queries, bank, margin) if k == 1 else _near_top(queries, bank, k, margin)
-    query, row, score = (np.concatenate(parts) for parts in found[:3])
-    keep = (score >= found.floor[query] - margin) & (row < len(bank))
-    return query[keep], row[keep]
-
-
-class _Near(NamedTuple):
-    """Pairs of a query and a row that may be among the best, block by block."""
-
-    query: list[Array]
-    row: list[Array]  # rows after the last one have the score -inf
-    score: list[Array]
-    floor: Array  # (Q,) the k-th best score, or less: what is below it by the margin is out
-
-
-def _near_best(queries: Array, bank: Array, margin: float) -> _Near:
-    """Return the pairs near the best of each query."""
+    if k > 1:
+        return _candidates_of_several(queries, bank, k, margin)
     size = len(queries)
     every = np.arange(size)
     buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
-    near = _Near([], [], [], np.full(size, -np.inf, np.float32))
-    floor = near.floor
+    # The best so far: what is below it by more than the margin is out.
+    floor = np.full(size, -np.inf, np.float32)
+    query, row, score = list[Array](), list[Array](), list[Array]()
     for start in range(0, len(bank), _IMAGES):
         block = bank[start : start + _IMAGES]
         scores = buffer
@@ -163,49 +167,81 @@ def _near_best(queries: Array, bank: Array, margin: float) -> _Near:
         best = scores.argmax(1)
         value = scores[every, best]
         np.maximum(floor, value, out=floor)
-        first = np.flatnonzero(value >= floor - margin)
+        near = np.flatnonzero(value >= floor - margin)
+        query.append(near)
+        row.append(best[near] + start)
+        score.append(value[near])
         scores[every, best] = -np.inf
         more = np.flatnonzero(scores.max(1) >= floor - margin)  # nearly always empty
-        at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
-        near.query.extend((first, more[at]))
-        near.row.extend((best[first] + start, column + start))
-        near.score.extend((value[first], scores[more[at], column]))
-    return near
+        if len(more):
+            at, column = np.nonzero(scores[more] >= (floor[more] - margin)[:, None])
+            query.append(more[at])
+            row.append(column + start)
+            score.append(scores[more[at], column])
+    queries_of = np.concatenate(query)
+    keep = np.concatenate(score) >= floor[queries_of] - margin
+    return queries_of[keep], np.concatenate(row)[keep]
 
 
-def _near_top(queries: Array, bank: Array, k: int, margin: float) -> _Near:
-    """Return the pairs near the k best of each query.
+def _candidates_of_several(
+    queries: Array, bank: Array, k: int, margin: float
+) -> tuple[Array, Array]:
+    """Return (query, row) pairs that are certain to include the k > 1 best rows of each query.
 
-    Only one pass looks at all scores: for the maxima of groups, whose images are `count` rows
-    apart. The k largest maxima are of k different images, so the k-th best image is no worse than
-    the least of them.
+    The floor of a query is the k-th best score of all blocks so far. Once it is high, few blocks
+    have a score above it, and no others are looked into.
     """
     size = len(queries)
-    count = min(_GROUPS, _IMAGES, len(bank))
-    width = -(-min(_IMAGES, len(bank)) // count) * count
-    scores = np.empty((size, width), np.float32)
-    near = _Near([], [], [], np.empty(size, np.float32))
-    top = np.full((size, k), -np.inf, np.float32)
-    for start in range(0, len(bank), width):
-        block = bank[start : start + width]
-        if len(block) == width:
-            np.matmul(queries, block.T, out=scores)
-        else:
-            scores[:, : len(block)] = queries @ block.T
-            scores[:, len(block) :] = -np.inf
-        groups = scores.reshape(size, -1, count)
-        maxima = groups.max(1)
-        both = np.concatenate([top, maxima], 1)
-        top = np.partition(both, count, axis=1)[:, count:]
-        near.floor[:] = top.min(1)
-        least = near.floor - margin
-        query, group = np.nonzero(maxima >= least[:, None])
-        inside = groups[query, :, group]
-        at, place = np.nonzero(inside >= least[query, None])
-        near.query.append(query[at])
-        near.row.append(place * count + group[at] + start)
-        near.score.append(inside[at, place])
-    return near
+    buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
+    best = np.full((size, k), -np.inf, np.float32)  # the k best scores so far, in no order
+    query: list[Array] = []
+    row: list[Array] = []
+    score: list[Array] = []
+    for start in range(0, len(bank), _IMAGES):
+        block = bank[start : start + _IMAGES]
+        scores = buffer
+        if len(block) < buffer.shape[1]:
+            scores = np.empty((size, len(block)), np.float32)
+        np.matmul(queries, block.T, out=scores)
+        floor = best.min(1) - margin
+        inside = np.flatnonzero(scores.max(1) >= floor)
+        if not len(inside):
+            continue
+        part = scores if len(inside) == size else scores[inside]
+        if start == 0:
+            # Nothing is known yet: without the block's own k-th best all of it would be kept.
+            most = min(k, len(block))
+            best[:, :most] = np.partition(part, len(block) - most, axis=1)[:, -most:]
+            floor = best.min(1) - margin
+        # Of a flat array: to look for pairs takes several times as long.
+        near = np.flatnonzero(part >= floor[inside, None])
+        at, column = np.divmod(near, len(block))
+        found = part.reshape(-1)[near]
+        query.append(inside[at])
+        row.append(column + start)
+        score.append(found)
+        if start:
+            _raise_floor(best, inside, at, found)
+    queries_of = np.concatenate(query)
+    keep = np.concatenate(score) >= best.min(1)[queries_of] - margin
+    return queries_of[keep], np.concatenate(row)[keep]
+
+
+def _raise_floor(best: Array, queries: Array, at: Array, found: Array) -> None:
+    """Put new scores among the k best of their queries, in place.
+
+    Args:
+        best: (Q, k) scores.
+        queries: which of them have new scores.
+        at: (F,) whose new score it is, ascending, counted in `queries`.
+        found: (F,) new scores.
+    """
+    counts = np.bincount(at, minlength=len(queries))
+    both = np.full((len(queries), best.shape[1] + int(counts.max())), -np.inf, np.float32)
+    both[:, : best.shape[1]] = best[queries]
+    rank = np.arange(len(at)) - np.searchsorted(at, at)
+    both[at, best.shape[1] + rank] = found
+    best[queries] = np.partition(both, both.shape[1] - best.shape[1], axis=1)[:, -best.shape[1] :]
 
 
 def _choose(queries: Array, bank: Array, query: Array, row: Array, out: Found) -> None:
@@ -259,7 +295,7 @@ class DeviceBank:
             # compared.
             fill = self.bank[-1:].expand(-len(bank) % self._GROUP, -1)
             self._padded = torch.cat([self.bank, fill]).to(self.coarse)
-            self._norm = _largest_norm(bank)
+            self._norm = largest_norm(bank)
 
     def search(self, queries: torch.Tensor, k: int = 1, budget: int = 1 << 29) -> Found:
         """Return the k best rows of each query.
@@ -431,7 +467,7 @@ class Index:
     faiss: Any
     bank: Array | None  # (N, E) float32, memory-mapped; None where the index is not exact
     _on_device: DeviceBank | None = None
-    _norm: float | None = None  # the largest of the bank's rows, once it was searched
+    _norm: float | None = None  # of the bank's longest vector, once it was searched
 
     def to(self, device: torch.device) -> Index:
         """Copy the bank of an exact index to a GPU; on a CPU nothing changes."""
@@ -452,7 +488,7 @@ class Index:
             queries = cast(Array, queries.detach().float().cpu().numpy())
         if self.bank is not None:
             if self._norm is None and len(self.bank):
-                self._norm = _largest_norm(self.bank)
+                self._norm = largest_norm(self.bank)
             return exact_search(queries, self.bank, k, norm=self._norm)
         if not len(queries):
             return _empty(0, k)

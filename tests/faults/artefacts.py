@@ -12,6 +12,7 @@ import os
 import sys
 import tarfile
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def build(folder: Path) -> None:
     _prepare(Path("sets"))
     _pictures()
     _bank()
+    _words()
     _language()
     _visual()
     _tasks()
@@ -201,6 +203,35 @@ def _bank() -> None:
         Path("bank.jsonl"),
         ({"image": f"image{i:03}", "path": f"bank/image{i:03}.png"} for i in range(60)),
     )
+
+
+def _words() -> None:
+    """Write word vectors in both forms, captions and nouns of pictures, and pictures of nouns."""
+    from tests.tiny.grounding import VECTORS, save_vectors
+
+    numbers = "".join(f"{word} {x} {y}\n" for word, (x, y) in VECTORS.items())
+    Path("words.vec").write_text(f"{len(VECTORS)} 2\n{numbers}")
+    save_vectors(Path("words.npy"))
+    names = list(VECTORS)
+    pairs = list(pairwise(names))
+    _jsonl(
+        Path("scenes.jsonl"),
+        ({"image": f"{n % 8}.jpg", "text": f"the {a} and {b}"} for n, (a, b) in enumerate(pairs)),
+    )
+    _jsonl(
+        Path("nouns.jsonl"),
+        (
+            {"image": f"{n}.jpg", "nouns": [a, f"{b} {a}"], "text": f"a large {b}"}
+            for n, (a, b) in enumerate(pairs)
+        ),
+    )
+    from PIL import Image
+
+    for wnid in ("n01440764", "n01484850"):
+        Path("sets/net", wnid).mkdir(parents=True)
+        for n in range(3):
+            Image.new("RGB", (6, 4), (n, 0, 0)).save(f"sets/net/{wnid}/{n}.jpg")
+    Path("sets/glosses.tsv").write_text("n01440764\tred dog, hound\ta dog\n")
 
 
 def _language() -> None:

@@ -51,6 +51,7 @@ _MATCHER = (
 )
 _INDEX = ("vg.faiss faiss!", "vg.ids ids!", "vg.json manifest", *_MATCHER)
 _FEATS = ("feats.npy npy!", "feats.ids ids!", "feats.json manifest")
+_WORDS = ("words.npy npy!", "words.ids ids!", "words.json manifest")
 _LM = (
     "lm/run.json run!",
     "lm/encoder/config.json json!",
@@ -117,6 +118,18 @@ CASES = (
     Case(
         "prepare-openmoji",
         "prepare openmoji png --limit 3 --size 16 --carriers 1 --images-out i.jsonl -o c.jsonl",
+    ),
+    Case(
+        "prepare-imagenet",
+        "prepare imagenet in/sets/net --most 2 --glosses in/sets/glosses.tsv --images-out i.jsonl"
+        " -o n.jsonl",
+        ("sets/glosses.tsv text",),
+    ),
+    Case(
+        "prepare-vectors",
+        "prepare vectors in/words.vec -o w.npy",
+        ("words.vec text",),
+        quick=True,
     ),
     Case(
         "prepare-regions",
@@ -192,6 +205,23 @@ CASES = (
     Case(
         "build-index-hnsw",
         "build-index in/feats.npy -m in/matcher --factory HNSW8 --limit 40 --device cpu -o b.faiss",
+    ),
+    Case(
+        "build-index-scene",
+        "build-index in/scenes.jsonl --vectors in/words.npy -o s.faiss",
+        ("scenes.jsonl jsonl", *_WORDS),
+        quick=True,
+    ),
+    Case(
+        "build-index-nouns",
+        "build-index in/nouns.jsonl --vectors in/words.npy -o o.faiss",
+        ("nouns.jsonl jsonl",),
+    ),
+    Case(
+        "build-index-keywords",
+        "build-index in/scenes.jsonl --keywords 2 -o k.jsonl",
+        ("scenes.jsonl jsonl",),
+        quick=True,
     ),
     Case(
         "vokenize",

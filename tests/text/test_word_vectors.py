@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny import grounding as t
+from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.text.tokens import word_runs
 from vgtools.text.word_vectors import (
@@ -57,6 +58,16 @@ def test_vectors_that_changed_are_refused(tmp_path: Path) -> None:
     path = t.save_vectors(tmp_path / "v.npy")
     path.with_suffix(".ids").write_text("dog\n" * len(t.VECTORS))
     with pytest.raises(DataError, match=r"v\.ids"):
+        open_word_vectors(str(path))
+
+
+@pytest.mark.parametrize("more", ["dog\n", "new\n"])
+def test_words_without_a_vector_of_their_own_are_refused(tmp_path: Path, more: str) -> None:
+    path = t.save_vectors(tmp_path / "v.npy")
+    ids = path.with_suffix(".ids")
+    ids.write_text(ids.read_text() + more)
+    io.write_manifest(path, [path, ids], kind="word-vectors")
+    with pytest.raises(DataError, match="12 vectors for 13 words"):
         open_word_vectors(str(path))
 
 

@@ -199,6 +199,7 @@ class TextStats:
 
     lines: int = 0
     replaced: int = 0  # lines with bytes that are not UTF-8, replaced by U+FFFD
+    ended: bool = True  # the last line has its line end, so that the file was not cut off in it
 
 
 def decode(raw: bytes, first: bool = False, stats: TextStats | None = None) -> str:
@@ -227,6 +228,7 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
     for number, raw in enumerate(_text_lines(path)):
         if stats is not None:
             stats.lines += 1
+            stats.ended = raw.endswith(b"\n")
         yield decode(raw, number == 0, stats)
 
 

@@ -88,9 +88,10 @@ def _open_builtin(ref: str) -> WordVectors:
 def _word_vectors(
     ref: str, array: Array, words: Iterable[str], hashes: Sequence[str | None]
 ) -> WordVectors:
-    rows = {word: row for row, word in enumerate(words)}
-    if len(rows) != len(array):
-        why = f"has {len(array)} vectors for {len(rows)} different words"
+    names = list(words)
+    rows = {word: row for row, word in enumerate(names)}
+    if len({len(rows), len(names), len(array)}) > 1:
+        why = f"has {len(array)} vectors for {len(names)} words, {len(rows)} of them different"
         raise DataError(f"{why}; both must come from the same run", ref)
     return WordVectors(ref, array, hashlib.sha256(repr(hashes).encode()).hexdigest(), rows)
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.mixture import GaussianMixture
 
 from tests.tiny import grounding as t
 from vgtools.io import DataError, Exit
-from vgtools.systems.grounding.association import Objects, cluster_nouns, open_associator
+from vgtools.io.arrays import Array
+from vgtools.systems.grounding.association import (
+    Associator,
+    Keywords,
+    Objects,
+    cluster_nouns,
+    open_associator,
+)
 from vgtools.systems.grounding.keys import Bank, caption_keys, keywords, noun_keys
 from vgtools.text.word_vectors import open_word_vectors
 
@@ -139,6 +154,202 @@ def test_images_by_keywords_worked_by_hand(
     found = finder.search(finder.words([text]), len(images) + 1)
     assert found.rows.tolist() == [[*images, -1]]
     assert found.scores.tolist() == [[*scores, 0]]
+
+
+# -------------------------------------------------------------------------------- for each of them
+
+NAMES = list(t.VECTORS)
+TEXTS = st.lists(
+    st.lists(st.sampled_from([*NAMES, "the", "zebra"]), max_size=9).map(" ".join),
+    min_size=1,
+    max_size=7,
+)
+
+
+@cache
+def finders() -> dict[str, Associator]:
+    """Return one finder of each kind, over banks of several images."""
+    pairs = [f"{a} {b}" for a, b in zip(NAMES, NAMES[3:] + NAMES[:3], strict=True)]
+    rows = t.rows(*pairs)
+    nouns = [
+        (i + 1, {"image": str(i), "nouns": [a], "text": b})
+        for i, (a, b) in enumerate(zip(NAMES, NAMES[4:] + NAMES[:4], strict=True))
+    ]
+    objects = noun_keys(nouns, t.vectors(), t.STOP, "x.jsonl")
+    known = t.tagger(frozenset(NAMES[:9]))
+    return {
+        "captions": t.scene(pairs),
+        "nouns": Objects(t.index(objects), t.vectors(), t.STOP, known, 3),
+        "keywords": t.keyword_finder(keywords(rows, t.STOP, 2)),
+    }
+
+
+KINDS = ["captions", "nouns", "keywords"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=TEXTS, data=st.data())
+@settings(deadline=None, max_examples=50)
+def test_a_hidden_word_cannot_change_what_is_found(
+    kind: str, texts: list[str], data: st.DataObject
+) -> None:
+    """The leak test: words that are to be predicted become any others of the same place."""
+    finder = finders()[kind]
+    words = finder.words(texts)
+    count = len(words.rows)
+    flags = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    visible = np.array(flags, bool)
+    others = data.draw(
+        st.lists(st.integers(0, len(words_of(finder)) - 1), min_size=count, max_size=count)
+    )
+    rows = np.where(visible, words.rows, np.array(others, np.int32))
+    changed = words._replace(rows=rows.astype(np.int32))
+    before = finder.search(words, 4, visible=visible)
+    after = finder.search(changed, 4, visible=visible)
+    assert before.rows.tobytes() == after.rows.tobytes()
+    assert before.scores.tobytes() == after.scores.tobytes()
+
+
+def words_of(finder: Associator) -> list[str]:
+    return list(finder.rows_of) if isinstance(finder, Keywords) else NAMES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts=TEXTS, k=st.integers(1, 14))
+@settings(deadline=None, max_examples=50)
+def test_what_is_found_for_a_text_depends_on_nothing_beside_it(
+    kind: str, texts: list[str], k: int
+) -> None:
+    finder = finders()[kind]
+    words = finder.words(texts)
+    own = np.arange(len(texts)) - 1
+    whole = finder.search(words, k, own=own)
+    assert whole.rows.shape == (len(texts), k)
+    for i in range(len(texts)):
+        one = finder.search(words.take([i]), k, own=own[i : i + 1])
+        assert (one.rows[0] == whole.rows[i]).all()
+        assert (one.scores[0] == whole.scores[i]).all()
+        here = whole.rows[i][whole.rows[i] >= 0]
+        assert len(set(here.tolist())) == len(here), "an image is there once"
+        assert own[i] not in here, "the own image is left out"
+        if kind != "nouns":  # of which the clusters depend on k
+            best = finder.search(words.take([i]), k + 1).rows[0].tolist()
+            assert here.tolist() == [row for row in best if row not in (-1, own[i])][:k]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_without_a_word_finds_nothing_and_a_bank_may_be_small(kind: str) -> None:
+    finder = finders()[kind]
+    found = finder.search(finder.words(["", "the zebra", "dog"]), 40)
+    assert (found.rows[:2] == -1).all()
+    assert (found.scores[:2] == 0).all()
+    rows = found.rows[2]
+    assert rows[0] >= 0
+    assert rows[-1] == -1
+    assert (found.scores[2][rows < 0] == 0).all()
+    assert finder.search(finder.words([]), 3).rows.shape == (0, 3)
+
+
+# ----------------------------------------------------------------------------------------- oracles
+
+
+def gaussians(vectors: Array, count: int) -> list[int]:
+    """Return the representatives by loops and scikit-learn's mixture, for one text."""
+
+    def far(a: Array, b: Array) -> float:
+        return round(float(((a - b) ** 2).sum()), 9)
+
+    chosen = [min(range(len(vectors)), key=lambda i: far(vectors[i], vectors.mean(0)))]
+    while len(chosen) < count:
+        left = [i for i in range(len(vectors)) if i not in chosen]
+        chosen.append(
+            max(left, key=lambda i: (min(far(vectors[i], vectors[j]) for j in chosen), -i))
+        )
+    chosen.sort()
+    shares = np.zeros((len(vectors), count))
+    for i, x in enumerate(vectors):
+        shares[i, min(range(count), key=lambda c: far(x, vectors[chosen[c]]))] = 1
+    sizes = shares.sum(0) + 10 * np.finfo(float).eps
+    means = shares.T @ vectors / sizes[:, None]
+    variances = (shares.T @ vectors**2 / sizes[:, None] - means**2).mean(1) + 1e-6
+    mixture = GaussianMixture(
+        count,
+        covariance_type="spherical",
+        reg_covar=1e-6,
+        max_iter=100,
+        tol=1e-3,
+        weights_init=sizes / sizes.sum(),
+        means_init=means,
+        precisions_init=1 / variances,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one that has not converged after 100 iterations
+        mixture.fit(vectors)
+    central = [min(range(len(vectors)), key=lambda i: far(vectors[i], m)) for m in mixture.means_]
+    order = sorted(range(count), key=lambda c: (-round(mixture.weights_[c], 9), central[c]))
+    return [central[c] for c in order]
+
+
+@pytest.mark.parametrize(("size", "count", "width"), [(4, 2, 3), (9, 4, 10), (20, 8, 50)])
+def test_clusters_are_those_of_scikit_learn(size: int, count: int, width: int) -> None:
+    nouns = np.random.default_rng(size).standard_normal((12, size, width))
+    nouns /= np.linalg.norm(nouns, axis=2, keepdims=True)
+    found = cluster_nouns(nouns, count).nouns
+    assert found.tolist() == [gaussians(vectors, count) for vectors in nouns]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_nouns_that_are_all_alike_are_one_cluster(count: int) -> None:
+    nouns = np.broadcast_to([0.6, 0.8], (2, 4, 2)).astype(np.float64)
+    found = cluster_nouns(nouns, count)
+    assert found.nouns[:, 0].tolist() == [0, 0]
+    assert found.weights[:, 0].tolist() == [1, 1]
+    assert (found.weights[:, 1:] == 0).all()
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.integers(1, 3))
+@settings(deadline=None, max_examples=50)
+def test_keywords_are_those_of_loops(captions: list[list[str]], most: int) -> None:
+    rows = [
+        (0, {"image": f"i{number}", "text": text})
+        for number, texts in enumerate(captions)
+        for text in texts
+    ]
+    lists = [[w for w in str(row["text"]).split() if w not in t.STOP] for _, row in rows]
+    df = Counter(word for words in lists for word in set(words))
+    expected: dict[str, set[str]] = {}
+    for words, (_, row) in zip(lists, rows, strict=True):
+        weights = {
+            w: n * (math.log((1 + len(lists)) / (1 + df[w])) + 1) for w, n in Counter(words).items()
+        }
+        for word in sorted(weights, key=lambda w: (-weights[w], w))[:most]:
+            expected.setdefault(word, set()).add(str(row["image"]))
+    file = keywords(rows, t.STOP, most)
+    assert file.words == sorted(expected)
+    for i, word in enumerate(file.words):
+        images = [file.ids[row] for row in file.rows[file.starts[i] : file.starts[i + 1]]]
+        assert set(images) == expected[word]
+        assert len(images) == len(expected[word])
+    assert set(file.ids) | set(file.left_out) == {str(row["image"]) for _, row in rows}
+
+
+def test_weights_of_keywords_are_those_of_scikit_learn() -> None:
+    vectorizer = TfidfVectorizer(stop_words=sorted(t.STOP))
+    weights = vectorizer.fit_transform(CAPTIONS).toarray()
+    names = vectorizer.get_feature_names_out()
+    for most in (1, 2, 3):
+        file = keywords(t.rows(*CAPTIONS), t.STOP, most)
+        expected = {
+            (names[word], image)
+            for image, row in enumerate(weights)
+            for word in sorted(range(len(row)), key=lambda w: (-round(row[w], 9), names[w]))[:most]
+        }
+        found = {
+            (word, int(row))
+            for i, word in enumerate(file.words)
+            for row in file.rows[file.starts[i] : file.starts[i + 1]]
+        }
+        assert found == expected
 
 
 # ------------------------------------------------------------------------------------------- files

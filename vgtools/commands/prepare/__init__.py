@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.prepare import captions, pictures, text, web
+from vgtools.commands.prepare import captions, pictures, text, web, words
 
 _HELP = """Official data sets and texts → the toolkit's files.
 
@@ -20,10 +20,12 @@ for _name, _command in {
     "visual-genome": web.visual_genome,
     "conceptual-captions": web.conceptual_captions,
     "sbu": web.sbu,
+    "imagenet": words.imagenet,
     "openmoji": pictures.openmoji,
     "regions": pictures.regions,
     "wikitext": text.wikitext,
     "squad": text.squad,
     "sentences": text.sentences,
+    "vectors": words.vectors,
 }.items():
     prepare.command(_name)(_command)

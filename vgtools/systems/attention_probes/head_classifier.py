@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Progress, read_lines
+from vgtools.io import Progress
 from vgtools.io.arrays import Array
 from vgtools.models.attention import JointEncoder
 from vgtools.systems.attention_probes.grounding import (
@@ -53,6 +53,7 @@ from vgtools.systems.attention_probes.text import (
 )
 from vgtools.text.parses import Parser, stanford
 from vgtools.text.tokens import Tokens, special_ids, tokenize
+from vgtools.text.vector_files import VectorFile
 from vgtools.training.loop import TrainConfig, halves, train
 
 Vectors = Callable[[str], Array]  # a word's vector, (D,) float32; zeros for an unknown one
@@ -83,27 +84,17 @@ def open_vectors(path: str) -> tuple[Vectors, int]:
         DataError: it is missing (66); a line has other than D finite numbers (65), with file and
             line.
     """
+    file = VectorFile(path)
     rows: dict[str, int] = {}
     vectors: list[Array] = []
-    width = 0
-    for number, line in enumerate(read_lines(path), 1):
-        cells = line.rstrip().split(" ")
-        if number == 1 and len(cells) == 2 and all(c.isdecimal() for c in cells):
-            continue
-        width = width or len(cells) - 1
-        try:
-            vector = np.array(cells[-width:], np.float32)
-        except ValueError:
-            vector = np.array([math.nan], np.float32)
-        if len(cells) <= width or not width or not np.isfinite(vector).all():
-            expected = f"a word and {width or 'its'} finite numbers between spaces"
-            raise DataError(f"expected {expected}, got {line!r:.60}", path, number)
-        rows.setdefault(" ".join(cells[:-width]), len(vectors))
-        vectors.append(vector)
-    if not vectors:
-        raise DataError("holds no word vector", path)
-    table = np.stack([*vectors, np.zeros(width, np.float32)])
-    return lambda word: table[rows.get(word, rows.get(word.lower(), -1))], width
+    count = 0
+    for block in file.blocks():
+        for row, word in enumerate(block.words, count):
+            rows.setdefault(word, row)
+        vectors.append(block.vectors)
+        count += len(block.words)
+    table = np.concatenate([*vectors, np.zeros((1, file.width), np.float32)])
+    return lambda word: table[rows.get(word, rows.get(word.lower(), -1))], file.width
 
 
 def own_vectors(encoder: JointEncoder, table: Tensor) -> tuple[Vectors, int]:

@@ -397,7 +397,8 @@ class Objects:
         images.scores[some] = asked.scores
         inverse = inverse.reshape(nouns.shape)
         # (B, k, c) -> the best of all clusters, then the second best of all.
-        turns = [array[inverse].transpose(0, 2, 1).reshape(len(nouns), -1) for array in images]
+        size = (len(nouns), depth * nouns.shape[1])
+        turns = [array[inverse].transpose(0, 2, 1).reshape(size) for array in images]
         return _without_own(_once(Found(*turns), depth), own, k)
 
 

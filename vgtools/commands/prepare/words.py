@@ -1,0 +1,120 @@
+"""`vg prepare vectors`, `imagenet`: word vectors, and pictures of nouns."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vgtools.commands.options import (
+    Errors,
+    Flag,
+    Limit,
+    Quiet,
+    Restart,
+    Seed,
+    Target,
+    flags,
+    note,
+    refuse_if,
+)
+from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
+from vgtools.io.errors import amount
+
+
+@flags
+def vectors(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="crawl-300d-2M.vec, glove.6B.300d.txt or the like"),
+    ],
+    output: Annotated[
+        str,
+        Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it."),
+    ],
+    limit: Limit = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Convert word vectors from their text form.
+
+    Lines are a word and its numbers, as fastText, GloVe and word2vec have them, with or without a
+    first line of their counts; .gz and .zst are read as they are. X.npy has a row per word, X.ids
+    the words. Of a duplicate word the first counts. Binary forms are refused.
+
+    Examples:
+
+        vg prepare vectors crawl-300d-2M.vec -o crawl.npy
+
+        unzip -p crawl-300d-2M.vec.zip | vg prepare vectors - --limit 200000 -o common.npy
+    """
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    from vgtools.text.vector_files import pack_vectors
+
+    count, left_out, complete = pack_vectors(file, output, limit=limit, restart=restart)
+    if complete:
+        note("prepare", f"{output} is up to date", quiet)
+        return
+    left = [f"{reason}: {number:,}" for reason, number in left_out.items()]
+    report = f"vectors of {amount(count, 'word')} in {output}"
+    note("prepare", f"{report}; left out: {', '.join(left)}" if left else report, quiet)
+
+
+@flags
+def imagenet(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="Pictures in folders named by synset (n01440764), or files whose names begin so.",
+        ),
+    ],
+    target: Target,
+    errors: Errors,
+    least: Annotated[
+        int, Flag(metavar="N", min=1, help="Leave out synsets with fewer pictures (paper: 10).")
+    ] = 1,
+    most: Annotated[
+        int | None,
+        Flag(metavar="N", min=1, help="Draw N pictures of each synset that has more (paper: 10)."),
+    ] = None,
+    seed: Seed = 0,
+    glosses: Annotated[
+        str | None,
+        Flag(
+            metavar="FILE",
+            help="Further synsets: wnid, nouns between commas, definition, between tabs.",
+        ),
+    ] = None,
+    images_out: ImagesOut = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write the nouns and the definition of ImageNet's pictures.
+
+    Rows are {"image", "synset", "nouns", "text"}, the bank of vg build-index --vectors for object
+    association. Nouns and definitions of 21,844 synsets are in the timm package.
+
+    Examples:
+
+        vg prepare imagenet imagenet22k --least 10 --most 10 --images-out nouns.images.jsonl \
+            -o nouns.jsonl
+
+        vg prepare imagenet imagenet22k | jq -r '.nouns[0]' | uniq | sort | head
+    """
+    from vgtools.datasets import imagenet as source
+    from vgtools.datasets.rows import Folder
+
+    tally = errors.tally()
+    photos = Photos(images=folder, images_out=images_out)
+    files = Folder(folder)
+    synsets = source.read_synsets(glosses)
+    rows = source.imagenet(files, synsets, tally, least=least, most=most, seed=seed)
+    config = {
+        "command": "imagenet",
+        "folder": files.digest(),
+        "least": least,
+        "most": most,
+        "seed": seed,
+    }
+    inputs = [glosses] if glosses else []
+    write_rows(rows, "rows", tally, photos, target, inputs, config, quiet)

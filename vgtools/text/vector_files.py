@@ -1,0 +1,252 @@
+"""Word vectors in the text form of fastText, GloVe and word2vec, and their packed form.
+
+A line is a word and its E numbers, between spaces; a first line of two integers says how many words
+and numbers there are. The packed form is `X.npy`, `X.ids` and `X.json`, which
+`vgtools.text.word_vectors` opens. Binary forms are not read: some of them are pickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from vgtools.io import DataError, Inputs, TextStats, input_changed, read_lines
+from vgtools.io.arrays import Array
+from vgtools.io.output import Output
+from vgtools.text.word_vectors import KIND
+
+_BLOCK = 1 << 20  # code points of the lines that are read together
+_STEP = 1 << 28  # bytes of vectors between commits
+_BINARY = {".bin", ".model", ".kv", ".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".magnitude"}
+
+
+class Block(NamedTuple):
+    """Consecutive lines."""
+
+    words: list[str]
+    vectors: Array  # (n, E) float32, finite
+    line: int  # of the first of them
+    damaged: list[int]  # which have bytes that are not UTF-8
+
+
+class VectorFile:
+    """Word vectors in text form, read once.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        limit: words to read.
+
+    Attributes:
+        header: how many words and numbers the first line says there are; None without it.
+        width: numbers per word, E, by the first word.
+        stats: of the lines read so far.
+
+    Raises:
+        DataError: it is missing (66); binary, empty, or its first line is not a word and numbers
+            (65).
+    """
+
+    def __init__(self, path: str, limit: int | None = None) -> None:
+        if Path(path.removesuffix(".gz").removesuffix(".zst")).suffix in _BINARY:
+            why = "is a binary form, which may run code when read; take the text form (.vec, .txt)"
+            raise DataError(why, path)
+        self.path = path
+        self.stats = TextStats()
+        self.header: tuple[int, int] | None = None
+        lines = read_lines(path, self.stats)
+        first = next(lines, "")
+        cells = first.split()
+        if len(cells) == 2 and all(cell.isdecimal() for cell in cells):
+            self.header = (int(cells[0]), int(cells[1]))
+            first = next(lines, "")
+        if not self.stats.lines or (self.header and self.stats.lines == 1):
+            raise DataError("holds no word vector", path)
+        self.width = len(first.rstrip().split(" ")) - 1
+        if self.width < 1:
+            raise self._fault(first, self.stats.lines)
+        self._first = self.stats.lines
+        self._lines = islice(chain([first], lines), limit)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all lines in blocks, the same ones in each run.
+
+        Raises:
+            DataError: a line is not a word and E finite numbers (65), with its number.
+        """
+        number = self._first
+        replaced = 0
+        lines: list[str] = []
+        damaged: list[int] = []
+        size = 0
+        for line in self._lines:
+            if self.stats.replaced > replaced:
+                damaged.append(len(lines))
+                replaced = self.stats.replaced
+            lines.append(line)
+            size += len(line)
+            if size >= _BLOCK:
+                yield self._block(lines, number, damaged)
+                number += len(lines)
+                lines = []
+                damaged = []
+                size = 0
+        if lines:
+            yield self._block(lines, number, damaged)
+
+    def _block(self, lines: list[str], first: int, damaged: list[int]) -> Block:
+        words: list[str] = []
+        rests: list[str] = []
+        for number, line in enumerate(lines, first):
+            line = line.rstrip()
+            word, _, rest = line.partition(" ")
+            if rest.count(" ") != self.width - 1:  # a word with spaces, or a fault
+                word, *cells = line.rsplit(" ", self.width)
+                rest = " ".join(cells)
+                if len(cells) != self.width:
+                    raise self._fault(line, number)
+            words.append(word)
+            rests.append(rest)
+        vectors = _numbers(" ".join(rests), len(rests) * self.width)
+        if vectors is None:
+            for number, rest in enumerate(rests, first):
+                if _numbers(rest, self.width) is None:
+                    raise self._fault(lines[number - first], number)
+            raise self._fault(lines[0], first)
+        return Block(words, vectors.reshape(-1, self.width), first, damaged)
+
+    def _fault(self, line: str, number: int) -> DataError:
+        width = self.width if self.width > 0 else "its"
+        expected = f"a word and {width} finite numbers between spaces"
+        return DataError(f"expected {expected}, got {line!r:.60}", self.path, number)
+
+
+def _numbers(text: str, count: int) -> Array | None:
+    """Return the finite numbers of a text between single spaces, or None if it has others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            numbers = _json_numbers(text)
+            if numbers is None and "  " not in text:
+                numbers = np.fromstring(text, np.float32, sep=" ")
+        except (ValueError, Warning):  # text that is not a number: a warning before numpy 3
+            return None
+    if numbers is None or numbers.shape != (count,) or not np.isfinite(numbers).all():
+        return None
+    return numbers
+
+
+def _json_numbers(text: str) -> Array | None:
+    """Return numbers that JSON can hold, in half the time; None where there are others (`.5`)."""
+    if any(sign in text for sign in 'rl"'):  # true, false, null and strings are not numbers
+        return None
+    try:
+        return np.array(orjson.loads(f"[{text.replace(' ', ',')}]"), np.float32)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def pack_vectors(
+    path: str, output: str, *, limit: int | None = None, restart: bool = False
+) -> tuple[int, Counter[str], bool]:
+    """Write the packed form of word vectors, resumably.
+
+    Of a word that is there twice the first vector is kept.
+
+    Args:
+        path: a file, `.gz`, `.zst`, or `-`.
+        output: `X.npy`.
+        limit: words to read.
+        restart: start over.
+
+    Returns:
+        How many words, how many were left out and why, and whether the output was up to date.
+
+    Raises:
+        DataError: a line is not a word and E finite numbers, the first line says something else, or
+            the last one is cut off (65).
+    """
+    inputs = Inputs([path])
+    source = VectorFile(path, limit)
+    if source.header and source.header[1] != source.width:
+        why = f"the first line says {source.header[1]} numbers per word, this one has"
+        raise DataError(f"{why} {source.width}", path, 2)
+    config = {"command": "vectors", "limit": limit}
+    files = [output, str(Path(output).with_suffix(".ids"))]
+    left_out: Counter[str] = Counter()
+    seen: set[str] = set()
+    with Output(
+        files, config, npy={0: (np.float32, source.width)}, inputs=inputs, restart=restart
+    ) as out:
+        if out.complete:
+            return 0, left_out, True
+        _write(out, source, seen, left_out)
+        _check_end(source, limit)
+        facts: dict[str, Any] = {"rows": len(seen), "dim": source.width}
+        out.finish(kind=KIND, **facts, left_out=dict(left_out))
+    return len(seen), left_out, False
+
+
+def _write(out: Output, source: VectorFile, seen: set[str], left_out: Counter[str]) -> None:
+    """Write what a resumed run has not, block by block."""
+    done = int(out.state.get("line", 0))
+    digest = hashlib.sha256()
+    size = 0
+    for block in source.blocks():
+        keep = _new_words(block, seen, left_out)
+        vectors = block.vectors if len(keep) == len(block.words) else block.vectors[keep]
+        names = "".join(f"{block.words[i]}\n" for i in keep).encode()
+        digest.update(names)
+        digest.update(vectors.data)
+        if block.line == done and digest.hexdigest() != out.state["sha256"]:
+            raise input_changed(source.path)
+        if block.line <= done:
+            continue
+        out.write(vectors.data)
+        out.write(names, file=1)
+        size += vectors.nbytes
+        if size >= _STEP:
+            out.commit({"line": block.line, "sha256": digest.hexdigest()})
+            size = 0
+
+
+def _new_words(block: Block, seen: set[str], left_out: Counter[str]) -> list[int]:
+    """Return which words of a block to keep, and count the others."""
+    damaged = set(block.damaged)
+    keep = []
+    for i, word in enumerate(block.words):
+        if i in damaged:
+            left_out["word that is not UTF-8"] += 1
+        elif not word or "\r" in word:
+            left_out["empty word"] += 1
+        elif word in seen:
+            left_out["duplicate word"] += 1
+        else:
+            seen.add(word)
+            keep.append(i)
+    return keep
+
+
+def _check_end(source: VectorFile, limit: int | None) -> None:
+    """Refuse a file that was cut off.
+
+    Raises:
+        DataError: its first line says another number of words, or its last line has no end.
+    """
+    stats = source.stats
+    if limit is not None:
+        return
+    words = stats.lines - (source.header is not None)
+    if source.header and source.header[0] != words:
+        why = f"the first line says {source.header[0]:,} words, there are {words:,}"
+        raise DataError(f"{why}; get the file again, or take --limit", source.path, 1)
+    if not stats.ended:
+        why = "the last line has no line end: the file may be cut off; add one if it is whole"
+        raise DataError(why, source.path, stats.lines)
