@@ -27,6 +27,7 @@ COMMANDS = (
     "build-index",
     "vokenize",
     "revokenize",
+    "retrieve",
     "pretrain",
     "perplexity",
     "finetune",

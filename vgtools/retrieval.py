@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, read_ids, read_manifest
+from vgtools.io import DataError, Exit, Window, read_ids, read_manifest
 from vgtools.io.arrays import Array
+from vgtools.io.windows import pipelined
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +34,7 @@ FLAT = "Flat"
 # product and arg-max.
 _QUERIES = 512
 _IMAGES = 3125
+_TEXTS = 1024  # whose relevance is computed at a time
 _REFINE = 1 << 15  # candidates compared at a time in float64: bounds the memory
 
 
@@ -351,6 +354,104 @@ class DeviceBank:
         lowest.scatter_reduce_(0, query[top], row[top], "amin")
         out.rows[:, 0] = lowest.cpu().numpy()
         out.scores[:, 0] = best.cpu().numpy()
+
+
+# ------------------------------------------------------------------------------------------- texts
+
+
+class Ranking(NamedTuple):
+    """How images rank for texts, -inf where an image is not found at all."""
+
+    order: Array  # (B, I) number by which the images of a text are ordered, the largest first
+    relevance: Array  # (B, I) what can be compared between texts, too; mostly the same array
+
+
+class Retriever(Protocol):
+    """Finds images of texts; what a text gets depends on the text, and on its own image, alone."""
+
+    def prepare(self, texts: Sequence[str]) -> Any:
+        """Return what `search` takes; called in another thread, ahead of it."""
+        ...
+
+    def search(self, prepared: Any, k: int, own: Array) -> Found:
+        """Return k images of each of B texts; (B,) `own` is a row never returned, -1 for none.
+
+        Rows are -1 where there are fewer than k, and for a text that asks for nothing.
+        """
+        ...
+
+    def relevance(self, prepared: Any, images: Array) -> Ranking:
+        """Return how the images of (I,) rows of the bank rank for each of B texts."""
+        ...
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
+        ...
+
+
+Row = Mapping[str, Any]  # of an input: "text", and "image" where it names its own
+
+
+def retrieve(
+    windows: Iterable[Window],
+    read: Callable[[Window], Sequence[Row]],
+    retriever: Retriever,
+    own: Callable[[Sequence[Row]], Array],
+    k: int,
+) -> Generator[tuple[Window, tuple[Sequence[Row], Found]], None, None]:
+    """Return each window with its rows and the images of their texts, in order.
+
+    The next ones are read, prepared and searched meanwhile.
+
+    Args:
+        windows: of input lines.
+        read: gives the rows of a window.
+        retriever: finds the images.
+        own: gives the (B,) image of each row that is not to be found, -1 for none.
+        k: images per text.
+    """
+
+    def prepare(window: Window) -> tuple[Sequence[Row], Any]:
+        rows = read(window)
+        return rows, retriever.prepare([row["text"] for row in rows])
+
+    def compute(prepared: tuple[Sequence[Row], Any]) -> tuple[Sequence[Row], Found]:
+        rows, texts = prepared
+        return rows, retriever.search(texts, k, own(rows))
+
+    return pipelined(windows, prepare, compute, retriever.cancel)
+
+
+def rank(
+    texts: Sequence[str], images: Array, retriever: Retriever
+) -> Generator[Ranking, None, None]:
+    """Yield how images rank for texts, block by block.
+
+    Args:
+        texts: any number.
+        images: (I,) rows of the bank.
+        retriever: ranks them.
+    """
+    for start in range(0, len(texts), _TEXTS):
+        yield retriever.relevance(retriever.prepare(texts[start : start + _TEXTS]), images)
+
+
+def leave_out(found: Found, own: Array, k: int) -> Found:
+    """Return the k best of what was found, without a row of the query's own.
+
+    Args:
+        found: of Q queries, best first.
+        own: (Q,) row to leave out, -1 for none.
+        k: columns of the result; where fewer are left, the rest is -1 with score 0.
+    """
+    best = _empty(len(own), k)
+    dropped = (found.rows == own[:, None]) | (found.rows < 0)
+    order = np.argsort(dropped, axis=1, kind="stable")[:, :k]
+    width = order.shape[1]
+    kept = ~np.take_along_axis(dropped, order, 1)
+    best.rows[:, :width] = np.where(kept, np.take_along_axis(found.rows, order, 1), -1)
+    best.scores[:, :width] = np.where(kept, np.take_along_axis(found.scores, order, 1), 0)
+    return best
 
 
 # -------------------------------------------------------------------------------------------- files

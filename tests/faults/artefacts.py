@@ -200,6 +200,8 @@ def _bank() -> None:
         "-o",
         "v.jsonl",
     )
+    flags = ("--index", "vg.faiss", "-k", 4, "--device", "cpu", "-q")
+    _run("retrieve", "text.txt", *flags, "-o", "found.jsonl")
     from PIL import Image
 
     Path("bank").mkdir()

@@ -264,6 +264,22 @@ CASES = (
         ("v.jsonl jsonl!", "v.json manifest"),
         quick=True,
     ),
+    Case(
+        "retrieve",
+        "retrieve in/text.txt --index in/vg.faiss --device cpu -k 3 -o r.jsonl",
+        ("text.txt text", *_INDEX),
+        quick=True,
+    ),
+    Case(
+        "retrieve-jsonl",
+        "retrieve in/captions.jsonl --index in/vg.faiss --device cpu -k 2 --not-own -o r.jsonl.gz",
+        ("captions.jsonl jsonl",),
+    ),
+    Case(
+        "retrieve-score",
+        "retrieve in/captions.jsonl --index in/vg.faiss --device cpu --score -o s.jsonl",
+        ("captions.jsonl jsonl", "vg.ids ids!"),
+    ),
     # ------------------------------------------------------------------------------------ training
     Case(
         "pretrain",
@@ -438,6 +454,18 @@ CASES = (
         "show-sheet",
         "show in/v.jsonl --ids in/vg.ids --images in/bank.jsonl -o page.html --png sheet.png",
         ("vg.ids ids", "bank/image004.png image"),
+        restart=False,
+    ),
+    Case(
+        "show-retrieved",
+        "show in/found.jsonl in/found.jsonl --index in/vg.faiss --images in/bank.jsonl"
+        " -o page.html --png sheet.png",
+        (
+            "found.jsonl jsonl!",
+            "found.json manifest",
+            "vg.ids ids!",
+            "bank.jsonl jsonl",
+        ),
         restart=False,
     ),
     Case(

@@ -77,7 +77,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
     max_leaves=6,
 )
-ROWS = st.dictionaries(st.sampled_from(["text", "spans", "vokens", "scores"]), VALUES)
+ROWS = st.dictionaries(st.sampled_from(["text", "spans", "vokens", "scores", "images"]), VALUES)
 
 
 @settings(
@@ -87,7 +87,14 @@ ROWS = st.dictionaries(st.sampled_from(["text", "spans", "vokens", "scores"]), V
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=st.lists(ROWS | VALUES, min_size=1, max_size=3), surrogates=st.booleans())
-@pytest.mark.parametrize("command", ["revokenize - -t in/tokenizer", "show - --ids in/vg.ids"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "revokenize - -t in/tokenizer",
+        "show - --ids in/vg.ids",
+        "retrieve - --index in/vg.faiss --device cpu -q",
+    ],
+)
 def test_any_json_is_an_answer_or_one_line(
     command: str, rows: list[object], surrogates: bool, space: Workspace
 ) -> None:

@@ -1,12 +1,12 @@
-"""`vg show`: vokens as a page, a contact sheet, a table or tab-separated lines."""
+"""`vg show`: vokens or retrieved images as a page, a contact sheet, a table or lines."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,8 @@ from vgtools.commands.options import Count, File, Quiet, flags, help_at_terminal
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.reports.vokens import Bank, Pictures, Sentence
+    from vgtools.reports.views import View
+    from vgtools.reports.vokens import Bank, Pictures
 
 _PAGE = 200  # sentences, unless --limit says otherwise
 _SHEET = 24
@@ -24,12 +25,19 @@ _SHEET = 24
 @flags
 def show(
     context: typer.Context,
-    vokens: Annotated[
-        str, typer.Argument(metavar="VOKENS", help="Voken rows (jsonl); - is standard input.")
-    ] = "-",
-    images: Annotated[str | None, File("Where the images are: image jsonl or a directory.")] = None,
-    index: Annotated[str | None, File("Index that the vokens were made with.")] = None,
-    ids: Annotated[str | None, File("Or its image ids alone, one per line.")] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ROWS...", help="Rows of vg vokenize or vg retrieve (jsonl); - is stdin."
+        ),
+    ] = None,
+    images: Annotated[
+        list[str] | None, File("Where the images are: image jsonl or a directory.", "--images")
+    ] = None,
+    index: Annotated[
+        list[str] | None, File("Index that the rows were made with.", "--index")
+    ] = None,
+    ids: Annotated[list[str] | None, File("Or its image ids alone, one per line.", "--ids")] = None,
     output: Annotated[
         str | None, File("HTML page to write; - is stdout.", "--output", "-o")
     ] = None,
@@ -43,11 +51,15 @@ def show(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Show vokens: tokens with their images on an HTML page (-o), a sheet (--png), or as text.
+    """Show the images of tokens or texts on an HTML page (-o), a sheet (--png), or as text.
+
+    Rows of vg vokenize: tokens with their images. Rows of vg retrieve: texts, and below each its
+    images with their scores. Several files of the same texts are shown side by side; --index, --ids
+    and --images are then given once for all, or once per file in the same order.
 
     The page is one file that loads nothing: it can be mailed, and opened without a server. Without
     -o or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start,
-    end, rank, voken, image id, score.
+    end, rank, voken, image id, score; or line, file, rank, row, image id, score, text.
 
     Examples:
 
@@ -56,64 +68,105 @@ def show(
         vg show vokens.jsonl --index vg.faiss --images photos/ --png sheet.png --limit 8
 
         vg show vokens.jsonl --ids vg.ids | head
+
+        vg show a.jsonl b.jsonl --index a.faiss --index b.faiss --images photos/ -o page.html
     """
-    help_at_terminal(context, vokens)
-    _check(images, index, ids, output, png)
+    paths = rows or ["-"]
+    help_at_terminal(context, *paths)
+    places, indexes, lists = (values or [] for values in (images, index, ids))
+    _check(paths, places, indexes, lists, output, png)
     from vgtools.reports import page
     from vgtools.reports import vokens as report
 
-    sources = [name for name in (vokens, images, index, ids) if name not in (None, "-")]
-    if index:
-        sources += [str(Path(index).with_suffix(end)) for end in (".ids", ".json")]
+    sources = [name for name in (*paths, *places, *indexes, *lists) if name != "-"]
+    sources += [str(Path(i).with_suffix(end)) for i in indexes for end in (".ids", ".json")]
     targets: dict[str, str | Path] = {  # refused before any work; streams stay names
         name: name if io.is_stream(name) else io.final_path(name, sources)
         for name in (output, png)
         if name is not None
     }
-    bank = report.open_bank(ids, index, vokens) if index or ids else None
-    rows = report.read_sentences(vokens, len(bank.ids) if bank else None)
-    if not targets or bank is None or images is None:
-        _print(rows, bank.ids if bank else None, limit, quiet)
+    view = _open(paths, indexes, lists)
+    if not targets:
+        _print(view, limit, quiet)
         return
-    sentences, more = report.take(rows, limit or (_SHEET if output is None else _PAGE))
-    pictures = _find_pictures(sentences, bank, images)
+    items, more = report.take(view.items, limit or (_SHEET if output is None else _PAGE))
+    pictures = [
+        _find_pictures(view, items, number, _of(places, number) or "")
+        for number in range(len(paths))
+    ]
     if output is not None:
-        title = "standard input" if vokens == "-" else Path(vokens).name
-        credit = page.credit(images)
-        html = report.page(sentences, pictures, title, more=more, credit=credit)
+        names = ["standard input" if path == "-" else Path(path).name for path in paths]
+        credit = " ".join(dict.fromkeys(filter(None, map(page.credit, places))))
+        html = view.page(items, pictures, ", ".join(names), more=more, credit=credit)
         _write(targets[output], html)
-        size = f"{amount(len(sentences), 'sentence')}, {len(html) / 1e6:.1f} MB"
+        size = f"{amount(len(items), view.unit)}, {len(html) / 1e6:.1f} MB"
         note("show", f"{output}: {size}{_rest(more)}", quiet)
     if png is not None:
-        shown = sentences if limit else sentences[:_SHEET]
-        sheet, lacking = report.sheet(shown, pictures)
+        shown = items if limit else items[:_SHEET]
+        sheet, lacking = view.sheet(shown, pictures)
         _write(targets[png], sheet)
-        rest = _rest(more or len(shown) < len(sentences))
-        note("show", f"{png}: {amount(len(shown), 'sentence')}{rest}", quiet)
+        rest = _rest(more or len(shown) < len(items))
+        note("show", f"{png}: {amount(len(shown), view.unit)}{rest}", quiet)
         if lacking:
             some = f"{len(lacking)} characters ({''.join(lacking[:12])})"
             why = f"its font has no glyph for {some}, drawn as boxes; the page (-o) shows them"
             note("show", f"{png}: {why}", quiet)
-    complaint = pictures.complaint(len(report.used_rows(sentences)))
-    if complaint:
-        note("show", complaint, quiet)
+    for number, found in enumerate(pictures):
+        complaint = found.complaint(len(view.used(items, number)))
+        if complaint:
+            note("show", complaint, quiet)
 
 
 def _check(
-    images: str | None, index: str | None, ids: str | None, output: str | None, png: str | None
+    paths: Sequence[str],
+    images: Sequence[str],
+    index: Sequence[str],
+    ids: Sequence[str],
+    output: str | None,
+    png: str | None,
 ) -> None:
     """Refuse flags that contradict one another."""
-    refuse_if(None not in (index, ids), None, "give --index or --ids, not both")
-    drawn = output is not None or png is not None
-    why = "a page or sheet needs --images, the jsonl or directory that the images are in"
-    refuse_if(drawn and images is None, None, why)
-    why = "a page or sheet needs --index or --ids, which say which image a voken is"
-    refuse_if(drawn and index is None and ids is None, None, why)
+    refuse_if(index and ids, None, "give --index or --ids, not both")
+    refuse_if(paths.count("-") > 1, None, "only one file of rows can come from stdin")
+    for flag, values in (("--images", images), ("--index", index), ("--ids", ids)):
+        why = f"give it once for all, or once per file ({len(paths)}), got {len(values)}"
+        refuse_if(len(values) not in (0, 1, len(paths)), flag, why)
+    if output is None and png is None:
+        return
+    refuse_if(
+        not images,
+        None,
+        "a page or sheet needs --images, the jsonl or directory that the images are in",
+    )
+    refuse_if(
+        not index and not ids,
+        None,
+        "a page or sheet needs --index or --ids, which say which image a voken is",
+    )
     refuse_if(output == png == "-", None, "-o - and --png - cannot share stdout")
 
 
-def _find_pictures(sentences: Sequence[Sentence], bank: Bank, images: str) -> Pictures:
-    """Return the images that sentences use.
+def _of(values: Sequence[str], number: int) -> str | None:
+    """Return the value of a flag for the file of a number, None where the flag is not given."""
+    return values[number if len(values) > 1 else 0] if values else None
+
+
+def _open(paths: Sequence[str], indexes: Sequence[str], lists: Sequence[str]) -> View:
+    """Return how to show files of rows, with the banks that they are of."""
+    from vgtools.reports.views import open_view
+    from vgtools.reports.vokens import open_bank
+
+    banks: list[Bank | None] = [None] * len(paths)
+    if indexes or lists:
+        banks = [
+            open_bank(_of(lists, number), _of(indexes, number), path)
+            for number, path in enumerate(paths)
+        ]
+    return open_view(paths, banks)
+
+
+def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -> Pictures:
+    """Return the images of one bank that items use.
 
     Raises:
         DataError: none of them is there.
@@ -121,13 +174,18 @@ def _find_pictures(sentences: Sequence[Sentence], bank: Bank, images: str) -> Pi
     from vgtools.reports import page
     from vgtools.reports import vokens as report
 
-    used = report.used_rows(sentences)
+    bank = view.banks[number]
+    assert bank is not None
+    used = view.used(items, number)
     pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
-        example = f"{bank.ids[next(iter(used))]!r:.80}"
-        why = f"has none of the {len(used)} images that the vokens name, such as {example}"
-        why += "; name the images that the bank was made from"
-        raise io.DataError(why, images, code=io.Exit.NO_INPUT)
+        example = f"{bank.ids[used[0]]!r:.80}"
+        raise io.DataError(
+            f"has none of the {len(used)} images that the {view.noun} name, such as {example}; "
+            "name the images that the bank was made from",
+            images,
+            code=io.Exit.NO_INPUT,
+        )
     return pictures
 
 
@@ -135,13 +193,13 @@ def _rest(more: bool) -> str:
     return "; the file continues, --limit shows more" if more else ""
 
 
-def _print(rows: Iterator[Sentence], ids: list[str] | None, limit: int | None, quiet: bool) -> None:
-    """Print a table on a terminal, tab-separated lines elsewhere, sentence by sentence."""
+def _print(view: View, limit: int | None, quiet: bool) -> None:
+    """Print a table on a terminal, tab-separated lines elsewhere, item by item."""
     from vgtools.reports import vokens as report
 
     if not sys.stdout.isatty():
-        for number, sentence in enumerate(rows, 1):
-            sys.stdout.buffer.write(report.tsv(sentence, ids).encode())
+        for number, item in enumerate(view.items, 1):
+            sys.stdout.buffer.write(view.tsv(item).encode())
             if number == limit:
                 break
         return
@@ -150,11 +208,11 @@ def _print(rows: Iterator[Sentence], ids: list[str] | None, limit: int | None, q
     # On a dumb terminal rich would take 80 columns, whatever COLUMNS says.
     width, height = shutil.get_terminal_size()
     console = Console(highlight=False, markup=False, emoji=False, width=width, height=height)
-    sentences, more = report.take(rows, limit or _PAGE)
-    for sentence in sentences:
-        report.table(sentence, ids, console)
+    items, more = report.take(view.items, limit or _PAGE)
+    for item in items:
+        view.table(item, console=console)
     if more:
-        note("show", f"{amount(len(sentences), 'sentence')}{_rest(more)}", quiet)
+        note("show", f"{amount(len(items), view.unit)}{_rest(more)}", quiet)
 
 
 def _write(target: str | Path, data: bytes) -> None:

@@ -399,18 +399,26 @@ class Window:
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
     jsonl: bool | None = None  # the lines are JSON objects, by `holds_rows`; None: by the name
 
-    def texts(self) -> list[str]:
-        """Return the sentences of the lines: "text" of rows of JSON lines, else the lines.
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the lines as rows with a "text": those of JSON lines, else {"text": line}.
 
         Raises:
             DataError: a row has no "text"; with file and line.
         """
         if not (is_jsonl(self.path) if self.jsonl is None else self.jsonl):
-            return self.lines
+            return [{"text": line} for line in self.lines]
         rows = [parse_json(line, self.path, n) for n, line in enumerate(self.lines, self.first)]
         for number, row in enumerate(rows, self.first):
             require(row, {"text": str}, self.path, number)
-        return [row["text"] for row in rows]
+        return rows
+
+    def texts(self) -> list[str]:
+        """Return the sentences of the lines: "text" of rows of JSON lines, else the lines.
+
+        Raises:
+            DataError: as `rows`.
+        """
+        return [row["text"] for row in self.rows()]
 
 
 def read_windows(

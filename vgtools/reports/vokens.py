@@ -8,14 +8,12 @@ Source: Tan & Bansal 2020 (Vokenization), figure 4.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,8 +21,9 @@ from vgtools import io
 from vgtools.images.sources import read_image
 from vgtools.io import DataError, Exit, plain
 from vgtools.io.errors import amount
-from vgtools.reports.drawing import GREY, INK, LINE, PAPER, first_fit, fonts, lacks
+from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
+from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
 from vgtools.text.tokens import WORD
 from vgtools.text.vokens import bank_of, check_rows
 
@@ -67,21 +66,35 @@ class Sentence:
     tokens: tuple[Token, ...]
 
 
-def read_sentences(path: str | Path, bank: int | None = None) -> Iterator[Sentence]:
+def refuse_packed(path: str | Path) -> None:
+    """Refuse the packed form of vokens.
+
+    Raises:
+        DataError: the path is that of a `.npy` (usage).
+    """
+    if str(path).endswith(".npy"):
+        why = "packed vokens hold no text; name the .jsonl form of them"
+        raise DataError(why, path, code=Exit.USAGE)
+
+
+def read_sentences(
+    path: str | Path,
+    bank: int | None = None,
+    rows: Iterable[tuple[int, dict[str, Any]]] | None = None,
+) -> Iterator[Sentence]:
     """Yield the voken rows of a stream, checked.
 
     Args:
         path: voken rows as `vokenize` writes them; `.gz`, `.zst` or `-`.
         bank: size of the image bank; None when it is not known.
+        rows: numbered, of that file where it is open already.
 
     Raises:
         DataError: a torn row, a span outside the text, lists of unequal length, a voken that the
             bank does not have; with file and line.
     """
-    if str(path).endswith(".npy"):
-        why = "packed vokens hold no text; name the .jsonl form of them"
-        raise DataError(why, path, code=Exit.USAGE)
-    for line, row in io.read_jsonl(path):
+    refuse_packed(path)
+    for line, row in io.read_jsonl(path) if rows is None else rows:
         check_rows([row], str(path), line)
         scores = row.get("scores", [None] * len(row["vokens"]))
         tokens = list[Token]()
@@ -348,96 +361,47 @@ def _flags(tokens: Sequence[Token], number: int) -> str:
 
 # -------------------------------------------------------------------------------------------- sheet
 
-_WIDTH, _EDGE, _TILE, _CAPTION, _TITLE = 1600, 48, 120, 22, 30  # px
-_LONGEST = 2000  # characters of a sentence that its title shows
-_SHEET_HIGHEST = 40_000  # px; 1600 px wide that is 192 MB of pixels
+_TILE = 120  # px
 
 
-def _lines(text: str, font: FreeTypeFont, width: float) -> list[str]:
-    """Break text into lines of at most `width` px, inside a word where it has to."""
-    lines = list[str]()
-    line = ""
-    for piece in re.findall(r"\s+|\S+", text):
-        if font.getlength(line + piece) <= width:
-            line += piece
-            continue
-        if line.strip():
-            lines.append(line.strip())
-        line = piece.strip()
-        while line and font.getlength(line) > width:
-            some = range(len(line))
-            fitting = bisect.bisect_right(some, width, key=lambda n: font.getlength(line[:n])) - 1
-            keep = max(1, fitting)
-            lines.append(line[:keep])
-            line = line[keep:]
-    return [*lines, line.strip()] if line.strip() else lines
-
-
-@dataclass
-class _Layout:
-    """Where everything on a sheet goes, in px; known before a pixel is made."""
-
-    height: float = float(_EDGE)
-    tiles: list[tuple[float, float, float, int]] = field(default_factory=list)  # x, y, width, voken
-    # x, y, text, font, colour, anchor
-    texts: list[tuple[float, float, str, FreeTypeFont, str, str]] = field(default_factory=list)
-    rules: list[float] = field(default_factory=list)
-    lacking: set[str] = field(default_factory=set)
-
-    def write(
-        self, x: float, y: float, text: str, font: FreeTypeFont, colour: str, anchor: str = "la"
-    ) -> None:
-        self.texts.append((x, y, text, font, colour, anchor))
-        self.lacking |= lacks(text, font)
-
-
-def _lay(sentences: Sequence[Sentence]) -> _Layout:
-    captions = fonts(_CAPTION)
-    headings = fonts(_TITLE)
-    layout = _Layout()
+def _lay(sentences: Sequence[Sentence]) -> Sheet:
+    captions = fonts(CAPTION)
+    headings = fonts(TITLE)
+    layout = Sheet()
     for sentence in sentences:
-        y = layout.height
-        if layout.texts:
-            layout.rules.append(y)
-            y += _EDGE * 0.75
-        line = str(sentence.line)
-        layout.write(_EDGE, y + _TITLE - _CAPTION, line, captions[0], GREY)
-        indent = _EDGE + captions[0].getlength(line) + 18
-        text = readable(sentence.text[:_LONGEST] + "…" * (len(sentence.text) > _LONGEST))
-        heading = first_fit(text, headings)
-        colour = INK if sentence.text.strip() else GREY
-        for part in _lines(text, heading, _WIDTH - _EDGE - indent) or ["(an empty line)"]:
-            layout.write(indent, y, part, heading, colour)
-            y += _TITLE * 1.35
-        layout.height = _lay_tokens(layout, sentence, y + 16, captions) + _EDGE * 0.6
+        y = layout.heading(sentence.line, sentence.text, captions, headings)
+        layout.height = _lay_tokens(layout, sentence, y + 16, captions) + EDGE * 0.6
     return layout
 
 
 def _lay_tokens(
-    layout: _Layout, sentence: Sentence, y: float, captions: Sequence[FreeTypeFont]
+    layout: Sheet,
+    sentence: Sentence,
+    y: float,
+    captions: Sequence[FreeTypeFont],
 ) -> float:
     """Lay the tokens of a sentence out in rows from y down, and return where they end."""
-    x = float(_EDGE)
+    x = float(EDGE)
     end = 0
     for number, token in enumerate(sentence.tokens):
         text = sentence.text[token.start : min(token.end, token.start + 60)]
         shown = readable(text).strip() or "·"
         font = first_fit(shown, captions)
-        while len(shown) > 2 and font.getlength(shown) > _WIDTH / 3:
+        while len(shown) > 2 and font.getlength(shown) > WIDTH / 3:
             shown = shown[:-2] + "…"
         width = max(_TILE if token.voken >= 0 else 0, font.getlength(shown) + 10)
         if number:
             x += 4 if token.start <= end else 14
         end = token.end
-        if x + width > _WIDTH - _EDGE:
-            x = float(_EDGE)
-            y += _TILE + _CAPTION + 34
+        if x + width > WIDTH - EDGE:
+            x = float(EDGE)
+            y += _TILE + CAPTION + 34
         if token.voken >= 0:
-            layout.tiles.append((x, y, width, token.voken))
+            layout.tiles.append(Tile(x, y, width, _TILE, token.voken))
         colour = INK if token.voken >= 0 else GREY
         layout.write(x + width / 2, y + _TILE + 8, shown, font, colour, "ma")
         x += width
-    return y + (_TILE + _CAPTION + 20 if sentence.tokens else 0)
+    return y + (_TILE + CAPTION + 20 if sentence.tokens else 0)
 
 
 def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, list[str]]:
@@ -456,39 +420,14 @@ def sheet(sentences: Sequence[Sentence], pictures: Pictures) -> tuple[bytes, lis
 
     Source: Tan & Bansal 2020 (Vokenization), figure 4.
     """
-    from PIL import Image, ImageDraw, ImageOps
-
     layout = _lay(sentences)
-    height = max(round(layout.height), 2 * _EDGE)
-    if height > _SHEET_HIGHEST:
-        why = f"the sheet would be {height:,} px high, at most {_SHEET_HIGHEST:,} px are possible"
-        raise DataError(f"{why}; a lower --limit makes it fit", code=Exit.USAGE)
-    canvas = Image.new("RGB", (_WIDTH, height), PAPER)
-    draw = ImageDraw.Draw(canvas)
-    opened = dict[int, Image.Image | None]()
-    for y in layout.rules:
-        draw.line((_EDGE, y, _WIDTH - _EDGE, y), LINE, 2)
-    for left, top, width, voken in layout.tiles:
-        if voken not in opened:
-            opened[voken] = pictures.image(voken, 2 * _TILE)
-        picture = opened[voken]
-        if picture is None:
-            draw.rectangle((left, top, left + width, top + _TILE), None, LINE, 2)
-            draw.line((left, top, left + width, top + _TILE), LINE, 2)
-        else:
-            tile = ImageOps.fit(picture, (round(width), _TILE), Image.Resampling.LANCZOS)
-            canvas.paste(tile, (round(left), round(top)))
-    for x, y, text, font, colour, anchor in layout.texts:
-        draw.text((x, y), text, colour, font, anchor=anchor)
-    out = BytesIO()
-    canvas.save(out, "PNG")
-    return out.getvalue(), sorted(layout.lacking)
+    return layout.png(pictures.image), sorted(layout.lacking)
 
 
 # -------------------------------------------------------------------------------- terminal and pipe
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Return text that stays in its cell: tabs and line ends escaped as other controls are."""
     return plain(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n"))
 
@@ -500,10 +439,10 @@ def tsv(sentence: Sentence, ids: Sequence[str] | None) -> str:
     """
     lines = []
     for token in sentence.tokens:
-        shown = _cell(sentence.text[token.start : token.end])
+        shown = cell(sentence.text[token.start : token.end])
         ranks = zip(token.vokens, token.scores, strict=True)
         for rank, (voken, score) in enumerate(ranks, 1):
-            image = _cell(ids[voken]) if ids is not None and voken >= 0 else "-"
+            image = cell(ids[voken]) if ids is not None and voken >= 0 else "-"
             value = "-" if score is None or voken < 0 else f"{score:.4f}"
             cells = (sentence.line, shown, token.start, token.end, rank, voken, image, value)
             lines.append("\t".join(map(str, cells)) + "\n")
@@ -519,7 +458,7 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
     from rich.table import Table
     from rich.text import Text
 
-    title = Text(_cell(sentence.text) or "(an empty line)", "bold")
+    title = Text(cell(sentence.text) or "(an empty line)", "bold")
     console.print(Text(f"{sentence.line}  ", "dim") + title)
     if sentence.tokens:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
@@ -529,14 +468,14 @@ def table(sentence: Sentence, ids: Sequence[str] | None, console: Console) -> No
             grid.add_column("image", overflow="fold", min_width=8)
         grid.add_column("score", justify="right", no_wrap=True)
         for token in sentence.tokens:
-            shown = _cell(sentence.text[token.start : token.end])
+            shown = cell(sentence.text[token.start : token.end])
             ranks = zip(token.vokens, token.scores, strict=True)
             for rank, (voken, score) in enumerate(ranks):
                 none = voken < 0
                 cells = [Text("" if rank else shown)]
                 cells.append(Text("-", "dim") if none else Text(str(voken), "cyan"))
                 if ids is not None:
-                    cells.append(Text("" if none else _cell(ids[voken])))
+                    cells.append(Text("" if none else cell(ids[voken])))
                 grid.add_row(*cells, Text("" if none or score is None else f"{score:.3f}"))
         console.print(grid)
     console.print()

@@ -298,7 +298,7 @@ def test_equal_features_have_equal_embeddings_wherever_they_stand(
 
 
 def test_windows_of_long_lines_resume_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "WINDOW_CHARS", 100)
+    monkeypatch.setattr("vgtools.io.windows.WINDOW_CHARS", 100)
     rng = np.random.default_rng(0)
     texts = ["x" * int(n) for n in rng.choice([1, 2, 40, 99], 300, p=[0.5, 0.3, 0.1, 0.1])]
 

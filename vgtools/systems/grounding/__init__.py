@@ -5,7 +5,7 @@ SECTIONS = {
     "section 2.1": ("model.CrossModal", "model.GroundedEncoder"),
     "section 2.2": ("model.jmlm", "model.jmrm", "inputs.Examples"),
     "section 2.3": ("model.CrossModal", "pretraining.Pretraining"),
-    "section 2.4": ("association.open_associator", "inputs.Bank"),
+    "section 2.4": ("association.open_associator", "inputs.Bank", "retrieve.AssociativeRetriever"),
     "section 2.4.1": ("association.Scene", "keys.caption_keys"),
     "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
     "section 4.1": ("scoring.score",),

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.io import WINDOW_CHARS, DataError, Exit, Window, read_windows
+from vgtools.io import DataError, Exit, Window, read_windows
 from vgtools.io.arrays import Array
+from vgtools.io.windows import growing_windows as growing_windows
+from vgtools.io.windows import pipelined
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
@@ -34,7 +34,6 @@ from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
 from vgtools.text.tokens import Tokens, split_window, tokenize, tokenizer_fingerprint
 
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
-_FIRST_WINDOW = 64  # lines: what a person waits for before the first row
 _BANK_BLOCK = 4096  # images per step
 
 
@@ -250,7 +249,7 @@ def vokenize(
     windows: Iterable[Window],
     vokenizer: Vokenizer | Any,
 ) -> Generator[tuple[Window, Vokens], None, None]:
-    """Yield each window with its vokens, in order.
+    """Return each window with its vokens, in order.
 
     The next ones are read, tokenised and computed meanwhile.
 
@@ -260,70 +259,15 @@ def vokenize(
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.1.
     """
-    host = ThreadPoolExecutor(1)
-    device = ThreadPoolExecutor(1)
-    pending = deque[tuple[Window, Future[Vokens]]]()
-    depth = 0  # the first window is given out before more is read: somebody may be waiting for it
 
     def prepare(window: Window) -> tuple[Sequence[str], Tokens]:
         texts = window.texts()
         return texts, vokenizer.tokenize(texts)
 
-    def compute(prepared: Future[tuple[Sequence[str], Tokens]]) -> Vokens:
-        return vokenizer(*prepared.result())
+    def compute(prepared: tuple[Sequence[str], Tokens]) -> Vokens:
+        return vokenizer(*prepared)  # type: ignore[no-any-return]
 
-    try:
-        for window in windows:
-            pending.append((window, device.submit(compute, host.submit(prepare, window))))
-            while len(pending) > depth:
-                done, vokens = pending.popleft()
-                yield done, vokens.result()
-            depth = 2
-        while pending:
-            done, vokens = pending.popleft()
-            yield done, vokens.result()
-    finally:
-        vokenizer.cancel()
-        device.shutdown(wait=True, cancel_futures=True)
-        host.shutdown(wait=True, cancel_futures=True)
-
-
-def growing_windows(
-    windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW
-) -> Iterator[Window]:
-    """Join small windows into larger ones, each four times the last up to `size` lines.
-
-    So the first rows come early. Where a window ends depends on the line it begins at and on its
-    lines, not on where this run began: a compressed output has one frame per window, and a resumed
-    one gets the same bytes.
-    """
-    joined: Window | None = None
-    unit = 0  # lines of a small window
-    target = min(first, size)  # lines of the window that is being joined
-    edge = 0  # line at which it ends, at the latest
-    held = 0  # characters of it
-    for window in windows:
-        unit = unit or len(window.lines)
-        edge = edge or -(-target // unit) * unit
-        while joined is None and edge < window.first:
-            target = min(4 * target, size)
-            edge += -(-target // unit) * unit
-        if joined is None:
-            joined = window
-        else:
-            joined = replace(
-                joined,
-                lines=joined.lines + window.lines,
-                digest=window.digest,
-                replaced=joined.replaced + window.replaced,
-            )
-        held += sum(map(len, window.lines))
-        if window.first + len(window.lines) > edge or held >= WINDOW_CHARS:
-            yield joined
-            joined = None
-            held = 0
-    if joined is not None:
-        yield joined
+    return pipelined(windows, prepare, compute, vokenizer.cancel)
 
 
 def matcher_path(index: Index) -> str:

@@ -1,0 +1,148 @@
+"""How well texts find their images and images their texts: R@k and median rank, with intervals.
+
+Axes: B texts, I images, S bootstrap samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from vgtools.io.arrays import Array
+
+KS = (1, 5, 10)
+_BLOCK = 1 << 22  # numbers held at a time: 32 MB
+
+
+def text_ranks(order: Array, own: Array) -> Array:
+    """Return the rank of each text's own image among all images, 1 is the best.
+
+    Of equal ones the lower column comes first, as in retrieval. A text that asks for nothing (-inf)
+    has the last rank.
+
+    Args:
+        order: (B, I) number of each image for a text, the largest first; -inf is not found.
+        own: (B,) column of the text's own image.
+    """
+    columns = np.arange(order.shape[1])
+    mine = own[:, None]
+    true = np.take_along_axis(order, mine, 1)
+    ahead = (order > true) | ((order == true) & (columns < mine))
+    ranks: Array = np.where(np.isneginf(true[:, 0]), order.shape[1], 1 + ahead.sum(1))
+    return ranks
+
+
+def image_ranks(relevance: Array, own: Array) -> Array:
+    """Return the rank of each image's best own text among all texts; otherwise as `text_ranks`.
+
+    Args:
+        relevance: (B, I).
+        own: (B,) column of each text's image; each image has a text.
+    """
+    count = relevance.shape[1]
+    ranks = np.empty(count, np.int64)
+    step = max(1, _BLOCK // max(1, len(own)))
+    for start in range(0, count, step):
+        scores = np.asarray(relevance[:, start : start + step])
+        images = np.arange(start, start + scores.shape[1])
+        mine = np.where(own[:, None] == images, scores, -np.inf)
+        best = mine.max(0)
+        # Of texts as relevant as the best own one, those above it come first.
+        first = np.argmax((mine == best) & (own[:, None] == images), axis=0)
+        above = np.arange(len(own))[:, None] < first
+        ahead = (scores > best) | ((scores == best) & above)
+        ranks[images] = np.where(np.isneginf(best), len(own), 1 + ahead.sum(0))
+    return ranks
+
+
+def both_ways(
+    blocks: Iterable[tuple[Array, Array]], own: Array, *, samples: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """Return R@1, 5, 10 in percent and the median rank both ways, with 95 % intervals.
+
+    An interval is that of the bootstrap over images, which takes an image's texts along: captions
+    of one image are not independent.
+
+    Args:
+        blocks: of texts in turn, (b, I) order and relevance of the images, -inf where an image is
+            not found; all of B x I relevances are held, as float32.
+        own: (B,) column of each text's image; each image has a text.
+        samples: S.
+        seed: of the samples.
+
+    Returns:
+        `without`, texts that find nothing; `text_to_image` and `image_to_text`, with what a random
+        order would give under `chance`.
+    """
+    count = int(own.max()) + 1
+    table = np.empty((len(own), count), np.float32)
+    texts = np.empty(len(own), np.int64)
+    done = 0
+    for order, relevance in blocks:
+        part = slice(done, done + len(order))
+        texts[part] = text_ranks(order, own[part])
+        table[part] = relevance
+        done = part.stop
+    images = image_ranks(table, own)
+    right = np.bincount(own, minlength=count)  # texts of each image
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), samples)
+    return {
+        "without": int(np.isneginf(table).all(1).sum()),
+        "text_to_image": _measured(texts, own, drawn) | _chance(np.ones(1), count),
+        "image_to_text": _measured(images, np.arange(count), drawn) | _chance(right, len(own)),
+    }
+
+
+def _chance(right: Array, count: int) -> dict[str, Any]:
+    """Return R@k of a random order of `count` things, (Q,) of which are right for each query."""
+    found = {}
+    for k in KS:
+        drawn = np.arange(min(k, count))
+        miss = np.prod(np.maximum(count - right[:, None] - drawn, 0) / (count - drawn), axis=1)
+        found[f"r{k}"] = round(100 * float(1 - miss.mean()), 2)
+    return {"chance": found}
+
+
+def _measured(ranks: Array, image: Array, drawn: Array) -> dict[str, Any]:
+    """Return recall and median of ranks with intervals.
+
+    Args:
+        ranks: (Q,) from 1.
+        image: (Q,) image of each query.
+        drawn: (S, I) how often a sample holds each image.
+    """
+    order = np.argsort(ranks, kind="stable")
+    ranks = ranks[order]
+    hits = np.stack([ranks <= k for k in KS], 1).astype(np.float64)  # (Q, 3)
+    recalls = list[Array]()
+    medians = list[Array]()
+    step = max(1, _BLOCK // len(ranks))
+    for start in range(0, len(drawn), step):
+        weights = drawn[start : start + step][:, image[order]].astype(np.float64)  # (s, Q)
+        recalls.append(weights @ hits / weights.sum(1, keepdims=True))
+        medians.append(_median(ranks, weights))
+    low, high = np.quantile(np.concatenate(recalls), [0.025, 0.975], axis=0)
+    found: dict[str, Any] = {}
+    for name, value, least, most in zip(KS, hits.mean(0), low, high, strict=True):
+        found[f"r{name}"] = round(100 * float(value), 2)
+        found[f"r{name}_low"] = round(100 * float(least), 2)
+        found[f"r{name}_high"] = round(100 * float(most), 2)
+    low, high = np.quantile(np.concatenate(medians), [0.025, 0.975])
+    return found | {
+        "median_rank": float(np.median(ranks)),
+        "median_rank_low": float(low),
+        "median_rank_high": float(high),
+    }
+
+
+def _median(ranks: Array, weights: Array) -> Array:
+    """Return (S,) medians of sorted (Q,) ranks that count (S, Q) times."""
+    upto = np.cumsum(weights, 1)
+    total = upto[:, -1:]
+    # The two middle places of 1 … total; where they are one, it counts twice.
+    low = (upto < np.floor((total + 1) / 2)).sum(1)
+    high = (upto < np.ceil((total + 1) / 2)).sum(1)
+    middle: Array = (ranks[low] + ranks[high]) / 2
+    return middle

@@ -1,0 +1,93 @@
+"""Windows of input lines: joined into larger ones, and worked on in threads, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from vgtools.io.streams import WINDOW_CHARS, Window
+
+_FIRST_WINDOW = 64  # lines: what a person waits for before the first row
+Prepared = TypeVar("Prepared")
+Result = TypeVar("Result")
+
+
+def growing_windows(
+    windows: Iterable[Window], size: int, first: int = _FIRST_WINDOW
+) -> Iterator[Window]:
+    """Join small windows into larger ones, each four times the last up to `size` lines.
+
+    So the first rows come early. Where a window ends depends on the line it begins at and on its
+    lines, not on where this run began: a compressed output has one frame per window, and a resumed
+    one gets the same bytes.
+    """
+    joined: Window | None = None
+    unit = 0  # lines of a small window
+    target = min(first, size)  # lines of the window that is being joined
+    edge = 0  # line at which it ends, at the latest
+    held = 0  # characters of it
+    for window in windows:
+        unit = unit or len(window.lines)
+        edge = edge or -(-target // unit) * unit
+        while joined is None and edge < window.first:
+            target = min(4 * target, size)
+            edge += -(-target // unit) * unit
+        if joined is None:
+            joined = window
+        else:
+            joined = replace(
+                joined,
+                lines=joined.lines + window.lines,
+                digest=window.digest,
+                replaced=joined.replaced + window.replaced,
+            )
+        held += sum(map(len, window.lines))
+        if window.first + len(window.lines) > edge or held >= WINDOW_CHARS:
+            yield joined
+            joined = None
+            held = 0
+    if joined is not None:
+        yield joined
+
+
+def pipelined(
+    windows: Iterable[Window],
+    prepare: Callable[[Window], Prepared],
+    compute: Callable[[Prepared], Result],
+    cancel: Callable[[], None],
+) -> Generator[tuple[Window, Result], None, None]:
+    """Yield each window with its result, in order.
+
+    The next ones are read, prepared and computed meanwhile, each in a thread of its own.
+
+    Args:
+        windows: of input lines.
+        prepare: what the host does, such as parsing and tokenising.
+        compute: what the device does with that.
+        cancel: makes work in another thread end soon; called at the end.
+    """
+    host = ThreadPoolExecutor(1)
+    device = ThreadPoolExecutor(1)
+    pending = deque[tuple[Window, Future[Result]]]()
+    depth = 0  # the first window is given out before more is read: somebody may be waiting for it
+
+    def work(prepared: Future[Prepared]) -> Result:
+        return compute(prepared.result())
+
+    try:
+        for window in windows:
+            pending.append((window, device.submit(work, host.submit(prepare, window))))
+            while len(pending) > depth:
+                done, result = pending.popleft()
+                yield done, result.result()
+            depth = 2
+        while pending:
+            done, result = pending.popleft()
+            yield done, result.result()
+    finally:
+        cancel()
+        device.shutdown(wait=True, cancel_futures=True)
+        host.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,357 @@
+"""Retrieved rows as one HTML page, a contact sheet, or lines for a terminal or a pipe.
+
+Each text has below it the images of one or several strategies: files of rows for the same texts,
+each with a bank of its own.
+
+Source: Sileo 2021 (Grounding strategies), figure 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vgtools.io import DataError
+from vgtools.io.errors import amount
+from vgtools.reports.drawing import GREY, INK, first_fit, fonts
+from vgtools.reports.page import readable, render
+from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
+from vgtools.reports.vokens import Bank, Pictures, cell
+from vgtools.text.retrieved import read_retrieved
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from rich.console import Console
+
+# --------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True)
+class Hits:
+    """The images of a text by one strategy, best first."""
+
+    images: tuple[int, ...]
+    scores: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, its line in the files, and its images by each strategy."""
+
+    line: int
+    text: str
+    hits: tuple[Hits, ...]
+    own: str | None = None  # id of the text's own image
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of rows, and the bank that they are of."""
+
+    path: str
+    name: str  # of the strategy
+    bank: Bank | None = None
+
+
+def source_names(paths: Sequence[str]) -> list[str]:
+    """Return how strategies are called: by what tells their files' names apart.
+
+    `wiki.scene.jsonl` and `wiki.object.jsonl` are scene and object. Files of one name in several
+    folders are called by their paths.
+    """
+    stems = [
+        Path(path).name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
+        for path in paths
+    ]
+    if len(set(stems)) < len(stems):
+        return list(paths)
+    parts = [stem.split(".") for stem in stems]
+    if len(parts) < 2 or len({len(part) for part in parts}) > 1:
+        return stems
+    differ = [column for column in zip(*parts, strict=True) if len(set(column)) > 1]
+    names = [".".join(name) for name in zip(*differ, strict=True)]
+    return names if len(set(names)) == len(names) else stems
+
+
+def read_texts(
+    sources: Sequence[Source], first: Iterator[tuple[int, dict[str, Any]]] | None = None
+) -> Iterator[Text]:
+    """Yield the texts of files of retrieved rows, checked, line by line.
+
+    Args:
+        sources: the files.
+        first: numbered rows of the first where it is open already.
+
+    Raises:
+        DataError: as `read_retrieved`; or the files are not of the same texts.
+    """
+    streams = [
+        read_retrieved(source.path, len(source.bank.ids) if source.bank else None, rows)
+        for source, rows in zip_longest(sources, [first])
+    ]
+    path = sources[0].path
+    for number, rows in enumerate(zip_longest(*streams), 1):
+        for source, row in zip(sources, rows, strict=True):
+            if row is None:
+                why = f"ends before line {number} of other rows; expected the same texts in each"
+                raise DataError(why, source.path)
+            if row[1]["text"] != rows[0][1]["text"]:
+                why = f"has another text than {path}; expected the same texts in each"
+                raise DataError(why, source.path, number)
+        own = rows[0][1].get("image")
+        hits = tuple(
+            Hits(tuple(row["images"]), tuple(row.get("scores") or [None] * len(row["images"])))
+            for _, row in rows
+        )
+        named = own if isinstance(own, str) else None
+        yield Text(number, rows[0][1]["text"], hits, named)
+
+
+def used_rows(texts: Sequence[Text], number: int) -> list[int]:
+    """Return the different bank rows that texts use by the strategy of a number."""
+    return sorted({row for text in texts for row in text.hits[number].images})
+
+
+def _scores(hits: Hits) -> list[str]:
+    """Return scores for a reader: relevance with three decimals, counts of words as they are."""
+    counts = all(score is not None and score == int(score) for score in hits.scores)
+    return ["" if s is None else str(int(s)) if counts else f"{s:.3f}" for s in hits.scores]
+
+
+# --------------------------------------------------------------------------------------------- page
+
+
+def page(
+    texts: Sequence[Text],
+    pictures: Sequence[Pictures],
+    title: str,
+    *,
+    sources: Sequence[Source],
+    more: bool = False,
+    credit: str = "",
+) -> bytes:
+    """Return one HTML page of texts and their images, each picture in it once.
+
+    Args:
+        texts: of `read_texts`.
+        pictures: of each source; what they lack is shown as a placeholder.
+        title: what they are, for example the file's name.
+        sources: of the texts.
+        more: the files hold more texts than these.
+        credit: whose the pictures are and their licence.
+
+    Source: Sileo 2021 (Grounding strategies), figure 4.
+    """
+    used = [used_rows(texts, number) for number in range(len(sources))]
+    total = sum(map(len, used))
+    side = 320 if total <= 400 else 240 if total <= 1000 else 160
+    selectors = dict[str, list[str]]()  # of each picture: rows with the same one share it
+    looks = dict[tuple[int, int], str]()
+    shown = dict[str, dict[str, str]]()
+    for number, (place, rows) in enumerate(zip(pictures, used, strict=True)):
+        for row in rows:
+            uri = place.uri(row, side)
+            name = f"p{number}-{row}"
+            entry = {"id": readable(place.bank.ids[row]), "name": readable(place.name(row))}
+            look = name
+            if uri is None:
+                look = "gone"
+                entry["gone"] = readable(place.missing[row])
+            else:
+                look += " art" if uri.startswith("data:image/svg") else ""
+                selectors.setdefault(uri, []).append(f".{name}")
+            looks[number, row] = look
+            shown[name] = entry
+    thumbnails = [f"{','.join(s)}{{background-image:url({u})}}\n" for u, s in selectors.items()]
+    counts = [amount(len(texts), "text"), amount(len(selectors), "picture")]
+    bare = sum(not hits.images for text in texts for hits in text.hits)
+    if bare:
+        counts.append(f"{amount(bare, 'row')} without images")
+    widest = max((len(h.images) for text in texts for h in text.hits), default=0)
+    articles = [_article(text, sources, pictures, looks) for text in texts]
+    return render(
+        "retrieved",
+        title,
+        {"pictures": shown},
+        styles=["".join(thumbnails)],
+        credit=credit,
+        more=more,
+        counts=", ".join(counts),
+        facts=_facts(sources, pictures),
+        wide=widest > 4,
+        framed=any(image["own"] for a in articles for row in a["rows"] for image in row["images"]),
+        texts=articles,
+    )
+
+
+def _facts(sources: Sequence[Source], pictures: Sequence[Pictures]) -> list[tuple[str, str]]:
+    """Return in words what the banks are."""
+    facts = list[tuple[str, str]]()
+    for source, place in zip(sources, pictures, strict=True):
+        bank = place.bank
+        keys = bank.manifest.get("keys", "matcher" if "matcher" in bank.manifest else "")
+        found = f", found by {keys}" if keys else ""
+        name = "Image bank" if len(sources) == 1 else source.name
+        facts.append((readable(name), readable(f"{amount(len(bank.ids), 'image')}{found}")))
+    return facts
+
+
+def _article(
+    text: Text,
+    sources: Sequence[Source],
+    pictures: Sequence[Pictures],
+    looks: Mapping[tuple[int, int], str],
+) -> dict[str, Any]:
+    """Return what the page needs of one text."""
+    rows = list[dict[str, Any]]()
+    for number, (source, hits) in enumerate(zip(sources, text.hits, strict=True)):
+        bank = pictures[number].bank
+        images = list[dict[str, Any]]()
+        for rank, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True), 1):
+            name = readable(bank.ids[row])
+            own = bank.ids[row] == text.own
+            told = [f"{rank}. {name}", score, "the text's own image" if own else ""]
+            images.append(
+                {
+                    "key": f"p{number}-{row}",
+                    "look": looks[number, row],
+                    "score": score,
+                    "own": own,
+                    "title": ", ".join(filter(None, told)),
+                }
+            )
+        rows.append({"name": readable(source.name) if len(sources) > 1 else "", "images": images})
+    return {"line": text.line, "text": readable(text.text), "rows": rows}
+
+
+# -------------------------------------------------------------------------------------------- sheet
+
+_GAP = 10  # px between pictures
+_BETWEEN = 60  # px between strategies side by side
+
+
+def sheet(
+    texts: Sequence[Text], pictures: Sequence[Pictures], *, sources: Sequence[Source]
+) -> tuple[bytes, list[str]]:
+    """Draw a contact sheet: each text, and below it its images by each strategy, side by side.
+
+    Returns:
+        A PNG, 1600 px wide, and the characters that no installed font has a glyph for.
+
+    Raises:
+        DataError: the sheet would be over 40,000 px high (usage).
+
+    Source: Sileo 2021 (Grounding strategies), figure 4.
+    """
+    layout = Sheet()
+    captions = fonts(CAPTION)
+    headings = fonts(TITLE)
+    widest = max((len(h.images) for text in texts for h in text.hits), default=1)
+    columns = min(max(widest, 1), 16)
+    abreast = min(len(sources), max(1, 8 // columns))  # strategies side by side
+    panel = (WIDTH - 2 * EDGE - _BETWEEN * (abreast - 1)) / abreast
+    tile = int(min(180, (panel - _GAP * (columns - 1)) / columns))
+    names = [readable(source.name)[:60] if len(sources) > 1 else "" for source in sources]
+    row_of = [{name: row for row, name in enumerate(place.bank.ids)} for place in pictures]
+    for text in texts:
+        top = layout.heading(text.line, text.text, captions, headings) + 8
+        end = top
+        for number, hits in enumerate(text.hits):
+            line, place = divmod(number, abreast)
+            if line and not place:
+                top = end + 10
+            left = EDGE + place * (panel + _BETWEEN)
+            own = row_of[number].get(text.own or "", -1)
+            bottom = _panel(layout, hits, number, names[number], own, left, top, tile)
+            end = max(end, bottom)
+        layout.height = end + EDGE * 0.4
+
+    def opened(key: tuple[int, int], side: int) -> Image | None:
+        return pictures[key[0]].image(key[1], side)
+
+    return layout.png(opened), sorted(layout.lacking)
+
+
+def _panel(
+    layout: Sheet, hits: Hits, number: int, name: str, marked: int, left: float, y: float, tile: int
+) -> float:
+    """Lay out the images of one strategy from y down, and return where they end.
+
+    Args:
+        layout: the sheet.
+        hits: the images.
+        number: of the strategy.
+        name: of it, or "".
+        marked: row of the text's own image, -1 for none.
+        left: where the strategy's part of the sheet begins, px.
+        y: px.
+        tile: side of a picture, px.
+    """
+    small = fonts(CAPTION if tile >= 110 else 18)
+    if name:
+        layout.write(left, y + 4, name, first_fit(name, small), GREY)
+        y += CAPTION + 18
+    y += 8
+    for place, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True)):
+        x = left + place % 16 * (tile + _GAP)
+        top = y + place // 16 * (tile + CAPTION + 22)
+        own = row == marked
+        layout.tiles.append(Tile(x, top, tile, tile, (number, row), own))
+        layout.write(x + tile / 2, top + tile + 10, score, small[0], INK if own else GREY, "ma")
+    lines = -(-len(hits.images) // 16)
+    if not lines:
+        layout.write(left, y, "no images", small[0], GREY)
+        return y + CAPTION + 14
+    return y + lines * (tile + CAPTION + 22)
+
+
+# -------------------------------------------------------------------------------- terminal and pipe
+
+
+def tsv(text: Text, sources: Sequence[Source]) -> str:
+    """Return a text as tab-separated lines.
+
+    The columns are line, strategy, rank, row, image id, score, text; `-` for none. A text without
+    images has one line.
+    """
+    lines = list[tuple[object, ...]]()
+    for source, hits in zip(sources, text.hits, strict=True):
+        name = cell(source.name)
+        if not hits.images:
+            lines.append((text.line, name, "-", "-", "-", "-", cell(text.text)))
+        for rank, (row, score) in enumerate(zip(hits.images, hits.scores, strict=True), 1):
+            image = cell(source.bank.ids[row]) if source.bank else "-"
+            value = "-" if score is None else f"{score:.4f}"
+            lines.append((text.line, name, rank, row, image, value, cell(text.text)))
+    return "".join("\t".join(map(str, cells)) + "\n" for cells in lines)
+
+
+def table(text: Text, sources: Sequence[Source], console: Console) -> None:
+    """Print a text and a table of its images: strategy, row, image id, score."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text as Cell
+
+    title = Cell(cell(text.text) or "(an empty line)", "bold")
+    console.print(Cell(f"{text.line}  ", "dim") + title)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    several = len(sources) > 1
+    if several:
+        grid.add_column("strategy", overflow="fold", min_width=8)
+    grid.add_column("row", justify="right", no_wrap=True)
+    if any(source.bank for source in sources):
+        grid.add_column("image", overflow="fold", min_width=8)
+    grid.add_column("score", justify="right", no_wrap=True)
+    for source, hits in zip(sources, text.hits, strict=True):
+        for rank, (row, score) in enumerate(zip(hits.images, _scores(hits), strict=True)):
+            cells = [Cell("" if rank else cell(source.name))] if several else []
+            cells.append(Cell(str(row), "cyan"))
+            if any(other.bank for other in sources):
+                cells.append(Cell(cell(source.bank.ids[row]) if source.bank else ""))
+            grid.add_row(*cells, Cell(score))
+    if grid.row_count:
+        console.print(grid)
+    console.print()

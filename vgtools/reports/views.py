@@ -1,0 +1,79 @@
+"""What rows are of, vokens or retrieved images, and how each kind is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from vgtools.io import DataError, Exit, read_jsonl
+from vgtools.reports import retrieved, vokens
+from vgtools.reports.vokens import Bank
+from vgtools.text.retrieved import holds_images
+
+
+@dataclass(frozen=True)
+class View:
+    """How rows of one kind are shown."""
+
+    items: Iterator[Any]
+    unit: str  # what an item is
+    noun: str  # what names images
+    banks: Sequence[Bank | None]
+    used: Callable[[Sequence[Any], int], Sequence[int]]  # rows of the bank of a number
+    tsv: Callable[[Any], str]
+    table: Callable[..., None]
+    page: Callable[..., bytes]
+    sheet: Callable[..., tuple[bytes, list[str]]]
+
+
+def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
+    """Return how to show files of rows; the first row of the first says of which kind they are.
+
+    Args:
+        paths: one file of voken rows, or files of retrieved rows of the same texts.
+        banks: that of each file, None where it is not known.
+
+    Raises:
+        DataError: a file cannot be read; several files of vokens, or packed ones (usage).
+    """
+    vokens.refuse_packed(paths[0])
+    texts, rows = holds_images(read_jsonl(paths[0]))
+    if texts:
+        return _of_texts(paths, banks, rows)
+    if len(paths) > 1:
+        why = "only files of vg retrieve are shown side by side, and its first row is not one"
+        raise DataError(why, paths[0], code=Exit.USAGE)
+    bank = banks[0]
+    ids = bank.ids if bank else None
+    return View(
+        items=vokens.read_sentences(paths[0], len(ids) if ids else None, rows),
+        unit="sentence",
+        noun="vokens",
+        banks=banks,
+        used=lambda items, number: [*vokens.used_rows(items)],
+        tsv=partial(vokens.tsv, ids=ids),
+        table=partial(vokens.table, ids=ids),
+        page=lambda items, pictures, title, **more: vokens.page(items, pictures[0], title, **more),
+        sheet=lambda items, pictures: vokens.sheet(items, pictures[0]),
+    )
+
+
+def _of_texts(
+    paths: Sequence[str], banks: Sequence[Bank | None], rows: Iterator[tuple[int, dict[str, Any]]]
+) -> View:
+    """Return how to show the images of texts, by one strategy per file."""
+    names = retrieved.source_names(paths)
+    sources = [retrieved.Source(*each) for each in zip(paths, names, banks, strict=True)]
+    return View(
+        items=retrieved.read_texts(sources, rows),
+        unit="text",
+        noun="rows",
+        banks=banks,
+        used=retrieved.used_rows,
+        tsv=partial(retrieved.tsv, sources=sources),
+        table=partial(retrieved.table, sources=sources),
+        page=partial(retrieved.page, sources=sources),
+        sheet=partial(retrieved.sheet, sources=sources),
+    )

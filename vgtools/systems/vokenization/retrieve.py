@@ -1,0 +1,122 @@
+"""Images of whole sentences by a matcher (Tan & Bansal 2020), for `vg retrieve`.
+
+A matcher of level `token` ranks images by the mean relevance of the sentence's tokens, which is the
+inner product with the mean of their embeddings: one query per sentence in the place of one per
+token, and what `vg train-matcher` measures as the recall of captions. Its first token ([CLS]) was
+never trained against an image, so it is not used. A matcher of level `sentence` was trained on
+[CLS] (appendix A.4), and that is the query. Queries have unit length: it changes no order within a
+text, and relevance then lies in [-1, 1] and can be compared across texts of any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
+from vgtools.retrieval import Found, Index, Ranking, leave_out
+from vgtools.systems.vokenization.matcher import sentence_means
+from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
+from vgtools.text.tokens import Tokens
+
+_TOKENS = 1 << 15  # tokens whose embeddings are held at a time; a longer sentence is held whole
+
+
+class SentenceRetriever:
+    """Finds the images of sentences; a `retrieval.Retriever`.
+
+    Args:
+        matcher: as `open_matcher` returns it.
+        index: the image bank, embedded by this very matcher.
+
+    Raises:
+        DataError: the index is not one of this matcher's.
+
+    Source: Tan & Bansal 2020 (Vokenization), appendix A.4 for level `sentence`.
+    """
+
+    def __init__(self, matcher: Matcher, index: Index) -> None:
+        self._vokenizer = Vokenizer(matcher, index)
+        self._index = index
+
+    def prepare(self, texts: Sequence[str]) -> Tokens:
+        """Return the tokens of texts."""
+        return self._vokenizer.tokenize(texts)
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tokens) -> tuple[torch.Tensor, Array]:
+        """Return the queries of the texts that have a token, and which texts these are.
+
+        Returns:
+            (Q, E) unit vectors on the encoder's device, and (Q,) int64.
+        """
+        queries = list[torch.Tensor]()
+        for part in _parts(tokens):
+            lengths = np.diff(part.starts)
+            found, owner = self._vokenizer.embed(part)
+            if len(owner):
+                rows = torch.from_numpy(owner).to(found.device)
+                sizes = torch.from_numpy(lengths[lengths > 0]).to(found.device)
+                means = sentence_means(F.embedding(rows, found), sizes)
+                queries.append(F.normalize(means, dim=1))
+        asking = np.flatnonzero(np.diff(tokens.starts))
+        dim = self._vokenizer.matcher.matcher.config.dim
+        return torch.cat(queries) if queries else torch.zeros(0, dim), asking
+
+    def search(self, tokens: Tokens, k: int, own: Array) -> Found:
+        """Return the k most relevant images of texts, without a row of the text's own.
+
+        Args:
+            tokens: of B texts.
+            k: images per text.
+            own: (B,) int32 row to leave out, -1 for none.
+        """
+        queries, asking = self.embed(tokens)
+        most = min(k + bool((own >= 0).any()), len(self._index.ids))
+        best = leave_out(self._index.search(queries, most), own[asking], k)
+        found = Found(np.full((len(own), k), -1, np.int32), np.zeros((len(own), k), np.float32))
+        found.rows[asking] = best.rows
+        found.scores[asking] = best.scores
+        return found
+
+    def relevance(self, tokens: Tokens, images: Array) -> Ranking:
+        """Return the relevance of some images to texts, -inf for a text without a token.
+
+        Raises:
+            DataError: the index is not exact (usage).
+        """
+        if self._index.bank is None:
+            why = "holds no exact vectors to rank with; build it with --factory Flat"
+            raise DataError(why, self._index.path, code=Exit.USAGE)
+        queries, asking = self.embed(tokens)
+        bank = self._index.bank[images].astype(np.float64)
+        found = np.full((len(tokens.starts) - 1, len(images)), -np.inf)
+        found[asking] = queries.double().cpu().numpy() @ bank.T
+        return Ranking(found, found)
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
+        self._vokenizer.cancel()
+
+
+def _parts(tokens: Tokens) -> list[Tokens]:
+    """Cut the tokens of many sentences between sentences, into parts of about `_TOKENS`."""
+    starts = tokens.starts
+    edges = [0]
+    while edges[-1] < len(starts) - 1:
+        first = edges[-1]
+        end = int(np.searchsorted(starts, starts[first] + _TOKENS, "right")) - 1
+        edges.append(max(first + 1, end))
+    return [
+        Tokens(
+            tokens.ids[starts[a] : starts[b]],
+            tokens.spans[starts[a] : starts[b]],
+            starts[a : b + 1] - starts[a],
+        )
+        for a, b in pairwise(edges)
+    ]

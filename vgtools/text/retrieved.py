@@ -1,0 +1,328 @@
+"""Retrieved rows on disk: the images of texts as `vg retrieve` writes them, and their readers.
+
+Rows, one per line: `{"text": …, "images": [row, …], "scores": [relevance, …]}`, best first; a row
+is a line of the index's .ids file, counted from 0. `image`, `id`, `split` and `target` of the input
+row are kept. Fewer images than asked for make shorter lists, a text without any has two empty ones.
+Rows written by hand may lack scores.
+
+The manifest beside the file names the index with its hashes, by which a reader knows whose rows
+these are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from vgtools.io import (
+    DataError,
+    Features,
+    Window,
+    manifest_beside,
+    read_ids,
+    read_jsonl,
+    require,
+    sha256_file,
+)
+from vgtools.io.arrays import Array
+from vgtools.text.vokens import bank_of
+
+_MAX = 2**31 - 1  # the largest row: readers hold 32-bit integers
+_BLOCK = 1 << 14  # rows parsed at a time
+_KEY = 16  # bytes of a text's hash
+_MISSING = "retrieve for all texts: vg retrieve TEXTS --index X.faiss -o ROWS.jsonl"
+
+# Keys of an input row that its output row keeps, beside the text, and their types.
+_KEPT: dict[str, tuple[type, ...]] = {
+    "id": (str, int),
+    "split": (str, type(None)),
+    "image": (str,),
+    "target": (str,),
+}
+
+
+def input_rows(window: Window) -> list[dict[str, Any]]:
+    """Return the rows of a window to retrieve for, with the keys that their output rows keep.
+
+    Raises:
+        DataError: a row has no "text", or a kept key of another type; with file and line.
+    """
+    rows = list[dict[str, Any]]()
+    for number, row in enumerate(window.rows(), window.first):
+        kept = {"text": row["text"]}
+        for key, types in _KEPT.items():
+            if key in row:
+                if not isinstance(row[key], types) or isinstance(row[key], bool):
+                    expected = "a string or an integer" if int in types else "a string"
+                    why = f'"{key}" must be {expected}, got {row[key]!r:.60}'
+                    raise DataError(why, window.path, number)
+                kept[key] = row[key]
+        rows.append(kept)
+    return rows
+
+
+def output_row(row: Mapping[str, Any], images: Array, scores: Array) -> dict[str, Any]:
+    """Return the row of a text.
+
+    Args:
+        row: one of `input_rows`.
+        images: (K,) int32 rows of the bank, -1 after the last one.
+        scores: (K,) float32, rounded to four decimals: batches change no more than their last.
+    """
+    count = int(np.count_nonzero(images >= 0))
+    rest = {key: value for key, value in row.items() if key != "text"}
+    found = {"images": images[:count], "scores": scores[:count]}
+    return {"text": row["text"], **found, **rest}
+
+
+def read_retrieved(
+    path: str | Path,
+    bank: int | None = None,
+    rows: Iterable[tuple[int, dict[str, Any]]] | None = None,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield `(line, row)` of retrieved rows, checked; `scores` may be missing.
+
+    Args:
+        path: rows as `vg retrieve` writes them; `.gz`, `.zst` or `-`.
+        bank: images of the bank; None when that is not known.
+        rows: numbered, of that file where it is open already.
+
+    Raises:
+        DataError: a torn row, lists of unequal length, an image that the bank does not have, or one
+            that a row names twice; with file and line.
+    """
+    for line, row in read_jsonl(path) if rows is None else rows:
+        require(row, {"text": str, "images": list}, path, line)
+        _check(row, bank, path, line)
+        yield line, row
+
+
+def holds_images(
+    rows: Iterator[tuple[int, dict[str, Any]]],
+) -> tuple[bool, Iterator[tuple[int, dict[str, Any]]]]:
+    """Return whether the first of numbered rows is a retrieved one, and all rows."""
+    first = list(islice(rows, 1))
+    return any("images" in row for _, row in first), chain(first, rows)
+
+
+def _check(row: Mapping[str, Any], bank: int | None, path: str | Path, line: int) -> None:
+    def refuse(why: str) -> NoReturn:
+        raise DataError(why, path, line)
+
+    images = row["images"]
+    for i, image in enumerate(images):
+        if type(image) is not int or not 0 <= image <= _MAX:
+            refuse(f'"images" entry {i} must be a row of the image bank, from 0, got {image!r:.60}')
+        if bank is not None and image >= bank:
+            refuse(
+                f'"images" entry {i} is {image}, the image bank has {bank} rows; these rows belong '
+                "to another bank: name the index or ids that they were made with"
+            )
+    if len(set(images)) < len(images):
+        refuse('"images" names an image twice')
+    if "scores" not in row:
+        return
+    require(row, {"scores": list}, path, line)
+    scores = row["scores"]
+    if len(scores) != len(images):
+        refuse(f'"scores" has {len(scores)} entries, "images" has {len(images)}')
+    for i, score in enumerate(scores):
+        if type(score) not in (int, float) or not math.isfinite(score):
+            refuse(f'"scores" entry {i} must be a number, got {score!r:.60}')
+
+
+# ------------------------------------------------------------------------------------- for training
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The images of N texts, as rows of image features; in memory about 20 + 4 K bytes per text."""
+
+    path: str
+    rows: Array  # (N, K) int32 rows of the features, best first, -1 where there are fewer
+    scores: Array | None  # (N, K) float32 relevance, 0 where the row is -1
+    _keys: Array  # (N,) sorted 16-byte hashes of the texts
+    _order: Array  # (N,) int32 number of the text of each hash
+    _clashes: Array  # (C,) int64 places in _keys of texts that have rows with other images
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def find(self, texts: Sequence[str]) -> Array:
+        """Return (B,) int64 numbers of texts, of equal ones the first.
+
+        Raises:
+            DataError: a text has no row (how many lack one, and the first of them, are named), or
+                two with other images.
+        """
+        keys = _hashes(texts)
+        place = np.searchsorted(self._keys, keys)
+        known = place < len(self._keys)
+        known[known] = self._keys[place[known]] == keys[known]
+        if not known.all():
+            missing = np.flatnonzero(~known)
+            first = f"{texts[missing[0]]!r:.80}"
+            why = f"has no images for {len(missing)} of {len(texts)} texts, the first {first}"
+            raise DataError(f"{why}; {_MISSING}", self.path)
+        clashing = np.intersect1d(place, self._clashes)
+        if len(clashing):
+            first, second = self._order[clashing[0]] + 1, self._order[clashing[0] + 1] + 1
+            why = f"duplicate text with other images (first on line {first}); retrieve without"
+            raise DataError(f"{why} --not-own, or keep one of the rows", self.path, int(second))
+        return self._order[place].astype(np.int64)
+
+    def gather(self, feats: Array, numbers: Array) -> tuple[Array, Array]:
+        """Return the features of the images of some texts.
+
+        Args:
+            feats: (N, D) features, which may be a memory map: each row is read once.
+            numbers: (B,) of the texts, from `find` or counted from 0.
+
+        Returns:
+            (B, K, D) float32, zeros where there is no image, and (B, K) bool.
+        """
+        rows = self.rows[numbers]
+        mask = rows >= 0
+        found = np.zeros((*rows.shape, feats.shape[1]), np.float32)
+        distinct, place = np.unique(rows[mask], return_inverse=True)
+        found[mask] = np.asarray(feats[distinct], np.float32)[place]
+        return found, mask
+
+
+def open_retrieved(
+    path: str,
+    feats: Features,
+    feats_path: str,
+    k: int | None = None,
+    *,
+    index: str | None = None,
+    scores: bool = False,
+) -> Retrieved:
+    """Read retrieved rows for training with the features of their images.
+
+    Images are matched by name: where the features are not those of the index in its very order,
+    the index's ids are read, too.
+
+    Args:
+        path: rows of `vg retrieve`.
+        feats: of images, any that hold those of the rows.
+        feats_path: their file, for messages.
+        k: K, images per text, the best ones; None is as many as the rows have.
+        index: the index of the rows, if it is not where their manifest says.
+        scores: keep them, 4 K bytes per text more.
+
+    Raises:
+        DataError: a bad row (65, with its line), fewer than k images retrieved per text, an index
+            with other ids than at retrieval (65, both hashes), or an image without features.
+    """
+    manifest = manifest_beside(path)
+    most = manifest.get("k")
+    if k is not None and isinstance(most, int) and most < k:
+        why = f"has {most} images per text, expected {k}; retrieve again with -k {k}"
+        raise DataError(why, path)
+    to_feats = _renumbering(path, manifest, feats, feats_path, index)
+    bank = len(feats.ids) if to_feats is None else len(to_feats)
+    images, values, keys = _read(path, bank, k, most, scores)
+    if to_feats is not None:
+        used = np.unique(images[images >= 0])
+        lacking = used[to_feats[used] < 0]
+        if len(lacking):
+            name = _index_ids(path, manifest, index)[int(lacking[0])]
+            why = f"has no features of {name!r:.80}, an image that {path} names"
+            raise DataError(f"{why}; extract the images that the index was built from", feats_path)
+        images = np.where(images < 0, -1, to_feats[images])
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    keys = keys[order]
+    same = np.flatnonzero(keys[1:] == keys[:-1])
+    other = same[(images[order[same]] != images[order[same + 1]]).any(1)]
+    clashes = np.unique(np.searchsorted(keys, keys[other]))
+    return Retrieved(path, images, values, keys, order, clashes)
+
+
+def _read(
+    path: str, bank: int, k: int | None, most: Any, scores: bool
+) -> tuple[Array, Array | None, Array]:
+    """Return images, scores and hashes of all rows, in blocks of a fixed width."""
+    width = k or (most if isinstance(most, int) else 0)
+    images = list[Array]()
+    values = list[Array]()
+    keys = list[Array]()
+    rows = read_retrieved(path, bank)
+    while block := [row for _, row in islice(rows, _BLOCK)]:
+        widest = k or max(len(row["images"]) for row in block)
+        width = max(width, widest)
+        images.append(_padded([row["images"] for row in block], width, -1, np.int32))
+        if scores:
+            given = [row.get("scores", [0.0] * len(row["images"])) for row in block]
+            values.append(_padded(given, width, 0, np.float32))
+        keys.append(_hashes([row["text"] for row in block]))
+    none = np.empty((0, width), np.int32)
+    return (
+        np.concatenate([none, *(_widened(part, width, -1) for part in images)]),
+        np.concatenate([none.astype(np.float32), *(_widened(part, width, 0) for part in values)])
+        if scores
+        else None,
+        np.concatenate([_hashes([]), *keys]),
+    )
+
+
+def _padded(lists: Sequence[Sequence[float]], width: int, fill: int, dtype: Any) -> Array:
+    table = np.full((len(lists), width), fill, dtype)
+    for row, values in zip(table, lists, strict=True):
+        row[: len(values)] = values[:width]
+    return table
+
+
+def _widened(part: Array, width: int, fill: int) -> Array:
+    return np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=fill)
+
+
+def _hashes(texts: Sequence[str]) -> Array:
+    """Return (N,) 16-byte hashes; two of a billion texts share one with a chance below 1e-20."""
+    digests = (
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY).digest()
+        for text in texts
+    )
+    return np.frombuffer(b"".join(digests), f"S{_KEY}")
+
+
+def _renumbering(
+    path: str, manifest: Mapping[str, Any], feats: Features, feats_path: str, index: str | None
+) -> Array | None:
+    """Return for each row of the index its row of the features, -1 for none; None if all agree."""
+    made = _ids_hash(manifest)
+    ids = Path(feats_path).with_suffix(".ids").name
+    own = feats.manifest.get("files", {}).get(ids, {})
+    if made is None or made == own.get("sha256"):
+        return None
+    names = _index_ids(path, manifest, index)
+    row_of = {name: row for row, name in enumerate(feats.ids)}
+    return np.array([row_of.get(name, -1) for name in names], np.int32)
+
+
+def _ids_hash(manifest: Mapping[str, Any]) -> str | None:
+    files = bank_of(manifest)
+    return next((sha for name, sha in files.items() if name.endswith(".ids")), None)
+
+
+def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> list[str]:
+    """Return the ids of the index that rows were made with."""
+    named = index or os.path.normpath(Path(path).parent / str(manifest.get("index", "")))
+    file = Path(named).with_suffix(".ids")
+    if not file.is_file():
+        why = f"was retrieved from an index whose ids {file} do not exist; name its new place"
+        raise DataError(why, path)
+    made = _ids_hash(manifest)
+    now = sha256_file(file)
+    if made != now:
+        why = f"was retrieved from an index with ids of sha256 {made}; {file} has sha256 {now}"
+        raise DataError(f"{why}; retrieve again", path)
+    return read_ids(file)
