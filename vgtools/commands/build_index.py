@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import Flag, Limit, Restart, Runtime, flags, note
+from vgtools.commands.options import Flag, Limit, Restart, Runtime, flags, note, refuse_if
 from vgtools.io.errors import amount
 
 
@@ -45,8 +45,7 @@ def build_index(
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss --limit 50000 --factory HNSW32
     """
-    if not output.endswith(".faiss"):
-        raise typer.BadParameter(f"must end in .faiss, got {output!r}", param_hint="-o")
+    refuse_if(not output.endswith(".faiss"), "-o", f"must end in .faiss, got {output!r}")
     from vgtools import io, retrieval
     from vgtools.io.output import Output
     from vgtools.models.references import check_same

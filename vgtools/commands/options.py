@@ -316,6 +316,12 @@ def refuse_if(wrong: object, flag: str | None, why: str) -> None:
         raise typer.BadParameter(why, param_hint=flag)
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter is on the command line, not its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def note(command: str, message: str, quiet: bool = False) -> None:
     """Print one message of a command on stderr, unless it is quiet."""
     if not quiet:

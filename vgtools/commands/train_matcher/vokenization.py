@@ -8,34 +8,27 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.options import Flag, RunFolder, Runtime, Seed, flags, note, run_folder
+from vgtools.commands.options import (
+    Flag,
+    RunFolder,
+    Runtime,
+    Seed,
+    flags,
+    is_given,
+    note,
+    refuse_if,
+    run_folder,
+)
 from vgtools.io.errors import amount
+from vgtools.systems.vokenization.recipe import PAPER, MatcherConfig
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
 _WARMUP = 0.1  # share of the steps
 
-# Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1 and the published code.
-_PAPER: dict[str, Any] = {
-    "hidden": 256,
-    "dim": 64,
-    "dropout": 0.3,
-    "sentence": False,
-    "root": False,
-    "loss": "hinge",
-    "margin": 0.5,
-    "share": None,
-    "stop_share": 1.0,
-    "epochs": 20,
-    "batch_size": 256,
-    "lr": 1e-3,
-    "schedule": "constant",
-    "warmup": 0.0,
-}
-
 
 def _recipe_flag(name: str, what: str, *spelling: str, **options: Any) -> Any:
     """Return a flag whose help also gives the paper's value."""
-    value = _PAPER[name]
+    value = PAPER[name]
     said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
     paper = "" if value is None else f" (paper: {said})"
     return Flag(*spelling, help=f"{what}{paper}.", **options)
@@ -50,12 +43,14 @@ class Recipe:
 
     hidden: Annotated[
         int, _recipe_flag("hidden", "Hidden width of the MLPs", metavar="N", min=1)
-    ] = 512
-    dim: Annotated[int, _recipe_flag("dim", "Width of the shared space", metavar="N", min=1)] = 256
+    ] = MatcherConfig.hidden
+    dim: Annotated[int, _recipe_flag("dim", "Width of the shared space", metavar="N", min=1)] = (
+        MatcherConfig.dim
+    )
     dropout: Annotated[
         float,
         _recipe_flag("dropout", "Dropout after the hidden layer", metavar="RATE", min=0, max=0.99),
-    ] = 0.3
+    ] = MatcherConfig.dropout
     sentence: Annotated[
         bool,
         _recipe_flag(
@@ -63,15 +58,17 @@ class Recipe:
             "Add the sentence's mean hidden state to each token",
             "--sentence/--no-sentence",
         ),
-    ] = True
+    ] = MatcherConfig.sentence
     root: Annotated[
         bool,
         _recipe_flag("root", "Take the square root of image features", "--root/--no-root"),
-    ] = True
+    ] = MatcherConfig.root
     loss: Annotated[Literal["info_nce", "hinge"], _recipe_flag("loss", "What is minimised")] = (
-        "info_nce"
+        MatcherConfig.loss  # type: ignore[assignment]
     )
-    margin: Annotated[float, _recipe_flag("margin", "Margin of the hinge", metavar="N")] = 0.5
+    margin: Annotated[float, _recipe_flag("margin", "Margin of the hinge", metavar="N")] = (
+        MatcherConfig.margin
+    )
     share: Annotated[
         float | None,
         _recipe_flag(
@@ -82,7 +79,7 @@ class Recipe:
             min=0,
             max=1,
         ),
-    ] = 0.7
+    ] = MatcherConfig.share
     stop_share: Annotated[
         float,
         _recipe_flag(
@@ -92,7 +89,7 @@ class Recipe:
             min=0,
             max=1,
         ),
-    ] = 0.3
+    ] = MatcherConfig.stop_share
     epochs: Annotated[
         int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
     ] = 6
@@ -111,9 +108,8 @@ class Recipe:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""
         values = {**dataclasses.asdict(self), "warmup": _WARMUP}
         if preset == "paper":
-            for name, value in _PAPER.items():
-                source = context.get_parameter_source(name)
-                if source is None or source.name != "COMMANDLINE":
+            for name, value in PAPER.items():
+                if not is_given(context, name):
                     values[name] = value
         return {name: value for name, value in values.items() if value is not None}
 
@@ -208,8 +204,8 @@ def vokenization(
     """
     settings = recipe.settings(context, preset)
     valid = validation.valid
-    if "-" in (feats, target.output) or (valid == "-" == captions):
-        raise typer.BadParameter("only CAPTIONS or --valid can come from a pipe", param_hint="-")
+    piped = "-" in (feats, target.output) or valid == "-" == captions
+    refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
     from vgtools import io
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import matcher_training as system

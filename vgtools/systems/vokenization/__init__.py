@@ -23,6 +23,6 @@ SECTIONS = {
     "table 2": ("reported.scores",),
     "table 5": ("voken_lm.Recipe",),
     "table 6": ("voken_lm.control_vokens",),
-    "appendix A.4": ("matcher.MatcherConfig", "matcher.hinge_loss"),
+    "appendix A.4": ("recipe.MatcherConfig", "matcher.hinge_loss"),
     "appendix A.5": ("term_frequency.TermFrequency",),
 }

@@ -20,11 +20,10 @@ from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.matcher import (
     Batch,
-    MatcherConfig,
     TokenImageMatcher,
-    matcher_config,
     sentence_means,
 )
+from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
