@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.datasets.rows import Row
-from vgtools.io import (
-    DataError,
-    Exit,
-    read_json,
-    read_jsonl,
-)
+from vgtools.io import DataError, Exit, read_json, read_jsonl
 from vgtools.io.errors import Tally
 from vgtools.io.json_items import json_items
 
@@ -46,11 +41,7 @@ class _Coco:
     locations: dict[int, str] = field(default_factory=dict)  # annotation id -> its first one
 
     def add(self, key: str, item: Any, location: str) -> None:
-        """Take in one item of the list `key`.
-
-        Raises:
-            DataError: it is bad.
-        """
+        """Take in one item of the list `key`; a bad one is a DataError."""
         if key == "images":
             self._add_image(item, location)
         elif key == "categories":

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.images.sources import is_picture
-from vgtools.io import (
-    DataError,
-    Exit,
-    Inputs,
-    dumps,
-    plain,
-    read_lines,
-    storable,
-)
+from vgtools.io import DataError, Exit, Inputs, dumps, plain, read_lines, storable
 from vgtools.io.errors import Tally, amount, input_changed
 from vgtools.io.output import Output
 

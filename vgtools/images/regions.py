@@ -31,8 +31,6 @@ from vgtools.io.errors import amount, input_changed
 from vgtools.io.output import Output
 
 KIND = "region-features"
-
-
 _SCAN = 8192  # feature rows checked at a time
 
 
@@ -263,17 +261,16 @@ def parse_boxes(
             why = f'"boxes" holds {box!r:.60}, expected [x1, y1, x2, y2] in pixels'
             raise DataError(why, path, line)
     confidence = row.get("confidence")
-    if confidence is not None and not (
-        isinstance(confidence, list) and all(_is_number(v) and 0 <= v <= 1 for v in confidence)
-    ):
-        why = f'"confidence" is {confidence!r:.60}, expected a list of numbers from 0 to 1'
-        raise DataError(why, path, line)
     labels = row.get("label", row.get("labels"))
-    if labels is not None and not (
-        isinstance(labels, list) and all(isinstance(v, str) for v in labels)
-    ):
-        raise DataError(f'"label" is {labels!r:.60}, expected a list of names', path, line)
-    for key, values in (("confidence", confidence), ("label", labels)):
+    lists = (
+        ("confidence", confidence, lambda v: _is_number(v) and 0 <= v <= 1, "numbers from 0 to 1"),
+        ("label", labels, lambda v: isinstance(v, str), "names"),
+    )
+    for key, values, fits, expected in lists:
+        if values is not None and not (isinstance(values, list) and all(map(fits, values))):
+            why = f'"{key}" is {values!r:.60}, expected a list of {expected}'
+            raise DataError(why, path, line)
+    for key, values, *_ in lists:
         if values is not None and len(values) != len(boxes):
             why = f'has {len(boxes)} "boxes" and {len(values)} values of "{key}"'
             raise DataError(why, path, line)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -139,6 +140,15 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     name = "standard output" if str(path) == "-" else path
     code = Exit.IO if full or stream else Exit.CANNOT_CREATE
     return DataError(f"cannot be written: {reason}{hint}", name, code=code)
+
+
+@contextmanager
+def file_errors(path: str | Path, reading: bool) -> Iterator[None]:
+    """Raise an operating-system error of a block as `file_error` returns it."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, path, reading) from None
 
 
 @dataclass

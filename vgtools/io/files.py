@@ -22,18 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from vgtools import __version__
-from vgtools.io.errors import DataError as DataError
-from vgtools.io.errors import Exit as Exit
-from vgtools.io.errors import file_error
-from vgtools.io.errors import name_of as name_of
-from vgtools.io.errors import plain as plain
-from vgtools.io.errors import storable as storable
+from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.process import NO_LINK
-from vgtools.io.process import Lock as Lock
-from vgtools.io.process import Progress as Progress
-from vgtools.io.process import Stop as Stop
-from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream
-from vgtools.io.streams import zstd as zstd
+from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
@@ -55,11 +46,8 @@ _WRITERS = {
 def sha256_file(path: str | Path) -> str:
     """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
     refuse_stream(path)
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise file_error(error, path, reading=True) from None
+    with file_errors(path, reading=True), open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
@@ -67,10 +55,8 @@ def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
     name = storable(str(path))
     if name == "-" or not os.path.isfile(path):
         return {"path": name}
-    entry: dict[str, Any] = {"path": name, "bytes": os.path.getsize(path)}
-    if sha256:
-        entry["sha256"] = sha256_file(path)
-    return entry
+    entry = {"path": name, "bytes": os.path.getsize(path)}
+    return entry | {"sha256": sha256_file(path)} if sha256 else entry
 
 
 def file_facts(path: str | Path) -> dict[str, Any]:
@@ -385,7 +371,7 @@ def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
     """
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
-    try:
+    with file_errors(path, reading=False):
         fd = _claim(temporary, path)
         try:
             with open(fd, "wb", closefd=False) as stream:
@@ -400,8 +386,6 @@ def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
             raise
         finally:
             os.close(fd)
-    except OSError as error:
-        raise file_error(error, path, reading=False) from None
     if sync:
         sync_dir(path.parent)
 
@@ -492,10 +476,8 @@ def open_stream(path: str) -> IO[bytes]:
     """Open `-`, a pipe or a device for writing bytes."""
     if path == "-":
         return sys.stdout.buffer
-    try:
+    with file_errors(path, reading=False):
         return open(path, "wb")
-    except OSError as error:
-        raise file_error(error, path, reading=False) from None
 
 
 def final_path(path: str, inputs: Sequence[str]) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextEncoderAttention:
-    """What `vg probe-attention` needs of the text encoder in a model whose attention it reads."""
+class JointEncoder(ABC):
+    """A model to be probed, with the text encoder in it; without regions `region_width` is 0."""
 
     encoder: Encoder
 
@@ -33,7 +34,7 @@ class TextEncoderAttention:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The encoder's tokenizer."""
+        """The encoder's tokenizer, without padding and truncation."""
         return self.encoder.tokenizer
 
     @property
@@ -41,29 +42,12 @@ class TextEncoderAttention:
         """Tokens of a text that fit, special tokens not counted."""
         return self.encoder.max_tokens
 
+    @property
+    @abstractmethod
+    def region_width(self) -> int:
+        """D, channels of a region feature."""
 
-class JointEncoder(Protocol):
-    """What a model must offer to be probed; a text encoder has `region_width` 0, and no regions.
-
-    Attributes:
-        layers: L.
-        heads: H.
-        tokenizer: without padding and truncation.
-        max_tokens: tokens of a text that fit, special tokens not counted.
-        region_width: D, channels of a region feature.
-    """
-
-    @property
-    def layers(self) -> int: ...  # noqa: D102
-    @property
-    def heads(self) -> int: ...  # noqa: D102
-    @property
-    def tokenizer(self) -> Tokenizer: ...  # noqa: D102
-    @property
-    def max_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def region_width(self) -> int: ...  # noqa: D102
-
+    @abstractmethod
     def attentions(
         self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
     ) -> Iterator[Tensor]:
@@ -79,11 +63,10 @@ class JointEncoder(Protocol):
             (B, H, T + R, T + R) after the softmax, text first; rows attend, columns are attended
             to; 0 at padding.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class TransformersEncoder(TextEncoderAttention):
+class TransformersEncoder(JointEncoder):
     """Any text encoder of `transformers`, and its VisualBERT, as a `JointEncoder`."""
 
     @property
@@ -129,12 +112,6 @@ def open_encoder(
     ref: str, *, device: str = "cpu", dtype: str = "float32", offline: bool = False
 ) -> TransformersEncoder:
     """Load a text encoder or a VisualBERT with the eager attention, which returns its weights.
-
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        device: as `--device`.
-        dtype: as `--dtype`.
-        offline: never connect.
 
     Raises:
         DataError: as `load_encoder`; or joint attention cannot be read (a late-fusion VisualBERT).

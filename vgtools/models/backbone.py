@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    amount,
-    read_json,
-)
+from vgtools.io import DataError, Exit, amount, read_json
 from vgtools.models.references import (
     BUILTIN,
     LITE_PREPROCESSING,
@@ -96,13 +91,12 @@ def _check_preprocessing(values: Mapping[str, Any], ref: str) -> None:
     Raises:
         DataError: vg cannot use a value (65).
     """
-    names = ", ".join(_INTERPOLATIONS)
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "input_size": (
             lambda x: len(x) == 3 and x[0] == 3 and all(1 <= side <= _MAX_SIDE for side in x[1:]),
             f"[3, height, width], at most {_MAX_SIDE} pixels",
         ),
-        "interpolation": (lambda x: x in _INTERPOLATIONS, f"one of {names}"),
+        "interpolation": (lambda x: x in _INTERPOLATIONS, f"one of {', '.join(_INTERPOLATIONS)}"),
         "crop_mode": (lambda x: x in _CROP_MODES, f"one of {', '.join(_CROP_MODES)}"),
         "crop_pct": (lambda x: 0.05 <= x <= 10, "a number from 0.05 to 10"),
         "mean": (lambda x: len(x) == 3 and all(map(math.isfinite, x)), "three numbers"),

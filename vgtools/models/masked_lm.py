@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,6 @@ from vgtools.io import DataError, Exit
 from vgtools.models.references import first_line, quiet_transformers
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
-
-if TYPE_CHECKING:
-    pass
 
 # Tan & Bansal 2020 (Vokenization), section 4.2 and Table 2; `vocab_size` and the padding id come
 # from the tokenizer.

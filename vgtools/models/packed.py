@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
 from vgtools.io.errors import is_out_of_memory
 from vgtools.models.encoder import Encoder
-
-if TYPE_CHECKING:
-    pass
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how

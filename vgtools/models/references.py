@@ -12,13 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    amount,
-    name_of,
-    read_json,
-)
+from vgtools.io import DataError, Exit, amount, name_of, read_json
 from vgtools.models.sealed import check_model
 
 if TYPE_CHECKING:
@@ -105,18 +99,16 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
     path = Path(ref)
     if path.is_dir():
         inner = path / "encoder"
-        if (path / "run.json").exists() and inner.is_dir():
-            check_model(inner)
-            return inner
-        if (path / "checkpoint.safetensors").exists():
+        is_run = (path / "run.json").exists() and inner.is_dir()
+        if not is_run and (path / "checkpoint.safetensors").exists():
             why = "is a run that has not finished; run its command again"
             raise DataError(why, ref, code=Exit.NO_INPUT)
-        tuned = sorted(path.glob("seed-*/model"))
-        if tuned:
+        if not is_run and (tuned := sorted(path.glob("seed-*/model"))):
             why = f"is a run of vg finetune with one model per seed; name one, as {tuned[0]}"
             raise DataError(why, ref, code=Exit.NO_INPUT)
-        check_model(path)
-        return path
+        model = inner if is_run else path
+        check_model(model)
+        return model
     if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
         why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
         raise DataError(why, ref, code=Exit.NO_INPUT)
@@ -277,9 +269,8 @@ def _byte_level(file: Path) -> Any:
     start = tokenizer.token_to_id("<s>")
     end = tokenizer.token_to_id("</s>")
     if start is not None and end is not None:
-        tokenizer.post_processor = RobertaProcessing(
-            ("</s>", end), ("<s>", start), trim_offsets=False
-        )
+        ends = ("</s>", end), ("<s>", start)
+        tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=False)
     return tokenizer
 
 
@@ -328,7 +319,6 @@ def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
     """
     import torch
 
-    state: Mapping[str, Tensor]
     state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
     digest = hashlib.sha256()
     for name in sorted(state):
@@ -367,11 +357,8 @@ def safetensors_files(folder: Path) -> list[Path]:
     suffixes = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
     if pickled:
-        raise DataError(
-            f"has only pickled weights ({', '.join(pickled)}), which can run code when read "
-            "and are refused; convert them to safetensors",
-            folder,
-        )
+        why = "which can run code when read and are refused; convert them to safetensors"
+        raise DataError(f"has only pickled weights ({', '.join(pickled)}), {why}", folder)
     raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
 
 
@@ -393,7 +380,6 @@ def check_whole(
     if missing:
         why = f"lacks {amount(len(missing), 'weight')} of its architecture, the first {missing[0]}"
         raise DataError(f"{why}; they would be random", file)
-    state: Mapping[str, Tensor]
     state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
     # The least and the greatest number of a tensor are NaN if any number is.
     bad = [
@@ -417,10 +403,6 @@ def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Te
     """Return the folder of a text encoder's checkpoint and the tensors of its files.
 
     No network is built: weights that the files lack are not drawn, and any architecture will do.
-
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        offline: never connect.
 
     Raises:
         DataError: missing (66, 69), damaged or pickled (65).

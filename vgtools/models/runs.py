@@ -11,14 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from vgtools.io import (
-    FORMAT,
-    DataError,
-    Exit,
-    atomic_write,
-    dumps,
-    versions,
-)
+from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, versions
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import fingerprint
 from vgtools.models.sealed import check_file, digests, files_below, seal

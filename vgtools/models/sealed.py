@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vgtools.io import DataError, Exit, check_format, dumps, file_error, read_json, sha256_file
+from vgtools.io import DataError, Exit, check_format, dumps, read_json, sha256_file
+from vgtools.io.errors import file_errors
 
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 
@@ -35,10 +36,8 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
     if not path.is_dir():
         raise DataError("does not exist; expected a vg run", path, code=Exit.NO_INPUT)
     if not file.exists():
-        why = (
-            "is not a finished vg run (no run.json); run the command that writes it again to resume"
-        )
-        raise DataError(why, path, code=Exit.NO_INPUT)
+        why = "is not a finished vg run (no run.json); run the command that writes it again to"
+        raise DataError(f"{why} resume", path, code=Exit.NO_INPUT)
     info = read_json(file, "the run.json of a vg run")
     check_format(info, file)
     if kind is not None and info.get("kind") != kind:
@@ -81,10 +80,8 @@ def files_below(folder: Path) -> list[Path]:
 
 def file_sha256(file: Path) -> str:
     """Return the sha256 of a file; one that has not changed is hashed once per process."""
-    try:
+    with file_errors(file, reading=True):
         facts = file.stat()
-    except OSError as error:
-        raise file_error(error, file, reading=True) from None
     return _hashed(os.path.realpath(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from vgtools import io
 from vgtools.io import DataError
 from vgtools.io.arrays import Array
-from vgtools.io.errors import file_error
+from vgtools.io.errors import file_errors
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, no_collection
 
@@ -151,10 +151,8 @@ def pack(
     fingerprint = tokenizer_fingerprint(tokenizer)
     if path.endswith(".npy"):
         return open_packed(path, fingerprint)
-    try:
+    with file_errors(folder, reading=False):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise file_error(error, folder, reading=False) from None
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     with (

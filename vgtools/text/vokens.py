@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -27,8 +26,6 @@ from vgtools.io import DataError, Exit
 from vgtools.io.output import Output
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
-
-
 _flat = chain.from_iterable
 
 
@@ -289,10 +286,5 @@ class VokenWriter:
             kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._out.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._out.__exit__(*error)

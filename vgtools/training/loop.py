@@ -38,35 +38,20 @@ Rows = TypeVar("Rows", bound=NamedTuple)
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to optimise.
+    """How to optimise."""
 
-    Attributes:
-        epochs: passes over the batches.
-        steps: optimiser steps of all epochs together; the schedule ends there.
-        lr: highest learning rate.
-        schedule: `constant`, `linear` or `cosine`, down to 0 at `steps`, after the warm-up.
-        warmup: steps over which the learning rate rises from 0.
-        weight_decay: AdamW's, on matrices only; with 0 it is plain Adam.
-        betas: AdamW's.
-        eps: AdamW's.
-        clip: clip gradients to this L2 norm over all parameters; 0 disables clipping.
-        accumulate: batches per step.
-        seed: of the initial random state (dropout); the sampler has its own.
-        log_every: steps between records.
-    """
-
-    epochs: int
-    steps: int
-    lr: float = 1e-3
-    schedule: str = "constant"
-    warmup: int = 0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    clip: float = 5.0
-    accumulate: int = 1
-    seed: int = 0
-    log_every: int = 50
+    epochs: int  # passes over the batches
+    steps: int  # of all epochs together; the schedule ends there
+    lr: float = 1e-3  # highest learning rate
+    schedule: str = "constant"  # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up
+    warmup: int = 0  # steps over which the learning rate rises from 0
+    weight_decay: float = 0.0  # AdamW's, on matrices only; with 0 it is plain Adam
+    betas: tuple[float, float] = (0.9, 0.999)  # AdamW's
+    eps: float = 1e-8  # AdamW's
+    clip: float = 5.0  # most L2 norm of the gradient over all parameters; 0 disables clipping
+    accumulate: int = 1  # batches per step
+    seed: int = 0  # of the initial random state (dropout); the sampler has its own
+    log_every: int = 50  # steps between records
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.lr):  # the first loss is finite, and no weight after it
@@ -119,12 +104,7 @@ class TrainState:
             for i, t in enumerate(processes.gather(torch.cuda.get_rng_state())):
                 tensors[f"rng.cuda.{i}"] = t
         if processes.rank() == 0:
-            position: dict[str, Any] = {
-                "epoch": self.epoch,
-                "batch": self.batch,
-                "step": self.step,
-                "notes": self.notes,
-            }
+            position = {key: getattr(self, key) for key in ("epoch", "batch", "step", "notes")}
             stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             position["sha256"] = _seal(position, stored)
             atomic_write(path, save(stored, {"vg": json.dumps(position)}))
@@ -149,13 +129,10 @@ class TrainState:
                 if expected is not None and expected != _seal(position, state._loaded):
                     raise ValueError("it was damaged: its sha256 is that of other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(
-                f"is not a readable checkpoint ({error}); --restart starts over", path
-            ) from None
-        state.epoch = position["epoch"]
-        state.batch = position["batch"]
-        state.step = position["step"]
-        state.notes = position["notes"]
+            why = f"is not a readable checkpoint ({error}); --restart starts over"
+            raise DataError(why, path) from None
+        for key in ("epoch", "batch", "step", "notes"):
+            setattr(state, key, position[key])
         state.saved = Path(path)
         return state
 
@@ -307,9 +284,8 @@ def _step(
     processes.average([values, *(p.grad for p in model.parameters() if p.grad is not None)])
     totals = dict(zip(losses, values.tolist(), strict=True))
     if not math.isfinite(totals["loss"]):
-        means = (
-            f" {name} {total / len(group)}" for name, total in totals.items() if name != "loss"
-        )
+        del totals["loss"]
+        means = (f" {name} {total / len(group)}" for name, total in totals.items())
         raise _diverged("the loss", state, ",".join(means))
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for parameters in optimizer.param_groups:
@@ -351,7 +327,11 @@ def _backward(
             if not is_out_of_memory(error):
                 raise
             if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
-                raise _out_of_memory(state, halve is not None) from None
+                how, way_out = "", "a smaller --batch-size needs less"
+                if halve is not None:
+                    how, way_out = ", with one row at a time", "shorter rows need less"
+                why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {way_out}"
+                raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
         model.zero_grad()
         state.notes["pieces"] = 2 * pieces
         if torch.cuda.is_available():
@@ -409,15 +389,6 @@ def _diverged(what: str, state: TrainState, means: str) -> DataError:
     return DataError(
         f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}"
         f"{means and ':'}{means}; {_last_good(state)} a lower --lr usually helps",
-        code=Exit.CANNOT_CONTINUE,
-    )
-
-
-def _out_of_memory(state: TrainState, cut: bool) -> DataError:
-    how = ", with one row at a time" if cut else ""
-    way_out = "shorter rows need less" if cut else "a smaller --batch-size needs less"
-    return DataError(
-        f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {way_out}",
         code=Exit.CANNOT_CONTINUE,
     )
 

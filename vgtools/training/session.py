@@ -182,10 +182,8 @@ class Session:
             self._bar.advance(before + record["step"] - self._bar.done)
             if splits != run.oom_splits:
                 splits = run.oom_splits
-                message = (
-                    f"step {record['step']}: out of memory: batches are now split into {splits}"
-                )
-                print(f"vg {self.command}: {message}", file=sys.stderr)
+                message = f"step {record['step']}: out of memory: batches are now split into"
+                print(f"vg {self.command}: {message} {splits}", file=sys.stderr)
             yield record
             self._checkpoint()
 
@@ -297,11 +295,8 @@ class TrainingRun:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = self.path.iterdir() if self.path.exists() else ()
         if not ours and any(file.suffix != ".tmp" for file in files):
-            raise DataError(
-                "is neither empty nor a run of vg; choose another -o",
-                self.path,
-                code=Exit.CANNOT_CREATE,
-            )
+            why = "is neither empty nor a run of vg; choose another -o"
+            raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
         info = self.path / "run.json"
         if not info.exists():
             return
@@ -313,11 +308,8 @@ class TrainingRun:
             why = f"{error.why}; restore it, or start over with --restart"
             raise DataError(why, info, code=error.code) from None
         if kind != self.kind:
-            raise DataError(
-                f"holds a run of another kind than {self.kind}; choose another -o",
-                self.path,
-                code=Exit.CANNOT_CREATE,
-            )
+            why = f"holds a run of another kind than {self.kind}; choose another -o"
+            raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
     def _discard(self, parts: str | None) -> None:
         # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
@@ -331,12 +323,9 @@ class TrainingRun:
     def _same(self, before: Mapping[str, Any], what: str) -> None:
         difference = config_difference(before, self.config)
         if difference:
-            raise DataError(
-                f"{what} used different settings: {difference}. Use the same settings to resume, "
-                "another -o, or --restart",
-                self.path,
-                code=Exit.CONFIG,
-            )
+            way_out = "Use the same settings to resume, another -o, or --restart"
+            why = f"{what} used different settings: {difference}. {way_out}"
+            raise DataError(why, self.path, code=Exit.CONFIG)
 
     def start_clock(self) -> None:
         """Count the time and steps to the next checkpoint from now."""

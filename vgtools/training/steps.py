@@ -97,15 +97,11 @@ def train_config(
     return TrainConfig(
         epochs=plan.epochs,
         steps=plan.steps,
-        lr=config["lr"],
-        schedule=config["schedule"],
         warmup=round(warmup * plan.steps if warmup < 1 else warmup),
-        weight_decay=config["weight_decay"],
         eps=eps,
-        clip=config["clip"],
         accumulate=plan.accumulate,
-        seed=config["seed"],
         log_every=log_every,
+        **{key: config[key] for key in ("lr", "schedule", "weight_decay", "clip", "seed")},
     )
 
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from vgtools.commands.options import Flag, Target
+from vgtools.commands.options import Flag, Target, refuse_if
 
 if TYPE_CHECKING:
     from vgtools.datasets.rows import Folder
@@ -47,13 +45,11 @@ class Photos:
 
         if not self.images_out:
             return
-        if not self.images and not urls:
-            why = "needs --images DIR, the folder of the photos"
-            raise typer.BadParameter(why, param_hint="--images-out")
-        places = [os.path.realpath(path) for path in (self.images_out, output)]
-        if manifest_path(places[0]) == manifest_path(places[1]):
-            why = f"must differ from -o {output} before the suffix"
-            raise typer.BadParameter(why, param_hint="--images-out")
+        no_photos = not self.images and not urls
+        refuse_if(no_photos, "--images-out", "needs --images DIR, the folder of the photos")
+        manifests = {manifest_path(os.path.realpath(path)) for path in (self.images_out, output)}
+        why = f"must differ from -o {output} before the suffix"
+        refuse_if(len(manifests) < 2, "--images-out", why)
         if not is_stream(self.images_out):
             final_path(self.images_out, inputs)
 
@@ -86,7 +82,7 @@ def write_rows(
         inputs: files that are read.
         config: what decides the rows, beside the photos.
         quiet: print errors only.
-        urls: whether rows have URLs.
+        urls: as `Photos.check`.
     """
     from vgtools.datasets.rows import Row, listing, save, with_photos
     from vgtools.io import Inputs

@@ -16,6 +16,7 @@ from vgtools.commands.options import (
     Target,
     flags,
     note,
+    refuse_if,
 )
 from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
@@ -99,17 +100,8 @@ def openmoji(
     save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
     if images_out:
         made = config | {"size": size, "folder": os.path.abspath(folder)}
-        save(
-            drawn,
-            images_out,
-            tally,
-            "images",
-            made,
-            [],
-            target.restart,
-            quiet,
-            credit="Pictures: OpenMoji, CC BY-SA 4.0",
-        )
+        credit = "Pictures: OpenMoji, CC BY-SA 4.0"
+        save(drawn, images_out, tally, "images", made, [], target.restart, quiet, credit=credit)
 
 
 @flags
@@ -164,12 +156,9 @@ def regions(
 
         vg prepare regions features.npy boxes.jsonl --backbone detectron-nlvr2 -o regions.npy
     """
-    if not output.endswith(".npy"):
-        raise typer.BadParameter(f"must end in .npy, got {output!r}", param_hint="--output")
-    if source.endswith(".npy") != (boxes is not None):
-        raise typer.BadParameter(
-            "is required with features .npy, and only then", param_hint="BOXES"
-        )
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    unpaired = source.endswith(".npy") != (boxes is not None)
+    refuse_if(unpaired, "BOXES", "is required with features .npy, and only then")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
     from vgtools.io import Inputs, read_lines, refuse_stream, sha256_file

@@ -14,6 +14,7 @@ from vgtools.commands.options import (
     Quiet,
     Target,
     flags,
+    refuse_if,
 )
 from vgtools.commands.prepare.photos import Photos, write_rows
 from vgtools.datasets import annotations as annotations_module
@@ -47,11 +48,8 @@ def visual_genome(
 
         vg prepare visual-genome image_data.json --regions region_descriptions.json -o c.jsonl
     """
-    if not regions and not photos.images_out:
-        raise typer.BadParameter(
-            "nothing to write: give --regions FILE, --images-out FILE, or both",
-            param_hint="--images-out",
-        )
+    nothing = "nothing to write: give --regions FILE, --images-out FILE, or both"
+    refuse_if(not regions and not photos.images_out, "--images-out", nothing)
     inputs = [image_data, regions] if regions else [image_data]
     photos.check(target.output if regions else "", inputs, urls=True)
     listed, read = Inputs([image_data]), Inputs(inputs)
@@ -71,16 +69,8 @@ def visual_genome(
     for _ in listing(rows, images, folder):
         pass  # all images must be known before the first region
     if photos.images_out:
-        save(
-            images.values(),
-            photos.images_out,
-            tally,
-            "images",
-            config,
-            listed,
-            target.restart,
-            quiet,
-        )
+        made = images.values()
+        save(made, photos.images_out, tally, "images", config, listed, target.restart, quiet)
     if regions:
         kept = {int(image.rpartition("/")[2]): {"image": image} for image in images}
         tally = errors.tally()
@@ -122,8 +112,7 @@ def sbu(
     urls: Annotated[
         str,
         typer.Argument(
-            metavar="URLS",
-            help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json",
+            metavar="URLS", help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json"
         ),
     ],
     photos: Photos,
@@ -150,6 +139,5 @@ def sbu(
     tally = errors.tally()
     rows = captions_module.sbu(urls, captions, tally)
     inputs = [urls, captions] if captions else [urls]
-    write_rows(
-        rows, "captions", tally, photos, target, inputs, {"command": "sbu"}, quiet, urls=True
-    )
+    config = {"command": "sbu"}
+    write_rows(rows, "captions", tally, photos, target, inputs, config, quiet, urls=True)
