@@ -204,19 +204,14 @@ def extract_image_feats(
         note("extract-image-feats", slow, runtime.quiet)
     size = features.batch_size or (8 if device.type == "cpu" else 64)
     net = load_backbone(
-        features.backbone,
-        device=str(device),
-        dtype=features.compute_dtype,
-        offline=runtime.offline,
+        features.backbone, device=str(device), dtype=features.compute_dtype, offline=runtime.offline
     )
     featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
     config = {
         "command": "extract-image-feats",
         "backbone": net.fingerprint,
         "preprocessing": facts,
-        "pooling": features.pooling,
-        "dtype": features.dtype,
-        "compute_dtype": features.compute_dtype,
+        **{key: getattr(features, key) for key in ("pooling", "dtype", "compute_dtype")},
         "device": device.type,
         "batch_size": size,
         "limit": limit,
@@ -238,14 +233,9 @@ def extract_image_feats(
             note("extract-image-feats", f"{output} is up to date", runtime.quiet)
         else:
             bar.advance(out.items)
-            for batch in extract.extract(
-                opened,
-                featurizer,
-                items=out.items,
-                digest=out.digest,
-                workers=features.workers,
-                work=work,
-            ):
+            done: dict[str, Any] = {"items": out.items, "digest": out.digest}
+            workers = features.workers
+            for batch in extract.extract(opened, featurizer, workers=workers, work=work, **done):
                 out.write(batch)
                 bar.advance(batch.items - bar.done)
             made = {"ref": net.ref, "fingerprint": net.fingerprint}

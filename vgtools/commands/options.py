@@ -329,12 +329,7 @@ def note(command: str, message: str, quiet: bool = False) -> None:
 
 
 def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
-    """Return what a token is: the words of a text, or the pieces of a tokenizer.
-
-    Args:
-        tokenizer: `words`, or a reference.
-        offline: never connect.
-    """
+    """Return what a token is: the words of a text (`words`), or the pieces of a tokenizer."""
     from vgtools.text import ngrams
 
     if tokenizer == "words":

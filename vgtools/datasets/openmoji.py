@@ -22,7 +22,6 @@ _FLAGS = {
     *(0x1F38C, 0x1F3C1, 0x1F3F3, 0x1F3F4, 0x1F6A9),
 }
 
-
 # Names alone never have an article or a sentence in training; a matcher then reads both badly.
 CARRIERS = (
     "a photo of {}",

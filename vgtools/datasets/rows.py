@@ -95,9 +95,7 @@ def read_splits(folder: str | Path, flickr8k: bool | None = None) -> dict[str, s
 
     They are `Flickr_8k.trainImages.txt` …, or `train.txt` … of Flickr30k.
 
-    Args:
-        folder: where they are.
-        flickr8k: which of them to read where both are; None where that is not known.
+    `flickr8k` says which of them to read where both are; None where that is not known.
 
     Raises:
         DataError: no list there (66), both kinds and nothing says which, or an image is in two of

@@ -18,21 +18,16 @@ from vgtools.images.sources import ImageError
 # What Pillow calls a decompression bomb; also the largest picture between two of our own steps.
 MAX_PIXELS = 178_956_970
 
-
 # Part of the preprocessing fingerprint: increase it when `decode` returns different pixels.
 DECODER = 1
 
-
 Image.init()  # loads every plugin once, here: doing so from several threads is a race
-
 
 # Recognised by content, never by name. Left out: formats that call other programs (EPS) or
 # describe drawings (WMF).
 _KNOWN = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
 
-
 _FORMATS = tuple(name for name in _KNOWN if name in Image.OPEN)
-
 
 # EXIF orientation -> the turn that makes the picture upright
 _UPRIGHT = {

@@ -200,9 +200,7 @@ def fold_norms(model: nn.Module, size: tuple[int, int, int]) -> int:
     output has a second reader (a shortcut), the features of a random picture change, and
     everything is put back.
 
-    Args:
-        model: a timm network in eval mode.
-        size: (channels, height, width) of its input.
+    The model is a timm network in eval mode; size is (channels, height, width) of its input.
 
     Returns:
         How many norms were folded.

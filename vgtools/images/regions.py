@@ -87,10 +87,7 @@ class Regions:
     def find(self, name: str, file: str | Path, line: int | None) -> str:
         """Return the id of an image that a data set names, without folder and suffix.
 
-        Args:
-            name: as the data set writes it.
-            file: of the data set, named in errors.
-            line: of the data set, likewise.
+        Errors name the file and line of the data set.
 
         Raises:
             DataError: no image has this name, or several have.

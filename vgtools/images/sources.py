@@ -34,17 +34,14 @@ from vgtools.io import (
 
 MAX_BYTES = 256 << 20  # of one encoded image
 
-
 SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif",
     ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
 })  # fmt: skip
 
-
 _TAR_SUFFIXES = (
     ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tbz2", ".tar.xz", ".txz",
 )  # fmt: skip
-
 
 _EXPECTED = (
     "expected a directory, a tar, an image jsonl, or a list of paths with image files "
@@ -77,11 +74,7 @@ class Source:
 
 
 def read_image(path: str, image: str | None = None) -> bytes:
-    """Read one encoded image.
-
-    Args:
-        path: the file.
-        image: its id, which is named in messages; the path is added if it is another one.
+    """Read one encoded image; messages add its path if that is not its id, `image`.
 
     Raises:
         ImageError: missing, unreadable, not a regular file, or larger than MAX_BYTES.
@@ -122,9 +115,7 @@ def open_source(path: str, limit: int | None = None) -> Source:
     directory or tar the suffix decides what is an image; all other files are counted in
     `left_out`. A tar is streamed; nothing of it is ever written to disk.
 
-    Args:
-        path: what the user named.
-        limit: take only the first `limit` images.
+    A `limit` takes only the first images.
 
     Raises:
         DataError: missing (66); no image in it, a duplicate id, a line that is not a path (65).

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of manifests and run.json
 
-
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {
     "image-features": "X.npy of vg extract-image-feats",
@@ -85,9 +84,7 @@ def manifest_path(artifact: str | Path) -> Path:
 def check_format(body: Mapping[str, Any], path: str | Path) -> None:
     """Refuse a manifest or run.json of a newer format than this version reads.
 
-    Args:
-        body: what the file says; without "format" it was written before the key existed.
-        path: the file.
+    One without "format" was written before the key existed.
 
     Raises:
         DataError: the format is newer (65); it and the version that wrote it are named.
@@ -142,11 +139,7 @@ def _read_value(path: str | Path, expected: str) -> Any:
 
 
 def read_json(path: str | Path, expected: str = "a JSON object") -> dict[str, Any]:
-    """Read one small JSON file that must hold an object.
-
-    Args:
-        path: the file.
-        expected: what it is, for messages.
+    """Read one small JSON file that must hold an object; `expected` names it in messages.
 
     Raises:
         DataError: missing (66), or not a JSON object (65).
@@ -162,10 +155,8 @@ def read_manifest(
 ) -> dict[str, Any]:
     """Read an artifact's manifest and check the artifact against it.
 
-    Args:
-        artifact: the main file.
-        kind: what it must be, for example `image-features`.
-        verify: compare size and sha256 of every file of the artifact.
+    A `kind` is, for example, `image-features`. With `verify` size and sha256 of every file of the
+    artifact are compared.
 
     Raises:
         DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
@@ -358,12 +349,7 @@ def sync_dir(path: Path) -> None:
 def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
     """Write a small file so that, whatever happens, it is the old or the new one, whole.
 
-    Two writers take turns; the last one counts.
-
-    Args:
-        path: the file.
-        data: its content.
-        sync: make it survive a power cut as well.
+    Two writers take turns; the last one counts. With `sync` it survives a power cut as well.
 
     Raises:
         DataError: it cannot be written (73, 74), or another process has been writing it for
@@ -481,11 +467,7 @@ def open_stream(path: str) -> IO[bytes]:
 
 
 def final_path(path: str, inputs: Sequence[str]) -> Path:
-    """Return where an output really goes, links followed.
-
-    Args:
-        path: the output as the user named it.
-        inputs: files read, which must not be overwritten.
+    """Return where an output really goes, links followed; `inputs` must not be overwritten.
 
     Raises:
         DataError: it cannot be written (73); known before any work is done.

@@ -33,16 +33,9 @@ else:
 
 
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
-
-
 WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
-
-
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL says that it is binary, as for git
-
-
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
 
 _MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
 

@@ -147,9 +147,7 @@ def _filled(name: str, file: Path) -> Any:
     timm leaves weights random that the file lacks, and ignores those that the network lacks. The
     classifier of the same architecture is left out on purpose.
 
-    Args:
-        name: for timm's `create_model`.
-        file: safetensors.
+    The name is one for timm's `create_model`, the file safetensors.
 
     Raises:
         DataError: damaged, or its weights are not those of the network (65).

@@ -23,13 +23,10 @@ _SMALL = {
     "intermediate_size": 2048,
 }
 
-
 _ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-
 
 # Of the families whose head `mlm_hidden` knows.
 _FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "deberta-v2", "longformer", "mpnet")
-
 
 # Far beyond any encoder; more would only end in "out of memory" after a long time.
 _MOST = {
@@ -39,7 +36,6 @@ _MOST = {
     "intermediate_size": 2**18,
     "max_position_embeddings": 2**20,
 }
-
 
 SHAPES: dict[str, dict[str, Any]] = {
     "bert-base": {"model_type": "bert"},

@@ -28,7 +28,6 @@ from vgtools.models.encoder import Encoder
 # or with several threads, its rounding depends on the number of tiles, too.
 TILE = 64
 
-
 _BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 
 

@@ -35,10 +35,8 @@ BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
     },
 }
 
-
 # The preprocessing that lite1 and lite2 were trained with; timm's own configuration agrees.
 LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-
 
 # The files of a tokenizer, with the configuration beside them.
 TOKENIZER_FILES = [
@@ -50,16 +48,11 @@ TOKENIZER_FILES = [
     "config.json",
 ]
 
-
 _HUB_SECONDS = 5  # that the hub has to answer in
-
-
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
-
 
 # Letters, digits, accents, scripts, an emoji, a control character and one that nothing knows.
 _PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
-
 
 # Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled.
 SAFE_LOADING = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
@@ -120,13 +113,7 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
 
 
 def hub_file(ref: str, hub_name: str, file: str, offline: bool) -> Path:
-    """Return one file of a hub's model, fetched if needed.
-
-    Args:
-        ref: the user's name for it, for messages.
-        hub_name: owner and name, a revision after `@`.
-        file: its name there.
-        offline: never connect.
+    """Return one file of a hub's model (owner and name, a revision after `@`), fetched if needed.
 
     Raises:
         DataError: it is neither here nor can it be fetched (69).
@@ -190,10 +177,8 @@ def _hub_errors(ref: str, files: str, offline: bool) -> Iterator[None]:
 def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     """Load a fast tokenizer without importing torch; it never truncates or pads.
 
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`; files read are `tokenizer.json`, or
-            `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt` (byte-level BPE).
-        offline: never connect.
+    Files read are `tokenizer.json`, or `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt`
+    (byte-level BPE).
 
     Raises:
         DataError: none of the files is there (66), one is damaged (65), or offline and not cached
@@ -367,10 +352,7 @@ def check_whole(
 ) -> None:
     """Refuse weights that do not fill a network, or hold NaN or infinity.
 
-    Args:
-        tensors: of the network, filled.
-        missing: names that the file lacks or has in another shape.
-        file: where they come from.
+    `missing` are names that the file lacks or has in another shape.
 
     Raises:
         DataError: how many are missing, or are NaN or infinite, and the first (65).

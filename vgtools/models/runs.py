@@ -108,11 +108,8 @@ def open_run(path: str | Path, kind: str) -> Run:
 def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:
     """Return a config dataclass with the values of an entry of a `run.json`.
 
-    Args:
-        cls: the dataclass; its fields are int, float, str or bool, or None beside them.
-        values: of the entry.
-        key: its name.
-        file: the run.json.
+    Its fields are int, float, str or bool, or None beside them; the entry of the file is called
+    `key`.
 
     Raises:
         DataError: this version does not know one of the settings (78); one is missing or has

@@ -21,11 +21,7 @@ def seal(body: Mapping[str, Any]) -> str:
 
 
 def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """Return the run.json of a finished run, without importing torch.
-
-    Args:
-        path: the run directory.
-        kind: what it must be; any by default.
+    """Return the run.json of a finished run, of any kind by default, without importing torch.
 
     Raises:
         DataError: not there or not finished (66), of another kind or a newer format, edited, or
@@ -106,12 +102,7 @@ def check_file(file: Path, expected: str) -> None:
 
 
 def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
-    """Check the files of a run that its run.json names, all or those of a folder in it.
-
-    Args:
-        run: the run directory.
-        info: from `read_run`.
-        below: how their names start, for example `encoder/`.
+    """Check the files of a run that its run.json names: those whose names start with `below`.
 
     Raises:
         DataError: as `check_file`.
@@ -124,8 +115,7 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
 def run_of(folder: Path) -> tuple[Path, str] | None:
     """Return the finished run that a model's folder belongs to, and how names in it start there.
 
-    Args:
-        folder: `RUN/encoder`, `RUN/seed-N/model`, or any other.
+    The folder is `RUN/encoder`, `RUN/seed-N/model`, or any other.
     """
     real = Path(os.path.realpath(folder))
     if real.name == "encoder":
@@ -162,8 +152,7 @@ def check_model(folder: Path) -> None:
 def check_predictions(file: str | Path) -> None:
     """Check predictions, if they are in a finished run, against its run.json.
 
-    Args:
-        file: `RUN/seed-N/NAME`, or any other.
+    Those of a run are `RUN/seed-N/NAME`.
 
     Raises:
         DataError: as `read_run` and `check_file`.

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "Tensor"]
 
-
 # `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
 _ENCODER_WEIGHT = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
-
 
 _KIND = "noise"
 
@@ -62,9 +60,7 @@ class WeightDifference:
 def difference(a: Tensors, b: Tensors) -> WeightDifference:
     """Return the mean |difference| of the parameters with the same name and shape in both.
 
-    Args:
-        a: tensors of one checkpoint, as in its files.
-        b: those of the other.
+    Both are the tensors of a checkpoint as in its files.
 
     Raises:
         DataError: they share no parameter (65).
@@ -126,12 +122,8 @@ def save_noisy(
 ) -> dict[str, Any]:
     """Write an encoder with noise as a run; heads, configuration and tokenizer do not change.
 
-    Args:
-        ref: the encoder; any reference.
-        output: run directory: new, empty, or a run of this kind.
-        magnitude: as `add_noise`.
-        seed: as `add_noise`.
-        offline: never connect.
+    The output is a run directory: new, empty, or a run of this kind. For magnitude and seed see
+    `add_noise`.
 
     Returns:
         The facts: ref, output, magnitude, std, seed, fingerprint.
@@ -206,12 +198,8 @@ def compare_encoders(
 ) -> list[dict[str, Any]]:
     """Measure how far encoders are from the first; write the first with noise.
 
-    Args:
-        refs: the encoders; any references.
-        noise: run folder for the first encoder with noise; None writes nothing.
-        magnitude: mean |noise|; None takes the distance of the second encoder.
-        seed: of the noise.
-        offline: never connect.
+    `noise` is a run folder, None to write nothing; a `magnitude` of None takes the distance of the
+    second encoder.
 
     Returns:
         A record per encoder after the first, and one of the noise.

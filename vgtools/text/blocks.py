@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _WINDOW = 2048  # lines per step of the conversion
-
-
 _SCAN = 1 << 20  # tokens per step of a check
 
 
@@ -55,10 +53,7 @@ def rows_path(path: str | Path) -> Path:
 def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None = None) -> Packed:
     """Open a packed file; its manifest, counts and row ends are checked.
 
-    Args:
-        path: `X.npy`, with `X.rows.npy` and `X.json`.
-        tokenizer: expected fingerprint of the tokenizer that made it.
-        name: what to call it in messages.
+    It must have tokens of the `tokenizer` with this fingerprint; messages call it `name`.
 
     Raises:
         DataError: missing, damaged, not aligned, or tokens of another tokenizer (both fingerprints

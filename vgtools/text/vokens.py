@@ -67,12 +67,7 @@ class VokenRows(NamedTuple):
 
 
 def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
-    """Parse lines of a voken file.
-
-    Args:
-        lines: R lines of jsonl.
-        path: where they come from, for messages.
-        first: number of the first line.
+    """Parse R lines of a voken file; messages name `path`, and lines from `first` on.
 
     Raises:
         DataError: a line is not a voken row; file, line and key are named.
@@ -84,10 +79,8 @@ def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
 def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -> VokenRows:
     """Check voken rows: keys, types, equal lengths, spans inside the text.
 
-    Args:
-        rows: R rows with `text`, `spans`, `vokens`, and optionally `scores`.
-        path: where they come from, for messages.
-        first: number of the first row.
+    Rows have `text`, `spans`, `vokens`, and optionally `scores`; `path` and `first` are as for
+    `parse_rows`.
 
     Raises:
         DataError: a row is wrong; its number and the key are named.

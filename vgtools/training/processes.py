@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Value = TypeVar("Value")
-
 _PATIENCE = timedelta(hours=6)  # the others wait while the first process evaluates or packs
 
 

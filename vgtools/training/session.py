@@ -159,14 +159,8 @@ class Session:
         After each record it writes a checkpoint if one is due, and stops if a signal asked any
         process to: all processes stop at the same step.
 
-        Args:
-            model: as `train`.
-            batches: as `train`.
-            config: as `train`.
-            weights: as `train`.
-            halve: as `train`.
-            before: steps of former trainings of the same command, for the progress.
-            total: steps of all trainings of the command; by default those of this one.
+        Arguments are those of `train`; `before` and `total` count the steps of all trainings of the
+        command, for the progress.
 
         Raises:
             DataError: stopped by a signal (75, 130; a checkpoint is written), or as `train`.
@@ -526,10 +520,7 @@ def mean_record(
 ) -> dict[str, Any] | None:
     """Add a step's losses to those since the last record; return their means if one is due.
 
-    Args:
-        notes: of the training's state: a resumed run ends with the same records.
-        record: of one step.
-        due: whether these steps become a record.
+    The notes of the training's state keep them: a resumed run ends with the same records.
     """
     window = notes.setdefault("window", {"steps": 0, "sums": {}})
     position = {key: record[key] for key in ("epoch", "step", "lr", "gradient")}
@@ -548,10 +539,7 @@ def mean_losses(
 ) -> dict[str, float]:
     """Return the mean losses of a model over batches, in evaluation mode; perplexity is exp(mlm).
 
-    Args:
-        model: `model(batch)` returns named means.
-        batches: of evaluation.
-        items: `items(batch, name)` is the number of items that loss of a batch is a mean over.
+    `model(batch)` returns named means, `items(batch, name)` the number of items that one is over.
     """
     was_training = model.training
     model.eval()

@@ -85,14 +85,7 @@ def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
 def train_config(
     config: Mapping[str, Any], plan: Plan, *, eps: float = 1e-8, log_every: int = 1
 ) -> TrainConfig:
-    """Return the optimiser's settings; a warm-up below 1 is a share of all steps.
-
-    Args:
-        config: `lr`, `schedule`, `warmup`, `weight_decay`, `clip`, `seed`.
-        plan: of the steps.
-        eps: AdamW's.
-        log_every: steps between records.
-    """
+    """Return the optimiser's settings; a warm-up below 1 is a share of all steps."""
     warmup = config["warmup"]
     return TrainConfig(
         epochs=plan.epochs,

@@ -32,10 +32,7 @@ class Photos:
     def check(self, output: str, inputs: Sequence[str], urls: bool = False) -> None:
         """Refuse a place for the image list before any row is written.
 
-        Args:
-            output: where the rows go.
-            inputs: files that are read.
-            urls: whether rows have URLs, so that a list without photos is of use.
+        Rows go to the output; with URLs a list without photos is of use.
 
         Raises:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.

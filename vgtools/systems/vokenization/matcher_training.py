@@ -458,11 +458,7 @@ def digest(value: object) -> str:
 def read_splits(path: str, bank: Features, split: str | None, valid_split: str | None) -> Splits:
     """Return the captions to train and to validate on; in a file without splits all train.
 
-    Args:
-        path: of the rows {"image", "text"}, some with a "split".
-        bank: features of their images.
-        split: to train on; None for all.
-        valid_split: to validate on.
+    `split` is the one to train on, None for all; `valid_split` the one to validate on.
 
     Raises:
         DataError: a row is not of this form, or its image has no features.
@@ -536,13 +532,7 @@ def fit(
 ) -> None:
     """Train a matcher to its last epoch, and write the run with the best.
 
-    Args:
-        session: its run holds the settings.
-        encoder: of the captions.
-        bank: features of the images.
-        splits: the captions.
-        stop_words: words to leave out of the content words.
-        budget: bytes of memory for hidden states.
+    The run of the session holds the settings; `budget` is bytes of memory for hidden states.
 
     Raises:
         DataError: fewer than 2 images to train on, or as `Session.fit`.

@@ -155,16 +155,7 @@ def draw_work(
 ) -> Work:
     """Return the draw of the vokens of a text; of the matcher only the tokenizer is used.
 
-    Args:
-        bank: the images.
-        matcher: its run, or None: where the bank says.
-        files: captions of the bank's images.
-        gamma: temperature.
-        seed: of the draws.
-        text: file, or `-`.
-        window: lines per step.
-        limit: stop after this many lines.
-        offline: never connect.
+    The run of the `matcher` is, by default, where the bank says.
     """
     ref = matcher or matcher_path(bank)
     tokenizer = load_tokenizer(ref, offline=offline)

@@ -198,13 +198,8 @@ def count_vokens(
 ) -> int:
     """Return the size of the voken vocabulary; check every token id and voken.
 
-    Args:
-        files: to train on.
-        held: to evaluate on.
-        encoder: its vocabulary bounds the token ids.
-        learned: vokens are learned.
-        control: as `control_vokens`.
-        given: by the user; else what the manifests say; else one more than the largest voken.
+    If none is `given` by the user, it is what the manifests say, or one more than the largest
+    voken.
 
     Raises:
         DataError: a token id or voken out of range (file and line are named), files of different
