@@ -105,8 +105,7 @@ class Regions:
         ),
     ] = 3
     max_regions: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Keep the N most confident regions of an image."),
+        int | None, Flag(metavar="N", min=1, help="Keep the N most confident regions of an image.")
     ] = None
     min_confidence: Annotated[
         float, Flag(metavar="NUMBER", min=0, max=1, help="Leave out regions of less confidence.")

@@ -42,8 +42,7 @@ Dtype = Annotated[
     Flag("--dtype", help="Numbers the network computes with."),
 ]
 BatchSize = Annotated[
-    int,
-    Flag("--batch-size", metavar="N", min=1, help="Items per batch; affects rounding only."),
+    int, Flag("--batch-size", metavar="N", min=1, help="Items per batch; affects rounding only.")
 ]
 Seed = Annotated[
     int,
@@ -80,8 +79,7 @@ OutputFile = Annotated[
     ),
 ]
 AsSplit = Annotated[
-    str | None,
-    Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.'),
+    str | None, Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.')
 ]
 
 
@@ -107,8 +105,7 @@ class RunFolder(Target):
     """Where a command writes a run."""
 
     output: Annotated[
-        str,
-        Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
+        str, Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it.")
     ] = field()  # without it the default of the base would count
 
 

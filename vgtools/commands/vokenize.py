@@ -50,16 +50,14 @@ class Search:
         ),
     ] = 1
     min_score: Annotated[
-        float | None,
-        Flag(metavar="SCORE", help="Relevance below which a token gets no voken, -1."),
+        float | None, Flag(metavar="SCORE", help="Relevance below which a token gets no voken, -1.")
     ] = None
     matcher: Annotated[
         str | None,
         Flag(metavar="RUN", help="The matcher's run, if it is not where the index says."),
     ] = None
     batch_size: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Tokens per encoder step; affects rounding only."),
+        int | None, Flag(metavar="N", min=1, help="Tokens per encoder step; affects rounding only.")
     ] = None
     dtype: Dtype = "float32"
 

@@ -49,9 +49,7 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
     composited on white. Of an animation the first frame is taken. CMYK is converted without a
     profile.
 
-    Args:
-        data: the file's bytes.
-        side: longest side of a thumbnail, in pixels; None keeps the size.
+    A `side` is the longest one of a thumbnail, in pixels.
 
     Raises:
         ImageError: not an image, truncated, larger than MAX_PIXELS, or in a mode that has no

@@ -189,16 +189,9 @@ class FeatureOutput:
 
     Other results of images (regions) use a subclass with another table and another `_put`.
 
-    Args:
-        path: X.npy.
-        config: what decides the rows.
-        featurizer: has the shape of a row.
-        source: its listing shows whether a finished output is up to date.
-        inputs: files the source was opened from.
-        on_error: as `--on-error`.
-        max_errors: as `--max-errors`.
-        commit_seconds: how often rows are made safe.
-        restart: discard an unfinished run.
+    The shape of a row is the featurizer's; the listing of the source shows whether a finished
+    output is up to date; `inputs` are the files that it was opened from. Rows are made safe every
+    `commit_seconds`.
     """
 
     _table, things = ".ids", ("image", "images")

@@ -41,10 +41,8 @@ SAMPLES = 8  # points per side at which the map is read inside a box, by bilinea
 def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> dict[str, Any]:
     """Return a backbone's preprocessing without its crop: the whole picture fills its input.
 
-    Args:
-        preprocessing: timm's `resolve_data_config`.
-        side: height and width of the input; by default the backbone's own. A larger one gives a
-            finer feature map.
+    `side` is height and width of the input, by default the backbone's own; a larger one gives a
+    finer feature map. The rest is timm's `resolve_data_config`.
 
     Deviation: VisualBERT's features come from detectors that keep the aspect (section A.2,
     appendix B).
@@ -289,14 +287,8 @@ def open_boxes(
 ) -> OpenBoxes:
     """Open the sources of boxes, in order, the detector last.
 
-    Args:
-        names: files of boxes, or `grid`.
-        open_file: opens one of the files.
-        scales: of the grid.
-        detector: weights of a `Detector`.
-        device: where the detector runs.
-        most: as `concat_sources`.
-        least: as `concat_sources`.
+    The names are files, opened by `open_file`, or `grid`, of `scales` scales; the detector is
+    weights of a `Detector`; `most` and `least` are as for `concat_sources`.
 
     Raises:
         DataError: a file is missing (66) or damaged (65).

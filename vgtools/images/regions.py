@@ -319,17 +319,9 @@ def write_regions(
 
     What an earlier run wrote is produced again, compared and not written twice.
 
-    Args:
-        path: X.npy.
-        items: (image, regions), in order.
-        config: what decides them.
-        width: D.
-        dtype: float32 or float16.
-        inputs: files read.
-        restart: discard an unfinished run.
-        step: images between commits.
-        errors: of items left out, complete after the last item; they go to `X.errors.jsonl`.
-        **facts: for the manifest; `backbone` says what the features are.
+    X.npy has rows of `width` numbers; there are `step` images between commits. `errors` are those
+    of items left out, complete after the last item; they go to `X.errors.jsonl`. The facts are for
+    the manifest; `backbone` says what the features are.
 
     Returns:
         The number of images.

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, partialmethod
 from itertools import islice
 from typing import Any
 
@@ -244,11 +244,9 @@ def _listed(path: str) -> list[tuple[str, str]]:
             image = file = line
         if not file or not image:
             raise DataError("empty line; expected one image path per line", path, number)
-        if image in seen:
-            raise DataError(
-                f"duplicate id {image!r:.80} (first on line {seen[image]})", path, number
-            )
-        seen[image] = number
+        first = seen.setdefault(image, number)
+        if first != number:
+            raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)
         entries.append((image, os.path.join(base, file)))
     return entries
 
@@ -269,20 +267,15 @@ class _Member(tarfile.TarInfo):
             tarfile_.ended = True  # type: ignore[attr-defined]
             raise
 
-    def _proc_gnusparse_00(self, *args: Any) -> None:
-        self._holes("_proc_gnusparse_00", *args)
-
-    def _proc_gnusparse_01(self, *args: Any) -> None:
-        self._holes("_proc_gnusparse_01", *args)
-
-    def _proc_gnusparse_10(self, *args: Any) -> None:
-        self._holes("_proc_gnusparse_10", *args)
-
     def _holes(self, name: str, member: _Member, *args: Any) -> None:
         try:
             getattr(super(), name)(member, *args)
         except (ValueError, IndexError) as error:
             member.torn = f"its map of holes cannot be read: {error}"
+
+    _proc_gnusparse_00 = partialmethod(_holes, "_proc_gnusparse_00")
+    _proc_gnusparse_01 = partialmethod(_holes, "_proc_gnusparse_01")
+    _proc_gnusparse_10 = partialmethod(_holes, "_proc_gnusparse_10")
 
 
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:

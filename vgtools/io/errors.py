@@ -153,15 +153,10 @@ def file_errors(path: str | Path, reading: bool) -> Iterator[None]:
 
 @dataclass
 class Tally:
-    """What was left out and why, and how bad items are handled.
+    """What was left out and why, and how bad items are handled."""
 
-    Args:
-        skip: note a bad item and continue; otherwise the first one ends the command.
-        most: with `skip`, give up after more bad items than this.
-    """
-
-    skip: bool = False
-    most: int | None = None
+    skip: bool = False  # note a bad item and continue; otherwise the first one ends the command
+    most: int | None = None  # with `skip`, give up after more bad items than this
     left_out: Counter[str] = field(default_factory=Counter)
     errors: list[DataError] = field(default_factory=list)
 

@@ -284,20 +284,19 @@ def read_ids(path: str | Path, count: int | None = None) -> list[str]:
     Raises:
         DataError: another count than the array's rows, an empty or a duplicate id.
     """
-    ids = list[str]()
-    seen = dict[str, int]()
+    seen = dict[str, int]()  # id -> line
     for number, line in enumerate(read_lines(path), 1):
         if not line:
             raise DataError("an empty image id", path, number)
-        if line in seen:
-            why = f"duplicate image id {line!r:.80} (first on line {seen[line]})"
-            raise DataError(why, path, number)
-        seen[line] = number
-        ids.append(line)
-    if count is not None and len(ids) != count:
-        why = f"has {len(ids)} ids for {count} rows; both must come from the same run"
+        first = seen.setdefault(line, number)
+        if first != number:
+            raise DataError(
+                f"duplicate image id {line!r:.80} (first on line {first})", path, number
+            )
+    if count is not None and len(seen) != count:
+        why = f"has {len(seen)} ids for {count} rows; both must come from the same run"
         raise DataError(why, path)
-    return ids
+    return list(seen)
 
 
 @dataclass(frozen=True)

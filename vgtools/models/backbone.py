@@ -50,12 +50,8 @@ def load_backbone(
 ) -> Backbone:
     """Load an image backbone, frozen, in eval mode, without its classifier.
 
-    Args:
-        ref: any timm name (`resnext101_32x8d.fb_wsl_ig1b_ft_in1k`), a directory as timm's
-            `save_for_hf` writes it (`config.json` and `model.safetensors`), or `builtin:NAME`.
-        device: as `--device`.
-        dtype: as `--dtype`.
-        offline: never connect.
+    A reference is any timm name (`resnext101_32x8d.fb_wsl_ig1b_ft_in1k`), a directory as timm's
+    `save_for_hf` writes it (`config.json` and `model.safetensors`), or `builtin:NAME`.
 
     Raises:
         DataError: unknown name (usage), missing (66, 69), damaged or pickled weights (65).

@@ -63,12 +63,7 @@ def load_encoder(
 ) -> Encoder:
     """Load a text encoder with its tokenizer, frozen and in eval mode.
 
-    Args:
-        ref: a reference.
-        device: as `--device`.
-        dtype: as `--dtype`.
-        offline: never connect.
-        attention: transformers' implementation (`eager` returns attention weights).
+    `attention` is transformers' implementation; `eager` returns attention weights.
 
     Raises:
         DataError: as `_pretrained`.
@@ -78,12 +73,7 @@ def load_encoder(
     from transformers import AutoModel
 
     model, tokenizer, folder = _pretrained(
-        AutoModel,
-        "text encoder",
-        ref,
-        offline,
-        dtype=chosen_dtype,
-        attn_implementation=attention,
+        AutoModel, "text encoder", ref, offline, dtype=chosen_dtype, attn_implementation=attention
     )
     if chosen_dtype == pick_dtype("float32"):
         sha256 = fingerprint(model)
@@ -141,12 +131,8 @@ def load_with_head(
     The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that
     the checkpoint lacks.
 
-    Args:
-        ref: a reference.
-        network: transformers' class after `AutoModelFor`, for example `SequenceClassification`.
-        seed: draws the head.
-        settings: of the head, kept in the configuration.
-        offline: never connect.
+    `network` is transformers' class after `AutoModelFor`, for example `SequenceClassification`; the
+    settings, of the head, are kept in the configuration.
 
     Returns:
         As `load_masked_lm`.
@@ -211,13 +197,8 @@ def _pretrained(
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
-    Args:
-        network: transformers' Auto class.
-        name: what the model is, for messages.
-        ref: a reference.
-        offline: never connect.
-        head: a head that the checkpoint has is used, so it must be whole.
-        **settings: for `from_pretrained`.
+    `network` is transformers' Auto class, `name` what the model is in messages. With `head` a head
+    that the checkpoint has is used, so it must be whole. The settings are for `from_pretrained`.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
@@ -263,12 +244,9 @@ def as_encoder(
 ) -> Encoder:
     """Return a model and its tokenizer as an `Encoder`; a model in training stays in training.
 
-    Args:
-        model: a transformers encoder, or a masked language model with one in it.
-        tokenizer: of the model.
-        ref: the user's name for it.
-        sha256: its fingerprint if known; computed here otherwise.
-        folder: named in errors instead of `ref`; one of a run has that run's encoder.
+    The model is a transformers encoder, or a masked language model with one in it; its fingerprint
+    `sha256` is computed if it is not known. Errors name the `folder` instead of `ref`; in one of a
+    run the model must be that of the run.
 
     Raises:
         DataError: the tokenizer has ids that the model has no embedding of, the model is not an

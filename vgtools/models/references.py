@@ -411,11 +411,8 @@ def check_same(
 ) -> None:
     """Refuse an artifact that was made with another network than the one at hand.
 
-    Args:
-        name: what the network is.
-        actual: {"ref" or "run", "fingerprint"} of the network it was made with.
-        expected: the same of the network at hand.
-        file: the artifact.
+    Both sides are {"ref" or "run", "fingerprint"}: of the network that `file` was made with, and of
+    the one at hand.
 
     Raises:
         DataError: the fingerprints differ (65); both are printed.

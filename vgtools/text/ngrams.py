@@ -57,12 +57,8 @@ class Ids(dict[str, int]):
 @cache
 def _word_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return patterns of a word, a mark or a line end: for any text, and a faster one for ASCII."""
-    marks = "".join(
-        f"{chr(first)}-{chr(last)}"
-        for first, last in _ranges_of(
-            c for c in range(0x300, 0x10000) if unicodedata.category(chr(c))[0] == "M"
-        )
-    )
+    points = map(chr, range(0x300, 0x10000))
+    marks = "".join(c for c in points if unicodedata.category(c)[0] == "M")
     # Control characters and U+FFFD (which replaces bad bytes) are not tokens.
     anything = re.compile(rf"[\w{marks}]+|[^\w\s\x00-\x1f\x7f-\x9f\ufffd]|\n")
     return anything, re.compile(r"\w+|[^\w\s\x00-\x1f\x7f]|\n")
@@ -94,24 +90,10 @@ class Words:
         return list(self._ids)
 
 
-def _ranges_of(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    first = last = -2
-    for number in numbers:
-        if number != last + 1:
-            if last >= 0:
-                yield first, last
-            first = number
-        last = number
-    if last >= 0:
-        yield first, last
-
-
 class Pieces:
     """The vocabulary of a tokenizer as types, without special tokens: the paper's word-pieces.
 
-    Args:
-        tokenizer: any fast tokenizer, padding and truncation off.
-        name: its name in the output.
+    The tokenizer is any fast one, padding and truncation off; `name` is its name in the output.
     """
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:

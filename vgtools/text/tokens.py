@@ -366,9 +366,8 @@ WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a 
 def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     """Return the words of a file in lower case.
 
-    Args:
-        path: one word per line; by default our short list of English words that cannot be shown. It
-            has contractions whole and, for text like WikiText ("did n't"), in parts.
+    The file has one word per line; by default it is our short list of English words that cannot be
+    shown, with contractions whole and, for text like WikiText ("did n't"), in parts.
 
     Raises:
         DataError: the file cannot be read.

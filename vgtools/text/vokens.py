@@ -176,12 +176,8 @@ class VokenWriter:
 
     The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
 
-    Args:
-        path: the value of `-o`.
-        config: what decides the bytes; an unfinished run with another one is refused.
-        inputs: files read.
-        restart: discard an unfinished run.
-        disposable: discard one that cannot be resumed, where others are refused.
+    A `disposable` output discards an unfinished run that cannot be resumed, where others are
+    refused; the other arguments are those of `Output`.
 
     Raises:
         DataError: the path's suffix is that of another kind of artifact (usage): an index would be

@@ -327,10 +327,11 @@ def _backward(
             if not is_out_of_memory(error):
                 raise
             if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
-                how, way_out = "", "a smaller --batch-size needs less"
-                if halve is not None:
-                    how, way_out = ", with one row at a time", "shorter rows need less"
-                why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {way_out}"
+                how = "" if halve is None else ", with one row at a time"
+                less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
+                why = (
+                    f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {less} less"
+                )
                 raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
         model.zero_grad()
         state.notes["pieces"] = 2 * pieces

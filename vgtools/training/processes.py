@@ -104,8 +104,7 @@ def in_turn() -> Iterator[None]:
 def on_first(work: Callable[[], Value]) -> Value:
     """Return in every process what the first one computes; a `DataError` is raised in all of them.
 
-    Args:
-        work: run by the first process alone; its result must pickle.
+    The result must pickle.
     """
     if not active():
         return work()

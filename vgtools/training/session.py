@@ -67,13 +67,8 @@ def process_device(name: str) -> torch.device:
 class Session:
     """One training command: the only writer of its run folder, stoppable, on one or more processes.
 
-    Args:
-        command: its name, for progress and messages.
-        folder: of the run; exists.
-        device: of this process.
-        quiet: no progress and no notes; processes other than the first are always quiet.
-        save_seconds: between checkpoints; None for `SAVE_SECONDS`.
-        save_steps: between checkpoints, as well.
+    Processes other than the first are always quiet. A checkpoint is written every
+    `save_seconds` (`SAVE_SECONDS` if None), and every `save_steps` steps as well.
 
     Attributes:
         run: the run folder, once opened.
@@ -209,9 +204,8 @@ class Session:
     def finish(self, result: Callable[[], tuple[Any, ...]]) -> None:
         """Write the finished run.
 
-        Args:
-            result: called in the first process alone, returns the arguments of
-                `TrainingRun.finish`.
+        The result, called in the first process alone, returns the arguments of
+        `TrainingRun.finish`.
         """
         processes.on_first(lambda: self.run.finish(*result()))
 
@@ -225,12 +219,7 @@ class TrainingRun:
     While it trains it holds `checkpoint.safetensors` and `best.safetensors`; when it is finished,
     what `save_run` writes and `metrics.jsonl`, one record per line.
 
-    Args:
-        path: the folder; created if needed.
-        kind: of the run, for example `matcher`.
-        config: what decides the weights, JSON values.
-        restart: discard what is there.
-        parts: glob of the folders in it that a restart removes, too.
+    A restart discards what is there, and the folders in it that the glob `parts` names.
 
     Attributes:
         complete: a former run with this configuration finished: nothing to do.

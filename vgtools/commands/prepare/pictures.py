@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -18,7 +19,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
+from vgtools.commands.prepare.photos import ImagesOut, Photos, Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
 from vgtools.io.errors import Tally, amount
@@ -27,8 +28,7 @@ from vgtools.io.errors import Tally, amount
 @flags
 def vcr(
     folder: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata"),
+        str, typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata")
     ],
     annotations: Annotated[
         list[str], typer.Argument(metavar="FILE", help="train.jsonl, val.jsonl, test.jsonl")
@@ -55,16 +55,16 @@ def vcr(
     """
     tally = errors.tally()
     rows = annotations_module.vcr(annotations, folder, tally)
-    photos = Photos(images=folder if images_out else None, images_out=images_out)
     config = {"command": "vcr", "folder": Folder(folder).digest()}
-    write_rows(rows, "rows", tally, photos, target, annotations, config, quiet)
+    images = folder if images_out else None
+    output = Rows(images=images, images_out=images_out, **asdict(target), **asdict(errors))
+    output.write(rows, "rows", tally, annotations, config, quiet)
 
 
 @flags
 def openmoji(
     folder: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing."),
+        str, typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing.")
     ],
     target: Target,
     size: Annotated[int, Flag(metavar="N", min=1, max=4096, help="Pixels per side.")] = 224,

@@ -114,8 +114,7 @@ class Masking:
         int, Flag(metavar="N", min=8, help="Tokens per block or text, special tokens included.")
     ] = 128
     mask_rate: Annotated[
-        float,
-        Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked."),
+        float, Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked.")
     ] = 0.15
 
 

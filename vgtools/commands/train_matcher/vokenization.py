@@ -60,8 +60,7 @@ class Recipe:
         ),
     ] = MatcherConfig.sentence
     root: Annotated[
-        bool,
-        _recipe_flag("root", "Take the square root of image features", "--root/--no-root"),
+        bool, _recipe_flag("root", "Take the square root of image features", "--root/--no-root")
     ] = MatcherConfig.root
     loss: Annotated[Literal["info_nce", "hinge"], _recipe_flag("loss", "What is minimised")] = (
         MatcherConfig.loss  # type: ignore[assignment]
@@ -129,8 +128,7 @@ class Validation:
         str, Flag(metavar="NAME", help='Of rows that have a "split", train on this one.')
     ] = "train"
     valid_split: Annotated[
-        str | None,
-        Flag(metavar="NAME", help='Of rows that have a "split", validate on this one.'),
+        str | None, Flag(metavar="NAME", help='Of rows that have a "split", validate on this one.')
     ] = None
 
 
@@ -152,26 +150,21 @@ def vokenization(
     *,
     target: RunFolder,
     encoder: Annotated[
-        str,
-        Flag("--encoder", "-e", metavar="NAME", help="Hub name, directory or builtin:NAME."),
+        str, Flag("--encoder", "-e", metavar="NAME", help="Hub name, directory or builtin:NAME.")
     ] = "builtin:minilm",
     preset: Annotated[
-        Literal["default", "paper"],
-        Flag(help="The recipe that measured best, or the paper's."),
+        Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
     ] = "default",
     level: Annotated[
-        Literal["token", "sentence"],
-        Flag(help="sentence: [CLS] against the image (appendix A.4)."),
+        Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
     ] = "token",
     validation: Validation,
     recipe: Recipe,
     layers: Annotated[
-        int,
-        Flag(metavar="N", min=1, help="Last layers of the encoder, concatenated (paper: 4)."),
+        int, Flag(metavar="N", min=1, help="Last layers of the encoder, concatenated (paper: 4).")
     ] = 4,
     stop_words: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="Words that are not content words, one per line."),
+        str | None, Flag(metavar="FILE", help="Words that are not content words, one per line.")
     ] = None,
     cache_gb: Annotated[
         float,
