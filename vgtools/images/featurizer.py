@@ -43,9 +43,6 @@ class Featurizer:
         batch_size: images per forward pass; always filled up to it, so that a row never depends
             on how many images are computed with it.
 
-    Attributes:
-        size: images per forward pass now; smaller than `batch_size` after memory ran out.
-
     Raises:
         DataError: the network has no feature map that can be pooled, or does not take RGB.
     """
@@ -68,7 +65,7 @@ class Featurizer:
         self.pooling = pooling
         self.dtype = np.dtype(dtype)
         self.batch_size = batch_size
-        self.size = batch_size
+        self.size = batch_size  # images per forward pass now: fewer after memory ran out
         channels, height, width = preprocessing["input_size"]
         if channels != 3:
             raise DataError(f"the backbone takes {channels} channels, expected 3 (RGB)")

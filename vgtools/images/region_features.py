@@ -227,10 +227,6 @@ class Detector:
         least: boxes of less confidence are dropped.
         most: boxes per picture at most, the most confident.
 
-    Attributes:
-        name: which of `DETECTORS` it is.
-        sha256: of the file.
-
     Raises:
         DataError: missing (66), a pickle, damaged, or of an unknown architecture (65).
     """
@@ -243,7 +239,7 @@ class Detector:
         most: int = 36,
     ) -> None:
         weights = _read_weights(Path(path))
-        self.name = _architecture(weights, path)
+        self.name = _architecture(weights, path)  # one of `DETECTORS`
         self.sha256 = sha256_file(path)
         classes = len(weights[_CLASSES])
         network = _new(self.name, classes)

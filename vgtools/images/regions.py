@@ -55,20 +55,13 @@ def regions_path(path: str | Path) -> Path:
 
 
 class Regions:
-    """The region features of N images, opened by `open_regions`.
-
-    Attributes:
-        images: their ids, in file order.
-        width: D.
-        manifest: of the file.
-        counts: (N,) int64, regions of each image.
-    """
+    """The region features of N images, opened by `open_regions`."""
 
     def __init__(self, path: Path, array: Array, manifest: dict[str, Any], table: _Table) -> None:
         self.path = path
         self.manifest = manifest
-        self.images = table.images
-        self.width = int(array.shape[1])
+        self.images = table.images  # ids in file order
+        self.width = int(array.shape[1])  # D
         self._array = array
         self._table = table
         self._starts = np.array([*table.starts, len(array)], np.int64)
@@ -76,7 +69,7 @@ class Regions:
         self._confidence = np.frombuffer(table.confidence, np.float32)
         self._codes = np.frombuffer(table.codes, np.int32)
         self._rows = {image: row for row, image in enumerate(table.images)}
-        self.counts = np.diff(self._starts)
+        self.counts = np.diff(self._starts)  # (N,) int64, regions of each image
 
     def __len__(self) -> int:
         return len(self.images)

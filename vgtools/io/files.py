@@ -290,9 +290,8 @@ def read_ids(path: str | Path, count: int | None = None) -> list[str]:
             raise DataError("an empty image id", path, number)
         first = seen.setdefault(line, number)
         if first != number:
-            raise DataError(
-                f"duplicate image id {line!r:.80} (first on line {first})", path, number
-            )
+            why = f"duplicate image id {line!r:.80} (first on line {first})"
+            raise DataError(why, path, number)
     if count is not None and len(seen) != count:
         why = f"has {len(seen)} ids for {count} rows; both must come from the same run"
         raise DataError(why, path)

@@ -50,10 +50,6 @@ class PackedEncoder:
         layers: number of last layers to concatenate, the last one last.
         pack: tokens per pack, special tokens included; halved when memory runs out.
 
-    Attributes:
-        pack: tokens per pack now.
-        halved: whether memory ran out, so that `pack` is smaller than requested.
-
     Raises:
         DataError: the encoder has fewer layers (65).
 
@@ -71,8 +67,8 @@ class PackedEncoder:
         self.device = weight.device
         self.dtype = weight.dtype
         on_gpu = self.device.type == "cuda"
-        self.pack = pack or (16384 if on_gpu else 2048)
-        self.halved = False
+        self.pack = pack or (16384 if on_gpu else 2048)  # tokens per pack now
+        self.halved = False  # memory ran out, so that `pack` is smaller than requested
         # A GPU library chooses its kernel by the number of rows: there, every pack is padded to the
         # same number.
         self._constant = on_gpu

@@ -68,22 +68,14 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class TrainState:
-    """Weights, optimiser, random states, epoch and batch of a training, in one safetensors file.
-
-    Attributes:
-        epoch: the running epoch, from 0.
-        batch: batches of it that are done.
-        step: optimiser steps done.
-        notes: JSON values of the caller, kept with the state (best epoch, metrics so far).
-        saved: the file it was last saved to.
-    """
+    """Weights, optimiser, random states, epoch and batch of a training, in one safetensors file."""
 
     def __init__(self) -> None:
-        self.epoch = 0
-        self.batch = 0
-        self.step = 0
-        self.notes: dict[str, Any] = {}
-        self.saved: Path | None = None
+        self.epoch = 0  # the running one
+        self.batch = 0  # batches of it that are done
+        self.step = 0  # optimiser steps done
+        self.notes: dict[str, Any] = {}  # JSON values of the caller: best epoch, metrics so far
+        self.saved: Path | None = None  # the file it was last saved to
         self._model: nn.Module | None = None
         self._optimizer: torch.optim.AdamW | None = None
         self._loaded: dict[str, Tensor] | None = None
@@ -329,10 +321,8 @@ def _backward(
             if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
                 how = "" if halve is None else ", with one row at a time"
                 less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
-                why = (
-                    f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {less} less"
-                )
-                raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+                why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
+                raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
         model.zero_grad()
         state.notes["pieces"] = 2 * pieces
         if torch.cuda.is_available():

@@ -69,14 +69,9 @@ class Session:
 
     Processes other than the first are always quiet. A checkpoint is written every
     `save_seconds` (`SAVE_SECONDS` if None), and every `save_steps` steps as well.
-
-    Attributes:
-        run: the run folder, once opened.
-        first: whether this is the first process, the one that writes and prints.
-        stop: asks to stop.
     """
 
-    run: TrainingRun
+    run: TrainingRun  # once opened
 
     def __init__(
         self,
@@ -91,7 +86,7 @@ class Session:
         self.command = command
         self.folder = folder
         self.device = device
-        self.first = processes.rank() == 0
+        self.first = processes.rank() == 0  # writes and prints
         self.quiet = quiet or not self.first
         self.save_seconds = SAVE_SECONDS if save_seconds is None else save_seconds
         self.save_steps = save_steps
@@ -221,13 +216,6 @@ class TrainingRun:
 
     A restart discards what is there, and the folders in it that the glob `parts` names.
 
-    Attributes:
-        complete: a former run with this configuration finished: nothing to do.
-        state: where `train` starts.
-        records: those so far.
-        saved_at: when the last checkpoint was written, on the monotonic clock.
-        saved_step: and after which step.
-
     Raises:
         DataError: a run with another configuration is in the folder (78, both sides printed), the
             folder is something else (73), or what it holds is damaged (65).
@@ -244,8 +232,8 @@ class TrainingRun:
         self.path = Path(path)
         self.kind = kind
         self.config = dict(config)
-        self.complete = False
-        self.state = TrainState()
+        self.complete = False  # a former run with this configuration finished: nothing to do
+        self.state = TrainState()  # where `train` starts
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
         self._check_folder(restart)

@@ -36,10 +36,6 @@ class TermFrequency:
     whose image is not among the `ids` of the bank are left out. `gamma` is the temperature of the
     distribution.
 
-    Attributes:
-        captions: how many are of images of the bank.
-        images: how many images of the bank have a caption.
-
     Raises:
         DataError: a row is not a caption, or the bank has none of the images.
 
@@ -61,7 +57,7 @@ class TermFrequency:
         self._seed = seed
         row_of = {name: row for row, name in enumerate(ids)}
         counts = Counter[tuple[int, int]]()
-        self.captions = 0
+        self.captions = 0  # of images of the bank
         known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
         while part := list(islice(known, _CAPTIONS)):
             images, texts = zip(*part, strict=True)
@@ -79,7 +75,7 @@ class TermFrequency:
         self._tokens = pairs[order, 0]
         self._images = pairs[order, 1]
         self._share = share[order]
-        self.images = len(np.unique(self._images))
+        self.images = len(np.unique(self._images))  # that have a caption
         self._known: dict[int, tuple[Array, Array]] = {}
 
     def _holders(self, token: int) -> tuple[Array, Array]:

@@ -216,10 +216,8 @@ def count_vokens(
     if control == "tokens":
         return vocabulary
     if learned and max(tops[: len(files)], default=-1) < 0:
-        why = (
-            "holds no voken to learn; make some with vg vokenize, or train without: --weight mlm=1"
-        )
-        raise DataError(why, files[0].name)
+        way_out = "make some with vg vokenize, or train without: --weight mlm=1"
+        raise DataError(f"holds no voken to learn; {way_out}", files[0].name)
     return bound if bound is not None else max(tops, default=-1) + 1
 
 
