@@ -36,15 +36,12 @@ def save(
     step: int = 65536,
     **facts: Any,
 ) -> int:
-    """Write rows to a file or stdout, resumably; report their number and what was left out.
+    """Write rows to a file or stdout, resumably; report what was left out and return how many.
 
     The suffix chooses the form: `.txt` (and stdout for a corpus, `what` being "lines" or
     "sentences") takes the text alone, anything else one JSON object per line. A resumed run parses
     from the start, compares what it would have written, and writes only what is new. Further
     keywords go into the manifest. The report goes to stderr.
-
-    Returns:
-        The number of rows.
     """
     bare = path.removesuffix(".gz").removesuffix(".zst")
     is_corpus = what in ("lines", "sentences") and not bare.endswith(".jsonl")

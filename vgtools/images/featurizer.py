@@ -190,7 +190,7 @@ def emulates_bfloat16(device: torch.device) -> bool:
 
 @torch.inference_mode()
 def fold_norms(model: nn.Module, size: tuple[int, int, int]) -> int:
-    """Fold batch norms into the convolutions whose outputs they read, in place.
+    """Fold batch norms into the convolutions whose outputs they read, in place; return how many.
 
     In evaluation a batch norm is a scale and a shift per channel, which the weights and the bias
     of a convolution can take over. A forward pass shows which convolution a norm reads. Where an
@@ -198,9 +198,6 @@ def fold_norms(model: nn.Module, size: tuple[int, int, int]) -> int:
     everything is put back.
 
     The model is a timm network in eval mode; size is (channels, height, width) of its input.
-
-    Returns:
-        How many norms were folded.
     """
     from timm.layers import BatchNormAct2d
 

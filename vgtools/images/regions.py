@@ -308,16 +308,13 @@ def write_regions(
     errors: Sequence[DataError] = (),
     **facts: Any,
 ) -> int:
-    """Write the regions of images, resumably.
+    """Write the regions of images, resumably, and return the number of images.
 
     What an earlier run wrote is produced again, compared and not written twice.
 
     X.npy has rows of `width` numbers; there are `step` images between commits. `errors` are those
     of items left out, complete after the last item; they go to `X.errors.jsonl`. The facts are for
     the manifest; `backbone` says what the features are.
-
-    Returns:
-        The number of images.
 
     Raises:
         DataError: the items are not those of the run that is being resumed (78), or there is no

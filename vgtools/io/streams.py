@@ -1,9 +1,4 @@
-"""Streams, files and manifests: the one layer through which every byte enters or leaves.
-
-A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with
-`vgtools.io.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is
-raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
-"""
+"""Streams that are read: bytes, lines, rows of JSON and texts, compressed or not."""
 
 from __future__ import annotations
 

@@ -134,9 +134,6 @@ def load_with_head(
     `network` is transformers' class after `AutoModelFor`, for example `SequenceClassification`; the
     settings, of the head, are kept in the configuration.
 
-    Returns:
-        As `load_masked_lm`.
-
     Raises:
         DataError: as `_pretrained`.
     """

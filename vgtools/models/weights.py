@@ -120,13 +120,12 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
 def save_noisy(
     ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False
 ) -> dict[str, Any]:
-    """Write an encoder with noise as a run; heads, configuration and tokenizer do not change.
+    """Write an encoder with noise as a run, and return what was done, for a record.
+
+    Heads, configuration and tokenizer do not change.
 
     The output is a run directory: new, empty, or a run of this kind. For magnitude and seed see
     `add_noise`.
-
-    Returns:
-        The facts: ref, output, magnitude, std, seed, fingerprint.
 
     Raises:
         DataError: the encoder cannot be read, or the output would overwrite something else (73) or
@@ -201,8 +200,7 @@ def compare_encoders(
     `noise` is a run folder, None to write nothing; a `magnitude` of None takes the distance of the
     second encoder.
 
-    Returns:
-        A record per encoder after the first, and one of the noise.
+    There is a record per encoder after the first, and one of the noise.
     """
     first = read_weights(refs[0], offline=offline)[1]
     records: list[dict[str, Any]] = []

@@ -79,9 +79,6 @@ def tokenize(
             that does not grow with the library's 200 bytes per code point; the tokens are the same.
         check: called between pieces; what it raises ends the work.
 
-    Returns:
-        Ids, spans and row starts.
-
     Raises:
         ValueError: the tokenizer pads or truncates.
 

@@ -187,13 +187,6 @@ class VokenWriter:
         state: what `io.read_windows` needs to resume: rows done and their digest.
         complete: an earlier run finished this output; there is nothing to do.
         counts: rows, tokens and whatever else `write` counts, over all runs of this output.
-
-    Example:
-        with VokenWriter(path, config, inputs=[text]) as out:
-            for window in () if out.complete else read_windows(text, 4096, out.state):
-                out.write(rows, ids)
-                out.commit(window.digest)
-            out.finish(tokenizer=…)
     """
 
     def __init__(

@@ -348,10 +348,8 @@ class TrainingRun:
     ) -> dict[str, Any]:
         """Note an epoch, keep its weights unless one scored higher, and write a checkpoint.
 
-        Every process calls it with the same score; the first one writes.
-
-        Returns:
-            The record with `best`.
+        Every process calls it with the same score and gets the record with `best`; the first one
+        writes.
         """
         from safetensors.torch import save
 

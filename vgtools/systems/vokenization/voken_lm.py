@@ -388,11 +388,7 @@ def evaluate(
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
-    """Measure the losses with fixed masks, which no seed and no epoch changes.
-
-    Returns:
-        The losses by name, and perplexity = exp(mlm).
-    """
+    """Measure losses and perplexity, exp(mlm), with fixed masks, which no seed or epoch changes."""
     parts = np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size))
     batches = (collate(corpus, numbers, recipe, None, 1, device)[0] for numbers in parts)
     return mean_losses(
