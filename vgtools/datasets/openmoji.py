@@ -162,8 +162,7 @@ def rasterise(
     jobs = [(row["svg"], row["path"], size) for row in rows if not _is_png(row["path"], size)]
     with Progress("prepare openmoji", "pictures", len(jobs), quiet) as progress:
         if workers < 2 or len(jobs) < 64:
-            for job in jobs:
-                _draw(job)
+            for _ in map(_draw, jobs):
                 progress.advance(1)
         else:
             # Ctrl-C reaches the whole group: workers ignore it, and the parent closes the pool.

@@ -204,11 +204,8 @@ class Folder:
             if files:
                 both = " and ".join(sorted(files)[:2])
                 raise DataError(f"{image!r:.80} is ambiguous: {both} both match", self.path)
-        raise DataError(
-            f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip",
-            self.path,
-            code=Exit.NO_INPUT,
-        )
+        why = f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip"
+        raise DataError(why, self.path, code=Exit.NO_INPUT)
 
 
 def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[Row]:

@@ -90,11 +90,9 @@ def extract(
         add_stamp(stamps, item)
         count += 1
     if items and (count < items or stamps.hexdigest() != digest):
-        raise DataError(
-            "the images changed since the run that is being resumed (names, sizes or times of "
-            f"the first {items:,} differ); --restart starts over",
-            code=Exit.CONFIG,
-        )
+        why = f"names, sizes or times of the first {items:,} differ"
+        why = f"the images changed since the run that is being resumed ({why}); --restart starts"
+        raise DataError(f"{why} over", code=Exit.CONFIG)
     pending = deque[tuple[int, str, Future[Worked]]]()
 
     def next_batch() -> Batch:
@@ -273,11 +271,8 @@ class FeatureOutput:
         if over or time.monotonic() - self._saved >= self._commit_seconds:
             self._commit()
         if over:
-            raise DataError(
-                f"{amount(self.errors, *self.things)} could not be used, more than --max-errors "
-                f"{self._max_errors}; the last: {self._reason}",
-                self.path,
-            )
+            why = f"{amount(self.errors, *self.things)} could not be used, more than --max-errors"
+            raise DataError(f"{why} {self._max_errors}; the last: {self._reason}", self.path)
 
     @property
     def row_shape(self) -> tuple[int, ...]:

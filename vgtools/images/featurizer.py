@@ -164,20 +164,15 @@ class Featurizer:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self._halve(size)
+                if size == 1:
+                    why = "out of memory with one image per step; use another --device or backbone"
+                    raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+                self.size = min(self.size, size // 2)
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
                 continue
             start += count
         return np.concatenate(parts) if parts else np.empty((0, *self.row_shape), self.dtype)
-
-    def _halve(self, size: int) -> None:
-        if size == 1:
-            raise DataError(
-                "out of memory with one image per step; use another --device or backbone",
-                code=Exit.CANNOT_CONTINUE,
-            )
-        self.size = min(self.size, size // 2)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 def emulates_bfloat16(device: torch.device) -> bool:

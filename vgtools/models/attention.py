@@ -119,11 +119,8 @@ def open_encoder(
     encoder = load_encoder(ref, device=device, dtype=dtype, offline=offline, attention="eager")
     config = encoder.model.config
     if not isinstance(getattr(config, "num_attention_heads", None), int):
-        raise DataError(
-            f"the attention of {config.model_type} cannot be read: its configuration names no "
-            "attention heads",
-            ref,
-        )
+        why = f"the attention of {config.model_type} cannot be read: its configuration names no"
+        raise DataError(f"{why} attention heads", ref)
     if getattr(config, "bypass_transformer", False):
         raise DataError(
             "is a VisualBERT without early fusion (bypass_transformer): regions join the text in "

@@ -59,11 +59,8 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
 
     values = dict(shape)
     if values["model_type"] not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise DataError(
-            f'"model_type": {values["model_type"]!r:.40} names no masked language model; '
-            f"vg trains {', '.join(_FAMILIES)} and others like them",
-            file,
-        )
+        why = f'"model_type": {values["model_type"]!r:.40} names no masked language model'
+        raise DataError(f"{why}; vg trains {', '.join(_FAMILIES)} and others like them", file)
     for key, most in _MOST.items():
         if key in values and not (type(values[key]) is int and 1 <= values[key] <= most):
             why = f'"{key}": expected a whole number from 1 to {most}, got {values[key]!r:.40}'

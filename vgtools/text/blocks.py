@@ -82,11 +82,9 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
         raise DataError(why, io.manifest_path(path))
     made = (source or {}).get("sha256")
     if tokenizer is not None and made != tokenizer:
-        raise DataError(
-            f"has tokens of the tokenizer {made or 'that its manifest does not name'}, "
-            f"expected those of {tokenizer}; convert the vokens with vg revokenize --tokenizer",
-            name,
-        )
+        why = f"has tokens of the tokenizer {made or 'that its manifest does not name'}, expected"
+        way_out = "convert the vokens with vg revokenize --tokenizer"
+        raise DataError(f"{why} those of {tokenizer}; {way_out}", name)
     return Packed(name, tokens, ends, count)
 
 

@@ -182,11 +182,6 @@ class VokenWriter:
     Raises:
         DataError: the path's suffix is that of another kind of artifact (usage): an index would be
             overwritten.
-
-    Attributes:
-        state: what `io.read_windows` needs to resume: rows done and their digest.
-        complete: an earlier run finished this output; there is nothing to do.
-        counts: rows, tokens and whatever else `write` counts, over all runs of this output.
     """
 
     def __init__(
@@ -208,7 +203,7 @@ class VokenWriter:
         self._out = Output(
             files, config, npy=forms, inputs=inputs, restart=restart, disposable=disposable
         )
-        self.counts: dict[str, int] = {"rows": 0, "tokens": 0}
+        self.counts: dict[str, int] = {"rows": 0, "tokens": 0}  # over all runs of this output
 
     def __enter__(self) -> VokenWriter:
         self._out.__enter__()
@@ -222,7 +217,7 @@ class VokenWriter:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The last commit; empty at the start of a run."""
+        """The last commit, which `io.read_windows` needs; empty at the start of a run."""
         return self._out.state
 
     def write(

@@ -147,17 +147,12 @@ class TrainState:
             same = False
         if not same:
             raise DataError("holds the weights of another model; --restart starts over", self.saved)
+        stored = parts["optimizer"]
         for name, parameter in model.named_parameters():
-            slots = {
-                slot: parts["optimizer"].get(f"{slot}.{name}")
-                for slot in ("step", "exp_avg", "exp_avg_sq")
-            }
-            if None not in slots.values():  # a parameter that no step has reached has none
-                optimizer.state[parameter] = {
-                    slot: t if slot == "step" else t.to(parameter.device)
-                    for slot, t in slots.items()
-                    if t is not None
-                }
+            if f"exp_avg_sq.{name}" in stored:  # a parameter that no step has reached has none
+                moments = ("exp_avg", "exp_avg_sq")
+                slots = {slot: stored[f"{slot}.{name}"].to(parameter.device) for slot in moments}
+                optimizer.state[parameter] = {"step": stored[f"step.{name}"], **slots}
         torch.set_rng_state(parts["rng"][f"cpu.{rank}"])
         if torch.cuda.is_available() and f"cuda.{rank}" in parts["rng"]:
             torch.cuda.set_rng_state(parts["rng"][f"cuda.{rank}"])

@@ -207,11 +207,9 @@ def vokenization(
     from vgtools.training.session import Session, process_device
 
     if processes.world() > 1:
-        raise io.DataError(
-            "train-matcher is single-process: the images of a step are one another's negatives, "
-            "which several processes would not share; start it without torchrun",
-            code=io.Exit.USAGE,
-        )
+        why = "the images of a step are one another's negatives, which several processes would not"
+        why = f"train-matcher is single-process: {why} share; start it without torchrun"
+        raise io.DataError(why, code=io.Exit.USAGE)
     bank = io.open_features(feats)
     splits = system.read_splits(captions, bank, validation.split, validation.valid_split)
     if splits.unsplit:

@@ -66,8 +66,7 @@ class TokenImageMatcher(nn.Module):
 
         Args:
             hidden: (T, text_width) hidden states of any tokens.
-            means: (S, text_width) mean hidden state of each sentence; unused without
-                `config.sentence`.
+            means: (S, text_width) of each sentence; unused without `config.sentence`.
             rows: (T,) int64 the sentence of each token.
 
         Returns:
