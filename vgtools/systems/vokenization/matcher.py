@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from vgtools.io import DataError
 from vgtools.models.packed import TILE
 from vgtools.models.runs import Run, as_config, open_run
-from vgtools.systems.vokenization.recipe import MatcherConfig as MatcherConfig
-from vgtools.systems.vokenization.recipe import matcher_config as matcher_config
+from vgtools.systems.vokenization.recipe import MatcherConfig
 
 
 class TokenImageMatcher(nn.Module):
