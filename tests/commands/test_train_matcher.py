@@ -203,7 +203,7 @@ def test_the_default_recipe_is_that_of_the_matcher() -> None:
     from dataclasses import asdict
 
     from vgtools.commands.train_matcher.vokenization import Recipe
-    from vgtools.systems.vokenization.matcher import MatcherConfig, matcher_config
+    from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
 
     assert matcher_config(asdict(Recipe()), text_width=8, image_width=4) == MatcherConfig(8, 4)
 

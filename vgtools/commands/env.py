@@ -68,9 +68,8 @@ def _facts() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    devices = ["cpu"]
-    for number in range(torch.cuda.device_count()):
-        devices.append(f"cuda:{number} {torch.cuda.get_device_name(number)}")
+    gpus = range(torch.cuda.device_count())
+    devices = ["cpu", *(f"cuda:{n} {torch.cuda.get_device_name(n)}" for n in gpus)]
     if torch.backends.mps.is_available():
         devices.append("mps")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,8 +23,6 @@ from vgtools.commands.options import (
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    import torch
-
     from vgtools.images.extract import FeatureOutput, Work
     from vgtools.images.featurizer import Featurizer
     from vgtools.images.region_features import OpenBoxes
@@ -107,8 +105,7 @@ class Regions:
         ),
     ] = 3
     max_regions: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Keep the N most confident regions of an image."),
+        int | None, Flag(metavar="N", min=1, help="Keep the N most confident regions of an image.")
     ] = None
     min_confidence: Annotated[
         float, Flag(metavar="NUMBER", min=0, max=1, help="Leave out regions of less confidence.")
@@ -192,7 +189,7 @@ def extract_image_feats(
     _check(features, boxes, source, output, captions)
     from vgtools.images import extract, sources
     from vgtools.images.featurizer import emulates_bfloat16
-    from vgtools.io import Inputs, Progress
+    from vgtools.io import Inputs, Progress, atomic_write, dumps, read_ids
     from vgtools.models.backbone import load_backbone
     from vgtools.models.references import pick_device
 
@@ -206,20 +203,26 @@ def extract_image_feats(
         note("extract-image-feats", slow, runtime.quiet)
     size = features.batch_size or (8 if device.type == "cpu" else 64)
     net = load_backbone(
-        features.backbone,
-        device=str(device),
-        dtype=features.compute_dtype,
-        offline=runtime.offline,
+        features.backbone, device=str(device), dtype=features.compute_dtype, offline=runtime.offline
     )
     featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
+    config = {
+        "command": "extract-image-feats",
+        "backbone": net.fingerprint,
+        "preprocessing": facts,
+        **{key: getattr(features, key) for key in ("pooling", "dtype", "compute_dtype")},
+        "device": device.type,
+        "batch_size": size,
+        "limit": limit,
+        **({} if found is None else {"regions": found.config, "cut": boxes.cut}),
+    }
     out = open_output(
         output,
-        _config(net, facts, features, boxes, found, device, size, limit),
+        config,
         featurizer,
         opened,
         inputs,
-        on_error=errors.on_error,
-        max_errors=errors.max_errors,
+        **asdict(errors),
         commit_seconds=_COMMIT_SECONDS,
         restart=restart,
     )
@@ -229,20 +232,16 @@ def extract_image_feats(
             note("extract-image-feats", f"{output} is up to date", runtime.quiet)
         else:
             bar.advance(out.items)
-            for batch in extract.extract(
-                opened,
-                featurizer,
-                items=out.items,
-                digest=out.digest,
-                workers=features.workers,
-                work=work,
-            ):
+            done: dict[str, Any] = {"items": out.items, "digest": out.digest}
+            workers = features.workers
+            for batch in extract.extract(opened, featurizer, workers=workers, work=work, **done):
                 out.write(batch)
                 bar.advance(batch.items - bar.done)
             made = {"ref": net.ref, "fingerprint": net.fingerprint}
             out.finish(backbone=made | {"preprocessing": facts})
     if captions is not None:
-        _write_captions(source, output, captions)
+        rows = sources.folder_captions(source, read_ids(Path(output).with_suffix(".ids")))
+        atomic_write(captions, b"".join(map(dumps, rows)))
     if not out.complete:
         _summary(output, out, opened.left_out, device, runtime.quiet)
 
@@ -306,42 +305,6 @@ def _pipeline(
     featurizer = region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
     work = region_work(found.source)
     return featurizer, describe(seen), RegionOutput, work
-
-
-def _config(
-    net: Backbone,
-    facts: dict[str, Any],
-    features: Features,
-    boxes: Regions,
-    found: OpenBoxes | None,
-    device: torch.device,
-    size: int,
-    limit: int | None,
-) -> dict[str, Any]:
-    """Return what decides the rows."""
-    config = {
-        "command": "extract-image-feats",
-        "backbone": net.fingerprint,
-        "preprocessing": facts,
-        "pooling": features.pooling,
-        "dtype": features.dtype,
-        "compute_dtype": features.compute_dtype,
-        "device": device.type,
-        "batch_size": size,
-        "limit": limit,
-    }
-    if found is not None:
-        config |= {"regions": found.config, "cut": boxes.cut}
-    return config
-
-
-def _write_captions(folder: str, output: str, path: str) -> None:
-    """Write the captions that are beside the images of a folder."""
-    from vgtools.images.sources import folder_captions
-    from vgtools.io import atomic_write, dumps, read_ids
-
-    rows = folder_captions(folder, read_ids(Path(output).with_suffix(".ids")))
-    atomic_write(path, b"".join(dumps(row) for row in rows))
 
 
 def _summary(output: str, out: Any, left_out: Any, device: Any, quiet: bool) -> None:

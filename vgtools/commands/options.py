@@ -59,8 +59,7 @@ Dtype = Annotated[
     Flag("--dtype", help="Numbers the network computes with."),
 ]
 BatchSize = Annotated[
-    int,
-    Flag("--batch-size", metavar="N", min=1, help="Items per batch; affects rounding only."),
+    int, Flag("--batch-size", metavar="N", min=1, help="Items per batch; affects rounding only.")
 ]
 Seed = Annotated[
     int,
@@ -97,8 +96,7 @@ OutputFile = Annotated[
     ),
 ]
 AsSplit = Annotated[
-    str | None,
-    Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.'),
+    str | None, Flag("--as-split", metavar="NAME", help='Write NAME as the "split" of every row.')
 ]
 
 
@@ -124,8 +122,7 @@ class RunFolder(Target):
     """Where a command writes a run."""
 
     output: Annotated[
-        str,
-        Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it."),
+        str, Flag("--output", "-o", metavar="DIR", help="Run folder; the same command resumes it.")
     ] = field()  # without it the default of the base would count
 
 
@@ -333,6 +330,12 @@ def refuse_if(wrong: object, flag: str | None, why: str) -> None:
         raise typer.BadParameter(why, param_hint=flag)
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter is on the command line, not its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def note(command: str, message: str, quiet: bool = False) -> None:
     """Print one message of a command on stderr, unless it is quiet."""
     if not quiet:
@@ -340,12 +343,7 @@ def note(command: str, message: str, quiet: bool = False) -> None:
 
 
 def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
-    """Return what a token is: the words of a text, or the pieces of a tokenizer.
-
-    Args:
-        tokenizer: `words`, or a reference.
-        offline: never connect.
-    """
+    """Return what a token is: the words of a text (`words`), or the pieces of a tokenizer."""
     from vgtools.text import ngrams
 
     if tokenizer == "words":

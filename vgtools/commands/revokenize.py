@@ -35,8 +35,7 @@ def revokenize(
     ],
     target: Target,
     file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin."),
+        str, typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin.")
     ] = "-",
     limit: Limit = None,
     offline: Offline = False,

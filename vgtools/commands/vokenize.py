@@ -20,6 +20,7 @@ from vgtools.commands.options import (
     flags,
     help_at_terminal,
     note,
+    refuse_if,
 )
 from vgtools.io.errors import amount
 
@@ -49,16 +50,14 @@ class Search:
         ),
     ] = 1
     min_score: Annotated[
-        float | None,
-        Flag(metavar="SCORE", help="Relevance below which a token gets no voken, -1."),
+        float | None, Flag(metavar="SCORE", help="Relevance below which a token gets no voken, -1.")
     ] = None
     matcher: Annotated[
         str | None,
         Flag(metavar="RUN", help="The matcher's run, if it is not where the index says."),
     ] = None
     batch_size: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="Tokens per encoder step; affects rounding only."),
+        int | None, Flag(metavar="N", min=1, help="Tokens per encoder step; affects rounding only.")
     ] = None
     dtype: Dtype = "float32"
 
@@ -126,12 +125,11 @@ def vokenize(
         vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
     """
     help_at_terminal(context, text)
-    if search.min_score is not None and not math.isfinite(search.min_score):
-        why = f"must be between -1 and 1, got {search.min_score}"
-        raise typer.BadParameter(why, param_hint="--min-score")
-    if target.output.endswith(".npy") and search.k > 1:
-        why = "the packed form holds one voken per token; write .jsonl"
-        raise typer.BadParameter(why, param_hint="-k")
+    score = search.min_score
+    odd = score is not None and not math.isfinite(score)
+    refuse_if(odd, "--min-score", f"must be between -1 and 1, got {score}")
+    several = target.output.endswith(".npy") and search.k > 1
+    refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
     from vgtools import io
     from vgtools.retrieval import open_index
     from vgtools.systems.vokenization import vokenize as system
@@ -175,11 +173,9 @@ def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) ->
     from vgtools.models.references import pick_device
     from vgtools.systems.vokenization import vokenize as system
 
-    if control.captions:
-        raise typer.BadParameter("belongs to --control term-frequency", param_hint="--captions")
-    if search.dtype == "float16" and pick_device(runtime.device).type == "cpu":
-        why = "float16 is emulated on a CPU; take float32 or bfloat16"
-        raise typer.BadParameter(why, param_hint="--dtype")
+    refuse_if(control.captions, "--captions", "belongs to --control term-frequency")
+    slow = search.dtype == "float16" and pick_device(runtime.device).type == "cpu"
+    refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
     loaded = system.load_for(
         bank,
         search.matcher,

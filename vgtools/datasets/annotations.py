@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.datasets.rows import Row
-from vgtools.io import (
-    DataError,
-    Exit,
-    read_json,
-    read_jsonl,
-)
+from vgtools.io import DataError, Exit, read_json, read_jsonl
 from vgtools.io.errors import Tally
 from vgtools.io.json_items import json_items
 
@@ -46,11 +41,7 @@ class _Coco:
     locations: dict[int, str] = field(default_factory=dict)  # annotation id -> its first one
 
     def add(self, key: str, item: Any, location: str) -> None:
-        """Take in one item of the list `key`.
-
-        Raises:
-            DataError: it is bad.
-        """
+        """Take in one item of the list `key`; a bad one is a DataError."""
         if key == "images":
             self._add_image(item, location)
         elif key == "categories":
@@ -144,10 +135,7 @@ def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> 
     "labels": […]}, the boxes in the order in which questions number their objects. The image is
     the official `img_fn`.
 
-    Args:
-        annotations: train.jsonl, val.jsonl, test.jsonl.
-        folder: vcr1images, which holds each picture's metadata.
-        tally: handles bad items.
+    The folder, vcr1images, holds each picture's metadata.
     """
     seen = set[str]()
     keys = {"img_fn": str, "metadata_fn": str, "objects": list}
@@ -228,10 +216,7 @@ def visual_genome_regions(
 ) -> Iterator[Row]:
     """Yield a caption per region of `region_descriptions.json` whose image is among `images`.
 
-    Args:
-        path: the official file.
-        images: by their number.
-        tally: handles bad items; counts regions of other images.
+    The images are known by their number; the tally counts regions of other images.
     """
     for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vgtools.datasets.rows import Folder, Row
-from vgtools.io import (
-    DataError,
-    Exit,
-    open_read,
-    read_lines,
-)
+from vgtools.io import DataError, Exit, open_read, read_lines
 from vgtools.io.errors import Tally, amount
 from vgtools.io.json_items import json_items
 

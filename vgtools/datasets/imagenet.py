@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from vgtools.datasets.rows import Folder, Row
 from vgtools.images.sources import is_picture
-from vgtools.io import DataError, Exit, Tally, amount, read_lines
+from vgtools.io import DataError, Exit, read_lines
+from vgtools.io.errors import Tally, amount
 
 _WNID = re.compile(r"(?<![a-z0-9])(n\d{8})(?!\d)")
 _TABLES = "data/_info/imagenet_synset_to_{}.txt"

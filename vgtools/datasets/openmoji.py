@@ -16,14 +16,11 @@ from vgtools.io import DataError, Exit, Progress, atomic_write
 from vgtools.io.errors import Tally, file_error
 
 _SKIN = set(range(0x1F3FB, 0x1F400))
-
-
 _FLAGS = {
     *range(0x1F1E6, 0x1F200),
     *range(0xE0020, 0xE0080),
     *(0x1F38C, 0x1F3C1, 0x1F3F3, 0x1F3F4, 0x1F6A9),
 }
-
 
 # Names alone never have an article or a sentence in training; a matcher then reads both badly.
 CARRIERS = (
@@ -165,15 +162,12 @@ def rasterise(
     jobs = [(row["svg"], row["path"], size) for row in rows if not _is_png(row["path"], size)]
     with Progress("prepare openmoji", "pictures", len(jobs), quiet) as progress:
         if workers < 2 or len(jobs) < 64:
-            for job in jobs:
-                _draw(job)
+            for _ in map(_draw, jobs):
                 progress.advance(1)
         else:
             # Ctrl-C reaches the whole group: workers ignore it, and the parent closes the pool.
-            ignore_interrupt = (signal.SIGINT, signal.SIG_IGN)
-            with ProcessPoolExecutor(
-                workers, get_context("spawn"), signal.signal, ignore_interrupt
-            ) as pool:
+            ignore = (signal.signal, (signal.SIGINT, signal.SIG_IGN))
+            with ProcessPoolExecutor(workers, get_context("spawn"), *ignore) as pool:
                 for _ in pool.map(_draw, jobs, chunksize=16):
                     progress.advance(1)
     yield from rows

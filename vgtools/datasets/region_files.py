@@ -21,8 +21,6 @@ _LXMERT = (
     "img_id", "img_h", "img_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf",
     "num_boxes", "boxes", "features",
 )  # fmt: skip
-
-
 _BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 
 

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.images.sources import is_picture
-from vgtools.io import (
-    DataError,
-    Exit,
-    Inputs,
-    dumps,
-    plain,
-    read_lines,
-    storable,
-)
+from vgtools.io import DataError, Exit, Inputs, dumps, plain, read_lines, storable
 from vgtools.io.errors import Tally, amount, input_changed
 from vgtools.io.output import Output
 
@@ -44,15 +36,12 @@ def save(
     step: int = 65536,
     **facts: Any,
 ) -> int:
-    """Write rows to a file or stdout, resumably; report their number and what was left out.
+    """Write rows to a file or stdout, resumably; report what was left out and return how many.
 
     The suffix chooses the form: `.txt` (and stdout for a corpus, `what` being "lines" or
     "sentences") takes the text alone, anything else one JSON object per line. A resumed run parses
     from the start, compares what it would have written, and writes only what is new. Further
     keywords go into the manifest. The report goes to stderr.
-
-    Returns:
-        The number of rows.
     """
     bare = path.removesuffix(".gz").removesuffix(".zst")
     is_corpus = what in ("lines", "sentences") and not bare.endswith(".jsonl")
@@ -103,9 +92,7 @@ def read_splits(folder: str | Path, flickr8k: bool | None = None) -> dict[str, s
 
     They are `Flickr_8k.trainImages.txt` …, or `train.txt` … of Flickr30k.
 
-    Args:
-        folder: where they are.
-        flickr8k: which of them to read where both are; None where that is not known.
+    `flickr8k` says which of them to read where both are; None where that is not known.
 
     Raises:
         DataError: no list there (66), both kinds and nothing says which, or an image is in two of
@@ -217,11 +204,8 @@ class Folder:
             if files:
                 both = " and ".join(sorted(files)[:2])
                 raise DataError(f"{image!r:.80} is ambiguous: {both} both match", self.path)
-        raise DataError(
-            f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip",
-            self.path,
-            code=Exit.NO_INPUT,
-        )
+        why = f"holds no photo {image!r:.80}; get it, or leave its rows out with --on-error skip"
+        raise DataError(why, self.path, code=Exit.NO_INPUT)
 
 
 def with_photos(rows: Iterable[Row], photos: Folder, tally: Tally) -> Iterator[Row]:

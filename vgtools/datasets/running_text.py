@@ -17,9 +17,7 @@ def squad(path: str | Path, tally: Tally) -> Iterator[Row]:
 
     They are running text of Wikipedia. Line ends inside a paragraph become spaces.
 
-    Args:
-        path: official JSON of version 1.1 or 2.0.
-        tally: counts duplicate paragraphs.
+    The file is the official JSON of version 1.1 or 2.0; the tally counts duplicate paragraphs.
 
     Raises:
         DataError: not JSON, or not of SQuAD's form.
@@ -75,14 +73,9 @@ def wikitext(
 ) -> Iterator[Row]:
     """Yield the lines of WikiText that no filter drops; `<unk>` stays.
 
-    Args:
-        rows: {"text"}.
-        tally: counts what is dropped.
-        drop_headings: drop ` = Title = ` lines.
-        drop_empty: drop lines of white space.
-        drop_short: drop lines of fewer words; the paper takes 5. A line without words is counted
-            as empty.
-        trim: remove the space that WikiText has at both ends of a line.
+    A line of white space is empty, and so is one without words where short ones are dropped (the
+    paper drops those of fewer than 5). `trim` removes the space at both ends of a line. The tally
+    counts what is dropped.
 
     Source: Tan & Bansal 2020 (Vokenization), the published code's corpus preparation.
     """
@@ -116,11 +109,7 @@ def sentences(
     sentence is removed. An empty line stays as the mark between paragraphs unless `drop_empty`.
     WikiText's `@.@` does not end a sentence.
 
-    Args:
-        rows: {"text"}.
-        language: one of `LANGUAGES`.
-        tally: counts empty lines that are dropped.
-        drop_empty: drop them.
+    The language is one of `LANGUAGES`; the tally counts empty lines that are dropped.
     """
     import sentencex  # type: ignore[import-untyped]
 

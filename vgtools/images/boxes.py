@@ -126,10 +126,7 @@ def iou(boxes_a: Array, boxes_b: Array) -> Array:
 def box_fault(boxes: Array, width: float, height: float) -> str | None:
     """Return what is wrong with the first box that cannot be a region of a picture, or None.
 
-    Args:
-        boxes: (R, 4) x1, y1, x2, y2 in pixels.
-        width: of the picture.
-        height: of the picture.
+    Boxes are (R, 4) x1, y1, x2, y2 in pixels; width and height are the picture's.
     """
     size = np.array([width, height, width, height], np.float64)
     inside = (boxes >= -_SLACK).all(1) & (boxes <= size + _SLACK).all(1)

@@ -18,21 +18,16 @@ from vgtools.images.sources import ImageError
 # What Pillow calls a decompression bomb; also the largest picture between two of our own steps.
 MAX_PIXELS = 178_956_970
 
-
 # Part of the preprocessing fingerprint: increase it when `decode` returns different pixels.
 DECODER = 1
 
-
 Image.init()  # loads every plugin once, here: doing so from several threads is a race
-
 
 # Recognised by content, never by name. Left out: formats that call other programs (EPS) or
 # describe drawings (WMF).
 _KNOWN = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
 
-
 _FORMATS = tuple(name for name in _KNOWN if name in Image.OPEN)
-
 
 # EXIF orientation -> the turn that makes the picture upright
 _UPRIGHT = {
@@ -54,9 +49,7 @@ def decode(data: bytes, side: int | None = None) -> Image.Image:
     composited on white. Of an animation the first frame is taken. CMYK is converted without a
     profile.
 
-    Args:
-        data: the file's bytes.
-        side: longest side of a thumbnail, in pixels; None keeps the size.
+    A `side` is the longest one of a thumbnail, in pixels.
 
     Raises:
         ImageError: not an image, truncated, larger than MAX_PIXELS, or in a mode that has no

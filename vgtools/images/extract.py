@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,6 @@ class Batch:
 # What a thread returns for a group of images: (ids, their features, (id, reason) of those that
 # cannot be used), in their order.
 Worked = tuple[list[str], Any, list[tuple[str, str]]]
-
-
 # (group, featurizer, semaphore to hold while computing) -> the above
 Work = Callable[[list[Item], Featurizer, threading.Semaphore], Worked]
 
@@ -93,11 +90,9 @@ def extract(
         add_stamp(stamps, item)
         count += 1
     if items and (count < items or stamps.hexdigest() != digest):
-        raise DataError(
-            "the images changed since the run that is being resumed (names, sizes or times of "
-            f"the first {items:,} differ); --restart starts over",
-            code=Exit.CONFIG,
-        )
+        why = f"names, sizes or times of the first {items:,} differ"
+        why = f"the images changed since the run that is being resumed ({why}); --restart starts"
+        raise DataError(f"{why} over", code=Exit.CONFIG)
     pending = deque[tuple[int, str, Future[Worked]]]()
 
     def next_batch() -> Batch:
@@ -140,14 +135,9 @@ def _cores() -> int:
 def read_group(
     group: list[Item], handle: Callable[[int, str, Image.Image], None]
 ) -> dict[int, str]:
-    """Read and decode a group of images.
+    """Read and decode images; return index -> reason of those that cannot be used.
 
-    Args:
-        group: the images.
-        handle: is given the index, id and picture of each; may raise ImageError.
-
-    Returns:
-        Index -> reason of the images that cannot be used.
+    `handle` is given the index, id and picture of each, and may raise an ImageError.
     """
     faults: dict[int, str] = {}
     for index, item in enumerate(group):
@@ -197,16 +187,9 @@ class FeatureOutput:
 
     Other results of images (regions) use a subclass with another table and another `_put`.
 
-    Args:
-        path: X.npy.
-        config: what decides the rows.
-        featurizer: has the shape of a row.
-        source: its listing shows whether a finished output is up to date.
-        inputs: files the source was opened from.
-        on_error: `fail` or `skip`.
-        max_errors: with skip, how many at most.
-        commit_seconds: how often rows are made safe.
-        restart: discard an unfinished run.
+    The shape of a row is the featurizer's; the listing of the source shows whether a finished
+    output is up to date; `inputs` are the files that it was opened from. Rows are made safe every
+    `commit_seconds`.
     """
 
     _table, things = ".ids", ("image", "images")
@@ -274,11 +257,8 @@ class FeatureOutput:
             image, reason = batch.errors[0]
             if self.items:
                 self._commit()
-            raise DataError(
-                f"{reason}; fix or remove it, or note and skip such {self.things[1]} with "
-                "--on-error skip",
-                image,
-            )
+            way_out = f"note and skip such {self.things[1]} with --on-error skip"
+            raise DataError(f"{reason}; fix or remove it, or {way_out}", image)
         self._put(batch)
         for image, reason in batch.errors:
             self._output.write(dumps({"image": image, "reason": reason}), 2)
@@ -291,11 +271,8 @@ class FeatureOutput:
         if over or time.monotonic() - self._saved >= self._commit_seconds:
             self._commit()
         if over:
-            raise DataError(
-                f"{amount(self.errors, *self.things)} could not be used, more than --max-errors "
-                f"{self._max_errors}; the last: {self._reason}",
-                self.path,
-            )
+            why = f"{amount(self.errors, *self.things)} could not be used, more than --max-errors"
+            raise DataError(f"{why} {self._max_errors}; the last: {self._reason}", self.path)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -338,10 +315,8 @@ class FeatureOutput:
             DataError: not one image could be used.
         """
         if not self.rows:
-            raise DataError(
-                f"not one image of {self.items:,} could be used; the last: {self._reason}",
-                self.path,
-            )
+            why = f"not one image of {self.items:,} could be used; the last: {self._reason}"
+            raise DataError(why, self.path)
         featurizer = self.featurizer
         source = self._source
         self._output.finish(
@@ -365,10 +340,5 @@ class FeatureOutput:
         kind = "image-grid" if pooling == "none" else "image-features"
         return {"kind": kind, "pooling": pooling}
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._output.__exit__(exc_type, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._output.__exit__(*error)

@@ -43,9 +43,6 @@ class Featurizer:
         batch_size: images per forward pass; always filled up to it, so that a row never depends
             on how many images are computed with it.
 
-    Attributes:
-        size: images per forward pass now; smaller than `batch_size` after memory ran out.
-
     Raises:
         DataError: the network has no feature map that can be pooled, or does not take RGB.
     """
@@ -68,7 +65,7 @@ class Featurizer:
         self.pooling = pooling
         self.dtype = np.dtype(dtype)
         self.batch_size = batch_size
-        self.size = batch_size
+        self.size = batch_size  # images per forward pass now: fewer after memory ran out
         channels, height, width = preprocessing["input_size"]
         if channels != 3:
             raise DataError(f"the backbone takes {channels} channels, expected 3 (RGB)")
@@ -167,20 +164,15 @@ class Featurizer:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self._halve(size)
+                if size == 1:
+                    why = "out of memory with one image per step; use another --device or backbone"
+                    raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+                self.size = min(self.size, size // 2)
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
                 continue
             start += count
         return np.concatenate(parts) if parts else np.empty((0, *self.row_shape), self.dtype)
-
-    def _halve(self, size: int) -> None:
-        if size == 1:
-            raise DataError(
-                "out of memory with one image per step; use another --device or backbone",
-                code=Exit.CANNOT_CONTINUE,
-            )
-        self.size = min(self.size, size // 2)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
@@ -193,19 +185,14 @@ def emulates_bfloat16(device: torch.device) -> bool:
 
 @torch.inference_mode()
 def fold_norms(model: nn.Module, size: tuple[int, int, int]) -> int:
-    """Fold batch norms into the convolutions whose outputs they read, in place.
+    """Fold batch norms into the convolutions whose outputs they read, in place; return how many.
 
     In evaluation a batch norm is a scale and a shift per channel, which the weights and the bias
     of a convolution can take over. A forward pass shows which convolution a norm reads. Where an
     output has a second reader (a shortcut), the features of a random picture change, and
     everything is put back.
 
-    Args:
-        model: a timm network in eval mode.
-        size: (channels, height, width) of its input.
-
-    Returns:
-        How many norms were folded.
+    The model is a timm network in eval mode; size is (channels, height, width) of its input.
     """
     from timm.layers import BatchNormAct2d
 

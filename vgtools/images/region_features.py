@@ -41,10 +41,8 @@ SAMPLES = 8  # points per side at which the map is read inside a box, by bilinea
 def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> dict[str, Any]:
     """Return a backbone's preprocessing without its crop: the whole picture fills its input.
 
-    Args:
-        preprocessing: timm's `resolve_data_config`.
-        side: height and width of the input; by default the backbone's own. A larger one gives a
-            finer feature map.
+    `side` is height and width of the input, by default the backbone's own; a larger one gives a
+    finer feature map. The rest is timm's `resolve_data_config`.
 
     Deviation: VisualBERT's features come from detectors that keep the aspect (section A.2,
     appendix B).
@@ -57,15 +55,10 @@ def whole_picture(preprocessing: Mapping[str, Any], side: int | None = None) -> 
 def region_featurizer(
     model: Any, preprocessing: Mapping[str, Any], dtype: str, batch_size: int, cut: bool = False
 ) -> Featurizer:
-    """Return a featurizer for regions.
+    """Return a featurizer for regions: of pictures as `whole_picture` prepares them.
 
-    Args:
-        model: as for `Featurizer`.
-        preprocessing: from `whole_picture`.
-        dtype: as for `Featurizer`.
-        batch_size: as for `Featurizer`.
-        cut: it sees each box by itself and returns its row; else it returns the feature map, to be
-            pooled in boxes.
+    With `cut` it sees each box by itself and returns its row; else it returns the feature map, to
+    be pooled in boxes.
 
     Raises:
         DataError: the backbone does not take the picture's size, or its map has only one row.
@@ -127,28 +120,20 @@ def region_work(source: BoxSource) -> Work:
     """
 
     def work(group: list[Item], featurizer: Featurizer, computing: threading.Semaphore) -> Worked:
-        boxes: dict[int, Boxes] = {}
-        sizes: dict[int, tuple[int, int]] = {}
-        pixels: dict[int, list[Array]] = {}  # what the backbone sees of an image
+        seen: dict[int, _Seen] = {}
 
         def handle(index: int, image: str, picture: Image) -> None:
-            boxes[index] = source(image, picture)
-            sizes[index] = picture.size
+            boxes = source(image, picture)
             crops = [picture]
             if _cuts(featurizer):
-                crops = [picture.crop(_outer(box)) for box in boxes[index].boxes]
-            pixels[index] = [featurizer.pixels(crop) for crop in crops]
+                crops = [picture.crop(_outer(box)) for box in boxes.boxes]
+            pixels = [featurizer.pixels(crop) for crop in crops]
+            seen[index] = _Seen(boxes, picture.size, pixels)
 
         faults = read_group(group, handle)
-        good = [index for index in range(len(group)) if index not in faults]
         with computing:
-            rows = _rows(
-                featurizer,
-                [pixels[index] for index in good],
-                [boxes[index].boxes for index in good],
-                [sizes[index] for index in good],
-            )
-        features = dict(zip(good, rows, strict=True))
+            rows = _rows(featurizer, list(seen.values()))
+        features = dict(zip(seen, rows, strict=True))
         sets: list[RegionSet] = []
         kept: list[str] = []
         errors: list[tuple[str, str]] = []
@@ -158,39 +143,34 @@ def region_work(source: BoxSource) -> Work:
             if index in faults:
                 errors.append((printable(item.id), faults[index]))
                 continue
-            kept_boxes = boxes[index]
-            errors += [(printable(item.id), fault) for fault in kept_boxes.faults]
-            labels = kept_boxes.labels if any(kept_boxes.labels) else None
+            boxes, size, _ = seen[index]
+            errors += [(printable(item.id), fault) for fault in boxes.faults]
+            labels = boxes.labels if any(boxes.labels) else None
             kept.append(item.id)
-            sets.append(
-                RegionSet(
-                    features[index],
-                    kept_boxes.boxes,
-                    kept_boxes.confidence,
-                    labels,
-                    *sizes[index],
-                )
-            )
+            sets.append(RegionSet(features[index], boxes.boxes, boxes.confidence, labels, *size))
         return kept, sets, errors
 
     return work
 
 
-def _rows(
-    featurizer: Featurizer,
-    pixels: list[list[Array]],
-    boxes: list[Array],
-    sizes: list[tuple[int, int]],
-) -> list[Array]:
+class _Seen(NamedTuple):
+    """An image that can be used."""
+
+    boxes: Boxes
+    size: tuple[int, int]
+    pixels: list[Array]  # what the backbone sees of it
+
+
+def _rows(featurizer: Featurizer, seen: list[_Seen]) -> list[Array]:
     """Return the (R, D) features of each picture's regions."""
-    if not pixels:
+    if not seen:
         return []
-    seen = [crop for crops in pixels for crop in crops]
+    crops = [crop for image in seen for crop in image.pixels]
     empty = np.empty((0, *featurizer.input_shape), np.uint8)
-    rows = featurizer.features(np.stack(seen) if seen else empty)
+    rows = featurizer.features(np.stack(crops) if crops else empty)
     if _cuts(featurizer):
-        return np.split(rows, np.cumsum([len(crops) for crops in pixels])[:-1])
-    shares = [b / np.array(size * 2, np.float64) for b, size in zip(boxes, sizes, strict=True)]
+        return np.split(rows, np.cumsum([len(image.pixels) for image in seen])[:-1])
+    shares = [image.boxes.boxes / np.array(image.size * 2, np.float64) for image in seen]
     return pool_regions(rows.astype(np.float32), featurizer.grid, shares)
 
 
@@ -247,10 +227,6 @@ class Detector:
         least: boxes of less confidence are dropped.
         most: boxes per picture at most, the most confident.
 
-    Attributes:
-        name: which of `DETECTORS` it is.
-        sha256: of the file.
-
     Raises:
         DataError: missing (66), a pickle, damaged, or of an unknown architecture (65).
     """
@@ -263,7 +239,7 @@ class Detector:
         most: int = 36,
     ) -> None:
         weights = _read_weights(Path(path))
-        self.name = _architecture(weights, path)
+        self.name = _architecture(weights, path)  # one of `DETECTORS`
         self.sha256 = sha256_file(path)
         classes = len(weights[_CLASSES])
         network = _new(self.name, classes)
@@ -307,14 +283,8 @@ def open_boxes(
 ) -> OpenBoxes:
     """Open the sources of boxes, in order, the detector last.
 
-    Args:
-        names: files of boxes, or `grid`.
-        open_file: opens one of the files.
-        scales: of the grid.
-        detector: weights of a `Detector`.
-        device: where the detector runs.
-        most: regions per image to keep, the most confident; None keeps all.
-        least: confidence below which a region is left out.
+    The names are files, opened by `open_file`, or `grid`, of `scales` scales; the detector is
+    weights of a `Detector`; `most` and `least` are as for `concat_sources`.
 
     Raises:
         DataError: a file is missing (66) or damaged (65).
@@ -341,11 +311,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise DataError(
-            "does not exist; expected the safetensors file of a torchvision detector",
-            path,
-            code=Exit.NO_INPUT,
-        )
+        why = "does not exist; expected the safetensors file of a torchvision detector"
+        raise DataError(why, path, code=Exit.NO_INPUT)
     if path.suffix != ".safetensors":
         raise DataError(
             "is not a .safetensors file; a pickle can run code when it is read. Convert it once "
@@ -379,10 +346,9 @@ def _architecture(weights: Mapping[str, Tensor], path: str | Path) -> str:
     shapes = _shapes(weights)
     known = ", ".join(DETECTORS)
     common = {_CLASSES, "rpn.head.cls_logits.bias", "backbone.fpn.layer_blocks.0.0.weight"}
+    why = "holds the weights of an unknown detector"
     if not common <= shapes.keys() or len(shapes[_CLASSES]) != 1 or 0 in shapes[_CLASSES]:
-        raise DataError(
-            f"holds the weights of an unknown detector; known are torchvision's {known}", path
-        )
+        raise DataError(f"{why}; known are torchvision's {known}", path)
     faults = {}
     for name in DETECTORS:
         with torch.device("meta"):
@@ -393,16 +359,11 @@ def _architecture(weights: Mapping[str, Tensor], path: str | Path) -> str:
             sorted(shapes.keys() - needed.keys()),
         )
     name = min(DETECTORS, key=lambda detector: sum(map(len, faults[detector])))
-    for keys, fault in zip(
-        faults[name], ("lacks {} weights", "has {} of another shape", "has {} more"), strict=True
-    ):
+    kinds = ("lacks {} weights", "has {} of another shape", "has {} more")
+    for keys, fault in zip(faults[name], kinds, strict=True):
         if keys:
-            why = f"holds the weights of an unknown detector: the nearest is {name}, of which it"
-            raise DataError(
-                f"{why} {fault.format(len(keys))}, the first {keys[0]}; known are torchvision's "
-                f"{known}",
-                path,
-            )
+            why += f": the nearest is {name}, of which it {fault.format(len(keys))}, the first"
+            raise DataError(f"{why} {keys[0]}; known are torchvision's {known}", path)
     bad = [
         key
         for key, tensor in weights.items()

@@ -31,8 +31,6 @@ from vgtools.io.errors import amount, input_changed
 from vgtools.io.output import Output
 
 KIND = "region-features"
-
-
 _SCAN = 8192  # feature rows checked at a time
 
 
@@ -57,20 +55,13 @@ def regions_path(path: str | Path) -> Path:
 
 
 class Regions:
-    """The region features of N images, opened by `open_regions`.
-
-    Attributes:
-        images: their ids, in file order.
-        width: D.
-        manifest: of the file.
-        counts: (N,) int64, regions of each image.
-    """
+    """The region features of N images, opened by `open_regions`."""
 
     def __init__(self, path: Path, array: Array, manifest: dict[str, Any], table: _Table) -> None:
         self.path = path
         self.manifest = manifest
-        self.images = table.images
-        self.width = int(array.shape[1])
+        self.images = table.images  # ids in file order
+        self.width = int(array.shape[1])  # D
         self._array = array
         self._table = table
         self._starts = np.array([*table.starts, len(array)], np.int64)
@@ -78,7 +69,7 @@ class Regions:
         self._confidence = np.frombuffer(table.confidence, np.float32)
         self._codes = np.frombuffer(table.codes, np.int32)
         self._rows = {image: row for row, image in enumerate(table.images)}
-        self.counts = np.diff(self._starts)
+        self.counts = np.diff(self._starts)  # (N,) int64, regions of each image
 
     def __len__(self) -> int:
         return len(self.images)
@@ -89,10 +80,7 @@ class Regions:
     def find(self, name: str, file: str | Path, line: int | None) -> str:
         """Return the id of an image that a data set names, without folder and suffix.
 
-        Args:
-            name: as the data set writes it.
-            file: of the data set, named in errors.
-            line: of the data set, likewise.
+        Errors name the file and line of the data set.
 
         Raises:
             DataError: no image has this name, or several have.
@@ -263,17 +251,16 @@ def parse_boxes(
             why = f'"boxes" holds {box!r:.60}, expected [x1, y1, x2, y2] in pixels'
             raise DataError(why, path, line)
     confidence = row.get("confidence")
-    if confidence is not None and not (
-        isinstance(confidence, list) and all(_is_number(v) and 0 <= v <= 1 for v in confidence)
-    ):
-        why = f'"confidence" is {confidence!r:.60}, expected a list of numbers from 0 to 1'
-        raise DataError(why, path, line)
     labels = row.get("label", row.get("labels"))
-    if labels is not None and not (
-        isinstance(labels, list) and all(isinstance(v, str) for v in labels)
-    ):
-        raise DataError(f'"label" is {labels!r:.60}, expected a list of names', path, line)
-    for key, values in (("confidence", confidence), ("label", labels)):
+    lists = (
+        ("confidence", confidence, lambda v: _is_number(v) and 0 <= v <= 1, "numbers from 0 to 1"),
+        ("label", labels, lambda v: isinstance(v, str), "names"),
+    )
+    for key, values, fits, expected in lists:
+        if values is not None and not (isinstance(values, list) and all(map(fits, values))):
+            why = f'"{key}" is {values!r:.60}, expected a list of {expected}'
+            raise DataError(why, path, line)
+    for key, values, *_ in lists:
         if values is not None and len(values) != len(boxes):
             why = f'has {len(boxes)} "boxes" and {len(values)} values of "{key}"'
             raise DataError(why, path, line)
@@ -321,24 +308,13 @@ def write_regions(
     errors: Sequence[DataError] = (),
     **facts: Any,
 ) -> int:
-    """Write the regions of images, resumably.
+    """Write the regions of images, resumably, and return the number of images.
 
     What an earlier run wrote is produced again, compared and not written twice.
 
-    Args:
-        path: X.npy.
-        items: (image, regions), in order.
-        config: what decides them.
-        width: D.
-        dtype: float32 or float16.
-        inputs: files read.
-        restart: discard an unfinished run.
-        step: images between commits.
-        errors: of items left out, complete after the last item; they go to `X.errors.jsonl`.
-        **facts: for the manifest; `backbone` says what the features are.
-
-    Returns:
-        The number of images.
+    X.npy has rows of `width` numbers; there are `step` images between commits. `errors` are those
+    of items left out, complete after the last item; they go to `X.errors.jsonl`. The facts are for
+    the manifest; `backbone` says what the features are.
 
     Raises:
         DataError: the items are not those of the run that is being resumed (78), or there is no

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, partialmethod
 from itertools import islice
 from typing import Any
 
@@ -34,17 +34,14 @@ from vgtools.io import (
 
 MAX_BYTES = 256 << 20  # of one encoded image
 
-
 SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".apng", ".gif", ".bmp", ".dib", ".webp", ".tif",
     ".tiff", ".avif", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".pnm", ".ico",
 })  # fmt: skip
 
-
 _TAR_SUFFIXES = (
     ".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tbz2", ".tar.xz", ".txz",
 )  # fmt: skip
-
 
 _EXPECTED = (
     "expected a directory, a tar, an image jsonl, or a list of paths with image files "
@@ -77,11 +74,7 @@ class Source:
 
 
 def read_image(path: str, image: str | None = None) -> bytes:
-    """Read one encoded image.
-
-    Args:
-        path: the file.
-        image: its id, which is named in messages; the path is added if it is another one.
+    """Read one encoded image; messages add its path if that is not its id, `image`.
 
     Raises:
         ImageError: missing, unreadable, not a regular file, or larger than MAX_BYTES.
@@ -122,9 +115,7 @@ def open_source(path: str, limit: int | None = None) -> Source:
     directory or tar the suffix decides what is an image; all other files are counted in
     `left_out`. A tar is streamed; nothing of it is ever written to disk.
 
-    Args:
-        path: what the user named.
-        limit: take only the first `limit` images.
+    A `limit` takes only the first images.
 
     Raises:
         DataError: missing (66); no image in it, a duplicate id, a line that is not a path (65).
@@ -253,11 +244,9 @@ def _listed(path: str) -> list[tuple[str, str]]:
             image = file = line
         if not file or not image:
             raise DataError("empty line; expected one image path per line", path, number)
-        if image in seen:
-            raise DataError(
-                f"duplicate id {image!r:.80} (first on line {seen[image]})", path, number
-            )
-        seen[image] = number
+        first = seen.setdefault(image, number)
+        if first != number:
+            raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)
         entries.append((image, os.path.join(base, file)))
     return entries
 
@@ -278,20 +267,15 @@ class _Member(tarfile.TarInfo):
             tarfile_.ended = True  # type: ignore[attr-defined]
             raise
 
-    def _proc_gnusparse_00(self, *args: Any) -> None:
-        self._holes("_proc_gnusparse_00", *args)
-
-    def _proc_gnusparse_01(self, *args: Any) -> None:
-        self._holes("_proc_gnusparse_01", *args)
-
-    def _proc_gnusparse_10(self, *args: Any) -> None:
-        self._holes("_proc_gnusparse_10", *args)
-
     def _holes(self, name: str, member: _Member, *args: Any) -> None:
         try:
             getattr(super(), name)(member, *args)
         except (ValueError, IndexError) as error:
             member.torn = f"its map of holes cannot be read: {error}"
+
+    _proc_gnusparse_00 = partialmethod(_holes, "_proc_gnusparse_00")
+    _proc_gnusparse_01 = partialmethod(_holes, "_proc_gnusparse_01")
+    _proc_gnusparse_10 = partialmethod(_holes, "_proc_gnusparse_10")
 
 
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:

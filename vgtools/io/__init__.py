@@ -7,11 +7,8 @@ raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
 
 from vgtools.io.errors import DataError as DataError
 from vgtools.io.errors import Exit as Exit
-from vgtools.io.errors import Tally as Tally
 from vgtools.io.errors import amount as amount
 from vgtools.io.errors import file_error as file_error
-from vgtools.io.errors import input_changed as input_changed
-from vgtools.io.errors import is_out_of_memory as is_out_of_memory
 from vgtools.io.errors import name_of as name_of
 from vgtools.io.errors import plain as plain
 from vgtools.io.errors import storable as storable
@@ -22,9 +19,7 @@ from vgtools.io.files import check_format as check_format
 from vgtools.io.files import compress as compress
 from vgtools.io.files import config_difference as config_difference
 from vgtools.io.files import dumps as dumps
-from vgtools.io.files import file_facts as file_facts
 from vgtools.io.files import final_path as final_path
-from vgtools.io.files import identity as identity
 from vgtools.io.files import is_stream as is_stream
 from vgtools.io.files import manifest_beside as manifest_beside
 from vgtools.io.files import manifest_path as manifest_path
@@ -42,14 +37,11 @@ from vgtools.io.inputs import Inputs as Inputs
 from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
-from vgtools.io.streams import BROKEN_STREAM as BROKEN_STREAM
 from vgtools.io.streams import WINDOW_CHARS as WINDOW_CHARS
 from vgtools.io.streams import TextStats as TextStats
 from vgtools.io.streams import Window as Window
 from vgtools.io.streams import arrives_once as arrives_once
-from vgtools.io.streams import decode as decode
 from vgtools.io.streams import holds_rows as holds_rows
-from vgtools.io.streams import is_jsonl as is_jsonl
 from vgtools.io.streams import is_unnamed as is_unnamed
 from vgtools.io.streams import open_read as open_read
 from vgtools.io.streams import parse_json as parse_json

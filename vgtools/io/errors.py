@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -141,17 +142,21 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     return DataError(f"cannot be written: {reason}{hint}", name, code=code)
 
 
+@contextmanager
+def file_errors(path: str | Path, reading: bool) -> Iterator[None]:
+    """Raise an operating-system error of a block as `file_error` returns it."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, path, reading) from None
+
+
 @dataclass
 class Tally:
-    """What was left out and why, and how bad items are handled.
+    """What was left out and why, and how bad items are handled."""
 
-    Args:
-        skip: note a bad item and continue; otherwise the first one ends the command.
-        most: with `skip`, give up after more bad items than this.
-    """
-
-    skip: bool = False
-    most: int | None = None
+    skip: bool = False  # note a bad item and continue; otherwise the first one ends the command
+    most: int | None = None  # with `skip`, give up after more bad items than this
     left_out: Counter[str] = field(default_factory=Counter)
     errors: list[DataError] = field(default_factory=list)
 

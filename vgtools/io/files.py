@@ -22,18 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from vgtools import __version__
-from vgtools.io.errors import DataError as DataError
-from vgtools.io.errors import Exit as Exit
-from vgtools.io.errors import file_error
-from vgtools.io.errors import name_of as name_of
-from vgtools.io.errors import plain as plain
-from vgtools.io.errors import storable as storable
+from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.process import NO_LINK
-from vgtools.io.process import Lock as Lock
-from vgtools.io.process import Progress as Progress
-from vgtools.io.process import Stop as Stop
-from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream
-from vgtools.io.streams import zstd as zstd
+from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
@@ -41,7 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 FORMAT = 1  # of manifests and run.json
-
 
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {
@@ -56,11 +46,8 @@ _WRITERS = {
 def sha256_file(path: str | Path) -> str:
     """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
     refuse_stream(path)
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise file_error(error, path, reading=True) from None
+    with file_errors(path, reading=True), open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
@@ -68,10 +55,8 @@ def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
     name = storable(str(path))
     if name == "-" or not os.path.isfile(path):
         return {"path": name}
-    entry: dict[str, Any] = {"path": name, "bytes": os.path.getsize(path)}
-    if sha256:
-        entry["sha256"] = sha256_file(path)
-    return entry
+    entry = {"path": name, "bytes": os.path.getsize(path)}
+    return entry | {"sha256": sha256_file(path)} if sha256 else entry
 
 
 def file_facts(path: str | Path) -> dict[str, Any]:
@@ -100,9 +85,7 @@ def manifest_path(artifact: str | Path) -> Path:
 def check_format(body: Mapping[str, Any], path: str | Path) -> None:
     """Refuse a manifest or run.json of a newer format than this version reads.
 
-    Args:
-        body: what the file says; without "format" it was written before the key existed.
-        path: the file.
+    One without "format" was written before the key existed.
 
     Raises:
         DataError: the format is newer (65); it and the version that wrote it are named.
@@ -157,11 +140,7 @@ def _read_value(path: str | Path, expected: str) -> Any:
 
 
 def read_json(path: str | Path, expected: str = "a JSON object") -> dict[str, Any]:
-    """Read one small JSON file that must hold an object.
-
-    Args:
-        path: the file.
-        expected: what it is, for messages.
+    """Read one small JSON file that must hold an object; `expected` names it in messages.
 
     Raises:
         DataError: missing (66), or not a JSON object (65).
@@ -177,10 +156,8 @@ def read_manifest(
 ) -> dict[str, Any]:
     """Read an artifact's manifest and check the artifact against it.
 
-    Args:
-        artifact: the main file.
-        kind: what it must be, for example `image-features`.
-        verify: compare size and sha256 of every file of the artifact.
+    A `kind` is, for example, `image-features`. With `verify` size and sha256 of every file of the
+    artifact are compared.
 
     Raises:
         DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
@@ -308,20 +285,18 @@ def read_ids(path: str | Path, count: int | None = None) -> list[str]:
     Raises:
         DataError: another count than the array's rows, an empty or a duplicate id.
     """
-    ids = list[str]()
-    seen = dict[str, int]()
+    seen = dict[str, int]()  # id -> line
     for number, line in enumerate(read_lines(path), 1):
         if not line:
             raise DataError("an empty image id", path, number)
-        if line in seen:
-            why = f"duplicate image id {line!r:.80} (first on line {seen[line]})"
+        first = seen.setdefault(line, number)
+        if first != number:
+            why = f"duplicate image id {line!r:.80} (first on line {first})"
             raise DataError(why, path, number)
-        seen[line] = number
-        ids.append(line)
-    if count is not None and len(ids) != count:
-        why = f"has {len(ids)} ids for {count} rows; both must come from the same run"
+    if count is not None and len(seen) != count:
+        why = f"has {len(seen)} ids for {count} rows; both must come from the same run"
         raise DataError(why, path)
-    return ids
+    return list(seen)
 
 
 @dataclass(frozen=True)
@@ -373,12 +348,7 @@ def sync_dir(path: Path) -> None:
 def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
     """Write a small file so that, whatever happens, it is the old or the new one, whole.
 
-    Two writers take turns; the last one counts.
-
-    Args:
-        path: the file.
-        data: its content.
-        sync: make it survive a power cut as well.
+    Two writers take turns; the last one counts. With `sync` it survives a power cut as well.
 
     Raises:
         DataError: it cannot be written (73, 74), or another process has been writing it for
@@ -386,7 +356,7 @@ def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
     """
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
-    try:
+    with file_errors(path, reading=False):
         fd = _claim(temporary, path)
         try:
             with open(fd, "wb", closefd=False) as stream:
@@ -401,8 +371,6 @@ def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
             raise
         finally:
             os.close(fd)
-    except OSError as error:
-        raise file_error(error, path, reading=False) from None
     if sync:
         sync_dir(path.parent)
 
@@ -493,18 +461,12 @@ def open_stream(path: str) -> IO[bytes]:
     """Open `-`, a pipe or a device for writing bytes."""
     if path == "-":
         return sys.stdout.buffer
-    try:
+    with file_errors(path, reading=False):
         return open(path, "wb")
-    except OSError as error:
-        raise file_error(error, path, reading=False) from None
 
 
 def final_path(path: str, inputs: Sequence[str]) -> Path:
-    """Return where an output really goes, links followed.
-
-    Args:
-        path: the output as the user named it.
-        inputs: files read, which must not be overwritten.
+    """Return where an output really goes, links followed; `inputs` must not be overwritten.
 
     Raises:
         DataError: it cannot be written (73); known before any work is done.

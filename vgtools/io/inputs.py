@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgtools.io.errors import DataError, Exit, storable
-from vgtools.io.files import config_difference, identity, name_of
+from vgtools.io.errors import DataError, Exit, name_of, storable
+from vgtools.io.files import config_difference, identity
 
 
 class Inputs:

@@ -18,8 +18,6 @@ from vgtools.io.errors import DataError
 from vgtools.io.streams import BROKEN_STREAM, open_read
 
 _ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")  # of a surrogate, alone or in a pair
-
-
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 

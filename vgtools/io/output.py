@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import orjson
@@ -417,12 +416,7 @@ class Output:
         write_manifest(finals[0], files, as_inputs(self._inputs).entries, **manifest)
         self._journal.unlink(missing_ok=True)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self.resumable:
             self._close(failed=kind is not None)
         elif str(self._parts[0].final) != "-":

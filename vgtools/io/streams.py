@@ -1,9 +1,4 @@
-"""Streams, files and manifests: the one layer through which every byte enters or leaves.
-
-A command reads with `read_lines`, `read_jsonl`, `open_npy` and `open_features`; it writes with
-`vgtools.io.output.Output`, which survives a kill, or `atomic_write`. What a user can cause is
-raised as `DataError`; `vgtools.cli` prints it and chooses the exit code.
-"""
+"""Streams that are read: bytes, lines, rows of JSON and texts, compressed or not."""
 
 from __future__ import annotations
 
@@ -21,24 +16,11 @@ from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import orjson
 
-from vgtools.io.errors import DataError as DataError
-from vgtools.io.errors import Exit as Exit
-from vgtools.io.errors import file_error
-from vgtools.io.errors import name_of as name_of
-from vgtools.io.errors import plain as plain
-from vgtools.io.errors import storable as storable
-from vgtools.io.process import Lock as Lock
-from vgtools.io.process import Progress as Progress
-from vgtools.io.process import Stop as Stop
-
-if TYPE_CHECKING:
-    # At run time numpy is imported by the functions that need it: it takes a third of the time
-    # that `vg --help` may take.
-    pass
+from vgtools.io.errors import DataError, Exit, file_error, file_errors
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -47,16 +29,9 @@ else:
 
 
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
-
-
 WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
-
-
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL says that it is binary, as for git
-
-
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
 
 _MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
 
@@ -138,7 +113,7 @@ def open_read(path: str | Path) -> BinaryIO:
         raise DataError("is closed; name a file or pipe one in", "-", code=Exit.NO_INPUT)
     if "\0" in name:
         raise DataError("has a NUL in its name", path, code=Exit.NO_INPUT)
-    try:
+    with file_errors(path, reading=True):
         if name == "-":
             return _decompressed(sys.stdin.buffer)
         if os.path.isdir(name):
@@ -153,8 +128,6 @@ def open_read(path: str | Path) -> BinaryIO:
             return cast(BinaryIO, zstd.open(name, "rb"))
         stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - the caller closes it
         return _decompressed(stream) if is_unnamed(name) else stream
-    except OSError as error:
-        raise file_error(error, path, reading=True) from None
 
 
 def _raw_lines(path: str | Path) -> Iterator[bytes]:

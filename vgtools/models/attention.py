@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TextEncoderAttention:
-    """What `vg probe-attention` needs of the text encoder in a model whose attention it reads."""
+class JointEncoder(ABC):
+    """A model to be probed, with the text encoder in it; without regions `region_width` is 0."""
 
     encoder: Encoder
 
@@ -33,7 +34,7 @@ class TextEncoderAttention:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The encoder's tokenizer."""
+        """The encoder's tokenizer, without padding and truncation."""
         return self.encoder.tokenizer
 
     @property
@@ -41,30 +42,12 @@ class TextEncoderAttention:
         """Tokens of a text that fit, special tokens not counted."""
         return self.encoder.max_tokens
 
-
-class JointEncoder(Protocol):
-    """What a model must offer to be probed; a text encoder has no regions."""
-
     @property
-    def layers(self) -> int:
-        """L."""
-
-    @property
-    def heads(self) -> int:
-        """H, in each layer."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """It neither pads nor truncates."""
-
-    @property
-    def max_tokens(self) -> int:
-        """Tokens of a text that fit, special tokens not counted."""
-
-    @property
+    @abstractmethod
     def region_width(self) -> int:
-        """D, channels of a region feature; 0 for a text encoder."""
+        """D, channels of a region feature."""
 
+    @abstractmethod
     def attentions(
         self, ids: Tensor, text_mask: Tensor, regions: Tensor, region_mask: Tensor
     ) -> Iterator[Tensor]:
@@ -80,11 +63,10 @@ class JointEncoder(Protocol):
             (B, H, T + R, T + R) after the softmax, text first; rows attend, columns are attended
             to; 0 at padding.
         """
-        ...
 
 
 @dataclass(frozen=True)
-class TransformersEncoder(TextEncoderAttention):
+class TransformersEncoder(JointEncoder):
     """Any text encoder of `transformers`, and its VisualBERT, as a `JointEncoder`."""
 
     @property
@@ -131,23 +113,14 @@ def open_encoder(
 ) -> TransformersEncoder:
     """Load a text encoder or a VisualBERT with the eager attention, which returns its weights.
 
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        device: as `--device`.
-        dtype: as `--dtype`.
-        offline: never connect.
-
     Raises:
         DataError: as `load_encoder`; or joint attention cannot be read (a late-fusion VisualBERT).
     """
     encoder = load_encoder(ref, device=device, dtype=dtype, offline=offline, attention="eager")
     config = encoder.model.config
     if not isinstance(getattr(config, "num_attention_heads", None), int):
-        raise DataError(
-            f"the attention of {config.model_type} cannot be read: its configuration names no "
-            "attention heads",
-            ref,
-        )
+        why = f"the attention of {config.model_type} cannot be read: its configuration names no"
+        raise DataError(f"{why} attention heads", ref)
     if getattr(config, "bypass_transformer", False):
         raise DataError(
             "is a VisualBERT without early fusion (bypass_transformer): regions join the text in "

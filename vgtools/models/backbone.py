@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    amount,
-    read_json,
-)
+from vgtools.io import DataError, Exit, amount, read_json
 from vgtools.models.references import (
     BUILTIN,
     LITE_PREPROCESSING,
@@ -55,12 +50,8 @@ def load_backbone(
 ) -> Backbone:
     """Load an image backbone, frozen, in eval mode, without its classifier.
 
-    Args:
-        ref: any timm name (`resnext101_32x8d.fb_wsl_ig1b_ft_in1k`), a directory as timm's
-            `save_for_hf` writes it (`config.json` and `model.safetensors`), or `builtin:NAME`.
-        device: as `--device`.
-        dtype: as `--dtype`.
-        offline: never connect.
+    A reference is any timm name (`resnext101_32x8d.fb_wsl_ig1b_ft_in1k`), a directory as timm's
+    `save_for_hf` writes it (`config.json` and `model.safetensors`), or `builtin:NAME`.
 
     Raises:
         DataError: unknown name (usage), missing (66, 69), damaged or pickled weights (65).
@@ -96,13 +87,12 @@ def _check_preprocessing(values: Mapping[str, Any], ref: str) -> None:
     Raises:
         DataError: vg cannot use a value (65).
     """
-    names = ", ".join(_INTERPOLATIONS)
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "input_size": (
             lambda x: len(x) == 3 and x[0] == 3 and all(1 <= side <= _MAX_SIDE for side in x[1:]),
             f"[3, height, width], at most {_MAX_SIDE} pixels",
         ),
-        "interpolation": (lambda x: x in _INTERPOLATIONS, f"one of {names}"),
+        "interpolation": (lambda x: x in _INTERPOLATIONS, f"one of {', '.join(_INTERPOLATIONS)}"),
         "crop_mode": (lambda x: x in _CROP_MODES, f"one of {', '.join(_CROP_MODES)}"),
         "crop_pct": (lambda x: 0.05 <= x <= 10, "a number from 0.05 to 10"),
         "mean": (lambda x: len(x) == 3 and all(map(math.isfinite, x)), "three numbers"),
@@ -153,9 +143,7 @@ def _filled(name: str, file: Path) -> Any:
     timm leaves weights random that the file lacks, and ignores those that the network lacks. The
     classifier of the same architecture is left out on purpose.
 
-    Args:
-        name: for timm's `create_model`.
-        file: safetensors.
+    The name is one for timm's `create_model`, the file safetensors.
 
     Raises:
         DataError: damaged, or its weights are not those of the network (65).

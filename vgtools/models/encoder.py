@@ -15,14 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    atomic_write,
-    file_error,
-    read_json,
-    sync_dir,
-)
+from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
+from vgtools.io.errors import file_errors
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
@@ -69,27 +63,17 @@ def load_encoder(
 ) -> Encoder:
     """Load a text encoder with its tokenizer, frozen and in eval mode.
 
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        device: as `--device`.
-        dtype: as `--dtype`.
-        offline: never connect.
-        attention: transformers' implementation (`eager` returns attention weights).
+    `attention` is transformers' implementation; `eager` returns attention weights.
 
     Raises:
-        DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
+        DataError: as `_pretrained`.
     """
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(dtype)
     from transformers import AutoModel
 
     model, tokenizer, folder = _pretrained(
-        AutoModel,
-        "text encoder",
-        ref,
-        offline,
-        dtype=chosen_dtype,
-        attn_implementation=attention,
+        AutoModel, "text encoder", ref, offline, dtype=chosen_dtype, attn_implementation=attention
     )
     if chosen_dtype == pick_dtype("float32"):
         sha256 = fingerprint(model)
@@ -97,21 +81,11 @@ def load_encoder(
         with quiet_transformers():
             sha256 = fingerprint(AutoModel.from_pretrained(folder, dtype="float32", **SAFE_LOADING))
     model = model.eval().requires_grad_(False).to(chosen_device)
-    return _checked(as_encoder(model, tokenizer, ref, sha256, folder), folder)
-
-
-def _checked(encoder: Encoder, folder: Path) -> Encoder:
-    """Return an encoder that is the one that its run made, if it is in a run."""
-    check_fingerprint(folder, encoder.fingerprint)
-    return encoder
+    return as_encoder(model, tokenizer, ref, sha256, folder)
 
 
 def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:
     """Return the transformers configuration of a text encoder's reference.
-
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        offline: never connect.
 
     Raises:
         DataError: missing (66, 69), or not a JSON object (65).
@@ -134,23 +108,19 @@ def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
     A checkpoint without the masked language model's head gets a new one, drawn from torch's random
     state.
 
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        offline: never connect.
-
     Returns:
         An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
         the encoder in it.
 
     Raises:
-        DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
+        DataError: as `_pretrained`.
     """
     from transformers import AutoModelForMaskedLM
 
     model, tokenizer, folder = _pretrained(
         AutoModelForMaskedLM, "masked language model", ref, offline, head=True, dtype="float32"
     )
-    return _checked(as_encoder(model, tokenizer, ref, folder=folder), folder)
+    return as_encoder(model, tokenizer, ref, folder=folder)
 
 
 def load_with_head(
@@ -161,19 +131,11 @@ def load_with_head(
     The head is always drawn from the seed, even where the checkpoint has one; so is a pooler that
     the checkpoint lacks.
 
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        network: transformers' class after `AutoModelFor`, for example `SequenceClassification`.
-        seed: draws the head.
-        settings: of the head, kept in the configuration.
-        offline: never connect.
-
-    Returns:
-        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
-        the encoder in it.
+    `network` is transformers' class after `AutoModelFor`, for example `SequenceClassification`; the
+    settings, of the head, are kept in the configuration.
 
     Raises:
-        DataError: missing (66, 69), damaged, pickled, remote code or incomplete weights (65).
+        DataError: as `_pretrained`.
     """
     import torch
     import transformers
@@ -198,7 +160,7 @@ def load_with_head(
         for module in model.children():
             if module is not model.base_model:
                 module.apply(draw)
-    return _checked(as_encoder(model, tokenizer, ref, folder=folder), folder)
+    return as_encoder(model, tokenizer, ref, folder=folder)
 
 
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
@@ -218,13 +180,11 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
             raise DataError(why, folder, code=Exit.IO) from None
     tokenizer = folder / "tokenizer.json"
     atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
-    try:
+    with file_errors(folder, reading=False):
         for file in files_below(folder):
             shutil.copymode(tokenizer, file)  # safetensors writes for the owner alone
             with open(file, "rb+") as stream:
                 os.fsync(stream.fileno())
-    except OSError as error:
-        raise file_error(error, folder, reading=False) from None
     atomic_write(folder / "complete", encoder.fingerprint.encode())
     sync_dir(folder.parent)
 
@@ -234,13 +194,8 @@ def _pretrained(
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
-    Args:
-        network: transformers' Auto class.
-        name: what the model is, for messages.
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        offline: never connect.
-        head: a head that the checkpoint has is used, so it must be whole.
-        **settings: for `from_pretrained`.
+    `network` is transformers' Auto class, `name` what the model is in messages. With `head` a head
+    that the checkpoint has is used, so it must be whole. The settings are for `from_pretrained`.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
@@ -286,16 +241,13 @@ def as_encoder(
 ) -> Encoder:
     """Return a model and its tokenizer as an `Encoder`; a model in training stays in training.
 
-    Args:
-        model: a transformers encoder, or a masked language model with one in it.
-        tokenizer: of the model.
-        ref: the user's name for it.
-        sha256: its fingerprint if known; computed here otherwise.
-        folder: named in errors instead of `ref`.
+    The model is a transformers encoder, or a masked language model with one in it; its fingerprint
+    `sha256` is computed if it is not known. Errors name the `folder` instead of `ref`; in one of a
+    run the model must be that of the run.
 
     Raises:
-        DataError: the tokenizer has ids that the model has no embedding of, or the model is not an
-            encoder of texts (65).
+        DataError: the tokenizer has ids that the model has no embedding of, the model is not an
+            encoder of texts, or its run made another one (65).
     """
     file = folder or ref
     config = model.config
@@ -322,14 +274,7 @@ def as_encoder(
     if max_tokens < 1:
         why = f'config.json: "max_position_embeddings": no token fits, {max_tokens} are left'
         raise DataError(f"{why} beside the special tokens", file)
-    return Encoder(
-        model=model,
-        tokenizer=tokenizer,
-        ref=ref,
-        fingerprint=sha256 or fingerprint(model.base_model),
-        width=width,
-        layers=layers,
-        max_tokens=max_tokens,
-        prefix=prefix,
-        suffix=suffix,
-    )
+    sha256 = sha256 or fingerprint(model.base_model)
+    if folder is not None:
+        check_fingerprint(Path(folder), sha256)
+    return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,6 @@ from vgtools.models.references import first_line, quiet_transformers
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
 
-if TYPE_CHECKING:
-    pass
-
 # Tan & Bansal 2020 (Vokenization), section 4.2 and Table 2; `vocab_size` and the padding id come
 # from the tokenizer.
 _SMALL = {
@@ -26,13 +23,10 @@ _SMALL = {
     "intermediate_size": 2048,
 }
 
-
 _ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-
 
 # Of the families whose head `mlm_hidden` knows.
 _FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "deberta-v2", "longformer", "mpnet")
-
 
 # Far beyond any encoder; more would only end in "out of memory" after a long time.
 _MOST = {
@@ -42,7 +36,6 @@ _MOST = {
     "intermediate_size": 2**18,
     "max_position_embeddings": 2**20,
 }
-
 
 SHAPES: dict[str, dict[str, Any]] = {
     "bert-base": {"model_type": "bert"},
@@ -55,11 +48,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) -> Any:
     """Return an untrained masked language model for a tokenizer, drawn from torch's random state.
 
-    Args:
-        shape: a transformers configuration with its `model_type`; what follows from the tokenizer
-            is set here.
-        tokenizer: gives vocabulary and special ids.
-        file: where the shape was read, for messages.
+    The shape, read from `file`, is a transformers configuration with its `model_type`; what follows
+    from the tokenizer is set here.
 
     Raises:
         DataError: the tokenizer has no padding, or the shape is of no masked language model (65).
@@ -69,11 +59,8 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
 
     values = dict(shape)
     if values["model_type"] not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise DataError(
-            f'"model_type": {values["model_type"]!r:.40} names no masked language model; '
-            f"vg trains {', '.join(_FAMILIES)} and others like them",
-            file,
-        )
+        why = f'"model_type": {values["model_type"]!r:.40} names no masked language model'
+        raise DataError(f"{why}; vg trains {', '.join(_FAMILIES)} and others like them", file)
     for key, most in _MOST.items():
         if key in values and not (type(values[key]) is int and 1 <= values[key] <= most):
             why = f'"{key}": expected a whole number from 1 to {most}, got {values[key]!r:.40}'

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,15 +22,11 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import is_out_of_memory
 from vgtools.models.encoder import Encoder
 
-if TYPE_CHECKING:
-    pass
-
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other
 # roundings, for a few rows (MKL: below 8); with whole tiles a token's numbers do not depend on how
 # many tokens share its pack. MKL on Intel processors needs MKL_CBWR=AUTO,STRICT besides: with AVX2,
 # or with several threads, its rounding depends on the number of tiles, too.
 TILE = 64
-
 
 _BERT_SHAPED = ("bert", "roberta", "xlm-roberta", "camembert")
 
@@ -54,10 +50,6 @@ class PackedEncoder:
         layers: number of last layers to concatenate, the last one last.
         pack: tokens per pack, special tokens included; halved when memory runs out.
 
-    Attributes:
-        pack: tokens per pack now.
-        halved: whether memory ran out, so that `pack` is smaller than requested.
-
     Raises:
         DataError: the encoder has fewer layers (65).
 
@@ -75,8 +67,8 @@ class PackedEncoder:
         self.device = weight.device
         self.dtype = weight.dtype
         on_gpu = self.device.type == "cuda"
-        self.pack = pack or (16384 if on_gpu else 2048)
-        self.halved = False
+        self.pack = pack or (16384 if on_gpu else 2048)  # tokens per pack now
+        self.halved = False  # memory ran out, so that `pack` is smaller than requested
         # A GPU library chooses its kernel by the number of rows: there, every pack is padded to the
         # same number.
         self._constant = on_gpu

@@ -12,13 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    amount,
-    name_of,
-    read_json,
-)
+from vgtools.io import DataError, Exit, amount, name_of, read_json
 from vgtools.models.sealed import check_model
 
 if TYPE_CHECKING:
@@ -41,10 +35,8 @@ BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
     },
 }
 
-
 # The preprocessing that lite1 and lite2 were trained with; timm's own configuration agrees.
 LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-
 
 # The files of a tokenizer, with the configuration beside them.
 TOKENIZER_FILES = [
@@ -56,16 +48,11 @@ TOKENIZER_FILES = [
     "config.json",
 ]
 
-
 _HUB_SECONDS = 5  # that the hub has to answer in
-
-
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
-
 
 # Letters, digits, accents, scripts, an emoji, a control character and one that nothing knows.
 _PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
-
 
 # Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled.
 SAFE_LOADING = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
@@ -105,18 +92,16 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
     path = Path(ref)
     if path.is_dir():
         inner = path / "encoder"
-        if (path / "run.json").exists() and inner.is_dir():
-            check_model(inner)
-            return inner
-        if (path / "checkpoint.safetensors").exists():
+        is_run = (path / "run.json").exists() and inner.is_dir()
+        if not is_run and (path / "checkpoint.safetensors").exists():
             why = "is a run that has not finished; run its command again"
             raise DataError(why, ref, code=Exit.NO_INPUT)
-        tuned = sorted(path.glob("seed-*/model"))
-        if tuned:
+        if not is_run and (tuned := sorted(path.glob("seed-*/model"))):
             why = f"is a run of vg finetune with one model per seed; name one, as {tuned[0]}"
             raise DataError(why, ref, code=Exit.NO_INPUT)
-        check_model(path)
-        return path
+        model = inner if is_run else path
+        check_model(model)
+        return model
     if path.exists() or ref.startswith(("/", ".", "~")) or ref.count("/") > 1:
         why = "is not a model directory; expected a hub name, a directory, a vg run or builtin:NAME"
         raise DataError(why, ref, code=Exit.NO_INPUT)
@@ -128,13 +113,7 @@ def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
 
 
 def hub_file(ref: str, hub_name: str, file: str, offline: bool) -> Path:
-    """Return one file of a hub's model, fetched if needed.
-
-    Args:
-        ref: the user's name for it, for messages.
-        hub_name: owner and name, a revision after `@`.
-        file: its name there.
-        offline: never connect.
+    """Return one file of a hub's model (owner and name, a revision after `@`), fetched if needed.
 
     Raises:
         DataError: it is neither here nor can it be fetched (69).
@@ -198,10 +177,8 @@ def _hub_errors(ref: str, files: str, offline: bool) -> Iterator[None]:
 def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     """Load a fast tokenizer without importing torch; it never truncates or pads.
 
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`; files read are `tokenizer.json`, or
-            `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt` (byte-level BPE).
-        offline: never connect.
+    Files read are `tokenizer.json`, or `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt`
+    (byte-level BPE).
 
     Raises:
         DataError: none of the files is there (66), one is damaged (65), or offline and not cached
@@ -277,9 +254,8 @@ def _byte_level(file: Path) -> Any:
     start = tokenizer.token_to_id("<s>")
     end = tokenizer.token_to_id("</s>")
     if start is not None and end is not None:
-        tokenizer.post_processor = RobertaProcessing(
-            ("</s>", end), ("<s>", start), trim_offsets=False
-        )
+        ends = ("</s>", end), ("<s>", start)
+        tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=False)
     return tokenizer
 
 
@@ -328,7 +304,6 @@ def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
     """
     import torch
 
-    state: Mapping[str, Tensor]
     state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
     digest = hashlib.sha256()
     for name in sorted(state):
@@ -367,11 +342,8 @@ def safetensors_files(folder: Path) -> list[Path]:
     suffixes = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
     pickled = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
     if pickled:
-        raise DataError(
-            f"has only pickled weights ({', '.join(pickled)}), which can run code when read "
-            "and are refused; convert them to safetensors",
-            folder,
-        )
+        why = "which can run code when read and are refused; convert them to safetensors"
+        raise DataError(f"has only pickled weights ({', '.join(pickled)}), {why}", folder)
     raise DataError("holds no *.safetensors weights", folder, code=Exit.NO_INPUT)
 
 
@@ -380,10 +352,7 @@ def check_whole(
 ) -> None:
     """Refuse weights that do not fill a network, or hold NaN or infinity.
 
-    Args:
-        tensors: of the network, filled.
-        missing: names that the file lacks or has in another shape.
-        file: where they come from.
+    `missing` are names that the file lacks or has in another shape.
 
     Raises:
         DataError: how many are missing, or are NaN or infinite, and the first (65).
@@ -393,7 +362,6 @@ def check_whole(
     if missing:
         why = f"lacks {amount(len(missing), 'weight')} of its architecture, the first {missing[0]}"
         raise DataError(f"{why}; they would be random", file)
-    state: Mapping[str, Tensor]
     state = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else tensors
     # The least and the greatest number of a tensor are NaN if any number is.
     bad = [
@@ -417,10 +385,6 @@ def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Te
     """Return the folder of a text encoder's checkpoint and the tensors of its files.
 
     No network is built: weights that the files lack are not drawn, and any architecture will do.
-
-    Args:
-        ref: hub name, directory, vg run or `builtin:NAME`.
-        offline: never connect.
 
     Raises:
         DataError: missing (66, 69), damaged or pickled (65).
@@ -447,11 +411,8 @@ def check_same(
 ) -> None:
     """Refuse an artifact that was made with another network than the one at hand.
 
-    Args:
-        name: what the network is.
-        actual: {"ref" or "run", "fingerprint"} of the network it was made with.
-        expected: the same of the network at hand.
-        file: the artifact.
+    Both sides are {"ref" or "run", "fingerprint"}: of the network that `file` was made with, and of
+    the one at hand.
 
     Raises:
         DataError: the fingerprints differ (65); both are printed.

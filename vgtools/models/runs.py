@@ -11,14 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from vgtools.io import (
-    FORMAT,
-    DataError,
-    Exit,
-    atomic_write,
-    dumps,
-    versions,
-)
+from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, versions
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import fingerprint
 from vgtools.models.sealed import check_file, digests, files_below, seal
@@ -115,11 +108,8 @@ def open_run(path: str | Path, kind: str) -> Run:
 def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:
     """Return a config dataclass with the values of an entry of a `run.json`.
 
-    Args:
-        cls: the dataclass; its fields are int, float, str or bool, or None beside them.
-        values: of the entry.
-        key: its name.
-        file: the run.json.
+    Its fields are int, float, str or bool, or None beside them; the entry of the file is called
+    `key`.
 
     Raises:
         DataError: this version does not know one of the settings (78); one is missing or has

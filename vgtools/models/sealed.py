@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vgtools.io import DataError, Exit, check_format, dumps, file_error, read_json, sha256_file
+from vgtools.io import DataError, Exit, check_format, dumps, read_json, sha256_file
+from vgtools.io.errors import file_errors
 
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 
@@ -20,11 +21,7 @@ def seal(body: Mapping[str, Any]) -> str:
 
 
 def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
-    """Return the run.json of a finished run, without importing torch.
-
-    Args:
-        path: the run directory.
-        kind: what it must be; any by default.
+    """Return the run.json of a finished run, of any kind by default, without importing torch.
 
     Raises:
         DataError: not there or not finished (66), of another kind or a newer format, edited, or
@@ -35,10 +32,8 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
     if not path.is_dir():
         raise DataError("does not exist; expected a vg run", path, code=Exit.NO_INPUT)
     if not file.exists():
-        why = (
-            "is not a finished vg run (no run.json); run the command that writes it again to resume"
-        )
-        raise DataError(why, path, code=Exit.NO_INPUT)
+        why = "is not a finished vg run (no run.json); run the command that writes it again to"
+        raise DataError(f"{why} resume", path, code=Exit.NO_INPUT)
     info = read_json(file, "the run.json of a vg run")
     check_format(info, file)
     if kind is not None and info.get("kind") != kind:
@@ -81,10 +76,8 @@ def files_below(folder: Path) -> list[Path]:
 
 def file_sha256(file: Path) -> str:
     """Return the sha256 of a file; one that has not changed is hashed once per process."""
-    try:
+    with file_errors(file, reading=True):
         facts = file.stat()
-    except OSError as error:
-        raise file_error(error, file, reading=True) from None
     return _hashed(os.path.realpath(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
 
@@ -109,12 +102,7 @@ def check_file(file: Path, expected: str) -> None:
 
 
 def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
-    """Check the files of a run that its run.json names, all or those of a folder in it.
-
-    Args:
-        run: the run directory.
-        info: from `read_run`.
-        below: how their names start, for example `encoder/`.
+    """Check the files of a run that its run.json names: those whose names start with `below`.
 
     Raises:
         DataError: as `check_file`.
@@ -127,8 +115,7 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
 def run_of(folder: Path) -> tuple[Path, str] | None:
     """Return the finished run that a model's folder belongs to, and how names in it start there.
 
-    Args:
-        folder: `RUN/encoder`, `RUN/seed-N/model`, or any other.
+    The folder is `RUN/encoder`, `RUN/seed-N/model`, or any other.
     """
     real = Path(os.path.realpath(folder))
     if real.name == "encoder":
@@ -165,8 +152,7 @@ def check_model(folder: Path) -> None:
 def check_predictions(file: str | Path) -> None:
     """Check predictions, if they are in a finished run, against its run.json.
 
-    Args:
-        file: `RUN/seed-N/NAME`, or any other.
+    Those of a run are `RUN/seed-N/NAME`.
 
     Raises:
         DataError: as `read_run` and `check_file`.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vgtools.io import DataError, Exit, Lock, atomic_write, read_json, sync_dir
-from vgtools.io.errors import file_error
+from vgtools.io.errors import file_errors
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "Tensor"]
 
-
 # `bert.encoder.layer.0…` and `encoder.layer.0…` are the same weight; `cls.predictions…` is a head.
 _ENCODER_WEIGHT = re.compile(r"(?:\w+\.)?((?:embeddings|encoder|transformer|pooler)\..+)")
-
 
 _KIND = "noise"
 
@@ -62,9 +60,7 @@ class WeightDifference:
 def difference(a: Tensors, b: Tensors) -> WeightDifference:
     """Return the mean |difference| of the parameters with the same name and shape in both.
 
-    Args:
-        a: tensors of one checkpoint, as in its files.
-        b: those of the other.
+    Both are the tensors of a checkpoint as in its files.
 
     Raises:
         DataError: they share no parameter (65).
@@ -108,15 +104,14 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
     """
     import torch
 
+    std = magnitude * math.sqrt(math.pi / 2)
     generator = torch.Generator().manual_seed(seed)
     changed = {id(tensor) for tensor in encoder_weights(tensors).values()}
     noisy = {}
     for name in sorted(tensors):
         tensor = tensors[name]
         if id(tensor) in changed:
-            noise = torch.randn(tensor.shape, generator=generator) * (
-                magnitude * math.sqrt(math.pi / 2)
-            )
+            noise = torch.randn(tensor.shape, generator=generator) * std
             tensor = (tensor.float() + noise).to(tensor.dtype)
         noisy[name] = tensor
     return noisy
@@ -125,17 +120,12 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
 def save_noisy(
     ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False
 ) -> dict[str, Any]:
-    """Write an encoder with noise as a run; heads, configuration and tokenizer do not change.
+    """Write an encoder with noise as a run, and return what was done, for a record.
 
-    Args:
-        ref: the encoder; any reference.
-        output: run directory: new, empty, or a run of this kind.
-        magnitude: mean |noise|; see `add_noise`.
-        seed: of the noise.
-        offline: never connect.
+    Heads, configuration and tokenizer do not change.
 
-    Returns:
-        The facts: ref, output, magnitude, std, seed, fingerprint.
+    The output is a run directory: new, empty, or a run of this kind. For magnitude and seed see
+    `add_noise`.
 
     Raises:
         DataError: the encoder cannot be read, or the output would overwrite something else (73) or
@@ -144,10 +134,9 @@ def save_noisy(
     folder = Path(os.path.realpath(output))
     lock = Lock(folder)
     try:
-        facts = _save_noisy(ref, folder, magnitude, seed, offline)
+        return {"output": str(output), **_save_noisy(ref, folder, magnitude, seed, offline)}
     finally:
         lock.release()
-    return {"output": str(output), **facts}
 
 
 def _save_noisy(
@@ -179,34 +168,28 @@ def _save_noisy(
     copied = {name: _read(source / name) for name in TOKENIZER_FILES if (source / name).exists()}
     digest = fingerprint(encoder_weights(noisy))
     own = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
-    try:
+    with file_errors(folder, reading=False):
         for left in (work, old):
             shutil.rmtree(left, ignore_errors=True)
         (work / "encoder").mkdir(parents=True)
-    except OSError as error:
-        raise file_error(error, folder, reading=False) from None
     for name, data in copied.items():
         atomic_write(work / "encoder" / name, data)
     atomic_write(work / "encoder" / "model.safetensors", save(noisy, metadata={"format": "pt"}))
     save_run(work, _KIND, {}, {"noise": facts, "encoder": own})
-    try:
+    with file_errors(folder, reading=False):
         if folder.exists():
             folder.rename(old)
         work.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise file_error(error, folder, reading=False) from None
     sync_dir(folder.parent)
-    return {**facts, "fingerprint": own["fingerprint"]}
+    return {**facts, "fingerprint": digest}
 
 
 def _read(file: Path) -> bytes:
     if not file.is_file():
         raise DataError("is not a regular file", file, code=Exit.NO_INPUT)
-    try:
+    with file_errors(file, reading=True):
         return file.read_bytes()
-    except OSError as error:
-        raise file_error(error, file, reading=True) from None
 
 
 def compare_encoders(
@@ -214,30 +197,24 @@ def compare_encoders(
 ) -> list[dict[str, Any]]:
     """Measure how far encoders are from the first; write the first with noise.
 
-    Args:
-        refs: the encoders; any references.
-        noise: run folder for the first encoder with noise; None writes nothing.
-        magnitude: mean |noise|; None takes the distance of the second encoder.
-        seed: of the noise.
-        offline: never connect.
+    `noise` is a run folder, None to write nothing; a `magnitude` of None takes the distance of the
+    second encoder.
 
-    Returns:
-        A record per encoder after the first, and one of the noise.
+    There is a record per encoder after the first, and one of the noise.
     """
     first = read_weights(refs[0], offline=offline)[1]
     records: list[dict[str, Any]] = []
     for ref in refs[1:]:
         distance = difference(first, read_weights(ref, offline=offline)[1])
-        records.append(
-            {
-                "encoder": ref,
-                "from": refs[0],
-                "difference": distance.total,
-                "parameters": distance.numbers,
-                "not_shared": distance.alone,
-                "by_name": distance.by_name,
-            }
-        )
+        record = {
+            "encoder": ref,
+            "from": refs[0],
+            "difference": distance.total,
+            "parameters": distance.numbers,
+            "not_shared": distance.alone,
+            "by_name": distance.by_name,
+        }
+        records.append(record)
     if noise is not None:
         size = records[0]["difference"] if magnitude is None else magnitude
         records.append(save_noisy(refs[0], noise, size, seed, offline=offline))

@@ -20,7 +20,7 @@ import numpy as np
 from vgtools import io
 from vgtools.io import DataError
 from vgtools.io.arrays import Array
-from vgtools.io.errors import file_error
+from vgtools.io.errors import file_errors
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, no_collection
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _WINDOW = 2048  # lines per step of the conversion
-
-
 _SCAN = 1 << 20  # tokens per step of a check
 
 
@@ -55,10 +53,7 @@ def rows_path(path: str | Path) -> Path:
 def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None = None) -> Packed:
     """Open a packed file; its manifest, counts and row ends are checked.
 
-    Args:
-        path: `X.npy`, with `X.rows.npy` and `X.json`.
-        tokenizer: expected fingerprint of the tokenizer that made it.
-        name: what to call it in messages.
+    It must have tokens of the `tokenizer` with this fingerprint; messages call it `name`.
 
     Raises:
         DataError: missing, damaged, not aligned, or tokens of another tokenizer (both fingerprints
@@ -87,11 +82,9 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
         raise DataError(why, io.manifest_path(path))
     made = (source or {}).get("sha256")
     if tokenizer is not None and made != tokenizer:
-        raise DataError(
-            f"has tokens of the tokenizer {made or 'that its manifest does not name'}, "
-            f"expected those of {tokenizer}; convert the vokens with vg revokenize --tokenizer",
-            name,
-        )
+        why = f"has tokens of the tokenizer {made or 'that its manifest does not name'}, expected"
+        way_out = "convert the vokens with vg revokenize --tokenizer"
+        raise DataError(f"{why} those of {tokenizer}; {way_out}", name)
     return Packed(name, tokens, ends, count)
 
 
@@ -151,10 +144,8 @@ def pack(
     fingerprint = tokenizer_fingerprint(tokenizer)
     if path.endswith(".npy"):
         return open_packed(path, fingerprint)
-    try:
+    with file_errors(folder, reading=False):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise file_error(error, folder, reading=False) from None
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
     with (

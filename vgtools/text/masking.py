@@ -56,21 +56,13 @@ def special_id(tokenizer: Any, names: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Masking:
-    """Special-token ids needed for masked inputs; a system's recipe adds its own settings.
+    """Special-token ids needed for masked inputs; a system's recipe adds its own settings."""
 
-    Attributes:
-        prefix: special ids before a text.
-        suffix: special ids after it.
-        mask: id of [MASK].
-        pad: id of the padding.
-        vocabulary: number of token ids.
-    """
-
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    mask: int
-    pad: int
-    vocabulary: int
+    prefix: tuple[int, ...]  # special ids before a text
+    suffix: tuple[int, ...]  # special ids after it
+    mask: int  # id of [MASK]
+    pad: int  # id of the padding
+    vocabulary: int  # number of token ids
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, **settings: Any) -> Self:

@@ -29,13 +29,8 @@ if TYPE_CHECKING:
 # The vocabulary is the types seen more often than this (Karpathy & Fei-Fei 2015, footnote 4).
 VOCABULARY_ABOVE = 5
 
-
 _WINDOW = 1 << 21  # characters that are turned into ids at a time
-
-
 _CACHE = 1 << 20  # chunks between spaces whose word-pieces are cached
-
-
 _CHUNK = 1 << 22  # pairs that are sorted at a time
 
 
@@ -62,12 +57,8 @@ class Ids(dict[str, int]):
 @cache
 def _word_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return patterns of a word, a mark or a line end: for any text, and a faster one for ASCII."""
-    marks = "".join(
-        f"{chr(first)}-{chr(last)}"
-        for first, last in _ranges_of(
-            c for c in range(0x300, 0x10000) if unicodedata.category(chr(c))[0] == "M"
-        )
-    )
+    points = map(chr, range(0x300, 0x10000))
+    marks = "".join(c for c in points if unicodedata.category(c)[0] == "M")
     # Control characters and U+FFFD (which replaces bad bytes) are not tokens.
     anything = re.compile(rf"[\w{marks}]+|[^\w\s\x00-\x1f\x7f-\x9f\ufffd]|\n")
     return anything, re.compile(r"\w+|[^\w\s\x00-\x1f\x7f]|\n")
@@ -99,24 +90,10 @@ class Words:
         return list(self._ids)
 
 
-def _ranges_of(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    first = last = -2
-    for number in numbers:
-        if number != last + 1:
-            if last >= 0:
-                yield first, last
-            first = number
-        last = number
-    if last >= 0:
-        yield first, last
-
-
 class Pieces:
     """The vocabulary of a tokenizer as types, without special tokens: the paper's word-pieces.
 
-    Args:
-        tokenizer: any fast tokenizer, padding and truncation off.
-        name: its name in the output.
+    The tokenizer is any fast one, padding and truncation off; `name` is its name in the output.
     """
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
@@ -312,11 +289,7 @@ def count(
 ) -> Counts:
     """Count the tokens of a text and, if `pairs` is given, the neighbouring pairs in each sentence.
 
-    Args:
-        sentences: one per string; line ends within one are read as spaces.
-        types: what a token is.
-        pairs: an empty counter, or None to leave 2-grams out.
-        progress: counts tokens.
+    Line ends within a sentence are read as spaces. `pairs` is an empty counter.
     """
     counts = Counts(pairs=pairs)
     for window in _windows(sentences):
@@ -397,10 +370,7 @@ def jsd(a: Array, b: Array, base: str = "2") -> float:
 def jsd_pairs(a: PairCounts, b: PairCounts, base: str = "2") -> float:
     """Return the Jensen-Shannon divergence of two counts of pairs, computed block by block.
 
-    Args:
-        a: pairs of one text, at least one.
-        b: pairs of the other, at least one, over the same ids.
-        base: as in `jsd`.
+    Both have at least one pair, over the same ids.
     """
     shared = 0.0
     a_alone = a.total

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import (
-    read_lines,
-)
+from vgtools.io import read_lines
 from vgtools.io.arrays import Array
 
 if TYPE_CHECKING:
@@ -60,18 +58,13 @@ class Tokens(NamedTuple):
 # By code point; the last entry is for all code points above those listed.
 _SPACES = np.array([chr(c).isspace() for c in range(0x3001)] + [False])
 
-
 _PIECE = 1 << 18  # code points of a sentence that are tokenised at a time
 _OVERLAP = 1 << 11  # code points that two pieces share at first
 _AGREE = 16  # tokens on either side of a cut on which two pieces must agree
 
 
-def _nothing() -> None:
-    pass
-
-
 def tokenize(
-    tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None] = _nothing
+    tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None] = lambda: None
 ) -> Tokens:
     """Tokenise sentences without special tokens; spans mean the same for every tokenizer.
 
@@ -86,9 +79,6 @@ def tokenize(
             that does not grow with the library's 200 bytes per code point; the tokens are the same.
         check: called between pieces; what it raises ends the work.
 
-    Returns:
-        Ids, spans and row starts.
-
     Raises:
         ValueError: the tokenizer pads or truncates.
 
@@ -96,9 +86,8 @@ def tokenize(
     Deviation: the published code counts the space before a byte-level BPE token as part of it.
     """
     if tokenizer.padding is not None or tokenizer.truncation is not None:
-        raise ValueError(
-            "the tokenizer pads or truncates; call no_padding() and no_truncation() on it first"
-        )
+        way_out = "call no_padding() and no_truncation() on it first"
+        raise ValueError(f"the tokenizer pads or truncates; {way_out}")
     if any(len(text) > _PIECE for text in texts):
         return _joined([_in_pieces(tokenizer, text, check) for text in texts])
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -110,19 +99,16 @@ def _tokens_of(tokenizer: Tokenizer, texts: Sequence[str], encodings: Sequence[A
     starts = row_starts(map(len, encodings))
     total = int(starts[-1])
     ids = np.fromiter(_flat(e.ids for e in encodings), np.int32, total)
-    spans = np.fromiter(_flat(_flat(e.offsets for e in encodings)), np.int32, 2 * total).reshape(
-        -1, 2
-    )
+    offsets = _flat(_flat(e.offsets for e in encodings))
+    spans = np.fromiter(offsets, np.int32, 2 * total).reshape(-1, 2)
     _correct(tokenizer, texts, ids, spans, starts)
     return Tokens(ids, spans, starts)
 
 
 def _joined(rows: Sequence[Tokens]) -> Tokens:
     """Return the tokens of several sentences as one."""
-    ids = np.concatenate([row.ids for row in rows])
-    return Tokens(
-        ids, np.concatenate([r.spans for r in rows]), row_starts(len(r.ids) for r in rows)
-    )
+    ids, spans = (np.concatenate(parts) for parts in zip(*(row[:2] for row in rows), strict=True))
+    return Tokens(ids, spans, row_starts(len(row.ids) for row in rows))
 
 
 def _in_pieces(tokenizer: Tokenizer, text: str, check: Callable[[], None]) -> Tokens:
@@ -153,11 +139,7 @@ def _in_pieces(tokenizer: Tokenizer, text: str, check: Callable[[], None]) -> To
         done.append(Tokens(piece.ids[: cut[0]], piece.spans[: cut[0]], row_starts([cut[0]])))
         start = begin
         piece = Tokens(after.ids[cut[1] :], after.spans[cut[1] :], row_starts([len(after.ids)]))
-    return _one([*done, piece])
-
-
-def _one(parts: Sequence[Tokens]) -> Tokens:
-    ids, spans, starts = _joined(parts)
+    ids, spans, starts = _joined([*done, piece])
     return Tokens(ids, spans, starts[[0, -1]])
 
 
@@ -173,10 +155,7 @@ def _piece(tokenizer: Tokenizer, text: str, start: int, end: int) -> Tokens:
 def _cut(before: Tokens, after: Tokens, begin: int) -> tuple[int, int] | None:
     """Return where two overlapping pieces can be joined: a position in each.
 
-    Args:
-        before: tokens of the first piece.
-        after: tokens of the second.
-        begin: code point at which the second begins.
+    The second begins at the code point `begin`.
     """
     first = int(np.searchsorted(before.spans[:, 0], begin, "left"))
     own = np.column_stack([before.ids[first:], before.spans[first:]])  # (n, 3)
@@ -184,13 +163,10 @@ def _cut(before: Tokens, after: Tokens, begin: int) -> tuple[int, int] | None:
     if len(own) < 2 * _AGREE or len(other) < 2 * _AGREE:
         return None
     middle = len(own) // 2
+    around = own[middle - _AGREE : middle + _AGREE]
     same = np.flatnonzero((other == own[middle]).all(1))
-    for place in same.tolist():
-        low = middle - _AGREE
-        high = middle + _AGREE
-        if low < 0 or place < _AGREE or place + _AGREE > len(other):
-            continue
-        if np.array_equal(own[low:high], other[place - _AGREE : place + _AGREE]):
+    for place in same[same >= _AGREE].tolist():
+        if np.array_equal(around, other[place - _AGREE : place + _AGREE]):
             return first + middle, place
     return None
 
@@ -245,9 +221,7 @@ def _is_space(codes: Array) -> Array:
 def _vocabulary_types(tokenizer: Tokenizer, size: int) -> tuple[Array, Array]:
     """Return for each id whether it is only space marks, and the byte it encodes (`<0xE2>`) or -1.
 
-    Args:
-        tokenizer: any; it is part of the cache's key.
-        size: of its vocabulary, part of the key because tokens can be added.
+    The size of the vocabulary is part of the cache's key because tokens can be added.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     count = max(vocabulary.values(), default=0) + 2  # one more entry, for unknown ids
@@ -389,9 +363,8 @@ WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a 
 def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     """Return the words of a file in lower case.
 
-    Args:
-        path: one word per line; by default our short list of English words that cannot be shown. It
-            has contractions whole and, for text like WikiText ("did n't"), in parts.
+    The file has one word per line; by default it is our short list of English words that cannot be
+    shown, with contractions whole and, for text like WikiText ("did n't"), in parts.
 
     Raises:
         DataError: the file cannot be read.
@@ -470,13 +443,8 @@ def content_mask(
 ) -> Array:
     """Return which tokens are part of a content word.
 
-    That is a whole word with a letter or digit that is not a stop word.
-
-    Args:
-        texts: R raw sentences.
-        spans: (T, 2) token spans.
-        starts: (R + 1,) row starts.
-        stop_words: lower-case words; by default those of `load_stop_words`.
+    That is a whole word with a letter or digit that is not a stop word. Stop words are lower-case,
+    by default those of `load_stop_words`; the other arguments are as for `word_spans`.
 
     Returns:
         (T,) bool; False at punctuation, symbols and empty tokens.

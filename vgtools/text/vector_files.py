@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from vgtools.io import DataError, Inputs, TextStats, input_changed, read_lines
+from vgtools.io import DataError, Inputs, TextStats, read_lines
 from vgtools.io.arrays import Array
+from vgtools.io.errors import input_changed
 from vgtools.io.output import Output
 from vgtools.text.word_vectors import KIND
 

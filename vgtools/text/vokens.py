@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -27,8 +26,6 @@ from vgtools.io import DataError, Exit
 from vgtools.io.output import Output
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
-
-
 _flat = chain.from_iterable
 
 
@@ -70,12 +67,7 @@ class VokenRows(NamedTuple):
 
 
 def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
-    """Parse lines of a voken file.
-
-    Args:
-        lines: R lines of jsonl.
-        path: where they come from, for messages.
-        first: number of the first line.
+    """Parse R lines of a voken file; messages name `path`, and lines from `first` on.
 
     Raises:
         DataError: a line is not a voken row; file, line and key are named.
@@ -87,10 +79,8 @@ def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
 def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -> VokenRows:
     """Check voken rows: keys, types, equal lengths, spans inside the text.
 
-    Args:
-        rows: R rows with `text`, `spans`, `vokens`, and optionally `scores`.
-        path: where they come from, for messages.
-        first: number of the first row.
+    Rows have `text`, `spans`, `vokens`, and optionally `scores`; `path` and `first` are as for
+    `parse_rows`.
 
     Raises:
         DataError: a row is wrong; its number and the key are named.
@@ -186,28 +176,12 @@ class VokenWriter:
 
     The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
 
-    Args:
-        path: the value of `-o`.
-        config: what decides the bytes; an unfinished run with another one is refused.
-        inputs: files read.
-        restart: discard an unfinished run.
-        disposable: discard one that cannot be resumed, where others are refused.
+    A `disposable` output discards an unfinished run that cannot be resumed, where others are
+    refused; the other arguments are those of `Output`.
 
     Raises:
         DataError: the path's suffix is that of another kind of artifact (usage): an index would be
             overwritten.
-
-    Attributes:
-        state: what `io.read_windows` needs to resume: rows done and their digest.
-        complete: an earlier run finished this output; there is nothing to do.
-        counts: rows, tokens and whatever else `write` counts, over all runs of this output.
-
-    Example:
-        with VokenWriter(path, config, inputs=[text]) as out:
-            for window in () if out.complete else read_windows(text, 4096, out.state):
-                out.write(rows, ids)
-                out.commit(window.digest)
-            out.finish(tokenizer=…)
     """
 
     def __init__(
@@ -229,7 +203,7 @@ class VokenWriter:
         self._out = Output(
             files, config, npy=forms, inputs=inputs, restart=restart, disposable=disposable
         )
-        self.counts: dict[str, int] = {"rows": 0, "tokens": 0}
+        self.counts: dict[str, int] = {"rows": 0, "tokens": 0}  # over all runs of this output
 
     def __enter__(self) -> VokenWriter:
         self._out.__enter__()
@@ -243,7 +217,7 @@ class VokenWriter:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The last commit; empty at the start of a run."""
+        """The last commit, which `io.read_windows` needs; empty at the start of a run."""
         return self._out.state
 
     def write(
@@ -289,10 +263,5 @@ class VokenWriter:
             kind="vokens", form="packed" if self.packed else "rows", **self.counts, **facts
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._out.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._out.__exit__(*error)

@@ -38,35 +38,20 @@ Rows = TypeVar("Rows", bound=NamedTuple)
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to optimise.
+    """How to optimise."""
 
-    Attributes:
-        epochs: passes over the batches.
-        steps: optimiser steps of all epochs together; the schedule ends there.
-        lr: highest learning rate.
-        schedule: `constant`, `linear` or `cosine`, down to 0 at `steps`, after the warm-up.
-        warmup: steps over which the learning rate rises from 0.
-        weight_decay: AdamW's, on matrices only; with 0 it is plain Adam.
-        betas: AdamW's.
-        eps: AdamW's.
-        clip: clip gradients to this L2 norm over all parameters; 0 disables clipping.
-        accumulate: batches per step.
-        seed: of the initial random state (dropout); the sampler has its own.
-        log_every: steps between records.
-    """
-
-    epochs: int
-    steps: int
-    lr: float = 1e-3
-    schedule: str = "constant"
-    warmup: int = 0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    clip: float = 5.0
-    accumulate: int = 1
-    seed: int = 0
-    log_every: int = 50
+    epochs: int  # passes over the batches
+    steps: int  # of all epochs together; the schedule ends there
+    lr: float = 1e-3  # highest learning rate
+    schedule: str = "constant"  # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up
+    warmup: int = 0  # steps over which the learning rate rises from 0
+    weight_decay: float = 0.0  # AdamW's, on matrices only; with 0 it is plain Adam
+    betas: tuple[float, float] = (0.9, 0.999)  # AdamW's
+    eps: float = 1e-8  # AdamW's
+    clip: float = 5.0  # most L2 norm of the gradient over all parameters; 0 disables clipping
+    accumulate: int = 1  # batches per step
+    seed: int = 0  # of the initial random state (dropout); the sampler has its own
+    log_every: int = 50  # steps between records
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.lr):  # the first loss is finite, and no weight after it
@@ -83,22 +68,14 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class TrainState:
-    """Weights, optimiser, random states, epoch and batch of a training, in one safetensors file.
-
-    Attributes:
-        epoch: the running epoch, from 0.
-        batch: batches of it that are done.
-        step: optimiser steps done.
-        notes: JSON values of the caller, kept with the state (best epoch, metrics so far).
-        saved: the file it was last saved to.
-    """
+    """Weights, optimiser, random states, epoch and batch of a training, in one safetensors file."""
 
     def __init__(self) -> None:
-        self.epoch = 0
-        self.batch = 0
-        self.step = 0
-        self.notes: dict[str, Any] = {}
-        self.saved: Path | None = None
+        self.epoch = 0  # the running one
+        self.batch = 0  # batches of it that are done
+        self.step = 0  # optimiser steps done
+        self.notes: dict[str, Any] = {}  # JSON values of the caller: best epoch, metrics so far
+        self.saved: Path | None = None  # the file it was last saved to
         self._model: nn.Module | None = None
         self._optimizer: torch.optim.AdamW | None = None
         self._loaded: dict[str, Tensor] | None = None
@@ -119,12 +96,7 @@ class TrainState:
             for i, t in enumerate(processes.gather(torch.cuda.get_rng_state())):
                 tensors[f"rng.cuda.{i}"] = t
         if processes.rank() == 0:
-            position: dict[str, Any] = {
-                "epoch": self.epoch,
-                "batch": self.batch,
-                "step": self.step,
-                "notes": self.notes,
-            }
+            position = {key: getattr(self, key) for key in ("epoch", "batch", "step", "notes")}
             stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             position["sha256"] = _seal(position, stored)
             atomic_write(path, save(stored, {"vg": json.dumps(position)}))
@@ -149,13 +121,10 @@ class TrainState:
                 if expected is not None and expected != _seal(position, state._loaded):
                     raise ValueError("it was damaged: its sha256 is that of other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(
-                f"is not a readable checkpoint ({error}); --restart starts over", path
-            ) from None
-        state.epoch = position["epoch"]
-        state.batch = position["batch"]
-        state.step = position["step"]
-        state.notes = position["notes"]
+            why = f"is not a readable checkpoint ({error}); --restart starts over"
+            raise DataError(why, path) from None
+        for key in ("epoch", "batch", "step", "notes"):
+            setattr(state, key, position[key])
         state.saved = Path(path)
         return state
 
@@ -178,17 +147,12 @@ class TrainState:
             same = False
         if not same:
             raise DataError("holds the weights of another model; --restart starts over", self.saved)
+        stored = parts["optimizer"]
         for name, parameter in model.named_parameters():
-            slots = {
-                slot: parts["optimizer"].get(f"{slot}.{name}")
-                for slot in ("step", "exp_avg", "exp_avg_sq")
-            }
-            if None not in slots.values():  # a parameter that no step has reached has none
-                optimizer.state[parameter] = {
-                    slot: t if slot == "step" else t.to(parameter.device)
-                    for slot, t in slots.items()
-                    if t is not None
-                }
+            if f"exp_avg_sq.{name}" in stored:  # a parameter that no step has reached has none
+                moments = ("exp_avg", "exp_avg_sq")
+                slots = {slot: stored[f"{slot}.{name}"].to(parameter.device) for slot in moments}
+                optimizer.state[parameter] = {"step": stored[f"step.{name}"], **slots}
         torch.set_rng_state(parts["rng"][f"cpu.{rank}"])
         if torch.cuda.is_available() and f"cuda.{rank}" in parts["rng"]:
             torch.cuda.set_rng_state(parts["rng"][f"cuda.{rank}"])
@@ -307,9 +271,8 @@ def _step(
     processes.average([values, *(p.grad for p in model.parameters() if p.grad is not None)])
     totals = dict(zip(losses, values.tolist(), strict=True))
     if not math.isfinite(totals["loss"]):
-        means = (
-            f" {name} {total / len(group)}" for name, total in totals.items() if name != "loss"
-        )
+        del totals["loss"]
+        means = (f" {name} {total / len(group)}" for name, total in totals.items())
         raise _diverged("the loss", state, ",".join(means))
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for parameters in optimizer.param_groups:
@@ -351,7 +314,10 @@ def _backward(
             if not is_out_of_memory(error):
                 raise
             if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
-                raise _out_of_memory(state, halve is not None) from None
+                how = "" if halve is None else ", with one row at a time"
+                less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
+                why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
+                raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
         model.zero_grad()
         state.notes["pieces"] = 2 * pieces
         if torch.cuda.is_available():
@@ -413,15 +379,6 @@ def _diverged(what: str, state: TrainState, means: str) -> DataError:
     return DataError(
         f"{what} is no longer a number in step {state.step + 1}, epoch {state.epoch + 1}"
         f"{means and ':'}{means}; {_last_good(state)} a lower --lr usually helps",
-        code=Exit.CANNOT_CONTINUE,
-    )
-
-
-def _out_of_memory(state: TrainState, cut: bool) -> DataError:
-    how = ", with one row at a time" if cut else ""
-    way_out = "shorter rows need less" if cut else "a smaller --batch-size needs less"
-    return DataError(
-        f"out of memory in step {state.step + 1}{how}; {_last_good(state)} {way_out}",
         code=Exit.CANNOT_CONTINUE,
     )
 

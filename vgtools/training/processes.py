@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Value = TypeVar("Value")
-
 _PATIENCE = timedelta(hours=6)  # the others wait while the first process evaluates or packs
 
 
@@ -26,10 +25,8 @@ def world() -> int:
     """Return the number of processes that the launcher started."""
     count = _number("WORLD_SIZE", 1, 1)
     if count > 1 and not os.environ.get("RANK"):
-        why = (
-            f"WORLD_SIZE is {count}, but RANK is not set; start with torchrun, or unset WORLD_SIZE"
-        )
-        raise DataError(why, code=Exit.USAGE)
+        why = f"WORLD_SIZE is {count}, but RANK is not set; start with torchrun"
+        raise DataError(f"{why}, or unset WORLD_SIZE", code=Exit.USAGE)
     return count
 
 
@@ -42,10 +39,8 @@ def _number(name: str, least: int, default: int) -> int:
     """Return what a launcher, or what was left over of one, says in the environment."""
     value = os.environ.get(name) or str(default)
     if not value.isascii() or not value.isdigit() or int(value) < least:
-        why = (
-            f"{name} must be an integer from {least}, got {value!r:.40}; unset it, or use torchrun"
-        )
-        raise DataError(why, code=Exit.USAGE)
+        why = f"{name} must be an integer from {least}, got {value!r:.40}"
+        raise DataError(f"{why}; unset it, or use torchrun", code=Exit.USAGE)
     return int(value)
 
 
@@ -105,8 +100,7 @@ def in_turn() -> Iterator[None]:
 def on_first(work: Callable[[], Value]) -> Value:
     """Return in every process what the first one computes; a `DataError` is raised in all of them.
 
-    Args:
-        work: run by the first process alone; its result must pickle.
+    The result must pickle.
     """
     if not active():
         return work()

@@ -67,21 +67,11 @@ def process_device(name: str) -> torch.device:
 class Session:
     """One training command: the only writer of its run folder, stoppable, on one or more processes.
 
-    Args:
-        command: its name, for progress and messages.
-        folder: of the run; exists.
-        device: of this process.
-        quiet: no progress and no notes; processes other than the first are always quiet.
-        save_seconds: between checkpoints; None for `SAVE_SECONDS`.
-        save_steps: between checkpoints, as well.
-
-    Attributes:
-        run: the run folder, once opened.
-        first: whether this is the first process, the one that writes and prints.
-        stop: asks to stop.
+    Processes other than the first are always quiet. A checkpoint is written every
+    `save_seconds` (`SAVE_SECONDS` if None), and every `save_steps` steps as well.
     """
 
-    run: TrainingRun
+    run: TrainingRun  # once opened
 
     def __init__(
         self,
@@ -96,7 +86,7 @@ class Session:
         self.command = command
         self.folder = folder
         self.device = device
-        self.first = processes.rank() == 0
+        self.first = processes.rank() == 0  # writes and prints
         self.quiet = quiet or not self.first
         self.save_seconds = SAVE_SECONDS if save_seconds is None else save_seconds
         self.save_steps = save_steps
@@ -159,14 +149,8 @@ class Session:
         After each record it writes a checkpoint if one is due, and stops if a signal asked any
         process to: all processes stop at the same step.
 
-        Args:
-            model: as `train`.
-            batches: as `train`.
-            config: as `train`.
-            weights: as `train`.
-            halve: as `train`.
-            before: steps of former trainings of the same command, for the progress.
-            total: steps of all trainings of the command; by default those of this one.
+        Arguments are those of `train`; `before` and `total` count the steps of all trainings of the
+        command, for the progress.
 
         Raises:
             DataError: stopped by a signal (75, 130; a checkpoint is written), or as `train`.
@@ -182,10 +166,8 @@ class Session:
             self._bar.advance(before + record["step"] - self._bar.done)
             if splits != run.oom_splits:
                 splits = run.oom_splits
-                message = (
-                    f"step {record['step']}: out of memory: batches are now split into {splits}"
-                )
-                print(f"vg {self.command}: {message}", file=sys.stderr)
+                message = f"step {record['step']}: out of memory: batches are now split into"
+                print(f"vg {self.command}: {message} {splits}", file=sys.stderr)
             yield record
             self._checkpoint()
 
@@ -217,9 +199,8 @@ class Session:
     def finish(self, result: Callable[[], tuple[Any, ...]]) -> None:
         """Write the finished run.
 
-        Args:
-            result: called in the first process alone, returns the arguments of
-                `TrainingRun.finish`.
+        The result, called in the first process alone, returns the arguments of
+        `TrainingRun.finish`.
         """
         processes.on_first(lambda: self.run.finish(*result()))
 
@@ -233,19 +214,7 @@ class TrainingRun:
     While it trains it holds `checkpoint.safetensors` and `best.safetensors`; when it is finished,
     what `save_run` writes and `metrics.jsonl`, one record per line.
 
-    Args:
-        path: the folder; created if needed.
-        kind: of the run, for example `matcher`.
-        config: what decides the weights, JSON values.
-        restart: discard what is there.
-        parts: glob of the folders in it that a restart removes, too.
-
-    Attributes:
-        complete: a former run with this configuration finished: nothing to do.
-        state: where `train` starts.
-        records: those so far.
-        saved_at: when the last checkpoint was written, on the monotonic clock.
-        saved_step: and after which step.
+    A restart discards what is there, and the folders in it that the glob `parts` names.
 
     Raises:
         DataError: a run with another configuration is in the folder (78, both sides printed), the
@@ -263,8 +232,8 @@ class TrainingRun:
         self.path = Path(path)
         self.kind = kind
         self.config = dict(config)
-        self.complete = False
-        self.state = TrainState()
+        self.complete = False  # a former run with this configuration finished: nothing to do
+        self.state = TrainState()  # where `train` starts
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
         self._check_folder(restart)
@@ -297,11 +266,8 @@ class TrainingRun:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = self.path.iterdir() if self.path.exists() else ()
         if not ours and any(file.suffix != ".tmp" for file in files):
-            raise DataError(
-                "is neither empty nor a run of vg; choose another -o",
-                self.path,
-                code=Exit.CANNOT_CREATE,
-            )
+            why = "is neither empty nor a run of vg; choose another -o"
+            raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
         info = self.path / "run.json"
         if not info.exists():
             return
@@ -313,11 +279,8 @@ class TrainingRun:
             why = f"{error.why}; restore it, or start over with --restart"
             raise DataError(why, info, code=error.code) from None
         if kind != self.kind:
-            raise DataError(
-                f"holds a run of another kind than {self.kind}; choose another -o",
-                self.path,
-                code=Exit.CANNOT_CREATE,
-            )
+            why = f"holds a run of another kind than {self.kind}; choose another -o"
+            raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
     def _discard(self, parts: str | None) -> None:
         # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
@@ -331,12 +294,9 @@ class TrainingRun:
     def _same(self, before: Mapping[str, Any], what: str) -> None:
         difference = config_difference(before, self.config)
         if difference:
-            raise DataError(
-                f"{what} used different settings: {difference}. Use the same settings to resume, "
-                "another -o, or --restart",
-                self.path,
-                code=Exit.CONFIG,
-            )
+            way_out = "Use the same settings to resume, another -o, or --restart"
+            why = f"{what} used different settings: {difference}. {way_out}"
+            raise DataError(why, self.path, code=Exit.CONFIG)
 
     def start_clock(self) -> None:
         """Count the time and steps to the next checkpoint from now."""
@@ -388,10 +348,8 @@ class TrainingRun:
     ) -> dict[str, Any]:
         """Note an epoch, keep its weights unless one scored higher, and write a checkpoint.
 
-        Every process calls it with the same score; the first one writes.
-
-        Returns:
-            The record with `best`.
+        Every process calls it with the same score and gets the record with `best`; the first one
+        writes.
         """
         from safetensors.torch import save
 
@@ -537,10 +495,7 @@ def mean_record(
 ) -> dict[str, Any] | None:
     """Add a step's losses to those since the last record; return their means if one is due.
 
-    Args:
-        notes: of the training's state: a resumed run ends with the same records.
-        record: of one step.
-        due: whether these steps become a record.
+    The notes of the training's state keep them: a resumed run ends with the same records.
     """
     window = notes.setdefault("window", {"steps": 0, "sums": {}})
     position = {key: record[key] for key in ("epoch", "step", "lr", "gradient")}
@@ -559,10 +514,7 @@ def mean_losses(
 ) -> dict[str, float]:
     """Return the mean losses of a model over batches, in evaluation mode; perplexity is exp(mlm).
 
-    Args:
-        model: `model(batch)` returns named means.
-        batches: of evaluation.
-        items: `items(batch, name)` is the number of items that loss of a batch is a mean over.
+    `model(batch)` returns named means, `items(batch, name)` the number of items that one is over.
     """
     was_training = model.training
     model.eval()

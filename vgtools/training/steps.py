@@ -85,27 +85,16 @@ def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
 def train_config(
     config: Mapping[str, Any], plan: Plan, *, eps: float = 1e-8, log_every: int = 1
 ) -> TrainConfig:
-    """Return the optimiser's settings; a warm-up below 1 is a share of all steps.
-
-    Args:
-        config: `lr`, `schedule`, `warmup`, `weight_decay`, `clip`, `seed`.
-        plan: of the steps.
-        eps: AdamW's.
-        log_every: steps between records.
-    """
+    """Return the optimiser's settings; a warm-up below 1 is a share of all steps."""
     warmup = config["warmup"]
     return TrainConfig(
         epochs=plan.epochs,
         steps=plan.steps,
-        lr=config["lr"],
-        schedule=config["schedule"],
         warmup=round(warmup * plan.steps if warmup < 1 else warmup),
-        weight_decay=config["weight_decay"],
         eps=eps,
-        clip=config["clip"],
         accumulate=plan.accumulate,
-        seed=config["seed"],
         log_every=log_every,
+        **{key: config[key] for key in ("lr", "schedule", "weight_decay", "clip", "seed")},
     )
 
 

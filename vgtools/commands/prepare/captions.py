@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import AsSplit, Errors, Flag, Quiet, Target, flags
-from vgtools.commands.prepare.photos import Photos, write_rows
+from vgtools.commands.options import AsSplit, Flag, Quiet, flags
+from vgtools.commands.prepare.photos import Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions
 from vgtools.datasets.rows import Folder, in_split, read_splits, with_split
@@ -35,9 +35,7 @@ class Splits:
 def flickr8k(
     tokens: Annotated[str, typer.Argument(metavar="TOKENS", help="Flickr8k.token.txt")],
     lists: Splits,
-    photos: Photos,
-    target: Target,
-    errors: Errors,
+    output: Rows,
     quiet: Quiet = False,
 ) -> None:
     r"""Write the captions of Flickr8k.
@@ -52,12 +50,12 @@ def flickr8k(
 
         vg prepare flickr8k Flickr8k.token.txt --splits . --split dev | head -3
     """
-    tally = errors.tally()
+    tally = output.tally()
     known = re.match("(Flickr8k)|results_", Path(tokens).name)
     splits = lists.read(known and known[1] is not None)
     rows = with_split(captions.flickr8k(tokens, tally), splits, lists.split, tally)
     config = {"command": "flickr8k", "lists": _hash(splits), "split": lists.split}
-    write_rows(rows, "captions", tally, photos, target, [tokens], config, quiet)
+    output.write(rows, "captions", tally, [tokens], config, quiet)
 
 
 @flags
@@ -66,9 +64,7 @@ def flickr30k_entities(
         str, typer.Argument(metavar="DIR", help="Folder with Annotations/ and Sentences/.")
     ],
     lists: Splits,
-    photos: Photos,
-    target: Target,
-    errors: Errors,
+    output: Rows,
     quiet: Quiet = False,
 ) -> None:
     r"""Write captions with phrase spans and boxes.
@@ -84,7 +80,7 @@ def flickr30k_entities(
 
         vg prepare flickr30k-entities . | jq -c '.phrases[] | select(.type == "animals")'
     """
-    tally = errors.tally()
+    tally = output.tally()
     splits = lists.read(False)
     rows = captions.flickr30k_entities(folder, tally)
     digests = [Folder(Path(folder, name)).digest() for name in ("Annotations", "Sentences")]
@@ -95,7 +91,7 @@ def flickr30k_entities(
         "split": lists.split,
     }
     rows = with_split(rows, splits, lists.split, tally)
-    write_rows(rows, "phrase captions", tally, photos, target, [], config, quiet)
+    output.write(rows, "phrase captions", tally, [], config, quiet)
 
 
 @flags
@@ -103,9 +99,7 @@ def coco(
     annotations: Annotated[
         str, typer.Argument(metavar="FILE", help="captions_*.json or instances_*.json")
     ],
-    photos: Photos,
-    target: Target,
-    errors: Errors,
+    output: Rows,
     as_split: AsSplit = None,
     drop_crowd: Annotated[bool, Flag("--drop-crowd", help="Drop boxes around crowds.")] = False,
     quiet: Quiet = False,
@@ -123,10 +117,10 @@ def coco(
 
         vg prepare coco instances_val2017.json | jq -r '.labels[]' | sort | uniq -c
     """
-    tally = errors.tally()
+    tally = output.tally()
     rows = in_split(annotations_module.coco(annotations, tally, drop_crowd), as_split)
     config = {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd}
-    write_rows(rows, "rows", tally, photos, target, [annotations], config, quiet)
+    output.write(rows, "rows", tally, [annotations], config, quiet)
 
 
 def _hash(lists: dict[str, str]) -> str:

@@ -7,17 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from vgtools.commands.options import Flag, Target
+from vgtools.commands.options import Errors, Flag, Target, refuse_if
 
 if TYPE_CHECKING:
     from vgtools.datasets.rows import Folder
     from vgtools.io.errors import Tally
 
 ImagesOut = Annotated[
-    str | None,
-    Flag("--images-out", metavar="FILE", help="Write the image list to FILE."),
+    str | None, Flag("--images-out", metavar="FILE", help="Write the image list to FILE.")
 ]
 
 
@@ -34,10 +31,7 @@ class Photos:
     def check(self, output: str, inputs: Sequence[str], urls: bool = False) -> None:
         """Refuse a place for the image list before any row is written.
 
-        Args:
-            output: where the rows go.
-            inputs: files that are read.
-            urls: whether rows have URLs, so that a list without photos is of use.
+        Rows go to the output; with URLs a list without photos is of use.
 
         Raises:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.
@@ -47,13 +41,11 @@ class Photos:
 
         if not self.images_out:
             return
-        if not self.images and not urls:
-            why = "needs --images DIR, the folder of the photos"
-            raise typer.BadParameter(why, param_hint="--images-out")
-        places = [os.path.realpath(path) for path in (self.images_out, output)]
-        if manifest_path(places[0]) == manifest_path(places[1]):
-            why = f"must differ from -o {output} before the suffix"
-            raise typer.BadParameter(why, param_hint="--images-out")
+        no_photos = not self.images and not urls
+        refuse_if(no_photos, "--images-out", "needs --images DIR, the folder of the photos")
+        manifests = {manifest_path(os.path.realpath(path)) for path in (self.images_out, output)}
+        why = f"must differ from -o {output} before the suffix"
+        refuse_if(len(manifests) < 2, "--images-out", why)
         if not is_stream(self.images_out):
             final_path(self.images_out, inputs)
 
@@ -64,49 +56,43 @@ class Photos:
         return Folder(self.images) if self.images else None
 
 
-def write_rows(
-    rows: Iterable[dict[str, Any]],
-    what: str,
-    tally: Tally,
-    photos: Photos,
-    target: Target,
-    inputs: Sequence[str],
-    config: dict[str, Any],
-    quiet: bool,
-    urls: bool = False,
-) -> None:
-    """Write the rows of `vg prepare`, then the list of their images.
+@dataclass(frozen=True, kw_only=True)
+class Rows(Errors, Target, Photos):
+    """Where rows and the list of their images go; without --images rows are written as they are."""
 
-    Args:
-        rows: of one data set.
-        what: the rows are called, in the plural.
-        tally: of what is left out.
-        photos: what the rows are about; without --images rows are written as they are.
-        target: where the rows go.
-        inputs: files that are read.
-        config: what decides the rows, beside the photos.
-        quiet: print errors only.
-        urls: whether rows have URLs.
-    """
-    from vgtools.datasets.rows import Row, listing, save, with_photos
-    from vgtools.io import Inputs
-    from vgtools.io.errors import Tally
+    def write(
+        self,
+        rows: Iterable[dict[str, Any]],
+        what: str,
+        tally: Tally,
+        inputs: Sequence[str],
+        config: dict[str, Any],
+        quiet: bool,
+        urls: bool = False,
+    ) -> None:
+        """Write the rows of `vg prepare`, then the list of their images.
 
-    photos.check(target.output, inputs, urls)
-    folder = photos.open()
-    images: dict[str, Row] = {}
-    # Two outputs are made from one reading.
-    read = Inputs(inputs) if photos.images_out else inputs
-    config = config | {
-        "photos": folder.digest() if folder else None,
-        "on_error": "skip" if tally.skip else "fail",
-    }
-    if folder:
-        rows = with_photos(rows, folder, tally)
-    rows = listing(rows, images, folder)
-    save(rows, target.output, tally, what, config, read, target.restart, quiet)
-    if photos.images_out:
-        rest = Tally()
-        rest.left_out[f"picture of {photos.images} in no row"] = folder.unused() if folder else 0
-        listed = images.values()
-        save(listed, photos.images_out, rest, "images", config, read, target.restart, quiet)
+        The rows are called `what`, in the plural; `config` is what decides them, beside the photos.
+        """
+        from vgtools.datasets.rows import Row, listing, save, with_photos
+        from vgtools.io import Inputs
+        from vgtools.io.errors import Tally
+
+        self.check(self.output, inputs, urls)
+        folder = self.open()
+        images: dict[str, Row] = {}
+        # Two outputs are made from one reading.
+        read = Inputs(inputs) if self.images_out else inputs
+        config = config | {
+            "photos": folder.digest() if folder else None,
+            "on_error": self.on_error,
+        }
+        if folder:
+            rows = with_photos(rows, folder, tally)
+        rows = listing(rows, images, folder)
+        save(rows, self.output, tally, what, config, read, self.restart, quiet)
+        if self.images_out:
+            rest = Tally()
+            rest.left_out[f"picture of {self.images} in no row"] = folder.unused() if folder else 0
+            listed = images.values()
+            save(listed, self.images_out, rest, "images", config, read, self.restart, quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -16,8 +17,9 @@ from vgtools.commands.options import (
     Target,
     flags,
     note,
+    refuse_if,
 )
-from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
+from vgtools.commands.prepare.photos import ImagesOut, Photos, Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets.rows import Folder, save
 from vgtools.io.errors import Tally, amount
@@ -26,8 +28,7 @@ from vgtools.io.errors import Tally, amount
 @flags
 def vcr(
     folder: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata"),
+        str, typer.Argument(metavar="DIR", help="vcr1images, with the pictures and their metadata")
     ],
     annotations: Annotated[
         list[str], typer.Argument(metavar="FILE", help="train.jsonl, val.jsonl, test.jsonl")
@@ -54,16 +55,16 @@ def vcr(
     """
     tally = errors.tally()
     rows = annotations_module.vcr(annotations, folder, tally)
-    photos = Photos(images=folder if images_out else None, images_out=images_out)
     config = {"command": "vcr", "folder": Folder(folder).digest()}
-    write_rows(rows, "rows", tally, photos, target, annotations, config, quiet)
+    images = folder if images_out else None
+    output = Rows(images=images, images_out=images_out, **asdict(target), **asdict(errors))
+    output.write(rows, "rows", tally, annotations, config, quiet)
 
 
 @flags
 def openmoji(
     folder: Annotated[
-        str,
-        typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing."),
+        str, typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing.")
     ],
     target: Target,
     size: Annotated[int, Flag(metavar="N", min=1, max=4096, help="Pixels per side.")] = 224,
@@ -99,17 +100,8 @@ def openmoji(
     save(captions, target.output, tally, "captions", named, [], target.restart, quiet)
     if images_out:
         made = config | {"size": size, "folder": os.path.abspath(folder)}
-        save(
-            drawn,
-            images_out,
-            tally,
-            "images",
-            made,
-            [],
-            target.restart,
-            quiet,
-            credit="Pictures: OpenMoji, CC BY-SA 4.0",
-        )
+        credit = "Pictures: OpenMoji, CC BY-SA 4.0"
+        save(drawn, images_out, tally, "images", made, [], target.restart, quiet, credit=credit)
 
 
 @flags
@@ -164,12 +156,9 @@ def regions(
 
         vg prepare regions features.npy boxes.jsonl --backbone detectron-nlvr2 -o regions.npy
     """
-    if not output.endswith(".npy"):
-        raise typer.BadParameter(f"must end in .npy, got {output!r}", param_hint="--output")
-    if source.endswith(".npy") != (boxes is not None):
-        raise typer.BadParameter(
-            "is required with features .npy, and only then", param_hint="BOXES"
-        )
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    unpaired = source.endswith(".npy") != (boxes is not None)
+    refuse_if(unpaired, "BOXES", "is required with features .npy, and only then")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
     from vgtools.io import Inputs, read_lines, refuse_stream, sha256_file

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Flag, Quiet, Target, flags
+from vgtools.commands.options import Flag, Quiet, Target, flags, refuse_if
 from vgtools.datasets.rows import save
 from vgtools.io.errors import Tally
 
@@ -41,20 +41,13 @@ def wikitext(
     from vgtools.io import read_text_rows
 
     tally = Tally()
-    filters = {
+    filters: dict[str, Any] = {
         "drop_headings": drop_headings,
         "drop_empty": drop_empty,
         "drop_short": drop_short,
         "trim": trim,
     }
-    rows = running_text.wikitext(
-        read_text_rows(text),
-        tally,
-        drop_headings=drop_headings,
-        drop_empty=drop_empty,
-        drop_short=drop_short,
-        trim=trim,
-    )
+    rows = running_text.wikitext(read_text_rows(text), tally, **filters)
     config = {"command": "wikitext"} | filters
     save(rows, target.output, tally, "lines", config, [text], target.restart, quiet)
 
@@ -109,9 +102,8 @@ def sentences(
     from vgtools.datasets import running_text
     from vgtools.io import read_text_rows
 
-    if language not in running_text.LANGUAGES:
-        known = ", ".join(running_text.LANGUAGES)
-        raise typer.BadParameter(f"{language!r} is not one of {known}", param_hint="--language")
+    unknown = f"{language!r} is not one of {', '.join(running_text.LANGUAGES)}"
+    refuse_if(language not in running_text.LANGUAGES, "--language", unknown)
     tally = Tally()
     rows = running_text.sentences(read_text_rows(text), language, tally, drop_empty)
     config = {"command": "sentences", "language": language, "drop_empty": drop_empty}

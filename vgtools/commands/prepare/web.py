@@ -6,16 +6,8 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import (
-    AsSplit,
-    Errors,
-    Flag,
-    Limit,
-    Quiet,
-    Target,
-    flags,
-)
-from vgtools.commands.prepare.photos import Photos, write_rows
+from vgtools.commands.options import AsSplit, Flag, Limit, Quiet, flags, refuse_if
+from vgtools.commands.prepare.photos import Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
 from vgtools.datasets.annotations import visual_genome_regions
@@ -26,9 +18,7 @@ from vgtools.io import Inputs
 @flags
 def visual_genome(
     image_data: Annotated[str, typer.Argument(metavar="FILE", help="image_data.json")],
-    photos: Photos,
-    target: Target,
-    errors: Errors,
+    output: Rows,
     regions: Annotated[
         str | None, Flag(metavar="FILE", help="region_descriptions.json: captions.")
     ] = None,
@@ -47,22 +37,19 @@ def visual_genome(
 
         vg prepare visual-genome image_data.json --regions region_descriptions.json -o c.jsonl
     """
-    if not regions and not photos.images_out:
-        raise typer.BadParameter(
-            "nothing to write: give --regions FILE, --images-out FILE, or both",
-            param_hint="--images-out",
-        )
+    nothing = "nothing to write: give --regions FILE, --images-out FILE, or both"
+    refuse_if(not regions and not output.images_out, "--images-out", nothing)
     inputs = [image_data, regions] if regions else [image_data]
-    photos.check(target.output if regions else "", inputs, urls=True)
+    output.check(output.output if regions else "", inputs, urls=True)
     listed, read = Inputs([image_data]), Inputs(inputs)
-    tally = errors.tally()
-    folder = photos.open()
+    tally = output.tally()
+    folder = output.open()
     images: dict[str, Row] = {}
     config = {
         "command": "visual-genome",
         "keep_coco": keep_coco,
         "limit": limit,
-        "on_error": errors.on_error,
+        "on_error": output.on_error,
         "photos": folder.digest() if folder else None,
     }
     rows = annotations_module.visual_genome(image_data, tally, keep_coco, limit)
@@ -70,30 +57,20 @@ def visual_genome(
         rows = with_photos(rows, folder, tally)
     for _ in listing(rows, images, folder):
         pass  # all images must be known before the first region
-    if photos.images_out:
-        save(
-            images.values(),
-            photos.images_out,
-            tally,
-            "images",
-            config,
-            listed,
-            target.restart,
-            quiet,
-        )
+    if output.images_out:
+        made = images.values()
+        save(made, output.images_out, tally, "images", config, listed, output.restart, quiet)
     if regions:
         kept = {int(image.rpartition("/")[2]): {"image": image} for image in images}
-        tally = errors.tally()
+        tally = output.tally()
         rows = visual_genome_regions(regions, kept, tally)
-        save(rows, target.output, tally, "captions", config, read, target.restart, quiet)
+        save(rows, output.output, tally, "captions", config, read, output.restart, quiet)
 
 
 @flags
 def conceptual_captions(
     table: Annotated[str, typer.Argument(metavar="TSV", help="Train_GCC-training.tsv or the like")],
-    photos: Photos,
-    target: Target,
-    errors: Errors,
+    output: Rows,
     as_split: AsSplit = None,
     quiet: Quiet = False,
 ) -> None:
@@ -110,11 +87,11 @@ def conceptual_captions(
         head -1000 Validation_GCC-1.1.0-Validation.tsv \
             | vg prepare conceptual-captions - | jq -r .url
     """
-    tally = errors.tally()
+    tally = output.tally()
     rows = captions_module.conceptual_captions(table, tally, f"cc/{as_split}" if as_split else "cc")
     rows = in_split(rows, as_split)
     config = {"command": "conceptual-captions", "as_split": as_split}
-    write_rows(rows, "captions", tally, photos, target, [table], config, quiet, urls=True)
+    output.write(rows, "captions", tally, [table], config, quiet, urls=True)
 
 
 @flags
@@ -122,13 +99,10 @@ def sbu(
     urls: Annotated[
         str,
         typer.Argument(
-            metavar="URLS",
-            help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json",
+            metavar="URLS", help="SBU_captioned_photo_dataset_urls.txt, or sbu-captions-all.json"
         ),
     ],
-    photos: Photos,
-    target: Target,
-    errors: Errors,
+    output: Rows,
     captions: Annotated[
         str | None,
         typer.Argument(metavar="CAPTIONS", help="SBU_captioned_photo_dataset_captions.txt"),
@@ -147,9 +121,8 @@ def sbu(
         vg prepare sbu sbu-captions-all.json --images photos --on-error skip \
             --images-out images.jsonl -o captions.jsonl
     """
-    tally = errors.tally()
+    tally = output.tally()
     rows = captions_module.sbu(urls, captions, tally)
     inputs = [urls, captions] if captions else [urls]
-    write_rows(
-        rows, "captions", tally, photos, target, inputs, {"command": "sbu"}, quiet, urls=True
-    )
+    config = {"command": "sbu"}
+    output.write(rows, "captions", tally, inputs, config, quiet, urls=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.commands.prepare.photos import ImagesOut, Photos, write_rows
+from vgtools.commands.prepare.photos import ImagesOut, Rows
 from vgtools.io.errors import amount
 
 
@@ -105,7 +106,7 @@ def imagenet(
     from vgtools.datasets.rows import Folder
 
     tally = errors.tally()
-    photos = Photos(images=folder, images_out=images_out)
+    written = Rows(images=folder, images_out=images_out, **asdict(target), **asdict(errors))
     files = Folder(folder)
     synsets = source.read_synsets(glosses)
     rows = source.imagenet(files, synsets, tally, least=least, most=most, seed=seed)
@@ -117,4 +118,4 @@ def imagenet(
         "seed": seed,
     }
     inputs = [glosses] if glosses else []
-    write_rows(rows, "rows", tally, photos, target, inputs, config, quiet)
+    written.write(rows, "rows", tally, inputs, config, quiet)

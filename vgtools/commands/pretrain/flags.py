@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from vgtools.commands.options import Checkpoints, Flag, Optimizer
+from vgtools.commands.options import (
+    Checkpoints,
+    Flag,
+    Optimizer,
+    check_streams,
+    is_given,
+    refuse_if,
+)
 
 if TYPE_CHECKING:
+    import torch
+
     from vgtools.models.encoder import Encoder
+    from vgtools.training.session import Session
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
@@ -59,17 +69,10 @@ class Start:
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
-        if (self.shape is None) == (self.encoder is None):
-            raise typer.BadParameter(
-                "exactly one of --shape (from scratch) and --encoder (continue training) is "
-                "required",
-                param_hint="--shape/--encoder",
-            )
-        if (self.shape is None) != (self.tokenizer is None):
-            raise typer.BadParameter(
-                "belongs to --shape; with --encoder it is the encoder's own",
-                param_hint="--tokenizer",
-            )
+        both = "exactly one of --shape (from scratch) and --encoder (continue training) is required"
+        refuse_if((self.shape is None) == (self.encoder is None), "--shape/--encoder", both)
+        own = "belongs to --shape; with --encoder it is the encoder's own"
+        refuse_if((self.shape is None) != (self.tokenizer is None), "--tokenizer", own)
 
     def shape_mark(self) -> str | None:
         """Return what identifies --shape in `run.json`: its name, or the sha256 of a file."""
@@ -111,19 +114,45 @@ class Masking:
         int, Flag(metavar="N", min=8, help="Tokens per block or text, special tokens included.")
     ] = 128
     mask_rate: Annotated[
-        float,
-        Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked."),
+        float, Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked.")
     ] = 0.15
 
 
-def settle(context: typer.Context, optimizer: AnyOptimizer) -> AnyOptimizer:
-    """Return the settings with --steps in place of the default --epochs, and a micro-batch."""
+def settle(
+    context: typer.Context,
+    start: Start | None,
+    optimizer: AnyOptimizer,
+    inputs: Sequence[str],
+    output: str,
+) -> AnyOptimizer:
+    """Refuse flags that do not go together, before any work is done.
+
+    Returns:
+        The settings with --steps in place of the default --epochs, and a micro-batch.
+    """
+    if start is not None:
+        start.check()
     if optimizer.steps is not None:
-        given = context.get_parameter_source("epochs")
-        if given is not None and given.name == "COMMANDLINE":
-            raise typer.BadParameter("cannot be combined with --epochs", param_hint="--steps")
+        refuse_if(is_given(context, "epochs"), "--steps", "cannot be combined with --epochs")
         optimizer = dataclasses.replace(optimizer, epochs=None)
+    check_streams(inputs, output)
     return dataclasses.replace(optimizer, micro_batch=optimizer.micro_batch or optimizer.batch_size)
+
+
+def open_session(
+    folder: Path, device: torch.device, checkpoints: Checkpoints, quiet: bool
+) -> Session:
+    """Return the session of a run folder."""
+    from vgtools.training.session import Session
+
+    return Session(
+        "pretrain",
+        folder,
+        device,
+        quiet=quiet,
+        save_seconds=60 * checkpoints.checkpoint_minutes,
+        save_steps=checkpoints.checkpoint_steps,
+    )
 
 
 def config_of(
@@ -144,9 +173,7 @@ def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[s
     weights: dict[str, float] = {}
     for item in given or ():
         name, _, number = item.partition("=")
-        if name not in names:
-            why = f"{name!r} is not one of {', '.join(names)}"
-            raise typer.BadParameter(why, param_hint="--weight")
+        refuse_if(name not in names, "--weight", f"{name!r} is not one of {', '.join(names)}")
         try:
             weights[name] = float(number)
         except ValueError:
@@ -154,8 +181,6 @@ def parse_weights(given: Sequence[str] | None, names: tuple[str, ...]) -> dict[s
                 f"expected NAME=NUMBER, for example mlm=1.0, got {item!r}", param_hint="--weight"
             ) from None
     valid = all(0 <= value < float("inf") for value in weights.values())
-    if not valid or (weights and not any(weights.values())):
-        raise typer.BadParameter(
-            "weights are 0 or more, and at least one is positive", param_hint="--weight"
-        )
+    wrong = not valid or (weights and not any(weights.values()))
+    refuse_if(wrong, "--weight", "weights are 0 or more, and at least one is positive")
     return {name: value for name, value in weights.items() if value}

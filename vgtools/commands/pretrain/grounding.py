@@ -14,7 +14,6 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
-    check_streams,
     flags,
     refuse_if,
     run_folder,
@@ -24,6 +23,7 @@ from vgtools.commands.pretrain.flags import (
     Masking,
     Valid,
     config_of,
+    open_session,
     parse_weights,
     settle,
 )
@@ -240,8 +240,7 @@ def grounding(
         -e builtin:minilm -o run.scene
     """
     shown.check()
-    optimizer = settle(context, optimizer)
-    check_streams([*inputs, *(valid or ())], target.output)
+    optimizer = settle(context, None, optimizer, [*inputs, *(valid or ())], target.output)
     names = ("jmlm", "jmrm") if shown.strategy in ("t2i", "both") else ("jmlm",)
     weights = parse_weights(weight, names) or dict.fromkeys(names, 1.0)
     why = f"{shown.strategy} learns {' and '.join(names)}; none of the weights can be 0"
@@ -251,20 +250,13 @@ def grounding(
     from vgtools.models.encoder import load_masked_lm
     from vgtools.systems.grounding.inputs import Sources
     from vgtools.systems.grounding.pretraining import Pretraining
-    from vgtools.training.session import Session, pretrain, process_device
+    from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
     torch.manual_seed(seed)
     text = load_masked_lm(encoder, offline=runtime.offline)
     folder = run_folder(target.output)
-    with Session(
-        "pretrain",
-        folder,
-        device,
-        quiet=runtime.quiet,
-        save_seconds=60 * checkpoints.checkpoint_minutes,
-        save_steps=checkpoints.checkpoint_steps,
-    ) as session:
+    with open_session(folder, device, checkpoints, runtime.quiet) as session:
         system = Pretraining(
             text,
             inputs,

@@ -15,7 +15,6 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
-    check_streams,
     flags,
     run_folder,
 )
@@ -25,6 +24,7 @@ from vgtools.commands.pretrain.flags import (
     Start,
     Valid,
     config_of,
+    open_session,
     parse_weights,
     settle,
 )
@@ -160,27 +160,18 @@ def lm(
 
         torchrun --nproc-per-node 4 -m vgtools pretrain vokens.npy --encoder run -o run.vokens
     """
-    start.check()
-    optimizer = settle(context, optimizer)
-    check_streams([*inputs, *(valid or ())], target.output)
+    optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _losses())
     import torch
 
     from vgtools.systems.vokenization.pretraining import Pretraining
-    from vgtools.training.session import Session, pretrain, process_device
+    from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
     torch.manual_seed(seed)
     encoder = start.open(runtime.offline)
     folder = run_folder(target.output)
-    with Session(
-        "pretrain",
-        folder,
-        device,
-        quiet=runtime.quiet,
-        save_seconds=60 * checkpoints.checkpoint_minutes,
-        save_steps=checkpoints.checkpoint_steps,
-    ) as session:
+    with open_session(folder, device, checkpoints, runtime.quiet) as session:
         system = Pretraining(
             encoder,
             inputs,

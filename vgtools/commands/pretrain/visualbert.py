@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -14,8 +15,8 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
-    check_streams,
     flags,
+    refuse_if,
     run_folder,
 )
 from vgtools.commands.pretrain.flags import (
@@ -24,6 +25,7 @@ from vgtools.commands.pretrain.flags import (
     Start,
     Valid,
     config_of,
+    open_session,
     parse_weights,
     settle,
 )
@@ -122,38 +124,26 @@ def visualbert(
 
         vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --epochs 5 -o run.nlvr2
     """
-    start.check()
-    optimizer = settle(context, optimizer)
-    check_streams([*inputs, *(valid or ())], target.output)
+    optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, tuple(_WEIGHTS))
-    if weights and "mlm" not in weights:
-        raise typer.BadParameter(
-            "visualbert always learns mlm; its weight cannot be 0", param_hint="--weight"
-        )
-    if seen.region_start == "words" and seen.text_only:
-        raise typer.BadParameter("words: no region is shown", param_hint="--region-start")
+    always = "visualbert always learns mlm; its weight cannot be 0"
+    refuse_if(weights and "mlm" not in weights, "--weight", always)
+    words = seen.region_start == "words"
+    refuse_if(words and seen.text_only, "--region-start", "words: no region is shown")
     import torch
 
     from vgtools.systems.visualbert.model import is_visualbert
     from vgtools.systems.visualbert.pretraining import Pretraining
-    from vgtools.training.session import Session, pretrain, process_device
+    from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
     torch.manual_seed(seed)
     continued = start.encoder and is_visualbert(start.encoder, offline=runtime.offline)
-    if seen.region_start == "words" and continued:
-        raise typer.BadParameter(
-            "words: the VisualBERT of --encoder has learned its own", param_hint="--region-start"
-        )
+    learned = "words: the VisualBERT of --encoder has learned its own"
+    refuse_if(words and continued, "--region-start", learned)
     text = None if continued else start.open(runtime.offline)
-    with Session(
-        "pretrain",
-        run_folder(target.output),
-        device,
-        quiet=runtime.quiet,
-        save_seconds=60 * checkpoints.checkpoint_minutes,
-        save_steps=checkpoints.checkpoint_steps,
-    ) as session:
+    folder = run_folder(target.output)
+    with open_session(folder, device, checkpoints, runtime.quiet) as session:
         system = Pretraining(
             text,
             inputs,
@@ -162,9 +152,7 @@ def visualbert(
             weights=weights or _WEIGHTS,
             ref=start.encoder,
             shape=start.shape_mark(),
-            region_start=seen.region_start,
-            text_only=seen.text_only,
-            late_fusion=seen.late_fusion,
+            **dataclasses.asdict(seen),
             dtype=optimizer.dtype,
             gradient_checkpointing=gradient_checkpointing,
             offline=runtime.offline,

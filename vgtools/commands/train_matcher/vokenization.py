@@ -8,34 +8,27 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from vgtools.commands.options import Flag, RunFolder, Runtime, Seed, flags, note, run_folder
+from vgtools.commands.options import (
+    Flag,
+    RunFolder,
+    Runtime,
+    Seed,
+    flags,
+    is_given,
+    note,
+    refuse_if,
+    run_folder,
+)
 from vgtools.io.errors import amount
+from vgtools.systems.vokenization.recipe import PAPER, MatcherConfig
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
 _WARMUP = 0.1  # share of the steps
 
-# Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1 and the published code.
-_PAPER: dict[str, Any] = {
-    "hidden": 256,
-    "dim": 64,
-    "dropout": 0.3,
-    "sentence": False,
-    "root": False,
-    "loss": "hinge",
-    "margin": 0.5,
-    "share": None,
-    "stop_share": 1.0,
-    "epochs": 20,
-    "batch_size": 256,
-    "lr": 1e-3,
-    "schedule": "constant",
-    "warmup": 0.0,
-}
-
 
 def _recipe_flag(name: str, what: str, *spelling: str, **options: Any) -> Any:
     """Return a flag whose help also gives the paper's value."""
-    value = _PAPER[name]
+    value = PAPER[name]
     said = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
     paper = "" if value is None else f" (paper: {said})"
     return Flag(*spelling, help=f"{what}{paper}.", **options)
@@ -50,12 +43,14 @@ class Recipe:
 
     hidden: Annotated[
         int, _recipe_flag("hidden", "Hidden width of the MLPs", metavar="N", min=1)
-    ] = 512
-    dim: Annotated[int, _recipe_flag("dim", "Width of the shared space", metavar="N", min=1)] = 256
+    ] = MatcherConfig.hidden
+    dim: Annotated[int, _recipe_flag("dim", "Width of the shared space", metavar="N", min=1)] = (
+        MatcherConfig.dim
+    )
     dropout: Annotated[
         float,
         _recipe_flag("dropout", "Dropout after the hidden layer", metavar="RATE", min=0, max=0.99),
-    ] = 0.3
+    ] = MatcherConfig.dropout
     sentence: Annotated[
         bool,
         _recipe_flag(
@@ -63,15 +58,16 @@ class Recipe:
             "Add the sentence's mean hidden state to each token",
             "--sentence/--no-sentence",
         ),
-    ] = True
+    ] = MatcherConfig.sentence
     root: Annotated[
-        bool,
-        _recipe_flag("root", "Take the square root of image features", "--root/--no-root"),
-    ] = True
+        bool, _recipe_flag("root", "Take the square root of image features", "--root/--no-root")
+    ] = MatcherConfig.root
     loss: Annotated[Literal["info_nce", "hinge"], _recipe_flag("loss", "What is minimised")] = (
-        "info_nce"
+        MatcherConfig.loss  # type: ignore[assignment]
     )
-    margin: Annotated[float, _recipe_flag("margin", "Margin of the hinge", metavar="N")] = 0.5
+    margin: Annotated[float, _recipe_flag("margin", "Margin of the hinge", metavar="N")] = (
+        MatcherConfig.margin
+    )
     share: Annotated[
         float | None,
         _recipe_flag(
@@ -82,7 +78,7 @@ class Recipe:
             min=0,
             max=1,
         ),
-    ] = 0.7
+    ] = MatcherConfig.share
     stop_share: Annotated[
         float,
         _recipe_flag(
@@ -92,7 +88,7 @@ class Recipe:
             min=0,
             max=1,
         ),
-    ] = 0.3
+    ] = MatcherConfig.stop_share
     epochs: Annotated[
         int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
     ] = 6
@@ -111,9 +107,8 @@ class Recipe:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""
         values = {**dataclasses.asdict(self), "warmup": _WARMUP}
         if preset == "paper":
-            for name, value in _PAPER.items():
-                source = context.get_parameter_source(name)
-                if source is None or source.name != "COMMANDLINE":
+            for name, value in PAPER.items():
+                if not is_given(context, name):
                     values[name] = value
         return {name: value for name, value in values.items() if value is not None}
 
@@ -133,8 +128,7 @@ class Validation:
         str, Flag(metavar="NAME", help='Of rows that have a "split", train on this one.')
     ] = "train"
     valid_split: Annotated[
-        str | None,
-        Flag(metavar="NAME", help='Of rows that have a "split", validate on this one.'),
+        str | None, Flag(metavar="NAME", help='Of rows that have a "split", validate on this one.')
     ] = None
 
 
@@ -156,26 +150,21 @@ def vokenization(
     *,
     target: RunFolder,
     encoder: Annotated[
-        str,
-        Flag("--encoder", "-e", metavar="NAME", help="Hub name, directory or builtin:NAME."),
+        str, Flag("--encoder", "-e", metavar="NAME", help="Hub name, directory or builtin:NAME.")
     ] = "builtin:minilm",
     preset: Annotated[
-        Literal["default", "paper"],
-        Flag(help="The recipe that measured best, or the paper's."),
+        Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
     ] = "default",
     level: Annotated[
-        Literal["token", "sentence"],
-        Flag(help="sentence: [CLS] against the image (appendix A.4)."),
+        Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
     ] = "token",
     validation: Validation,
     recipe: Recipe,
     layers: Annotated[
-        int,
-        Flag(metavar="N", min=1, help="Last layers of the encoder, concatenated (paper: 4)."),
+        int, Flag(metavar="N", min=1, help="Last layers of the encoder, concatenated (paper: 4).")
     ] = 4,
     stop_words: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="Words that are not content words, one per line."),
+        str | None, Flag(metavar="FILE", help="Words that are not content words, one per line.")
     ] = None,
     cache_gb: Annotated[
         float,
@@ -208,8 +197,8 @@ def vokenization(
     """
     settings = recipe.settings(context, preset)
     valid = validation.valid
-    if "-" in (feats, target.output) or (valid == "-" == captions):
-        raise typer.BadParameter("only CAPTIONS or --valid can come from a pipe", param_hint="-")
+    piped = "-" in (feats, target.output) or valid == "-" == captions
+    refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
     from vgtools import io
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import matcher_training as system
@@ -218,11 +207,9 @@ def vokenization(
     from vgtools.training.session import Session, process_device
 
     if processes.world() > 1:
-        raise io.DataError(
-            "train-matcher is single-process: the images of a step are one another's negatives, "
-            "which several processes would not share; start it without torchrun",
-            code=io.Exit.USAGE,
-        )
+        why = "the images of a step are one another's negatives, which several processes would not"
+        why = f"train-matcher is single-process: {why} share; start it without torchrun"
+        raise io.DataError(why, code=io.Exit.USAGE)
     bank = io.open_features(feats)
     splits = system.read_splits(captions, bank, validation.split, validation.valid_split)
     if splits.unsplit:

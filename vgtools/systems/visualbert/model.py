@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vgtools.io import DataError, Exit
-from vgtools.models.attention import TextEncoderAttention
+from vgtools.models.attention import JointEncoder
 from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm, read_config
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
@@ -434,7 +434,7 @@ def is_visualbert(ref: str, *, offline: bool = False) -> bool:
 
 
 @dataclass(frozen=True)
-class VisualBertAttention(TextEncoderAttention):
+class VisualBertAttention(JointEncoder):
     """A VisualBERT whose attention can be read: what `vg probe-attention` asks of a joint model."""
 
     model: VisualBert

@@ -25,7 +25,7 @@ SECTIONS = {
     "table 5": ("voken_lm.Recipe",),
     "table 6": ("voken_lm.control_vokens",),
     "appendix A.4": (
-        "matcher.MatcherConfig",
+        "recipe.MatcherConfig",
         "matcher.hinge_loss",
         "retrieve.SentenceRetriever",
     ),

@@ -10,10 +10,8 @@ nearest one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,48 +20,7 @@ from torch.nn import functional as F
 from vgtools.io import DataError
 from vgtools.models.packed import TILE
 from vgtools.models.runs import Run, as_config, open_run
-
-
-@dataclass(frozen=True)
-class MatcherConfig:
-    """What a matcher is and what it learns from; stored in `run.json`.
-
-    The defaults are the recipe that measured best (examples/vokenization/NOTES.md). That of the
-    paper is `--preset paper`.
-
-    Attributes:
-        text_width: `layers` times the width of the text encoder.
-        image_width: D, channels of the image features.
-        level: `token`, or `sentence`: [CLS] against the image (appendix A.4).
-        layers: last layers of the text encoder, concatenated.
-        hidden: width of the hidden layer of the MLPs.
-        dim: E, width of the shared space.
-        dropout: after the hidden layer, in training.
-        sentence: add a projection of the sentence's mean hidden state to each of its tokens.
-        root: take the square root of the image features (sign kept), which tames their few large
-            channels.
-        loss: `info_nce`, every other photo of the batch a negative; or `hinge`, one random other
-            photo.
-        margin: M of the hinge.
-        share: InfoNCE: part of a content word's target that all photos of the batch share whose
-            captions hold its stem.
-        stop_share: part of the tokens outside content words that a step learns from, drawn again
-            each time.
-    """
-
-    text_width: int
-    image_width: int
-    level: str = "token"
-    layers: int = 4
-    hidden: int = 512
-    dim: int = 256
-    dropout: float = 0.3
-    sentence: bool = True
-    root: bool = True
-    loss: str = "info_nce"
-    margin: float = 0.5
-    share: float = 0.7
-    stop_share: float = 0.3
+from vgtools.systems.vokenization.recipe import MatcherConfig
 
 
 class TokenImageMatcher(nn.Module):
@@ -108,8 +65,7 @@ class TokenImageMatcher(nn.Module):
 
         Args:
             hidden: (T, text_width) hidden states of any tokens.
-            means: (S, text_width) mean hidden state of each sentence; unused without
-                `config.sentence`.
+            means: (S, text_width) of each sentence; unused without `config.sentence`.
             rows: (T,) int64 the sentence of each token.
 
         Returns:
@@ -289,11 +245,3 @@ class Batch(NamedTuple):
     other: Tensor  # (T,) another image, random, the same for all tokens of a sentence
     keys: Tensor  # (T,) row of `holders`, or -1
     holders: Tensor  # (K, C) rows sum to 1
-
-
-def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:
-    """Return the part of the settings that the matcher has; the rest is the training's."""
-    known = {
-        key: value for key, value in settings.items() if key in MatcherConfig.__dataclass_fields__
-    }
-    return replace(MatcherConfig(**shape), **known)

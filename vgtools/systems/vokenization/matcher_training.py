@@ -18,13 +18,8 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
-from vgtools.systems.vokenization.matcher import (
-    Batch,
-    MatcherConfig,
-    TokenImageMatcher,
-    matcher_config,
-    sentence_means,
-)
+from vgtools.systems.vokenization.matcher import Batch, TokenImageMatcher, sentence_means
+from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
 from vgtools.training.loop import Batches
 from vgtools.training.session import Session
@@ -59,12 +54,8 @@ def tokenize_captions(
 ) -> tuple[Captions, dict[str, int]]:
     """Tokenise captions and find their content words.
 
-    Args:
-        texts: S captions.
-        images: feature row of each.
-        tokenizer: of the text encoder.
-        longest: tokens a caption may have; more are cut off.
-        stop_words: lower-case words to leave out of the content words; our own list if None.
+    The image of a caption is its feature row; tokens after the `longest`-th are cut off. Lower-case
+    `stop_words` are not content words; by default those of our own list.
 
     Returns:
         The captions that hold a token, and counts of what was left out: `empty` captions, `cut`
@@ -125,11 +116,7 @@ class HiddenStates:
     It is computed once if it fits a memory budget, else whenever it is asked for. Both ways give
     the same numbers: float16, which halves the memory.
 
-    Args:
-        encoder: the text encoder.
-        tokens: the captions' tokens.
-        budget: bytes that may be held.
-        watch: called with the number of tokens done.
+    `budget` is bytes that may be held; `watch` is called with the number of tokens done.
     """
 
     def __init__(
@@ -223,14 +210,8 @@ def collate(
 
     It has the tokens to learn from, the images, and those that hold a token's stem, too.
 
-    Args:
-        captions: all captions.
-        states: their hidden states.
-        feats: (N, image_width) features of all images.
-        config: decides which tokens are learned from, and what they are compared with.
-        sentences: (S,) the captions of this batch.
-        rng: draws the tokens outside content words that are kept, and the negatives.
-        device: where the batch goes.
+    The captions are those with the (S,) numbers `sentences`; `rng` draws the tokens outside content
+    words that are kept, and the negatives.
     """
     taken = states.take(sentences)
     lengths = np.diff(captions.tokens.starts)[sentences]
@@ -318,12 +299,8 @@ def rank_captions(
     Among images of the same relevance the lower row comes first, as in retrieval: a matcher that
     cannot tell images apart gets no credit.
 
-    Args:
-        matcher: in eval mode.
-        captions: the captions.
-        states: their hidden states.
-        feats: (N, D) features of all images.
-        bank: rows of `feats` to search; the captions' own images if None. It must hold those.
+    The features are (N, D), of all images; `bank` are the rows of them to search, which must hold
+    the captions' own images, the default.
 
     Yields:
         Blocks in caption order; memory does not grow with the number of captions.
@@ -487,11 +464,7 @@ def digest(value: object) -> str:
 def read_splits(path: str, bank: Features, split: str | None, valid_split: str | None) -> Splits:
     """Return the captions to train and to validate on; in a file without splits all train.
 
-    Args:
-        path: of the rows {"image", "text"}, some with a "split".
-        bank: features of their images.
-        split: to train on; None for all.
-        valid_split: to validate on.
+    `split` is the one to train on, None for all; `valid_split` the one to validate on.
 
     Raises:
         DataError: a row is not of this form, or its image has no features.
@@ -508,12 +481,8 @@ def read_splits(path: str, bank: Features, split: str | None, valid_split: str |
             others += 1
             continue
         if row["image"] not in row_of:
-            raise DataError(
-                f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS; "
-                "extract them, or leave the caption out",
-                path,
-                line,
-            )
+            why = f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS"
+            raise DataError(f"{why}; extract them, or leave the caption out", path, line)
         if given is not None and given == valid_split:
             part = splits.valid
         elif split is not None and given is None:
@@ -549,9 +518,8 @@ def hold_out(splits: Splits, number: int, path: str) -> Splits:
     valid = splits.valid + [row for row in splits.train if row[0] in held]
     both = {image for image, _ in train} & {image for image, _ in valid}
     if both:
-        raise DataError(
-            f"{len(both)} images are in both training and validation; split by image", path
-        )
+        why = f"{len(both)} images are in both training and validation; split by image"
+        raise DataError(why, path)
     return Splits(train, valid, splits.unsplit)
 
 
@@ -565,13 +533,7 @@ def fit(
 ) -> None:
     """Train a matcher to its last epoch, and write the run with the best.
 
-    Args:
-        session: its run holds the settings.
-        encoder: of the captions.
-        bank: features of the images.
-        splits: the captions.
-        stop_words: words to leave out of the content words.
-        budget: bytes of memory for hidden states.
+    The run of the session holds the settings; `budget` is bytes of memory for hidden states.
 
     Raises:
         DataError: fewer than 2 images to train on, or as `Session.fit`.
@@ -605,9 +567,8 @@ def fit(
             )
     captions, states = data["train"]
     if len(set(captions.images.tolist())) < 2:
-        raise DataError(
-            "captions of fewer than 2 images hold a token; there is nothing to distinguish"
-        )
+        why = "captions of fewer than 2 images hold a token; there is nothing to distinguish"
+        raise DataError(why)
     shape = matcher_config(
         config, text_width=packed.layers * encoder.width, image_width=bank.array.shape[1]
     )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,73 +35,53 @@ from vgtools.training.session import Job
 from vgtools.training.steps import plan_for
 
 
+@dataclass
 class Pretraining:
     """One pretraining of a masked language model, with vokens (section 2.2) if its inputs have any.
-
-    Args:
-        encoder: to start from.
-        inputs: files to train on.
-        valid: files to evaluate on.
-        settings: `voken_tokens`, `label`, `control`, `vokens`, `shared_head`, `pack`.
-        weights: of the losses; empty for the default ones.
-        feats: features of the image bank.
-        shape: what the encoder was made of, if it is new.
-        packed: folder of the packed inputs.
-        keep_packed: whether they outlive the training.
-        gradient_checkpointing: less memory, more time.
-        compiled: compile the encoder.
-        quiet: no progress.
-        say: prints a message.
 
     Raises:
         DataError: a loss needs features of the images (2), or an input cannot be read.
     """
 
-    kind = "voken_lm"
+    encoder: Encoder  # to start from
+    inputs: Sequence[str]  # files to train on
+    valid: Sequence[str]  # files to evaluate on
+    settings: Mapping[
+        str, Any
+    ]  # `voken_tokens`, `label`, `control`, `vokens`, `shared_head`, `pack`
+    _: KW_ONLY
+    weights: Mapping[str, float]  # of the losses; empty for the default ones
+    feats: str | None  # features of the image bank
+    shape: str | None  # what the encoder was made of, if it is new
+    packed: str | Path  # folder of the packed inputs
+    keep_packed: bool  # whether they outlive the training
+    gradient_checkpointing: bool  # less memory, more time
+    compiled: bool  # compile the encoder
+    quiet: bool  # no progress
+    say: Callable[[str], None]  # prints a message
+    kind: str = field(default="voken_lm", init=False)
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        inputs: Sequence[str],
-        valid: Sequence[str],
-        settings: Mapping[str, Any],
-        *,
-        weights: Mapping[str, float],
-        feats: str | None,
-        shape: str | None,
-        packed: str | Path,
-        keep_packed: bool,
-        gradient_checkpointing: bool,
-        compiled: bool,
-        quiet: bool,
-        say: Callable[[str], None],
-    ) -> None:
+    def __post_init__(self) -> None:
         needy = objectives.names(feats=True)
-        if feats is None and not weights.keys().isdisjoint(needy):
+        if self.feats is None and not self.weights.keys().isdisjoint(needy):
             why = f"--feats: is needed; {' and '.join(needy)} compare with the images' features"
             raise DataError(why, code=Exit.USAGE)
-        self._encoder = encoder
-        self._files = [inputs, valid]
-        self._settings = dict(settings)
-        self._shape = shape
-        self._bank = None if feats is None else open_features(feats)
-        self._keep_packed = keep_packed
-        self._gradient_checkpointing = gradient_checkpointing
-        self._compiled = compiled
-        self._store = PackedInputs(encoder, Path(packed), quiet, say)
+        self._files = [self.inputs, self.valid]
+        self._bank = None if self.feats is None else open_features(self.feats)
+        self._store = PackedInputs(self.encoder, Path(self.packed), self.quiet, self.say)
         self._digests = [[self._store.digest(path) for path in paths] for paths in self._files]
-        if not weights:
-            vokens = settings["control"] == "tokens" or any(map(self._store.has_vokens, inputs))
-            weights = {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
-        self._weights = dict(weights)
+        if not self.weights:
+            tokens = self.settings["control"] == "tokens"
+            vokens = tokens or any(map(self._store.has_vokens, self.inputs))
+            self.weights = {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
 
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, beside the flags that every system has."""
         return {
-            **self._settings,
-            "start": self._shape or self._encoder.fingerprint,
-            "tokenizer": tokenizer_fingerprint(self._encoder.tokenizer),
-            "weights": self._weights,
+            **self.settings,
+            "start": self.shape or self.encoder.fingerprint,
+            "tokenizer": tokenizer_fingerprint(self.encoder.tokenizer),
+            "weights": dict(self.weights),
             "feats": self._bank and self._bank.manifest["files"],
             "inputs": self._digests[0],
             "valid": self._digests[1],
@@ -108,7 +89,7 @@ class Pretraining:
 
     def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
         """Return the model with its batches."""
-        encoder = self._encoder
+        encoder = self.encoder
         bank = self._bank
         with processes.in_turn():
             files, held_files = ([self._store.open(p) for p in paths] for paths in self._files)
@@ -160,50 +141,40 @@ class Pretraining:
         torch.manual_seed(config["seed"])
         bank = self._bank
         table = torch.from_numpy(bank.array.astype("float32")) if bank is not None else None
-        dtype = pick_dtype(config["dtype"])
-        model = VisuallySupervisedLM(self._encoder.model, shape, table, dtype)
-        if self._gradient_checkpointing:
+        model = VisuallySupervisedLM(self.encoder.model, shape, table, pick_dtype(config["dtype"]))
+        if self.gradient_checkpointing:
             # The general way of torch, where transformers has none of its own for the class.
             general = getattr(model.lm, "activation_checkpointing_enable", None)
             (general or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
-        if self._compiled:
+        if self.compiled:
             model.lm.base_model.compile()
         return model
 
     def close(self) -> None:
         """Remove the packed inputs, unless they are kept; other files in their folder stay."""
-        if not self._keep_packed:
+        if not self.keep_packed:
             self._store.remove()
 
 
+@dataclass
 class PackedInputs:
-    """The packed inputs of a run.
+    """The packed inputs of a run."""
 
-    Args:
-        encoder: whose tokenizer makes the tokens.
-        folder: where they are.
-        quiet: no progress.
-        say: prints a message.
-    """
-
-    def __init__(
-        self, encoder: Encoder, folder: Path, quiet: bool, say: Callable[[str], None]
-    ) -> None:
-        self._encoder = encoder
-        self._folder = folder
-        self._quiet = quiet
-        self._say = say
-        self._piped: dict[str, Packed] = {}  # what can be read only once
+    encoder: Encoder  # whose tokenizer makes the tokens
+    folder: Path  # where they are
+    quiet: bool  # no progress
+    say: Callable[[str], None]  # prints a message
+    _piped: dict[str, Packed] = field(default_factory=dict)  # what can be read only once
 
     def open(self, path: str) -> Packed:
         """Return an input in the packed form."""
         if path in self._piped:
             return self._piped[path]
-        with Progress("pretrain: packing", "tokens", quiet=self._quiet) as bar:
-            packed = pack(path, self._folder, self._encoder.tokenizer, progress=bar)
+        with Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
+            packed = pack(path, self.folder, self.encoder.tokenizer, progress=bar)
         if packed.replaced:
             lines = amount(packed.replaced, "line")
-            self._say(f"{plain(path)}: {lines} had bytes that are not UTF-8, replaced")
+            self.say(f"{plain(path)}: {lines} had bytes that are not UTF-8, replaced")
         return packed
 
     def digest(self, path: str) -> str:
@@ -221,7 +192,7 @@ class PackedInputs:
 
     def remove(self) -> None:
         """Remove the packed inputs, and their folder if nothing else is in it."""
-        for file in self._folder.glob("[0-9a-f]" * 16 + ".*"):
+        for file in self.folder.glob("[0-9a-f]" * 16 + ".*"):
             file.unlink()
         with contextlib.suppress(OSError):  # not empty, or nothing was packed
-            self._folder.rmdir()
+            self.folder.rmdir()

@@ -8,7 +8,6 @@ from vgtools.tasks.table import TABLE_2, find_task
 
 Record = dict[str, Any]
 
-
 # Table 1: tokens, sentences, vocabulary, tokens per sentence, 1-gram and 2-gram JSD to English
 # Wikipedia, grounding ratio.
 _CORPORA = {
@@ -20,7 +19,6 @@ _CORPORA = {
     "CNN/Daily Mail": (294e6, 10.9e6, 28e3, 26.9, 0.04, 0.10, 0.283),
 }
 
-
 _MEASURES = (
     "tokens",
     "sentences",
@@ -31,13 +29,10 @@ _MEASURES = (
     "grounding_ratio",
 )
 
-
 # Tables 2 to 6: one value per task in the order of Table 2, (EM, F1) of SQuAD; Avg. as printed.
 _BERT = (89.3, 87.9, 83.2, 79.4)
 
-
 _BERT_VOKENS = (92.2, 88.6, 88.6, 82.6)
-
 
 # fmt: off
 _SCORES: dict[int, dict[str, tuple[Any, ...]]] = {
@@ -83,7 +78,6 @@ _SCORES: dict[int, dict[str, tuple[Any, ...]]] = {
         "Voken": _BERT_VOKENS,
     },
 }
-
 
 SCORES = tuple(_SCORES)  # numbers of the tables of scores
 

@@ -10,6 +10,7 @@ every image of the bank has a part: one whose captions do not hold the token has
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -31,17 +32,9 @@ class TermFrequency:
 
     What a sentence gets is a pure function of the seed and the sentence.
 
-    Args:
-        tokenizer: of the text that gets vokens.
-        ids: the image bank.
-        files: captions, rows {"image": ID, "text": ...}; those of images outside the bank are left
-            out.
-        gamma: temperature of the distribution.
-        seed: of the draws.
-
-    Attributes:
-        captions: how many are of images of the bank.
-        images: how many images of the bank have a caption.
+    The tokenizer is that of the text that gets vokens. Rows {"image": ID, "text": ...} of the files
+    whose image is not among the `ids` of the bank are left out. `gamma` is the temperature of the
+    distribution.
 
     Raises:
         DataError: a row is not a caption, or the bank has none of the images.
@@ -63,16 +56,18 @@ class TermFrequency:
         self._gamma = gamma
         self._seed = seed
         row_of = {name: row for row, name in enumerate(ids)}
-        counts: dict[tuple[int, int], int] = {}
-        self.captions = 0
+        counts = Counter[tuple[int, int]]()
+        self.captions = 0  # of images of the bank
         known = ((row_of[image], text) for image, text in _captions(files) if image in row_of)
         while part := list(islice(known, _CAPTIONS)):
-            self._count(part, counts)
+            images, texts = zip(*part, strict=True)
+            tokens = tokenize(tokenizer, texts)
+            owners = np.repeat(images, np.diff(tokens.starts))
+            counts.update(zip(tokens.ids.tolist(), owners.tolist(), strict=True))
+            self.captions += len(part)
         if not counts:
-            raise DataError(
-                f"no caption is of one of the {len(ids)} images of the bank; give some of those",
-                files[0],
-            )
+            why = f"no caption is of one of the {len(ids)} images of the bank; give some of those"
+            raise DataError(why, files[0])
         pairs = np.array(list(counts), np.int64)  # (P, 2) token id, image
         number = np.fromiter(counts.values(), np.float64, len(counts))
         share = number / np.bincount(pairs[:, 1], number, len(ids))[pairs[:, 1]]
@@ -80,19 +75,8 @@ class TermFrequency:
         self._tokens = pairs[order, 0]
         self._images = pairs[order, 1]
         self._share = share[order]
-        self.images = len(np.unique(self._images))
+        self.images = len(np.unique(self._images))  # that have a caption
         self._known: dict[int, tuple[Array, Array]] = {}
-
-    def _count(self, rows: list[tuple[int, str]], counts: dict[tuple[int, int], int]) -> None:
-        images, texts = zip(*rows, strict=True)
-        tokens = tokenize(self._tokenizer, texts)
-        owner = np.repeat(np.array(images, np.int64), np.diff(tokens.starts))
-        pairs, number = np.unique(
-            np.column_stack([tokens.ids.astype(np.int64), owner]), axis=0, return_counts=True
-        )
-        for (token, image), count in zip(pairs.tolist(), number.tolist(), strict=True):
-            counts[token, image] = counts.get((token, image), 0) + count
-        self.captions += len(rows)
 
     def _holders(self, token: int) -> tuple[Array, Array]:
         """Return the images that hold a token and the running sum of their exp(tf / gamma)."""
@@ -155,16 +139,7 @@ def draw_work(
 ) -> Work:
     """Return the draw of the vokens of a text; of the matcher only the tokenizer is used.
 
-    Args:
-        bank: the images.
-        matcher: its run, or None: where the bank says.
-        files: captions of the bank's images.
-        gamma: temperature.
-        seed: of the draws.
-        text: file, or `-`.
-        window: lines per step.
-        limit: stop after this many lines.
-        offline: never connect.
+    The run of the `matcher` is, by default, where the bank says.
     """
     ref = matcher or matcher_path(bank)
     tokenizer = load_tokenizer(ref, offline=offline)

@@ -40,21 +40,13 @@ _CONTROL = 3
 
 @dataclass(frozen=True)
 class VokenLMConfig:
-    """What is predicted beside the encoder's own outputs; stored in `run.json`.
+    """What is predicted beside the encoder's own outputs; stored in `run.json`."""
 
-    Attributes:
-        losses: `mlm` and names of `OBJECTIVES`.
-        vokens: size of the voken vocabulary, the image bank's.
-        feats_width: D, width of the images' features, for `voken_reg` and `voken_ctr`.
-        joint: width of the space in which `voken_ctr` compares.
-        shared_head: the hidden layer of the masked language model's head serves the vokens, too.
-    """
-
-    losses: tuple[str, ...] = ("mlm", "voken_cls")
-    vokens: int = 0
-    feats_width: int = 0
-    joint: int = 512
-    shared_head: bool = False
+    losses: tuple[str, ...] = ("mlm", "voken_cls")  # `mlm` and names of `OBJECTIVES`
+    vokens: int = 0  # size of the voken vocabulary, the image bank's
+    feats_width: int = 0  # D, of the images' features, for `voken_reg` and `voken_ctr`
+    joint: int = 512  # width of the space in which `voken_ctr` compares
+    shared_head: bool = False  # vokens share the hidden layer of the masked language model's head
 
 
 class VokenHead(nn.Module):
@@ -127,20 +119,14 @@ class VisuallySupervisedLM(nn.Module):
         width = int(lm.config.hidden_size)
         eps = float(lm.config.layer_norm_eps)
         scale = float(lm.config.initializer_range)
-        self.heads = nn.ModuleDict(
-            {
-                name: VokenHead(
-                    width, getattr(config, objective.outputs), eps, scale, config.shared_head
-                )
-                for name, objective in OBJECTIVES.items()
-                if name in config.losses
-            }
-        )
+        self.heads = nn.ModuleDict()
+        for name, objective in OBJECTIVES.items():
+            if name in config.losses:
+                outputs = getattr(config, objective.outputs)
+                self.heads[name] = VokenHead(width, outputs, eps, scale, config.shared_head)
         if "voken_ctr" in config.losses:
             self.image = nn.Linear(config.feats_width, config.joint)
-            self.norms = nn.ModuleList(
-                [nn.LayerNorm(config.joint, eps=eps), nn.LayerNorm(config.joint, eps=eps)]
-            )
+            self.norms = nn.ModuleList(nn.LayerNorm(config.joint, eps=eps) for _ in range(2))
         mlm_hidden(lm)  # refuses an unknown head now, not at the first step
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -149,33 +135,28 @@ class VisuallySupervisedLM(nn.Module):
         `Batch` has what they are divided by.
         """
         with autocast(batch.ids.device, self.dtype):
-            states = self.lm.base_model(
-                input_ids=batch.ids, attention_mask=batch.attention
-            ).last_hidden_state
-            states = states.flatten(0, 1)  # (B * T, H)
+            output = self.lm.base_model(input_ids=batch.ids, attention_mask=batch.attention)
+            states = output.last_hidden_state.flatten(0, 1)  # (B * T, H)
             losses: dict[str, Tensor] = {}
             if "mlm" in self.config.losses:
-                decoder = self.lm.get_output_embeddings()
                 rows = mlm_hidden(self.lm)(states[batch.masked])
-                total = linear_cross_entropy(
-                    rows, decoder.weight, decoder.bias, batch.tokens, self.dtype
-                )
+                total = self._cross_entropy(self.lm.get_output_embeddings(), rows, batch.tokens)
                 losses["mlm"] = total / batch.token_count
             if self.heads:
                 states = states[batch.places]
             for name in self.heads:
                 head = cast(VokenHead, self.heads[name])
                 rows = (head.hidden or mlm_hidden(self.lm))(states)
-                losses[name] = (
-                    getattr(self, f"_{name}")(head, rows, batch.vokens) / batch.voken_count
-                )
+                total = getattr(self, f"_{name}")(head, rows, batch.vokens)
+                losses[name] = total / batch.voken_count
         return losses
+
+    def _cross_entropy(self, decoder: Any, rows: Tensor, target: Tensor) -> Tensor:
+        return linear_cross_entropy(rows, decoder.weight, decoder.bias, target, self.dtype)
 
     def _voken_cls(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
         """Return the summed negative log probability of the vokens; rows (K, H)."""
-        return linear_cross_entropy(
-            rows, head.decoder.weight, head.decoder.bias, vokens, self.dtype
-        )
+        return self._cross_entropy(head.decoder, rows, vokens)
 
     def _voken_reg(self, head: VokenHead, rows: Tensor, vokens: Tensor) -> Tensor:
         """Return the summed distance (smooth L1 over D) of predicted features from the vokens'.
@@ -217,13 +198,8 @@ def count_vokens(
 ) -> int:
     """Return the size of the voken vocabulary; check every token id and voken.
 
-    Args:
-        files: to train on.
-        held: to evaluate on.
-        encoder: its vocabulary bounds the token ids.
-        learned: vokens are learned.
-        control: as `control_vokens`.
-        given: by the user; else what the manifests say; else one more than the largest voken.
+    If none is `given` by the user, it is what the manifests say, or one more than the largest
+    voken.
 
     Raises:
         DataError: a token id or voken out of range (file and line are named), files of different
@@ -233,20 +209,15 @@ def count_vokens(
     named = [file for file in (*files, *held) if file.vokens is not None]
     for file in named:
         if given is None and file.vokens != named[0].vokens:
-            raise DataError(
-                f"its vokens are of {file.vokens} images, those of {named[0].name} of "
-                f"{named[0].vokens}; use one image bank",
-                file.name,
-            )
+            others = f"those of {named[0].name} of {named[0].vokens}; use one image bank"
+            raise DataError(f"its vokens are of {file.vokens} images, {others}", file.name)
     bound = given if given is not None else named[0].vokens if named else None
     tops = [check_range(file, vocabulary, bound) for file in (*files, *held)]
     if control == "tokens":
         return vocabulary
     if learned and max(tops[: len(files)], default=-1) < 0:
-        raise DataError(
-            "holds no voken to learn; make some with vg vokenize, or train without: --weight mlm=1",
-            files[0].name,
-        )
+        way_out = "make some with vg vokenize, or train without: --weight mlm=1"
+        raise DataError(f"holds no voken to learn; {way_out}", files[0].name)
     return bound if bound is not None else max(tops, default=-1) + 1
 
 
@@ -261,9 +232,8 @@ def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: s
     size = recipe.block - len(recipe.prefix) - len(recipe.suffix)
     if not 1 <= size <= encoder.max_tokens:
         most = encoder.max_tokens + recipe.block - size
-        raise DataError(
-            f"--block {recipe.block}: the encoder takes {most} tokens", code=Exit.CONFIG
-        )
+        why = f"--block {recipe.block}: the encoder takes {most} tokens"
+        raise DataError(why, code=Exit.CONFIG)
     corpus = Corpus(files, size, by_document=pack == "document")
     if files and not len(corpus):
         raise DataError("holds no token", files[0].name)
@@ -272,25 +242,15 @@ def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: s
 
 @dataclass(frozen=True)
 class Recipe(Masking):
-    """How blocks become inputs and labels.
+    """How blocks become inputs and labels; table 5's sentence label is `label="first"`."""
 
-    Attributes:
-        vokens: number of vokens.
-        block: tokens of a block, special tokens counted.
-        on: the tokens whose vokens are learned: `all` (the paper), `masked` or `unmasked`.
-        label: `all`, or `first`: the first token of each sentence only, table 5's sentence label.
-        control: vokens to take in place of the real ones, see `control_vokens`.
-        seed: of order, masks and controls.
-        rate: share of the tokens that are masked.
-    """
-
-    vokens: int
-    block: int = 128
-    on: str = "all"
-    label: str = "all"
-    control: str | None = None
-    seed: int = 0
-    rate: float = 0.15
+    vokens: int  # their number
+    block: int = 128  # tokens of a block, special tokens counted
+    on: str = "all"  # tokens whose vokens are learned: all (the paper), `masked` or `unmasked`
+    label: str = "all"  # or `first`: the first token of each sentence only
+    control: str | None = None  # vokens in place of the real ones, see `control_vokens`
+    seed: int = 0  # of order, masks and controls
+    rate: float = 0.15  # share of the tokens that are masked
 
 
 def control_vokens(
@@ -428,15 +388,9 @@ def evaluate(
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
-    """Measure the losses with fixed masks, which no seed and no epoch changes.
-
-    Returns:
-        The losses by name, and perplexity = exp(mlm).
-    """
+    """Measure losses and perplexity, exp(mlm), with fixed masks, which no seed or epoch changes."""
     parts = np.array_split(np.arange(len(corpus)), -(-len(corpus) // batch_size))
-    batches = (
-        batch for numbers in parts for batch in collate(corpus, numbers, recipe, None, 1, device)
-    )
+    batches = (collate(corpus, numbers, recipe, None, 1, device)[0] for numbers in parts)
     return mean_losses(
         model, batches, lambda batch, name: len(batch.tokens if name == "mlm" else batch.vokens)
     )
