@@ -20,7 +20,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.io.errors import amount
+from vgtools.io.errors import about, amount
 
 if TYPE_CHECKING:
     import torch
@@ -211,7 +211,8 @@ def extract_image_feats(
         dtype=features.compute_dtype,
         offline=runtime.offline,
     )
-    featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
+    with about(features.backbone):
+        featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
     out = open_output(
         output,
         _config(net, facts, features, boxes, found, device, size, limit),

@@ -148,7 +148,7 @@ def visualbert(
     text = None if continued else start.open(runtime.offline)
     with Session(
         "pretrain",
-        run_folder(target.output),
+        run_folder(target.output, target.restart, start.encoder),
         device,
         quiet=runtime.quiet,
         save_seconds=60 * checkpoints.checkpoint_minutes,

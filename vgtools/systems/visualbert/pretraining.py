@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
-from vgtools.io import DataError, Exit, Progress
+from vgtools.io import DataError, Exit, Inputs, Progress
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import check_same, fingerprint, pick_dtype
@@ -298,6 +298,8 @@ class Pretraining:
         offline: bool,
         quiet: bool,
     ) -> None:
+        # Before anything is read: what changes later is not what these hashes name.
+        self.inputs = Inputs([*inputs, *valid, regions])
         self._weights = dict(weights)
         self._shape = shape
         self._seen = {

@@ -12,8 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Progress, arrives_once, open_features, plain, sha256_file
-from vgtools.io.errors import amount
+from vgtools.io import (
+    DataError,
+    Exit,
+    Inputs,
+    Progress,
+    arrives_once,
+    open_features,
+    plain,
+    sha256_file,
+)
+from vgtools.io.errors import about, amount
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
@@ -83,12 +92,17 @@ class Pretraining:
         self._files = [inputs, valid]
         self._settings = dict(settings)
         self._shape = shape
-        self._bank = None if feats is None else open_features(feats)
         self._keep_packed = keep_packed
         self._gradient_checkpointing = gradient_checkpointing
         self._compiled = compiled
+        # Before anything is read: what changes later is not what these hashes name.
+        self.inputs = Inputs([*inputs, *valid, *([feats] if feats else [])])
+        self._bank = None if feats is None else open_features(feats)
         self._store = PackedInputs(encoder, Path(packed), quiet, say)
-        self._digests = [[self._store.digest(path) for path in paths] for paths in self._files]
+        self._digests = [
+            [self.inputs.sha256(path) or self._store.digest(path) for path in paths]
+            for paths in self._files
+        ]
         if not weights:
             vokens = settings["control"] == "tokens" or any(map(self._store.has_vokens, inputs))
             weights = {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
@@ -138,7 +152,8 @@ class Pretraining:
             feats_width=bank.array.shape[1] if bank is not None else 0,
             shared_head=bool(config["shared_head"]),
         )
-        model = self._model(shape, config).to(device)
+        with about(self._files[0][0]):  # the number of vokens is what its manifest says
+            model = self._model(shape, config).to(device)
         plan = plan_for(len(corpus), config)
 
         def finish() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
