@@ -76,7 +76,7 @@ def test_an_error_without_a_file_gets_the_one_it_is_about() -> None:
             raise error
         assert str(caught.value).startswith(expected[0])
         assert caught.value.code == expected[1]
-    with pytest.raises(RuntimeError, match="^other$"), about("net"):
+    with pytest.raises(RuntimeError, match=r"^other$"), about("net"):
         raise RuntimeError("other")
 
 

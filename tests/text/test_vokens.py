@@ -78,7 +78,7 @@ def test_a_damaged_long_line_is_what_the_usual_parser_says() -> None:
         if isinstance(expected, dict):
             assert lists(parse_row(bad, "x", 1)) == expected
         else:
-            with pytest.raises(DataError, match="^x:1: "):
+            with pytest.raises(DataError, match=r"^x:1: "):
                 parse_row(bad, "x", 1)
 
 
