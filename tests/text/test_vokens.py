@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from vgtools import io
 from vgtools.io import DataError
 from vgtools.text import vokens
-from vgtools.text.vokens import check_rows, parse_row, parse_rows
+from vgtools.text.vokens import VokenWriter, check_rows, parse_row, parse_rows
 
 SEPARATORS = ((",", ":"), (", ", ": "), (" ,\t", " : "))
 
@@ -131,3 +132,14 @@ def test_the_memory_of_a_long_line_is_that_of_its_numbers() -> None:
     # joined; a piece's lists, at most 100 bytes per code point; the text, twice.
     bound = (4 + 2) * 8 * count + 100 * 2 * vokens._PIECE + 2 * 3 * count
     assert peak < bound, (peak, bound)
+
+
+def test_a_row_that_is_too_deep_to_be_written_is_named(tmp_path: Path) -> None:
+    row = row_of(2)
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+    with VokenWriter(str(tmp_path / "o.jsonl"), {}, inputs=["in.jsonl"]) as out:
+        out.write([row], np.zeros(2, np.int32))
+        with pytest.raises(DataError, match=r"^in\.jsonl:2: is nested too deeply to be written"):
+            out.write([row | {"more": deep}], np.zeros(2, np.int32))

@@ -366,6 +366,7 @@ class VokenWriter:
             raise DataError(why, path, code=Exit.USAGE)
         self.packed = path.endswith(".npy")
         self.path = path
+        self._source = inputs[0] if inputs else path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
         self._out = Output(
@@ -416,9 +417,9 @@ class VokenWriter:
             self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
         else:
             short = list[bytes]()
-            for row in rows:
+            for number, row in enumerate(rows, self.counts["rows"] + 1):
                 if len(row["vokens"]) <= _PIECE or isinstance(row["vokens"], list):
-                    short.append(io.dumps(row))
+                    short.append(self._line(row, number))
                     continue
                 self._out.write(b"".join(short))
                 short = []
@@ -427,6 +428,15 @@ class VokenWriter:
             self._out.write(b"".join(short))
         for name, count in {"rows": len(rows), "tokens": len(ids), **counts}.items():
             self.counts[name] = self.counts.get(name, 0) + int(count)
+
+    def _line(self, row: Mapping[str, Any], number: int) -> bytes:
+        try:
+            return io.dumps(row)
+        except TypeError as error:  # orjson reads 1,024 levels and writes 254
+            if "Recursion" not in str(error):
+                raise
+            why = "is nested too deeply to be written; expected fewer than 254 levels"
+            raise DataError(why, self._source, number) from None
 
     def commit(self, digest: str) -> None:
         """Make safe what was written of the input up to this `Window.digest`; stop if asked to."""
