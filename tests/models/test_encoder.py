@@ -356,3 +356,13 @@ def test_only_a_full_disk_asks_for_space(
         save_pretrained(tmp_path / "out", encoder)
     assert caught.value.code == code
     assert ("free some space" in str(caught.value)) == ("space" in reason)
+
+
+def test_a_tokenizer_with_an_id_far_beyond_its_entries_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path / "bert")
+    body = json.loads((folder / "tokenizer.json").read_text())
+    body["model"]["vocab"]["zzz"] = 2**31
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+    with pytest.raises(DataError, match=r"tokenizer\.json: .* has the id 2147483648 and") as caught:
+        references.load_tokenizer(str(folder))
+    assert caught.value.code == Exit.DATA

@@ -223,8 +223,8 @@ def vokenization(
             "which several processes would not share; start it without torchrun",
             code=io.Exit.USAGE,
         )
-    inputs = io.Inputs(name for name in (captions, valid, feats, stop_words) if name)
     bank = io.open_features(feats)
+    inputs = io.Inputs(name for name in (captions, valid, feats, stop_words) if name)
     splits = system.read_splits(captions, bank, validation.split, validation.valid_split)
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")

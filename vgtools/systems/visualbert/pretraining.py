@@ -298,8 +298,6 @@ class Pretraining:
         offline: bool,
         quiet: bool,
     ) -> None:
-        # Before anything is read: what changes later is not what these hashes name.
-        self.inputs = Inputs([*inputs, *valid, regions])
         self._weights = dict(weights)
         self._shape = shape
         self._seen = {
@@ -309,6 +307,8 @@ class Pretraining:
         }
         self._quiet = quiet
         self._regions = open_regions(regions)
+        # Before a caption is read: what changes later is not what these hashes name.
+        self.inputs = Inputs([*inputs, *valid, regions])
         self._backbone = backbone_of(self._regions)
         if text is None and Path(str(ref), "run.json").is_file() and not text_only:
             known = read_run(str(ref), self.kind)

@@ -95,9 +95,9 @@ class Pretraining:
         self._keep_packed = keep_packed
         self._gradient_checkpointing = gradient_checkpointing
         self._compiled = compiled
-        # Before anything is read: what changes later is not what these hashes name.
-        self.inputs = Inputs([*inputs, *valid, *([feats] if feats else [])])
         self._bank = None if feats is None else open_features(feats)
+        # Before a text is read: what changes later is not what these hashes name.
+        self.inputs = Inputs([*inputs, *valid, *([feats] if feats else [])])
         self._store = PackedInputs(encoder, Path(packed), quiet, say)
         self._digests = [
             [self.inputs.sha256(path) or self._store.digest(path) for path in paths]
