@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,34 @@ def test_data_for_a_closed_or_full_stream_is_not_lost_without_a_word(args: list[
         assert done.returncode == Exit.IO
         assert done.stderr.startswith(f"vg: standard output: cannot be written: {why}")
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("megabytes", [60, 100])
+def test_a_limit_in_which_numpy_does_not_start_is_one_line(megabytes: int, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a b\n")
+    words = " ".join(vg_command("stats", tmp_path / "x.txt"))
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -v {megabytes << 10}; {words}"], capture_output=True, text=True
+    )
+    assert done.returncode == Exit.CANNOT_CONTINUE, done.stderr
+    assert done.stdout == ""
+    expected = f"vg: out of memory: numpy does not start in {megabytes} MiB of address space"
+    assert done.stderr == f"{expected}; raise the limit (ulimit -v)\n"
+
+
+def test_warnings_of_libraries_are_for_developers(tmp_path: Path) -> None:
+    code = (
+        "import sys, warnings\nfrom vgtools import cli\n"
+        "cli.run = lambda argv: warnings.warn('odd', RuntimeWarning)\ncli.main([])"
+    )
+    quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert quiet.stderr == ""
+    loud = subprocess.run(
+        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True
+    )
+    assert "RuntimeWarning: odd" in loud.stderr
+
+
+def test_a_nul_is_refused_wherever_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["stats", "a\0b.txt"]) == Exit.USAGE
+    assert capsys.readouterr().err == "vg: a\\x00b.txt: has a NUL in it, which no name has\n"

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import textwrap
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -105,7 +106,29 @@ def _help_of(command: Any) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run `vg` and exit with the code that `vgtools.io.Exit` documents."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    if not sys.warnoptions:  # warnings of libraries are for developers; -W shows them
+        warnings.simplefilter("ignore")
+    shortage = _memory_shortage()
+    sys.exit(shortage or run(sys.argv[1:] if argv is None else argv))
+
+
+def _memory_shortage() -> int:
+    """Return the exit code of a lack of memory that would end the process without a word, or 0.
+
+    Where the address space is limited (`ulimit -v`), OpenBLAS ends the process itself if numpy
+    cannot start; a copy of the process tries it first.
+    """
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or "numpy" in sys.modules:
+        return 0
+    trial = "import os; os.dup2(os.open(os.devnull, os.O_WRONLY), 2); import numpy"
+    trial += "; a = numpy.ones((300, 300)); a @ a"
+    if os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", trial]) == 0:
+        return 0
+    why = f"out of memory: numpy does not start in {limit >> 20:,} MiB of address space"
+    return _say(f"{why}; raise the limit (ulimit -v)", Exit.CANNOT_CONTINUE)
 
 
 def run(argv: list[str]) -> int:
@@ -113,6 +136,9 @@ def run(argv: list[str]) -> int:
     import signal
 
     _reserve_standard_streams()
+    for word in argv:
+        if "\0" in word:  # only from Python: no shell can pass it
+            return _say(f"{word}: has a NUL in it, which no name has", Exit.USAGE)
     # Exits by unwinding, so that locks and parts are cleared.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))
     # Help wraps at spaces only: a line that ends in "--log-" cannot be searched or copied.
@@ -150,10 +176,14 @@ def run(argv: list[str]) -> int:
         if os.environ.get("VG_TRACEBACK"):
             raise
         if is_out_of_memory(error):
-            why = "out of memory; a smaller --batch-size or a larger machine is needed"
-            return _say(why, Exit.CANNOT_CONTINUE)
+            why = f"out of memory ({_first_line(error)}); a smaller --batch-size, a larger machine"
+            return _say(f"{why} or a higher limit (ulimit -v) is needed", Exit.CANNOT_CONTINUE)
         why = f"internal error: {type(error).__name__}: {error} (VG_TRACEBACK=1 prints where)"
         return _say(why, Exit.INTERNAL)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _usage_error(error: Any) -> int:

@@ -209,3 +209,12 @@ def test_mistakes_are_named(
     monkeypatch.chdir(here)
     assert run(["compare", *args, "-q"]) == code
     assert why in capsys.readouterr().err
+
+
+def test_a_record_names_what_it_leaves_out(here: Path) -> None:
+    (here / "mlm" / "rte" / "run.json").unlink()
+    words = vg_command("compare", "mlm", "vokens", "--samples", "200", "-q")
+    done = subprocess.run(words, cwd=here, capture_output=True)
+    first, second = records(done)
+    assert first["left_out"] == [str(Path("mlm") / "rte")]
+    assert "left_out" not in second

@@ -273,3 +273,16 @@ def test_a_number_that_no_counter_holds_is_refused(
 ) -> None:
     assert cli.run(args) == 2
     assert "must be below 2**63" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["run", "run/encoder", "link", "run/seed-1/model", "run/."])
+def test_a_restart_never_removes_the_model_it_starts_from(tmp_path: Path, source: str) -> None:
+    (tmp_path / "run" / "seed-1" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "encoder").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    with pytest.raises(typer.BadParameter, match=r"would remove .*, the model to start from"):
+        run_folder(str(tmp_path / "run"), True, str(tmp_path / source))
+    assert run_folder(str(tmp_path / "run"), False, str(tmp_path / source)).is_dir()
+    (tmp_path / "other").mkdir()
+    assert run_folder(str(tmp_path / "run"), True, str(tmp_path / "other")).is_dir()
+    assert run_folder(str(tmp_path / "run"), True, "builtin:minilm").is_dir()

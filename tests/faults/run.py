@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tests.faults import changes, damage, inputs, kills, races
 from tests.faults.cases import BY_NAME, CASES, Case
-from tests.faults.known import excused
 from tests.faults.server import QUIET, ROOT, Server
 from tests.faults.trials import VERDICTS, Outcome, Workspace
 
@@ -88,7 +87,7 @@ class Table:
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], Counter[str]] = {}
-        self.failures: list[tuple[Outcome, str]] = []
+        self.failures: list[Outcome] = []
 
     def add(self, outcome: Outcome) -> None:
         name, case = outcome.trial.split()[:2]
@@ -96,10 +95,8 @@ class Table:
         counts["points"] += 1
         counts[outcome.verdict or "good"] += 1
         if outcome.verdict:
-            row = excused(outcome)
-            self.failures.append((outcome, row))
-            known = f" [known: {row}]" if row else ""
-            print(f"{outcome.verdict}{known}: {outcome.detail}", flush=True)
+            self.failures.append(outcome)
+            print(f"{outcome.verdict}: {outcome.detail}", flush=True)
             print(f"    python -m tests.faults '{outcome.trial}'", flush=True)
 
     def text(self) -> str:
@@ -146,10 +143,7 @@ def main(argv: list[str] | None = None) -> int:
             run_all(jobs(cases, given), given.seed, folder, given.workers, given.minutes, table.add)
     print(table.text())
     print(f"{time.monotonic() - start:.0f} s")
-    rows = Counter(row or "new" for _, row in table.failures)
     print(f"{len(table.failures)} failures")
-    for row, count in sorted(rows.items()):
-        print(f"{count:6} {row}")
     return 1 if table.failures else 0
 
 

@@ -266,7 +266,7 @@ def serve() -> None:
         try:
             calls = pickle.load(source)
         except EOFError:
-            return
+            os._exit(0)  # the libraries' own end may take long
         selector = selectors.DefaultSelector()
         running = [_Running(call, selector) for call in calls]
         while selector.get_map() or not all(r.status is not None for r in running):

@@ -8,7 +8,15 @@ import pickle
 import pytest
 import torch
 
-from vgtools.io.errors import DataError, Exit, amount, file_error, is_out_of_memory, plain
+from vgtools.io.errors import (
+    DataError,
+    Exit,
+    about,
+    amount,
+    file_error,
+    is_out_of_memory,
+    plain,
+)
 
 
 def test_a_full_standard_output_is_named() -> None:
@@ -55,3 +63,33 @@ def test_one_thing_is_not_a_plural() -> None:
 
 def test_terminal_escapes_in_messages_are_written_out() -> None:
     assert plain("a\x1b]8;;x\x07b\u202ec é") == "a\\x1b]8;;x\\x07b\\u202ec é"
+
+
+def test_an_error_without_a_file_gets_the_one_it_is_about() -> None:
+    for error, expected in (
+        (DataError("why", code=Exit.USAGE), ("net: why", Exit.USAGE)),
+        (DataError("why", "x", 3), ("x:3: why", Exit.DATA)),
+        (MemoryError(), ("net: out of memory", Exit.CANNOT_CONTINUE)),
+        (RuntimeError("you can't allocate memory"), ("net: out of memory", Exit.CANNOT_CONTINUE)),
+    ):
+        with pytest.raises(DataError) as caught, about("net"):
+            raise error
+        assert str(caught.value).startswith(expected[0])
+        assert caught.value.code == expected[1]
+    with pytest.raises(RuntimeError, match=r"^other$"), about("net"):
+        raise RuntimeError("other")
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "libtorch_cpu.so: failed to map segment from shared object",
+        "dlopen: cannot allocate memory in static TLS block",
+    ],
+)
+def test_a_library_that_does_not_fit_is_a_lack_of_memory(why: str) -> None:
+    assert is_out_of_memory(ImportError(why))
+    wrapped = ImportError("numpy could not be imported")
+    wrapped.__cause__ = ImportError(why)
+    assert is_out_of_memory(wrapped)
+    assert not is_out_of_memory(ImportError("No module named 'x'"))

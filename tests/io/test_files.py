@@ -132,3 +132,23 @@ def test_another_file_than_the_expected_is_named_with_the_command_that_writes_it
     io.write_manifest(tmp_path / "c.jsonl", [tmp_path / "c.jsonl"], kind="captions")
     with pytest.raises(DataError, match=r"got 'captions'; name X\.faiss of vg build-index"):
         io.read_manifest(tmp_path / "c.jsonl", "index")
+
+
+def test_a_pipe_or_device_is_written_to_not_replaced(tmp_path: Path) -> None:
+    import threading
+
+    os.mkfifo(tmp_path / "pipe.svg")
+    got = list[bytes]()
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe.svg").read_bytes()))
+    reader.start()
+    io.atomic_write(tmp_path / "pipe.svg", b"<svg/>")
+    reader.join(10)
+    assert got == [b"<svg/>"]
+    assert (tmp_path / "pipe.svg").is_fifo()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_name_with_a_nul_is_refused() -> None:
+    with pytest.raises(DataError, match="has a NUL in its name") as caught:
+        io.final_path("a\0b.jsonl", [])
+    assert caught.value.code == Exit.USAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import pickle
@@ -13,12 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from vgtools import __version__
 from vgtools.io import DataError, Exit, dumps
 from vgtools.models import backbone, references, runs
-from vgtools.models.encoder import load_encoder
+from vgtools.models.encoder import load_encoder, save_pretrained
 from vgtools.text import tokens
 
 
@@ -321,3 +323,46 @@ def test_the_wrong_type_of_model_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == Exit.USAGE
     with pytest.raises(DataError, match="names no architecture"):
         backbone.load_backbone(str(save_tiny_bert(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "code"),
+    [
+        (OSError(errno.ENOENT, "x"), "No such file or directory", Exit.CANNOT_CREATE),
+        (OSError(errno.ENOSPC, "x"), "No space left on device; free some space", Exit.IO),
+        (
+            SafetensorError("I/O error: Permission denied (os error 13)"),
+            "Permission denied",
+            Exit.CANNOT_CREATE,
+        ),
+        (
+            SafetensorError("I/O error: No space left on device (os error 28)"),
+            "No space left on device; free some space",
+            Exit.IO,
+        ),
+        (SafetensorError("InvalidHeader"), "InvalidHeader", Exit.CANNOT_CREATE),
+    ],
+)
+def test_only_a_full_disk_asks_for_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, code: Exit
+) -> None:
+    encoder = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
+
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(encoder.model, "save_pretrained", failing)
+    with pytest.raises(DataError, match=f"cannot be written: {reason}") as caught:
+        save_pretrained(tmp_path / "out", encoder)
+    assert caught.value.code == code
+    assert ("free some space" in str(caught.value)) == ("space" in reason)
+
+
+def test_a_tokenizer_with_an_id_far_beyond_its_entries_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path / "bert")
+    body = json.loads((folder / "tokenizer.json").read_text())
+    body["model"]["vocab"]["zzz"] = 2**31
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+    with pytest.raises(DataError, match=r"tokenizer\.json: .* has the id 2147483648 and") as caught:
+        references.load_tokenizer(str(folder))
+    assert caught.value.code == Exit.DATA

@@ -102,6 +102,13 @@ def test_thumbnails_stand_upright_and_keep_their_shape() -> None:
         b'<!DOCTYPE svg [<!ENTITY a "b">]><svg xmlns="http://www.w3.org/2000/svg">&a;</svg>',
         b'<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>',
         b'<svg xmlns="http://www.w3.org/2000/svg"><foreignObject/></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>',
+        b'<svg xmlns="http://www.w3.org/2000/svg"><g onClick="x()"/></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg"><a href="https://x.org"/></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg" xmlns:l="http://www.w3.org/1999/xlink">'
+        b'<use l:href="other.svg#a"/></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg"><rect style="fill:url(http://x.org/a)"/></svg>',
+        b'<svg xmlns="http://www.w3.org/2000/svg"><style>@import "x.css";</style></svg>',
     ],
 )
 def test_only_a_drawing_is_embedded_whole(tmp_path: Path, content: bytes) -> None:
@@ -113,3 +120,21 @@ def test_only_a_drawing_is_embedded_whole(tmp_path: Path, content: bytes) -> Non
         image_uri(ImageFile(tmp_path / "x.png", drawing), 8)
     drawing.write_bytes(b'<svg xmlns="http://www.w3.org/2000/svg"/>')
     assert image_uri(ImageFile(tmp_path / "x.png", drawing), 8).startswith("data:image/svg+xml")
+
+
+def test_a_drawing_may_refer_to_its_own_parts(tmp_path: Path) -> None:
+    from vgtools.reports.page import ImageFile, image_uri
+
+    drawing = tmp_path / "x.svg"
+    drawing.write_bytes(
+        b'<svg xmlns="http://www.w3.org/2000/svg" xmlns:l="http://www.w3.org/1999/xlink">'
+        b'<text>once @import url(x)</text><rect fill="url(#a)" style="fill: url( \'#a\' )"/>'
+        b'<use l:href="#a"/><image href="data:image/png;base64,AA=="/></svg>'
+    )
+    assert image_uri(ImageFile(tmp_path / "x.png", drawing), 8).startswith("data:image/svg+xml")
+
+
+def test_a_drawing_has_the_name_of_one(tmp_path: Path) -> None:
+    rows = write(tmp_path / "i.jsonl", {"image": "a", "path": "a.png", "svg": "/etc/passwd"})
+    with pytest.raises(DataError, match=r"""i\.jsonl:1: "svg" must name an \.svg drawing"""):
+        page.locate(rows, ["a"])

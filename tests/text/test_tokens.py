@@ -423,3 +423,22 @@ def test_a_long_sentence_in_pieces_has_the_same_tokens(
     for one, other in zip(whole, pieces, strict=True):
         assert np.array_equal(one, other)
         assert one.dtype == other.dtype
+
+
+def test_one_word_of_any_length_takes_time_linear_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_PIECE", 1000)
+    monkeypatch.setattr(tokens, "_OVERLAP", 100)
+    seen = list[int]()
+    piece = tokens._piece
+
+    def counted(own: Tokenizer, text: str, start: int, end: int) -> tokens.Tokens:
+        seen.append(min(end, len(text)) - start)
+        return piece(own, text, start, end)
+
+    monkeypatch.setattr(tokens, "_piece", counted)
+    word = "a" * 64_000
+    found = tokens.tokenize(tokenizer("wordpiece"), [word])
+    assert found.spans.tolist() == [[0, len(word)]]  # longer than any word of a vocabulary
+    # A part of n, whose length doubles, is tried with overlaps of n, n / 4, n / 16 … and a piece
+    # more, then once as a whole: 2 * (1 + 4 / 3) of the word, and as much again for the pieces.
+    assert sum(seen) < 2 * 2 * (1 + 4 / 3) * len(word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, Lock
+from vgtools.io import DataError, Exit, Inputs, Lock
 from vgtools.models.runs import open_run
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.session import Session, TrainingRun, mean_record
@@ -292,3 +293,50 @@ def test_records_are_means_over_the_steps_since_the_last_and_live_in_the_notes()
     found = mean_record(notes, step | {"step": 2, "loss": 5.0, "mlm": 2.0}, True)
     assert found == {"epoch": 1, "step": 2, "lr": 0.1, "gradient": 2.0, "loss": 4.0, "mlm": 1.5}
     assert notes == {}
+
+
+# ------------------------------------------------------------------------------------------ inputs
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_a_run_names_its_inputs_and_is_not_repeated_for_others(tmp_path: Path) -> None:
+    file = tmp_path / "train.tsv"
+    file.write_bytes(b"a")
+    fit(tmp_path / "run", [1.0], {}, inputs=Inputs([file, "-"]))
+    named = open_run(tmp_path / "run", "toy").info["inputs"]
+    assert named == [{"path": str(file), "bytes": 1, "sha256": sha256(b"a")}]
+    assert TrainingRun(tmp_path / "run", "toy", {}, inputs=Inputs([file])).complete
+    file.write_bytes(b"b")
+    why = rf"train\.tsv: changed since .*{sha256(b'a')}, is now {sha256(b'b')}.*--restart"
+    with pytest.raises(DataError, match=why) as caught:
+        TrainingRun(tmp_path / "run", "toy", {}, inputs=Inputs([file]))
+    assert caught.value.code == Exit.CONFIG
+
+
+def test_an_unfinished_run_does_not_resume_on_another_input(tmp_path: Path) -> None:
+    file = tmp_path / "train.tsv"
+    file.write_bytes(b"a")
+    run = TrainingRun(tmp_path / "run", "toy", {}, inputs=Inputs([file]))
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        run.save()
+    file.write_bytes(b"b")
+    with pytest.raises(DataError, match=r"train\.tsv: changed since") as caught:
+        TrainingRun(tmp_path / "run", "toy", {}, inputs=Inputs([file]))
+    assert caught.value.code == Exit.CONFIG
+    other = tmp_path / "other.tsv"
+    other.write_bytes(b"b")
+    assert TrainingRun(tmp_path / "run", "toy", {}, inputs=Inputs([other])).state.epoch == 1
+
+
+def test_a_run_whose_input_changed_while_it_trained_is_not_finished(tmp_path: Path) -> None:
+    file = tmp_path / "train.tsv"
+    file.write_bytes(b"a")
+    inputs = Inputs([file])
+    file.write_bytes(b"b")
+    with pytest.raises(DataError, match=r"train\.tsv: changed while it was read") as caught:
+        fit(tmp_path / "run", [1.0], {}, inputs=inputs)
+    assert caught.value.code == Exit.CONFIG
+    assert not (tmp_path / "run" / "run.json").exists()

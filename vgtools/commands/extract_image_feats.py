@@ -20,7 +20,7 @@ from vgtools.commands.options import (
     note,
     refuse_if,
 )
-from vgtools.io.errors import amount
+from vgtools.io.errors import about, amount
 
 if TYPE_CHECKING:
     from vgtools.images.extract import FeatureOutput, Work
@@ -205,7 +205,8 @@ def extract_image_feats(
     net = load_backbone(
         features.backbone, device=str(device), dtype=features.compute_dtype, offline=runtime.offline
     )
-    featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
+    with about(features.backbone):
+        featurizer, facts, open_output, work = _pipeline(net, features, boxes, found, size)
     config = {
         "command": "extract-image-feats",
         "backbone": net.fingerprint,

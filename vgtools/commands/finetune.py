@@ -362,11 +362,12 @@ def _run(
     runtime: Runtime,
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
-    from vgtools.io import read_json
+    from vgtools.io import Inputs, read_json
     from vgtools.systems.grounding import tasks as grounding
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
+    inputs = Inputs([*files.values(), *([pictures.regions] if pictures.regions else [])])
     device = process_device(runtime.device)
     learner: Learner
     if task.images:
@@ -386,11 +387,12 @@ def _run(
         refuse_if(shown.index or shown.feats, "--index", "is for runs of vg pretrain grounding")
         learner = text_learner(task, ref, settings, device, offline=runtime.offline)
     tuning = FineTuning(task, learner, files, settings, ref)
-    folder = run_folder(output)
+    folder = run_folder(output, restart, ref)
     with Session("finetune", folder, device, quiet=runtime.quiet) as session:
         for line in tuning.notes():
             session.note(line)
-        run = session.open("finetune", tuning.config(device), restart, parts="seed-[0-9]*")
+        config = tuning.config(device)
+        run = session.open("finetune", config, restart, parts="seed-[0-9]*", inputs=inputs)
         session.print(*run.records)
         if not run.complete:
             tuning.fit(session)

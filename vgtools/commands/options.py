@@ -364,15 +364,26 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
-def run_folder(output: str) -> Path:
+def run_folder(output: str, restart: bool = False, source: str | None = None) -> Path:
     """Return the run folder, made if needed, before any work is done.
 
+    Args:
+        output: as the user named it.
+        restart: what is in the folder goes.
+        source: the model to start from, which then must not be in it.
+
     Raises:
-        typer.BadParameter: the name is empty.
+        typer.BadParameter: the name is empty, or a restart would remove the source.
         DataError: it is a file, or cannot be created.
     """
     if not output:
         raise typer.BadParameter("is empty; give a folder", param_hint="--output")
+    refuse_if("\0" in output, "--output", "has a NUL in its name; give a folder")
+    place = Path(os.path.realpath(output))
+    if restart and source and os.path.exists(source):
+        inside = place in (found := Path(os.path.realpath(source)), *found.parents)
+        why = f"would remove {source}, the model to start from; choose another -o"
+        refuse_if(inside, "--restart", why)
     path = Path(output)
     if path.is_symlink() or path.name in ("", ".."):
         # Files go beside the folder: it needs its real name.

@@ -133,10 +133,7 @@ def read_arrays(
     Raises:
         DataError: the numbers of both differ, or through the tally a row that cannot be used.
     """
-    array = open_npy(path)
-    if array.ndim not in (2, 3) or array.dtype.kind != "f" or not array.shape[-1]:
-        expected = "(N, R, D) or (sum R, D) floats"
-        raise DataError(f"holds {array.dtype} of shape {array.shape}, expected {expected}", path)
+    array = _open_array(path)
     rows = array.reshape(-1, array.shape[-1])
     lines: dict[str, int] = {}  # image -> line
     end = 0  # of the regions so far
@@ -166,10 +163,19 @@ def read_arrays(
         raise DataError(f"{why}; both must come from the same run", path)
 
 
+def _open_array(path: str | Path) -> Array:
+    """Open a `.npy` of region features, (N, R, D) or (sum R, D)."""
+    array = open_npy(path)
+    if array.ndim not in (2, 3) or array.dtype.kind != "f" or not array.shape[-1]:
+        expected = "(N, R, D) or (sum R, D) floats"
+        raise DataError(f"holds {array.dtype} of shape {array.shape}, expected {expected}", path)
+    return array
+
+
 def width_of(path: str | Path) -> int:
     """Return D of a file of region features: of the array, or of the first good line of a TSV."""
     if str(path).endswith(".npy"):
-        return int(open_npy(path).shape[-1])
+        return int(_open_array(path).shape[-1])
     for _, regions in read_tsv(path, Tally(skip=True)):
         return int(regions.features.shape[1])
     raise DataError("holds no line with regions", path)

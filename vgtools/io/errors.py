@@ -79,10 +79,33 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError):
         return True
+    if isinstance(error, ImportError):  # of a library that does not fit into the address space
+        text = f"{error} {error.__cause__ or error.__context__ or ''}"
+        return "failed to map segment" in text or "annot allocate memory" in text
     if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
         return True
     phrases = ("can't allocate memory", "out of memory")
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
+
+
+@contextmanager
+def about(file: str | Path) -> Iterator[None]:
+    """Give errors of a block that name no file, a lack of memory among them, this one.
+
+    Raises:
+        DataError: of the block, with the file; or memory ran out (70).
+    """
+    try:
+        yield
+    except DataError as error:
+        if error.file is not None:
+            raise
+        raise DataError(error.why, file, code=error.code) from None
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        why = "out of memory: the sizes that it asks for do not fit; use a machine with more memory"
+        raise DataError(why, file, code=Exit.CANNOT_CONTINUE) from None
 
 
 def amount(number: int, one: str, many: str = "") -> str:

@@ -354,6 +354,9 @@ def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
         DataError: it cannot be written (73, 74), or another process has been writing it for
             `_PATIENCE` seconds (75).
     """
+    if is_stream(str(path)):  # a device or a pipe is written to, not replaced by a file
+        _write_stream(path, data)
+        return
     path = Path(path)
     temporary = path.with_name(path.name + ".tmp")
     with file_errors(path, reading=False):
@@ -373,6 +376,16 @@ def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
             os.close(fd)
     if sync:
         sync_dir(path.parent)
+
+
+def _write_stream(path: str | Path, data: bytes) -> None:
+    try:
+        with open(path, "wb") as stream:
+            stream.write(data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise file_error(error, path, reading=False) from None
 
 
 _PATIENCE = 20.0  # seconds that a writer waits for another one of the same small file
@@ -453,7 +466,7 @@ def is_stream(path: str) -> bool:
         return True
     try:
         return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -473,6 +486,8 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
     """
     if not path:
         raise DataError("the name is empty; give a file name", code=Exit.USAGE)
+    if "\0" in path:
+        raise DataError("has a NUL in its name; give a file name", path, code=Exit.USAGE)
     real = Path(os.path.realpath(path))
     taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):

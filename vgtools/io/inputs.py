@@ -38,6 +38,11 @@ class Inputs:
         """What a manifest says about them; the standard input has no entry."""
         return [entry for entry in self._entries if entry["path"] != "-"]
 
+    def sha256(self, path: str | Path) -> str | None:
+        """Return the hash of one of the files; None of a folder or what can be read only once."""
+        sha256: str | None = self._entries[self.paths.index(str(path))].get("sha256")
+        return sha256
+
     @property
     def can_be_compared(self) -> bool:
         """Whether none is a pipe, whose content is known only once it is read."""
@@ -63,6 +68,21 @@ class Inputs:
         if difference:
             why = f"the input changed since the run that is being resumed: {difference}"
             raise DataError(f"{why}; --restart starts over", code=Exit.CONFIG)
+
+    def check_named(self, before: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse to continue or repeat what was made with other contents of the same files.
+
+        Args:
+            before: `entries` of then; files that are not among these are not compared.
+
+        Raises:
+            DataError: a file has another content than it had (78, both hashes).
+        """
+        known = {entry["path"]: entry for entry in before}
+        for new in self.entries:
+            old = known.get(new["path"])
+            if old is not None and old.get("sha256") != new.get("sha256"):
+                raise _changed(new["path"], "changed since the run read it", old, new)
 
     def check_unchanged(self) -> None:
         """Refuse to name files that changed while they were read.

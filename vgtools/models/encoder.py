@@ -9,6 +9,7 @@ at once.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
-from vgtools.io.errors import file_errors
+from vgtools.io.errors import file_error, file_errors
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
@@ -175,9 +176,10 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     with quiet_transformers():
         try:
             encoder.model.save_pretrained(folder)
-        except (OSError, SafetensorError) as error:
-            why = f"cannot be written: {error}; free some space and run the same command again"
-            raise DataError(why, folder, code=Exit.IO) from None
+        except OSError as error:
+            raise file_error(error, folder, reading=False) from None
+        except SafetensorError as error:
+            raise file_error(_system_error(error), folder, reading=False) from None
     tokenizer = folder / "tokenizer.json"
     atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
     with file_errors(folder, reading=False):
@@ -187,6 +189,12 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
                 os.fsync(stream.fileno())
     atomic_write(folder / "complete", encoder.fingerprint.encode())
     sync_dir(folder.parent)
+
+
+def _system_error(error: Exception) -> OSError:
+    """Return the error of the operating system that safetensors reports as text."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
 def _pretrained(

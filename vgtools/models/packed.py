@@ -100,7 +100,7 @@ class PackedEncoder:
         extra = len(self.encoder.prefix) + len(self.encoder.suffix)
         at = 0
         while at < len(order):
-            end = at + self._fit(lengths[order[at:]] + extra)
+            end = at + self._fit(lengths[order[at : at + self.pack]] + extra)
             try:
                 hidden = self._run(ids, starts, lengths, order[at:end])
             except (RuntimeError, MemoryError) as error:
@@ -121,8 +121,7 @@ class PackedEncoder:
 
     def _fit(self, totals: Array) -> int:
         """Return how many of the next segments fit in a pack, at least one."""
-        head = totals[: self.pack]  # each has at least one token
-        return max(1, int(np.searchsorted(np.cumsum(head), self.pack, "right")))
+        return max(1, int(np.searchsorted(np.cumsum(totals), self.pack, "right")))
 
     @torch.inference_mode()
     def _run(self, ids: Array, starts: Array, lengths: Array, segments: Array) -> Hidden:

@@ -202,6 +202,18 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     )
 
 
+def _check_ids(tokenizer: Tokenizer, file: Path) -> None:
+    """Refuse ids far beyond the number of entries: the library fills every hole between them."""
+    vocabulary = tokenizer.get_vocab()
+    greatest = max(vocabulary.values(), default=0)
+    if greatest >= 2 * len(vocabulary) + _HOLES:
+        why = f"is not a usable tokenizer: it has the id {greatest} and {len(vocabulary)} entries"
+        raise DataError(why, file)
+
+
+_HOLES = 1 << 16
+
+
 def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
     """Return a tokenizer that loads and encodes, without padding and truncation."""
     try:
@@ -210,6 +222,7 @@ def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
             tokenizer.no_padding()
             tokenizer.no_truncation()
             tokenizer.encode(_PROBE)
+            _check_ids(tokenizer, file)
     except DataError:
         raise
     # The Rust side raises a bare Exception, and a BaseException where it panics.

@@ -36,6 +36,9 @@ _HIDDEN = re.compile(
     "\ufeff\ufff9-\ufffb"  # byte-order mark, annotations
     "]"
 )
+# Of an attribute or a style sheet in a drawing: what loads something, and links that do not.
+_LEADS_OUT = re.compile(r"@import|javascript:|url\(\s*['\"]?\s*(?!#|data:image/)[^\s'\"]", re.I)
+_INSIDE = re.compile(r"\s*($|#|data:image/)", re.I)
 _SVG_MOST = 100_000  # bytes; a larger drawing is shown as a thumbnail of its raster form
 
 
@@ -143,6 +146,9 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
         svg = row.get("svg")
         names = row.get("names", [])
         named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if svg is not None and not str(svg).lower().endswith(".svg"):
+            why = f'"svg" must name an .svg drawing, got {svg!r:.80}'
+            raise DataError(why, source, line)
         if not isinstance(svg, str | None) or not named:
             raise DataError('"svg" must be a path and "names" a list of strings', source, line)
         drawing = base / svg if svg else None
@@ -192,7 +198,8 @@ def _check_drawing(svg: bytes) -> None:
     """Refuse what is not one drawing and nothing else; it is embedded whole.
 
     Raises:
-        ValueError: not XML with one `svg`, an entity, a script, foreign content, or a link to it.
+        ValueError: not XML with one `svg`; an entity, a script, an event handler, foreign content,
+            or a link to something outside.
     """
     from xml.etree import ElementTree
 
@@ -205,8 +212,15 @@ def _check_drawing(svg: bytes) -> None:
     if root.tag.rpartition("}")[2] != "svg":
         raise ValueError("no SVG drawing in it")
     for element in root.iter():
-        if str(element.tag).rpartition("}")[2].lower() in ("script", "foreignobject"):
+        tag = str(element.tag).rpartition("}")[2].lower()
+        if tag in ("script", "foreignobject"):
             raise ValueError("an SVG drawing with a script or foreign content")
+        styles = [("style", element.text or "")] if tag == "style" else []
+        for name, value in [*element.attrib.items(), *styles]:
+            key = name.rpartition("}")[2].lower()
+            linked = value if key in ("href", "src") else ""
+            if key.startswith("on") or _LEADS_OUT.search(value) or not _INSIDE.match(linked):
+                raise ValueError("an SVG drawing with an event handler or a link to outside")
 
 
 def image_uri(file: ImageFile, side: int) -> str:

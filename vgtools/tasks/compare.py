@@ -200,7 +200,8 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     A difference is that of the means over seeds. Its p-value and interval come from the paired
     bootstrap of `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and
     seeds of each row by themselves. They are not corrected for the number of comparisons: `correct`
-    does that. `average` is over the tasks that all rows have.
+    does that. `average` is over the tasks that all rows have; `left_out`, if there are any, names
+    folders without a finished run.
 
     Args:
         rows: the first is the baseline.
@@ -232,6 +233,7 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
             "average": _average([cells[name]["mean"] for name in shared]),
             "average_of_medians": _average([cells[name]["median"] for name in shared]),
             "average_of": shared,
+            **({"left_out": [str(folder) for folder in row.left_out]} if row.left_out else {}),
         }
 
 

@@ -22,12 +22,13 @@ from vgtools.io import DataError
 from vgtools.io.arrays import Array
 from vgtools.io.errors import file_errors
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
-from vgtools.text.vokens import VokenWriter, check_rows, no_collection
+from vgtools.text.vokens import VokenWriter, check_rows, no_collection, parse_row
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _WINDOW = 2048  # lines per step of the conversion
+_MOST = 2**31 - 1  # images of a bank: vokens are 32-bit integers
 _SCAN = 1 << 20  # tokens per step of a check
 
 
@@ -77,7 +78,8 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
             raise DataError(f"ends before it starts; {again}", name, start + int(falls[0]) + 1)
     source = manifest.get("tokenizer")
     count = manifest.get("count")
-    if not isinstance(source, dict | None) or type(count) not in (int, type(None)):
+    counted = count is None or (type(count) is int and 0 <= count <= _MOST)
+    if not isinstance(source, dict | None) or not counted:
         why = f'has "tokenizer" {source!r:.40} and "count" {count!r:.40}; {again}'
         raise DataError(why, io.manifest_path(path))
     made = (source or {}).get("sha256")
@@ -179,16 +181,14 @@ def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]]
     """Return the sentences of a window, and its voken rows if it has any."""
     if not window.jsonl:
         return window.lines, None
-    rows = [
-        io.parse_json(line, path, number) for number, line in enumerate(window.lines, window.first)
-    ]
+    rows = [parse_row(line, path, number) for number, line in enumerate(window.lines, window.first)]
     if not any("vokens" in row for row in rows):
         for number, row in enumerate(rows, window.first):
             io.require(row, {"text": str}, path, number)
         return [row["text"] for row in rows], None
-    check_rows(rows, path, window.first)
+    rows = check_rows(rows, path, window.first).rows
     for number, row in enumerate(rows, window.first):
-        if row["vokens"] and isinstance(row["vokens"][0], list):
+        if len(row["vokens"]) and np.ndim(row["vokens"][0]):
             why = "expected one voken per token, got several (vg vokenize -k)"
             raise DataError(why, path, number)
     return [row["text"] for row in rows], rows

@@ -131,11 +131,13 @@ def _in_pieces(tokenizer: Tokenizer, text: str, check: Callable[[], None]) -> To
             after = _piece(tokenizer, text, begin, end + _PIECE)
             cut = _cut(piece, after, begin)
             overlap *= 4
-        end = min(end + _PIECE, len(text))
         if cut is None:
             check()
+            # Twice as much: one word of millions of letters takes time linear in its length.
+            end = min(2 * end - start, len(text))
             piece = _piece(tokenizer, text, start, end)
             continue
+        end = min(end + _PIECE, len(text))
         done.append(Tokens(piece.ids[: cut[0]], piece.spans[: cut[0]], row_starts([cut[0]])))
         start = begin
         piece = Tokens(after.ids[cut[1] :], after.spans[cut[1] :], row_starts([len(after.ids)]))

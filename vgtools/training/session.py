@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from vgtools.io import (
     DataError,
     Exit,
+    Inputs,
     Lock,
     Progress,
     Stop,
@@ -114,11 +115,17 @@ class Session:
         self._stack.__exit__(*error)
 
     def open(
-        self, kind: str, config: Mapping[str, Any], restart: bool = False, parts: str | None = None
+        self,
+        kind: str,
+        config: Mapping[str, Any],
+        restart: bool = False,
+        parts: str | None = None,
+        inputs: Inputs | None = None,
     ) -> TrainingRun:
         """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
         with processes.in_turn():
-            self.run = TrainingRun(self.folder, kind, config, restart and self.first, parts)
+            anew = restart and self.first
+            self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs)
         return self.run
 
     def print(self, *records: Mapping[str, Any]) -> None:
@@ -217,8 +224,9 @@ class TrainingRun:
     A restart discards what is there, and the folders in it that the glob `parts` names.
 
     Raises:
-        DataError: a run with another configuration is in the folder (78, both sides printed), the
-            folder is something else (73), or what it holds is damaged (65).
+        DataError: a run with another configuration is in the folder, or an input is not the one
+            that it read (78, both sides printed), the folder is something else (73), or what it
+            holds is damaged (65).
     """
 
     def __init__(
@@ -228,7 +236,9 @@ class TrainingRun:
         config: Mapping[str, Any],
         restart: bool = False,
         parts: str | None = None,
+        inputs: Inputs | None = None,
     ) -> None:
+        self._inputs = inputs or Inputs([])
         self.path = Path(path)
         self.kind = kind
         self.config = dict(config)
@@ -244,15 +254,19 @@ class TrainingRun:
             self._open_finished()
         elif self._checkpoint.exists():
             self.state = TrainState.load(self._checkpoint)
+            # Runs of older versions did not note them.
+            self._inputs.check_named(self.state.notes.get("inputs", []))
             self._same(self.state.notes["config"], "an unfinished run")
             for name, sha256 in self._parts.items():
                 check_file(self.path / name, sha256)
         else:
             self.state.notes = {"config": self.config, "records": [], "score": None}
+            self.state.notes["inputs"] = self._inputs.entries
         self.start_clock()
 
     def _open_finished(self) -> None:
         info = read_run(self.path, self.kind)
+        self._inputs.check_named(info.get("inputs", []))
         self._same(info.get("config", {}), "a finished run")
         check_files(self.path, info)
         metrics = self.path / "metrics.jsonl"
@@ -383,10 +397,16 @@ class TrainingRun:
         encoder: Encoder | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write the run, with the weights of the best epoch or those given; remove checkpoints."""
+        """Write the run, with the weights of the best epoch or those given; remove checkpoints.
+
+        Raises:
+            DataError: an input changed while it was read (78, both hashes).
+        """
+        self._inputs.check_unchanged()
         self._write_records()
         metrics = {"sha256": sha256_file(self.path / "metrics.jsonl")}
         facts = {"config": self.config, **info, "metrics": metrics}
+        facts["inputs"] = self._inputs.entries
         if weights is None:
             best = max(i for i, record in enumerate(self.records) if record["best"])
             facts["best"] = self.records[best]
@@ -423,6 +443,10 @@ class Pretraining(Protocol):
 
     kind: str
 
+    @property
+    def files(self) -> Inputs:
+        """The files that are read, hashed before."""
+
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, beside what every system's flags have in common."""
 
@@ -442,7 +466,8 @@ def pretrain(
         DataError: as `Session.open` and `Session.fit`.
     """
     shared = {"device": session.device.type, "processes": processes.world()}
-    run = session.open(system.kind, system.config() | dict(config) | shared, restart)
+    settings = system.config() | dict(config) | shared
+    run = session.open(system.kind, settings, restart, inputs=system.files)
     session.print(*run.records)
     if not run.complete:
         _train_job(session, system.job(run.config, session.device))

@@ -310,3 +310,30 @@ def test_windows_of_long_lines_resume_where_they_ended(monkeypatch: pytest.Monke
     for number, (first, _) in enumerate(whole):
         rest = system.growing_windows(small(first - 1), 64, first=4)
         assert [(w.first, len(w.lines)) for w in rest] == whole[number:]
+
+
+@pytest.mark.parametrize("level", ["token", "sentence"])
+def test_queries_are_held_in_blocks_and_nothing_else_changes(
+    matcher: Matcher,
+    sentence_matcher: Matcher,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = matcher if level == "token" else sentence_matcher
+    long = " ".join(text(900, longest=9))
+    texts = [*text(9), long]
+    worker = Vokenizer(chosen, bank_of(chosen), k=2, pack=64)
+    whole = worker(texts)
+    sizes = [len(part.places) for part in worker.embed(worker.tokenize(texts))]
+    assert sizes == [len(whole.vokens)]
+    monkeypatch.setattr(system, "_HELD", 100)
+    parts = list(worker.embed(worker.tokenize(texts)))
+    # A block ends with the pack that fills it, and a pack has at least one segment: the memory
+    # for queries is bounded by both.
+    most = max(64, chosen.encoder.max_tokens)
+    assert max(len(part.places) for part in parts) < 100 + most < sizes[0]
+    assert len(parts) > 5
+    assert sorted(np.concatenate([part.places for part in parts])) == list(range(sum(sizes)))
+    again = worker(texts)
+    np.testing.assert_array_equal(again.vokens, whole.vokens)
+    np.testing.assert_array_equal(again.scores, whole.scores)

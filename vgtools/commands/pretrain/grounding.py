@@ -255,7 +255,7 @@ def grounding(
     device = process_device(runtime.device)
     torch.manual_seed(seed)
     text = load_masked_lm(encoder, offline=runtime.offline)
-    folder = run_folder(target.output)
+    folder = run_folder(target.output, target.restart, encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
         system = Pretraining(
             text,

@@ -170,7 +170,7 @@ def lm(
     device = process_device(runtime.device)
     torch.manual_seed(seed)
     encoder = start.open(runtime.offline)
-    folder = run_folder(target.output)
+    folder = run_folder(target.output, target.restart, start.encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
         system = Pretraining(
             encoder,

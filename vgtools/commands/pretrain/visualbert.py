@@ -142,7 +142,7 @@ def visualbert(
     learned = "words: the VisualBERT of --encoder has learned its own"
     refuse_if(words and continued, "--region-start", learned)
     text = None if continued else start.open(runtime.offline)
-    folder = run_folder(target.output)
+    folder = run_folder(target.output, target.restart, start.encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
         system = Pretraining(
             text,

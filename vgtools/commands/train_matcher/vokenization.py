@@ -211,6 +211,7 @@ def vokenization(
         why = f"train-matcher is single-process: {why} share; start it without torchrun"
         raise io.DataError(why, code=io.Exit.USAGE)
     bank = io.open_features(feats)
+    inputs = io.Inputs(name for name in (captions, valid, feats, stop_words) if name)
     splits = system.read_splits(captions, bank, validation.split, validation.valid_split)
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
@@ -221,7 +222,7 @@ def vokenization(
         splits.valid += system.read_splits(valid, bank, None, None).train
     splits = system.hold_out(splits, validation.hold_out, captions)
     device = process_device(runtime.device)
-    folder = run_folder(target.output)
+    folder = run_folder(target.output, target.restart, encoder)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:
@@ -240,7 +241,7 @@ def vokenization(
             "stop_words": system.digest(sorted(words)),
             "device": device.type,
         }
-        run = session.open("matcher", config, target.restart)
+        run = session.open("matcher", config, target.restart, inputs=inputs)
         if not run.complete:
             system.fit(session, text, bank, splits, words, int(cache_gb * 2**30))
         session.print(*run.records)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Progress
+from vgtools.io import DataError, Exit, Inputs, Progress
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, plain
 from vgtools.models.encoder import Encoder, max_positions
@@ -95,6 +95,9 @@ class Pretraining:
         self._gradient_checkpointing = gradient_checkpointing
         self._quiet = quiet
         self._say = say
+        shown = [path for path in (sources.feats, sources.regions, sources.index) if path]
+        # Before a text is read: what changes later is not what these hashes name.
+        self.files = Inputs([*inputs, *valid, *shown])
         self._pictures, self._bank = sources.open()
         pictures = self._pictures
         shape = GroundingConfig(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
-from vgtools.io import DataError, Exit, Progress
+from vgtools.io import DataError, Exit, Inputs, Progress
 from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import fingerprint, pick_dtype
@@ -265,6 +265,8 @@ class Pretraining:
 
     def __post_init__(self) -> None:
         self._regions = open_regions(self.regions)
+        # Before a caption is read: what changes later is not what these hashes name.
+        self.files = Inputs([*self.inputs, *self.valid, self.regions])
         self._backbone = backbone_of(self._regions)
         text = self.text
         if text is None and not self.text_only:

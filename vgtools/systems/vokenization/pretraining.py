@@ -13,8 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Progress, arrives_once, open_features, plain, sha256_file
-from vgtools.io.errors import amount
+from vgtools.io import (
+    DataError,
+    Exit,
+    Inputs,
+    Progress,
+    arrives_once,
+    open_features,
+    plain,
+    sha256_file,
+)
+from vgtools.io.errors import about, amount
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
@@ -66,10 +75,15 @@ class Pretraining:
         if self.feats is None and not self.weights.keys().isdisjoint(needy):
             why = f"--feats: is needed; {' and '.join(needy)} compare with the images' features"
             raise DataError(why, code=Exit.USAGE)
-        self._files = [self.inputs, self.valid]
+        features = [self.feats] if self.feats else []
+        # Before a text is read: what changes later is not what these hashes name.
+        self.files = Inputs([*self.inputs, *self.valid, *features])
         self._bank = None if self.feats is None else open_features(self.feats)
         self._store = PackedInputs(self.encoder, Path(self.packed), self.quiet, self.say)
-        self._digests = [[self._store.digest(path) for path in paths] for paths in self._files]
+        self._digests = [
+            [self.files.sha256(path) or self._store.digest(path) for path in paths]
+            for paths in (self.inputs, self.valid)
+        ]
         if not self.weights:
             tokens = self.settings["control"] == "tokens"
             vokens = tokens or any(map(self._store.has_vokens, self.inputs))
@@ -92,7 +106,8 @@ class Pretraining:
         encoder = self.encoder
         bank = self._bank
         with processes.in_turn():
-            files, held_files = ([self._store.open(p) for p in paths] for paths in self._files)
+            both = (self.inputs, self.valid)
+            files, held_files = ([self._store.open(p) for p in paths] for paths in both)
         count = count_vokens(
             files,
             held_files,
@@ -119,7 +134,8 @@ class Pretraining:
             feats_width=bank.array.shape[1] if bank is not None else 0,
             shared_head=bool(config["shared_head"]),
         )
-        model = self._model(shape, config).to(device)
+        with about(self.inputs[0]):  # the number of vokens is what its manifest says
+            model = self._model(shape, config).to(device)
         plan = plan_for(len(corpus), config)
 
         def finish() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:

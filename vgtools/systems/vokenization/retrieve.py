@@ -58,15 +58,20 @@ class SentenceRetriever:
         queries = list[torch.Tensor]()
         for part in _parts(tokens):
             lengths = np.diff(part.starts)
-            found, owner = self._vokenizer.embed(part)
-            if len(owner):
-                rows = torch.from_numpy(owner).to(found.device)
-                sizes = torch.from_numpy(lengths[lengths > 0]).to(found.device)
-                means = sentence_means(F.embedding(rows, found), sizes)
-                queries.append(F.normalize(means, dim=1))
+            if len(part.ids):
+                vectors = self._token_queries(part)
+                sizes = torch.from_numpy(lengths[lengths > 0]).to(vectors.device)
+                queries.append(F.normalize(sentence_means(vectors, sizes), dim=1))
         asking = np.flatnonzero(np.diff(tokens.starts))
         dim = self._vokenizer.matcher.matcher.config.dim
         return torch.cat(queries) if queries else torch.zeros(0, dim), asking
+
+    def _token_queries(self, tokens: Tokens) -> torch.Tensor:
+        """Return what each token is searched with, (T, E)."""
+        parts = list(self._vokenizer.embed(tokens))
+        order = np.argsort(np.concatenate([part.places for part in parts]))
+        flat = torch.cat([part.vectors[torch.from_numpy(part.owner)] for part in parts])
+        return flat[torch.from_numpy(order)]
 
     def search(self, tokens: Tokens, k: int, own: Array) -> Found:
         """Return the k most relevant images of texts, without a row of the text's own.

@@ -48,7 +48,7 @@ def revokenize(source: VokenRows, tokenizer: Tokenizer) -> Revokenized:
     counts = np.diff(target.starts)
     same = np.repeat(_same_rows(source, target), counts)
     within = np.arange(len(best)) - np.repeat(target.starts[:-1], counts)
-    choice = np.where(same, within, best).tolist()
+    choice = np.where(same, within, best)
     rows = []
     for row, (start, end) in zip(source.rows, pairwise(target.starts.tolist()), strict=True):
         chosen = choice[start:end]
@@ -70,8 +70,11 @@ def _same_rows(source: VokenRows, target: Tokens) -> Array:
     return same
 
 
-def _carry(values: list[Any], choice: list[int], none: float) -> list[Any]:
+def _carry(values: list[Any] | Array, choice: Array, none: float) -> list[Any] | Array:
     """Return the chosen values; index -1 takes `none`, which is appended to them."""
+    if isinstance(values, np.ndarray):
+        last = np.full((1, *values.shape[1:]), none, values.dtype)
+        return np.concatenate([values, last])[choice]
     listed = bool(values) and type(values[0]) is list
     ends = [*values, [none] * len(values[0]) if listed else none]
-    return [ends[i] for i in choice]
+    return [ends[i] for i in choice.tolist()]

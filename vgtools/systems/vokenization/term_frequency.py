@@ -10,6 +10,7 @@ every image of the bank has a part: one whose captions do not hold the token has
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -51,6 +52,7 @@ class TermFrequency:
         gamma: float = 0.01,
         seed: int = 0,
     ) -> None:
+        self._cancelled = threading.Event()
         self._tokenizer = tokenizer
         self._bank = len(ids)
         self._gamma = gamma
@@ -111,19 +113,24 @@ class TermFrequency:
     def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
         """Return drawn vokens of sentences; a score is the probability of its image."""
         tokens = self.tokenize(texts) if tokens is None else tokens
-        drawn = list[tuple[int, float]]()
+        vokens = np.empty((len(tokens.ids), 1), np.int32)
+        scores = np.empty((len(tokens.ids), 1), np.float32)
+        at = 0
         for i, text in enumerate(texts):
-            ids = tokens.row(i)[0].tolist()
+            ids = tokens.row(i)[0]
             digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
             key = np.frombuffer(digest[:16], "<u4").tolist()
             uniform = np.random.default_rng([self._seed, *key]).random(len(ids))
-            drawn += map(self.draw, ids, uniform.tolist())
-        vokens = np.array([image for image, _ in drawn], np.int32)[:, None]
-        scores = np.array([p for _, p in drawn], np.float32)[:, None]
+            for token, number in zip(map(int, ids), map(float, uniform), strict=True):
+                if self._cancelled.is_set():
+                    raise InterruptedError
+                vokens[at], scores[at] = self.draw(token, number)
+                at += 1
         return Vokens(texts, tokens, vokens, np.round(scores, 4))
 
     def cancel(self) -> None:
-        """Do nothing: a window is done soon."""
+        """Make work in another thread end soon."""
+        self._cancelled.set()
 
 
 def draw_work(

@@ -31,9 +31,16 @@ from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
 from vgtools.retrieval import Index, check_embeddings
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
-from vgtools.text.tokens import Tokens, split_window, tokenize, tokenizer_fingerprint
+from vgtools.text.tokens import (
+    Tokens,
+    row_starts,
+    split_window,
+    tokenize,
+    tokenizer_fingerprint,
+)
 
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
+_HELD = 1 << 18  # queries held at a time: more than the tokens of a usual window
 _BANK_BLOCK = 4096  # images per step
 
 
@@ -82,6 +89,23 @@ class Segments(NamedTuple):
     lengths: Array  # (S,) int64
     keep: Array  # (S,) int64, counted from the segment's first token
     keep_end: Array  # (S,) int64
+
+
+class Queries(NamedTuple):
+    """What is searched with for some tokens."""
+
+    vectors: torch.Tensor  # (Q, E) unit vectors on the encoder's device
+    owner: Array  # (T,) int64: which of them each token searches with
+    places: Array  # (T,) int64: where in the flat ids each token is
+
+
+def _joined(parts: Sequence[Queries]) -> Queries:
+    bases = row_starts(len(part.vectors) for part in parts)
+    return Queries(
+        torch.cat([part.vectors for part in parts]),
+        np.concatenate([part.owner + base for part, base in zip(parts, bases, strict=False)]),
+        np.concatenate([part.places for part in parts]),
+    )
 
 
 class Vokens(NamedTuple):
@@ -175,35 +199,35 @@ class Vokenizer:
         """Return the tokens of sentences, special tokens left out."""
         return tokenize(self.matcher.encoder.tokenizer, texts, self._check)
 
-    def embed(self, tokens: Tokens) -> tuple[torch.Tensor, Array]:
-        """Return the query embeddings of sentences and, for each token, which query is its own.
+    def embed(self, tokens: Tokens) -> Iterator[Queries]:
+        """Yield the query embeddings of sentences, some packs of the encoder at a time.
 
-        Returns:
-            (Q, E) unit vectors on the encoder's device and (T,) int64. For a matcher of level
-            `token` each token is a query; for level `sentence` each segment is, and its tokens
-            share it (appendix A.4).
+        So memory does not grow with the sentences, of which one may have millions of tokens. For a
+        matcher of level `token` each token is a query; for level `sentence` each segment is, and
+        its tokens share it (appendix A.4).
         """
         matcher = self.matcher.matcher
-        device = self.encoder.device
         pieces = segment(tokens.starts, self.matcher.encoder.max_tokens)
         by_token = matcher.config.level == "token"
-        owner = np.arange(len(tokens.ids))
-        count = len(owner) if by_token else len(pieces.starts)
-        queries = torch.zeros(count, matcher.config.dim, device=device)
+        held = list[Queries]()
         for hidden in self.encoder(tokens.ids, pieces.starts, pieces.lengths):
             self._check()
             places, kept = self._places(pieces, hidden)
             lengths = pieces.lengths[hidden.segments]
             if by_token:
-                sizes = torch.from_numpy(lengths).to(device)
+                sizes = torch.from_numpy(lengths).to(self.encoder.device)
                 embedded = matcher.embed_tokens(hidden.tokens, sizes)
-                rows = torch.from_numpy(places[kept]).to(device)
-                queries[rows] = embedded[torch.from_numpy(kept).to(device)]
+                vectors = embedded[torch.from_numpy(kept).to(self.encoder.device)]
+                owner = np.arange(len(kept))
             else:
-                rows = torch.from_numpy(hidden.segments).to(device)
-                queries[rows] = matcher.embed_sentences(hidden.first)
-                owner[places[kept]] = np.repeat(hidden.segments, lengths)[kept]
-        return queries, owner
+                vectors = matcher.embed_sentences(hidden.first)
+                owner = np.repeat(np.arange(len(lengths)), lengths)[kept]
+            held.append(Queries(vectors, owner, places[kept]))
+            if sum(len(part.places) for part in held) >= _HELD:
+                yield _joined(held)
+                held = []
+        if held:
+            yield _joined(held)
 
     @staticmethod
     def _places(pieces: Segments, hidden: Hidden) -> tuple[Array, Array]:
@@ -220,21 +244,26 @@ class Vokenizer:
     def __call__(self, texts: Sequence[str], tokens: Tokens | None = None) -> Vokens:
         """Return the vokens of sentences; special tokens are neither searched nor in the result."""
         tokens = self.tokenize(texts) if tokens is None else tokens
-        queries, owner = self.embed(tokens)
-        rows = np.empty((len(queries), self.k), np.int32)
-        scores = np.empty((len(queries), self.k), np.float32)
-        for start in range(0, len(queries), _SEARCH):
-            self._check()
-            block = slice(start, start + _SEARCH)
-            rows[block], scores[block] = self.index.search(queries[block], self.k)
+        rows = np.empty((len(tokens.ids), self.k), np.int32)
+        scores = np.empty((len(tokens.ids), self.k), np.float32)
+        for vectors, owner, places in self.embed(tokens):
+            found, relevance = self._search(vectors)
+            rows[places] = found[owner]
+            scores[places] = relevance[owner]
         if self.min_score is not None:
             below = scores < self.min_score
             rows[below] = -1
             scores[below] = 0
-        if not np.array_equal(owner, np.arange(len(rows))):
-            rows = rows[owner]
-            scores = scores[owner]
-        return Vokens(texts, tokens, rows, np.round(scores, 4))
+        return Vokens(texts, tokens, rows, np.round(scores, 4, out=scores))
+
+    def _search(self, queries: torch.Tensor) -> tuple[Array, Array]:
+        """Return rows and relevance, (Q, k), of (Q, E) queries."""
+        parts = list[tuple[Array, Array]]()
+        for start in range(0, len(queries), _SEARCH):
+            self._check()
+            parts.append(self.index.search(queries[start : start + _SEARCH], self.k))
+        rows, scores = zip(*parts, strict=True)
+        return np.concatenate(rows), np.concatenate(scores)
 
     def cancel(self) -> None:
         """Make work in another thread end soon."""
@@ -449,4 +478,7 @@ def vocabulary_queries(matcher: Matcher, count: int = 2048) -> Array:
     bare = Index("", [], {"dim": dim}, None, np.zeros((0, dim), np.float32))
     worker = Vokenizer(matcher, bare)
     with torch.inference_mode():
-        return worker.embed(worker.tokenize(texts))[0].float().cpu().numpy()
+        parts = [
+            part.vectors.float().cpu().numpy() for part in worker.embed(worker.tokenize(texts))
+        ]
+    return np.concatenate([np.zeros((0, dim), np.float32), *parts])
