@@ -227,12 +227,10 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
         for name, value in values.items():
-            if isinstance(value, int) and abs(value) >= _MOST:
-                hint = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter(f"must be below 2**63, got {value}", param_hint=hint)
+            huge = isinstance(value, int) and abs(value) >= _MOST
+            refuse_if(huge, f"--{name.replace('_', '-')}", f"must be below 2**63, got {value}")
         for name, group in groups.items():
-            names = [item.name for item in dataclasses.fields(group)]
-            values[name] = group(**{key: values.pop(key) for key in names})
+            values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return command(**values)
 
     spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]

@@ -98,7 +98,8 @@ def mlm_hidden(lm: Any) -> nn.Module:
         return nn.Sequential(*parts)
     roberta = getattr(lm, "lm_head", None)
     if hasattr(roberta, "dense") and hasattr(roberta, "layer_norm"):
-        return nn.Sequential(roberta.dense, nn.GELU(), roberta.layer_norm)  # type: ignore[union-attr]
+        head: Any = roberta
+        return nn.Sequential(head.dense, nn.GELU(), head.layer_norm)
     raise DataError(
         "expected a masked language model with a head like that of BERT, RoBERTa or ALBERT, "
         f"got {lm.config.model_type}",

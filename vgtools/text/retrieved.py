@@ -174,7 +174,7 @@ class Retrieved:
             raise DataError(f"{why}; {_MISSING}", self.path)
         clashing = np.intersect1d(place, self._clashes)
         if len(clashing):
-            first, second = self._order[clashing[0]] + 1, self._order[clashing[0] + 1] + 1
+            first, second = self._order[clashing[0] : clashing[0] + 2] + 1
             why = f"duplicate text with other images (first on line {first}); retrieve without"
             raise DataError(f"{why} --not-own, or keep one of the rows", self.path, int(second))
         return self._order[place].astype(np.int64)
