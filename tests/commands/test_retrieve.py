@@ -72,9 +72,9 @@ def relevance_of(tiny: Path, lines: list[str]) -> np.ndarray:
     found = np.full((len(lines), 60), -np.inf)
     for i, line in enumerate(lines):
         with torch.inference_mode():
-            queries, _ = worker.embed(worker.tokenize([line]))
-        if len(queries):
-            mean = queries.double().numpy().mean(0)
+            parts = list(worker.embed(worker.tokenize([line])))
+        if parts:
+            mean = np.concatenate([part.vectors.double().numpy() for part in parts]).mean(0)
             found[i] = bank.bank.astype(np.float64) @ (mean / np.linalg.norm(mean))
     return found
 

@@ -325,7 +325,7 @@ def _tasks() -> None:
     tiny_tasks.save_mnli(Path("mnli"))
     tiny_tasks.save_codah(Path("codah"))
     tiny_tasks.save_tags(Path("vuan"))
-    tiny_grounded.save_grounded(Path("grounded"), "scene")
+    tiny_grounded.save_grounded(Path("associated"), "scene")
     tiny_tasks.save_squad(Path("squad-1.1"))
     tiny_tasks.save_squad(Path("squad-2.0"), "2.0")
     pictures = tiny_vtasks.save_vqa(Path("vqa"), 6)

@@ -381,20 +381,20 @@ CASES = (
     ),
     Case(
         "finetune-grounded",
-        "finetune sst-2 in/sst-2 -e in/grounded/run --index in/grounded/scene.faiss"
-        " --feats in/grounded/feats.npy --epochs 2 --batch-size 8 --max-length 40"
+        "finetune sst-2 in/sst-2 -e in/associated/run --index in/associated/scene.faiss"
+        " --feats in/associated/feats.npy --epochs 2 --batch-size 8 --max-length 40"
         " --device cpu -q -o run",
         (
-            "grounded/run/run.json run!",
-            "grounded/run/grounding.safetensors weights!",
-            "grounded/run/encoder/model.safetensors weights!",
-            "grounded/feats.npy npy!",
-            "grounded/feats.ids ids!",
-            "grounded/feats.json manifest",
-            "grounded/scene.faiss faiss!",
-            "grounded/scene.ids ids!",
-            "grounded/scene.json manifest",
-            "grounded/words.npy npy!",
+            "associated/run/run.json run!",
+            "associated/run/grounding.safetensors weights!",
+            "associated/run/encoder/model.safetensors weights!",
+            "associated/feats.npy npy!",
+            "associated/feats.ids ids!",
+            "associated/feats.json manifest",
+            "associated/scene.faiss faiss!",
+            "associated/scene.ids ids!",
+            "associated/scene.json manifest",
+            "associated/words.npy npy!",
         ),
         folder="run",
     ),

@@ -24,8 +24,7 @@ pytestmark = [
 ]
 
 SVG = (
-    "<svg xmlns='http://www.w3.org/2000/svg' width='60' height='60' onload='window.pwned=1'>"
-    "<image href='http://127.0.0.1:9/x.png' onerror='parent.pwned=1'/>"
+    "<svg xmlns='http://www.w3.org/2000/svg' width='60' height='60'>"
     "<rect width='60' height='60' fill='#0a0'/></svg>"
 )
 ATTACKS = (

@@ -22,10 +22,7 @@ from vgtools.reports.page import ImageFile
 from vgtools.reports.vokens import Bank, Pictures, Sentence, Token
 
 RED, GREEN, BLUE = (220, 30, 30), (20, 180, 40), (30, 60, 210)
-SVG = (
-    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 "
-    "9' onload='window.pwned=1'><circle r='4'/></svg>"
-)
+SVG = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'><circle r='4'/></svg>"
 
 
 def solid(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (300, 200)) -> Path:

@@ -504,7 +504,7 @@ def test_a_full_disk_at_the_end_loses_no_step(
     with monkeypatch.context() as patch:
 
         def full(*_: object, **__: object) -> None:
-            raise SafetensorError("I/O error: No space left on device")
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
 
         patch.setattr(PreTrainedModel, "save_pretrained", full)
         assert pretrain(data, tmp_path / "run", "--steps", 2) == 74

@@ -39,11 +39,11 @@ def queries_by_loops(matcher: Matcher, index: Index, texts: list[str]) -> list[A
     worker = Vokenizer(matcher, index)
     for one in texts:
         with torch.inference_mode():
-            queries, owner = worker.embed(worker.tokenize([one]))
-        if not len(owner):
+            parts = list(worker.embed(worker.tokenize([one])))
+        if not parts:
             found.append(None)
             continue
-        mean = queries.double().numpy()[owner].mean(0)
+        mean = np.concatenate([part.vectors.double().numpy()[part.owner] for part in parts]).mean(0)
         found.append(mean / np.linalg.norm(mean))
     return found
 

@@ -25,7 +25,7 @@ def pdtb(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the implicit relations of PDTB 2 with senses of level 2.
+    """Write the implicit relations of PDTB 2.
 
     Rows are {"sentence1", "sentence2", "label", "split"}, as vg finetune pdtb reads them. Relations
     without a sense of level 2 are left out and counted.
@@ -62,7 +62,7 @@ def vua(
     ] = "builtin:spacy-sm",
     quiet: Quiet = False,
 ) -> None:
-    """Write sentences of VUA with each noun marked as literal or as a metaphor.
+    """Write sentences of VUA, metaphors among nouns tagged.
 
     Rows are {"text", "tags"}, a tag per word between blanks, null for other words, as vg finetune
     vuan reads them. Sentences without a noun are left out and counted. Nouns are those of the

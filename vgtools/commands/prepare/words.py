@@ -90,7 +90,7 @@ def imagenet(
     images_out: ImagesOut = None,
     quiet: Quiet = False,
 ) -> None:
-    r"""Write the nouns and the definition of ImageNet's pictures.
+    r"""Write the nouns that ImageNet's pictures show.
 
     Rows are {"image", "synset", "nouns", "text"}, the bank of vg build-index --vectors for object
     association. Nouns and definitions of 21,844 synsets are in the timm package.
