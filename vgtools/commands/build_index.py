@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools.commands.options import (
-    Flag,
+    Count,
+    File,
     Limit,
     Restart,
     Runtime,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -30,24 +32,21 @@ class Keys:
     """What images are found by."""
 
     matcher: Annotated[
-        str | None,
-        Flag("--matcher", "-m", metavar="RUN", help="Run of vg train-matcher that embeds them."),
+        str | None, Value("RUN", "Run of vg train-matcher that embeds them.", "--matcher", "-m")
     ] = None
     vectors: Annotated[
         str | None,
-        Flag(
-            metavar="X.npy",
-            help="Word vectors of vg prepare vectors, or builtin:glove-50d: by the mean of their"
+        Value(
+            "X.npy",
+            "Word vectors of vg prepare vectors, or builtin:glove-50d: by the mean of their"
             " captions' words, or of their nouns and definition.",
         ),
     ] = None
-    keywords: Annotated[
-        int | None,
-        Flag(metavar="N", min=1, help="By the N words per caption of the highest TF-IDF."),
-    ] = None
+    keywords: Annotated[int | None, Count("By the N words per caption of the highest TF-IDF.")] = (
+        None
+    )
     stop_words: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="Words that do not count, one per line, in place of our list."),
+        str | None, File("Words that do not count, one per line, in place of our list.")
     ] = None
 
     def check(self, output: str, factory: str) -> None:
@@ -80,17 +79,15 @@ def build_index(
     keys: Keys,
     output: Annotated[
         str,
-        Flag(
+        Value(
+            "X.faiss",
+            "Index to write, with X.ids and X.json; X.jsonl with --keywords.",
             "--output",
             "-o",
-            metavar="X.faiss",
-            help="Index to write, with X.ids and X.json; X.jsonl with --keywords.",
         ),
     ],
     runtime: Runtime,
-    factory: Annotated[
-        str, Flag("--factory", metavar="NAME", help="faiss factory string; Flat is exact.")
-    ] = "Flat",
+    factory: Annotated[str, Value("NAME", "faiss factory string; Flat is exact.")] = "Flat",
     limit: Limit = None,
     restart: Restart = False,
 ) -> None:

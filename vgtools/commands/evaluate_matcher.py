@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Flag, Runtime, flags, note, refuse_if
+from vgtools.commands.options import Count, File, Flag, Runtime, Value, flags, note, refuse_if
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
@@ -22,30 +22,22 @@ class Words:
 
     parser: Annotated[
         str | None,
-        Flag(
-            metavar="REF",
-            help="Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu "
+        Value(
+            "REF",
+            "Adds recall by part of speech: builtin:spacy-sm, a spaCy model, or a .conllu "
             "file of CAPTIONS' split, then the first caption of each photo in --phrases, then "
             "--text.",
         ),
     ] = None
     phrases: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
-            help="Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases.",
-        ),
+        File("Rows of vg prepare flickr30k-entities: adds concept hit of the nouns in phrases."),
     ] = None
-    text: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="Text: adds which photos of --bank-split its words get."),
-    ] = None
-    lines: Annotated[
-        int, Flag(metavar="N", min=1, help="Lines of --text, empty ones not counted.")
-    ] = 2000
-    bank_split: Annotated[str, Flag(metavar="NAME", help="Split of the photos for --text.")] = (
-        "train"
+    text: Annotated[str | None, File("Text: adds which photos of --bank-split its words get.")] = (
+        None
     )
+    lines: Annotated[int, Count("Lines of --text, empty ones not counted.")] = 2000
+    bank_split: Annotated[str, Value("NAME", "Split of the photos for --text.")] = "train"
 
 
 @flags
@@ -62,7 +54,7 @@ def evaluate_matcher(
     words: Words,
     runtime: Runtime,
     split: Annotated[
-        str, Flag(metavar="NAME", help='Of rows that have a "split", evaluate on this one.')
+        str, Value("NAME", 'Of rows that have a "split", evaluate on this one.')
     ] = "dev",
     table: Annotated[
         bool,

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    Count,
     Errors,
+    File,
     Flag,
     Limit,
     Restart,
     Runtime,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -37,11 +40,11 @@ class Features:
 
     backbone: Annotated[
         str,
-        Flag(
+        Value(
+            "REF",
+            "timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
             "--backbone",
             "-b",
-            metavar="REF",
-            help="timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
         ),
     ] = "builtin:efficientnet-lite0"
     pooling: Annotated[
@@ -57,21 +60,14 @@ class Features:
     ] = "float32"
     batch_size: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="8 on a CPU, else 64",
-            help="Images per batch, always filled; it affects the last bits of a row, so resume "
+        Count(
+            "Images per batch, always filled; it affects the last bits of a row, so resume "
             "with the same.",
+            show_default="8 on a CPU, else 64",
         ),
     ] = None
     workers: Annotated[
-        int,
-        Flag(
-            metavar="N",
-            min=0,
-            help="Threads that decode (and, on a CPU, compute); 0: one per core.",
-        ),
+        int, Count("Threads that decode (and, on a CPU, compute); 0: one per core.", 0)
     ] = 0
 
 
@@ -81,34 +77,26 @@ class Regions:
 
     regions: Annotated[
         list[str] | None,
-        Flag(
-            metavar="FILE",
-            help="Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
-            "COCO's instances_*.json, or grid; repeatable.",
+        File(
+            "Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
+            "COCO's instances_*.json, or grid; repeatable."
         ),
     ] = None
     detector: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
-            help="Pool inside the boxes of the torchvision Faster R-CNN with these weights "
-            "(.safetensors).",
+        File(
+            "Pool inside the boxes of the torchvision Faster R-CNN with these weights "
+            "(.safetensors)."
         ),
     ] = None
     grid_scales: Annotated[
-        int,
-        Flag(
-            metavar="N",
-            min=1,
-            max=9,
-            help="The grid has windows of 1/1 … 1/N of the image at every half of them.",
-        ),
+        int, Count("The grid has windows of 1/1 … 1/N of the image at every half of them.", max=9)
     ] = 3
-    max_regions: Annotated[
-        int | None, Flag(metavar="N", min=1, help="Keep the N most confident regions of an image.")
-    ] = None
+    max_regions: Annotated[int | None, Count("Keep the N most confident regions of an image.")] = (
+        None
+    )
     min_confidence: Annotated[
-        float, Flag(metavar="NUMBER", min=0, max=1, help="Leave out regions of less confidence.")
+        float, Value("NUMBER", "Leave out regions of less confidence.", min=0, max=1)
     ] = 0.0
     cut: Annotated[
         bool,
@@ -119,11 +107,10 @@ class Regions:
     ] = False
     picture: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=32,
+        Count(
+            "With regions: pixels per side of what the backbone sees.",
+            32,
             show_default="the backbone's own",
-            help="With regions: pixels per side of what the backbone sees.",
         ),
     ] = None
 
@@ -143,15 +130,11 @@ def extract_image_feats(
         ),
     ] = "-",
     output: Annotated[
-        str,
-        Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it."),
+        str, Value("X.npy", "File to write; the same command resumes it.", "--output", "-o")
     ] = "feats.npy",
     captions: Annotated[
         str | None,
-        Flag(
-            metavar="FILE",
-            help="Also write captions jsonl from the .txt beside each image of a directory.",
-        ),
+        File("Also write captions jsonl from the .txt beside each image of a directory."),
     ] = None,
     limit: Limit = None,
     restart: Restart = False,

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from vgtools.commands.options import (
-    Flag,
     Limit,
     Offline,
     Quiet,
     Target,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -26,11 +26,11 @@ def revokenize(
     context: typer.Context,
     tokenizer: Annotated[
         str,
-        Flag(
+        Value(
+            "REF",
+            "Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME.",
             "--tokenizer",
             "-t",
-            metavar="REF",
-            help="Tokenizer to carry the vokens to: hub name, directory, vg run or builtin:NAME.",
         ),
     ],
     target: Target,

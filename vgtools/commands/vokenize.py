@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    Count,
     Dtype,
+    File,
     Flag,
     Limit,
     Runtime,
     Seed,
     Target,
+    Value,
     flags,
     help_at_terminal,
     note,
@@ -41,24 +44,23 @@ class Search:
     ] = None
     k: Annotated[
         int,
-        Flag(
+        Value(
+            "N",
+            "Images per token; above 1, vokens and scores are lists of N.",
             "-k",
-            metavar="N",
             min=1,
             max=1000,
-            help="Images per token; above 1, vokens and scores are lists of N.",
         ),
     ] = 1
     min_score: Annotated[
-        float | None, Flag(metavar="SCORE", help="Relevance below which a token gets no voken, -1.")
+        float | None, Value("SCORE", "Relevance below which a token gets no voken, -1.")
     ] = None
     matcher: Annotated[
-        str | None,
-        Flag(metavar="RUN", help="The matcher's run, if it is not where the index says."),
+        str | None, Value("RUN", "The matcher's run, if it is not where the index says.")
     ] = None
-    batch_size: Annotated[
-        int | None, Flag(metavar="N", min=1, help="Tokens per encoder step; affects rounding only.")
-    ] = None
+    batch_size: Annotated[int | None, Count("Tokens per encoder step; affects rounding only.")] = (
+        None
+    )
     dtype: Dtype = "float32"
 
 
@@ -71,21 +73,16 @@ class Control:
         Flag(help="Draw vokens by how often captions of an image contain the token."),
     ] = None
     captions: Annotated[
-        list[str] | None,
-        Flag(metavar="FILE", help="With --control: captions of the bank's images; repeatable."),
+        list[str] | None, File("With --control: captions of the bank's images; repeatable.")
     ] = None
-    gamma: Annotated[
-        float, Flag(metavar="NUMBER", min=1e-3, help="With --control: temperature.")
-    ] = 0.01
+    gamma: Annotated[float, Value("NUMBER", "With --control: temperature.", min=1e-3)] = 0.01
     seed: Seed = 0
 
 
 @flags
 def vokenize(
     context: typer.Context,
-    index: Annotated[
-        str, Flag("--index", metavar="FILE", help="The image bank: .faiss file of vg build-index.")
-    ],
+    index: Annotated[str, File("The image bank: .faiss file of vg build-index.")],
     search: Search,
     control: Control,
     target: Target,
@@ -94,9 +91,7 @@ def vokenize(
         str,
         typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
     ] = "-",
-    window: Annotated[
-        int, Flag("--window", metavar="N", min=1, help="Lines per step; affects rounding only.")
-    ] = 4096,
+    window: Annotated[int, Count("Lines per step; affects rounding only.")] = 4096,
     limit: Limit = None,
 ) -> None:
     """Assign to every token of a text the most relevant image of a bank (its voken).

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import AsSplit, Flag, Quiet, flags
+from vgtools.commands.options import AsSplit, Flag, Quiet, Value, flags
 from vgtools.commands.prepare.photos import Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions
@@ -21,10 +21,8 @@ from vgtools.datasets.rows import Folder, in_split, read_splits, with_split
 class Splits:
     """The official split of each picture."""
 
-    splits: Annotated[
-        str | None, Flag(metavar="DIR", help="Folder of the official split lists.")
-    ] = None
-    split: Annotated[str | None, Flag(metavar="NAME", help="Keep only this split.")] = None
+    splits: Annotated[str | None, Value("DIR", "Folder of the official split lists.")] = None
+    split: Annotated[str | None, Value("NAME", "Keep only this split.")] = None
 
     def read(self, flickr8k: bool | None) -> dict[str, str]:
         """Return the split of each picture; nothing without --splits."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.options import Errors, Flag, Target, refuse_if
+from vgtools.commands.options import Errors, Flag, Target, Value, refuse_if
 
 if TYPE_CHECKING:
     from vgtools.datasets.rows import Folder
@@ -23,8 +23,7 @@ class Photos:
     """The photos that rows are about."""
 
     images: Annotated[
-        str | None,
-        Flag("--images", metavar="DIR", help="Folder of the photos; boxes are scaled to them."),
+        str | None, Value("DIR", "Folder of the photos; boxes are scaled to them.")
     ] = None
     images_out: ImagesOut = None
 
@@ -83,10 +82,7 @@ class Rows(Errors, Target, Photos):
         images: dict[str, Row] = {}
         # Two outputs are made from one reading.
         read = Inputs(inputs) if self.images_out else inputs
-        config = config | {
-            "photos": folder.digest() if folder else None,
-            "on_error": self.on_error,
-        }
+        config = config | {"photos": folder.digest() if folder else None, "on_error": self.on_error}
         if folder:
             rows = with_photos(rows, folder, tally)
         rows = listing(rows, images, folder)

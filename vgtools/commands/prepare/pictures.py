@@ -9,12 +9,15 @@ from typing import Annotated, Literal
 import typer
 
 from vgtools.commands.options import (
+    Count,
     Errors,
+    File,
     Flag,
     Limit,
     Quiet,
     Restart,
     Target,
+    Value,
     flags,
     note,
     refuse_if,
@@ -67,10 +70,8 @@ def openmoji(
         str, typer.Argument(metavar="DIR", help="Folder for the PNG files; created if missing.")
     ],
     target: Target,
-    size: Annotated[int, Flag(metavar="N", min=1, max=4096, help="Pixels per side.")] = 224,
-    carriers: Annotated[
-        int, Flag(metavar="N", min=0, max=8, help="Sentences around each name.")
-    ] = 2,
+    size: Annotated[int, Count("Pixels per side.", max=4096)] = 224,
+    carriers: Annotated[int, Count("Sentences around each name.", 0, max=8)] = 2,
     limit: Limit = None,
     images_out: ImagesOut = None,
     quiet: Quiet = False,
@@ -121,23 +122,17 @@ def regions(
         ),
     ] = None,
     backbone: Annotated[
-        str,
-        Flag(
-            metavar="NAME", help="What computed them; regions of other names do not mix with these."
-        ),
+        str, Value("NAME", "What computed them; regions of other names do not mix with these.")
     ] = "bottom-up-attention",
-    labels: Annotated[
-        str | None, Flag(metavar="FILE", help="Names of the objects, one per line.")
-    ] = None,
+    labels: Annotated[str | None, File("Names of the objects, one per line.")] = None,
     suffix: Annotated[
-        str, Flag(metavar="TEXT", help="Added to each image id of a TSV, for example .jpg.")
+        str, Value("TEXT", "Added to each image id of a TSV, for example .jpg.")
     ] = "",
     dtype: Annotated[
         Literal["float32", "float16"], Flag(help="float16 takes half the space.")
     ] = "float32",
     output: Annotated[
-        str,
-        Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it."),
+        str, Value("X.npy", "File to write; the same command resumes it.", "--output", "-o")
     ] = "regions.npy",
     restart: Restart = False,
     quiet: Quiet = False,

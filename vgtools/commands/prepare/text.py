@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vgtools.commands.options import Flag, Quiet, Target, flags, refuse_if
+from vgtools.commands.options import Count, Flag, Quiet, Target, Value, flags, refuse_if
 from vgtools.datasets.rows import save
 from vgtools.io.errors import Tally
 
@@ -21,9 +21,7 @@ def wikitext(
         bool, Flag("--drop-headings", help="Drop ' = Title = ' lines.")
     ] = False,
     drop_empty: DropEmpty = False,
-    drop_short: Annotated[
-        int, Flag(metavar="N", min=0, help="Drop lines of fewer than N words (paper: 5).")
-    ] = 0,
+    drop_short: Annotated[int, Count("Drop lines of fewer than N words (paper: 5).", 0)] = 0,
     trim: Annotated[bool, Flag("--trim", help="Remove spaces at both ends of a line.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -81,9 +79,7 @@ def sentences(
     text: Annotated[
         str, typer.Argument(metavar="FILE", help='A text, or a .jsonl with "text"; - is stdin.')
     ] = "-",
-    language: Annotated[
-        str, Flag(metavar="XX", help="Two letters: whose abbreviations to know.")
-    ] = "en",
+    language: Annotated[str, Value("XX", "Two letters: whose abbreviations to know.")] = "en",
     drop_empty: DropEmpty = False,
     quiet: Quiet = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import AsSplit, Flag, Limit, Quiet, flags, refuse_if
+from vgtools.commands.options import AsSplit, File, Flag, Limit, Quiet, flags, refuse_if
 from vgtools.commands.prepare.photos import Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
@@ -19,9 +19,7 @@ from vgtools.io import Inputs
 def visual_genome(
     image_data: Annotated[str, typer.Argument(metavar="FILE", help="image_data.json")],
     output: Rows,
-    regions: Annotated[
-        str | None, Flag(metavar="FILE", help="region_descriptions.json: captions.")
-    ] = None,
+    regions: Annotated[str | None, File("region_descriptions.json: captions.")] = None,
     keep_coco: Annotated[bool, Flag("--keep-coco", help="Keep the images of COCO too.")] = False,
     limit: Limit = None,
     quiet: Quiet = False,

@@ -12,8 +12,10 @@ import typer
 
 from vgtools.commands.options import (
     Checkpoints,
+    Count,
     Flag,
     Optimizer,
+    Value,
     check_streams,
     is_given,
     refuse_if,
@@ -42,28 +44,19 @@ class Start:
 
     shape: Annotated[
         str | None,
-        Flag(
-            metavar="NAME|FILE",
-            help="From scratch: bert-base, bert-small, roberta-base, roberta-small, or a "
-            "config.json.",
+        Value(
+            "NAME|FILE",
+            "From scratch: bert-base, bert-small, roberta-base, roberta-small, or a config.json.",
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
-        Flag(
-            "--tokenizer",
-            "-t",
-            metavar="NAME",
-            help="With --shape: hub name, directory or builtin:NAME.",
-        ),
+        Value("NAME", "With --shape: hub name, directory or builtin:NAME.", "--tokenizer", "-t"),
     ] = None
     encoder: Annotated[
         str | None,
-        Flag(
-            "--encoder",
-            "-e",
-            metavar="NAME",
-            help="Continue training this model: hub name, directory, vg run.",
+        Value(
+            "NAME", "Continue training this model: hub name, directory, vg run.", "--encoder", "-e"
         ),
     ] = None
 
@@ -110,11 +103,9 @@ class Start:
 class Masking:
     """What of a text is masked."""
 
-    block: Annotated[
-        int, Flag(metavar="N", min=8, help="Tokens per block or text, special tokens included.")
-    ] = 128
+    block: Annotated[int, Count("Tokens per block or text, special tokens included.", 8)] = 128
     mask_rate: Annotated[
-        float, Flag(metavar="RATE", min=0.01, max=0.9, help="Share of the tokens that are masked.")
+        float, Value("RATE", "Share of the tokens that are masked.", min=0.01, max=0.9)
     ] = 0.15
 
 

@@ -10,11 +10,13 @@ import typer
 
 from vgtools.commands.options import (
     Checkpoints,
+    Count,
     Flag,
     Optimizer,
     RunFolder,
     Runtime,
     Seed,
+    Value,
     flags,
     run_folder,
 )
@@ -52,12 +54,7 @@ class VokenFlags:
     ] = None
     vokens: Annotated[
         int | None,
-        Flag(
-            metavar="N",
-            min=1,
-            show_default="from the manifest, else the largest voken",
-            help="Images of the bank.",
-        ),
+        Count("Images of the bank.", show_default="from the manifest, else the largest voken"),
     ] = None
     shared_head: Annotated[
         bool,
@@ -102,20 +99,16 @@ def lm(
     start: Start,
     weight: Annotated[
         list[str] | None,
-        Flag(
-            "--weight",
-            metavar="NAME=N",
+        Value(
+            "NAME=N",
+            f"Weight of a loss: {', '.join(_losses())}; repeatable, 0 is off.",
             show_default="mlm=1, with vokens voken_cls=1",
-            help=f"Weight of a loss: {', '.join(_losses())}; repeatable, 0 is off.",
         ),
     ] = None,
     vokens: VokenFlags,
     feats: Annotated[
         str | None,
-        Flag(
-            metavar="X.npy",
-            help=f"Features of the bank, for {' and '.join(objectives.names(feats=True))}.",
-        ),
+        Value("X.npy", f"Features of the bank, for {' and '.join(objectives.names(feats=True))}."),
     ] = None,
     valid: Valid = None,
     masking: Masking,
@@ -125,10 +118,8 @@ def lm(
     checkpoints: Checkpoints,
     cache: Annotated[
         str | None,
-        Flag(
-            metavar="DIR",
-            show_default="RUN.packed, removed",
-            help="Keep packed inputs in DIR, for other runs.",
+        Value(
+            "DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"
         ),
     ] = None,
     seed: Seed = 0,

@@ -15,6 +15,7 @@ from vgtools.commands.options import (
     RunFolder,
     Runtime,
     Seed,
+    Value,
     flags,
     refuse_if,
     run_folder,
@@ -80,21 +81,16 @@ def visualbert(
         ),
     ],
     regions: Annotated[
-        str,
-        Flag(
-            metavar="X.npy",
-            help="Regions of the captions' images, of vg extract-image-feats --regions.",
-        ),
+        str, Value("X.npy", "Regions of the captions' images, of vg extract-image-feats --regions.")
     ],
     target: RunFolder,
     start: Start,
     weight: Annotated[
         list[str] | None,
-        Flag(
-            "--weight",
-            metavar="NAME=N",
+        Value(
+            "NAME=N",
+            f"Weight of a loss: {', '.join(_WEIGHTS)}; repeatable.",
             show_default=", ".join(f"{name}={value:g}" for name, value in _WEIGHTS.items()),
-            help=f"Weight of a loss: {', '.join(_WEIGHTS)}; repeatable.",
         ),
     ] = None,
     seen: RegionFlags,

@@ -9,10 +9,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    Count,
+    File,
     Flag,
     RunFolder,
     Runtime,
     Seed,
+    Value,
     flags,
     is_given,
     note,
@@ -118,17 +121,14 @@ class Validation:
     """What is validated on."""
 
     valid: Annotated[
-        str | None,
-        Flag(metavar="FILE", help="Captions to validate on; their images must be in FEATS, too."),
+        str | None, File("Captions to validate on; their images must be in FEATS, too.")
     ] = None
-    hold_out: Annotated[
-        int, Flag(metavar="N", min=0, help="Hold N images out of training and validate on them.")
-    ] = 0
-    split: Annotated[
-        str, Flag(metavar="NAME", help='Of rows that have a "split", train on this one.')
-    ] = "train"
+    hold_out: Annotated[int, Count("Hold N images out of training and validate on them.", 0)] = 0
+    split: Annotated[str, Value("NAME", 'Of rows that have a "split", train on this one.')] = (
+        "train"
+    )
     valid_split: Annotated[
-        str | None, Flag(metavar="NAME", help='Of rows that have a "split", validate on this one.')
+        str | None, Value("NAME", 'Of rows that have a "split", validate on this one.')
     ] = None
 
 
@@ -150,7 +150,7 @@ def vokenization(
     *,
     target: RunFolder,
     encoder: Annotated[
-        str, Flag("--encoder", "-e", metavar="NAME", help="Hub name, directory or builtin:NAME.")
+        str, Value("NAME", "Hub name, directory or builtin:NAME.", "--encoder", "-e")
     ] = "builtin:minilm",
     preset: Annotated[
         Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
@@ -160,19 +160,17 @@ def vokenization(
     ] = "token",
     validation: Validation,
     recipe: Recipe,
-    layers: Annotated[
-        int, Flag(metavar="N", min=1, help="Last layers of the encoder, concatenated (paper: 4).")
-    ] = 4,
+    layers: Annotated[int, Count("Last layers of the encoder, concatenated (paper: 4).")] = 4,
     stop_words: Annotated[
-        str | None, Flag(metavar="FILE", help="Words that are not content words, one per line.")
+        str | None, File("Words that are not content words, one per line.")
     ] = None,
     cache_gb: Annotated[
         float,
-        Flag(
-            metavar="GB",
-            min=0,
-            help="Memory for hidden states: computed once if they fit, else in every epoch; "
+        Value(
+            "GB",
+            "Memory for hidden states: computed once if they fit, else in every epoch; "
             "affects rounding only.",
+            min=0,
         ),
     ] = 4.0,
     seed: Seed = 0,
