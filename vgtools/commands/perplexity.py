@@ -69,7 +69,7 @@ def perplexity(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="TEXT...", help='Text, or rows {"text": …} and {"image": ID, "text": …}.'
+            metavar="TEXT", help='Text, or rows {"text": …} and {"image": ID, "text": …}.'
         ),
     ],
     encoder: Annotated[

@@ -28,7 +28,7 @@ def show(
     rows: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ROWS...", help="Rows of vg vokenize or vg retrieve (jsonl); - is stdin."
+            metavar="ROWS", help="Rows of vg vokenize or vg retrieve (jsonl); - is stdin."
         ),
     ] = None,
     images: Annotated[

@@ -164,9 +164,7 @@ def test_other_heads_are_refused() -> None:
         DistilBertConfig(vocab_size=20, dim=8, n_layers=1, n_heads=1, hidden_dim=8)
     )
     lm.config.layer_norm_eps = 1e-12
-    with pytest.raises(
-        DataError, match="BERT, RoBERTa or ALBERT, got distilbert"
-    ):
+    with pytest.raises(DataError, match="BERT, RoBERTa or ALBERT, got distilbert"):
         VisuallySupervisedLM(lm, VokenLMConfig(("mlm",)))
 
 

@@ -164,7 +164,7 @@ def grounding(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUT...",
+            metavar="INPUT",
             help='Text, or rows {"text": …} and {"image": ID, "text": …}: .txt, .jsonl, .gz, .zst, '
             "-. A line or row is one example.",
         ),

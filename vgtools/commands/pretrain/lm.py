@@ -92,7 +92,7 @@ def lm(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUT...", help="Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -."
+            metavar="INPUT", help="Voken rows or text: .jsonl, .npy, .txt, .gz, .zst, -."
         ),
     ],
     target: RunFolder,

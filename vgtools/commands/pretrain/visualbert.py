@@ -77,7 +77,7 @@ def visualbert(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="CAPTIONS...", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
+            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
         ),
     ],
     regions: Annotated[
