@@ -209,8 +209,8 @@ def _pretrained(
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
-    `network` is transformers' Auto class, `name` what the model is in messages. The `head` is new, or
-    that of the checkpoint, whose weights must be whole. The settings are for `from_pretrained`.
+    `network` is transformers' Auto class, `name` what the model is in messages. The `head` is new,
+    or that of the checkpoint, whose weights must be whole. The settings are for `from_pretrained`.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
