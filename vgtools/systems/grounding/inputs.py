@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -476,6 +476,24 @@ class Bank:
         visible = self.visible(words, chosen)
         found = self.associator.search(words, self.images, visible=visible, own=own)
         return np.where(found.rows >= 0, self.rows[found.rows], -1)
+
+
+def check_words(bank: Bank, trained: Mapping[str, Any], index: str) -> None:
+    """Refuse an index of other word vectors or stop words than a run's.
+
+    Args:
+        bank: of the index.
+        trained: "index" of the run's `run.json`.
+        index: its file, for messages.
+
+    Raises:
+        DataError: the fingerprints differ (65); both are printed.
+    """
+    for name in ("fingerprint", "stop_words"):
+        made, needed = ((mark.get("words") or {}).get(name) for mark in (bank.mark, trained))
+        if made != needed:
+            why = f"was made with the words {made}; the run has {needed} ({name})"
+            raise DataError(f"{why}; build the index as for the run", index)
 
 
 @dataclass(frozen=True)

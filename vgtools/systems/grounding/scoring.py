@@ -29,6 +29,7 @@ from vgtools.systems.grounding.inputs import (
     Recipe,
     Sources,
     Texts,
+    check_words,
     read_texts,
 )
 from vgtools.systems.grounding.model import (
@@ -175,7 +176,7 @@ class Offer:
         assert pictures is not None
         check_same("backbone", pictures.backbone, model.info.get("backbone"), pictures.path)
         if bank is not None:
-            _check_words(bank, known, str(index))
+            check_words(bank, known, str(index))
         return pictures, bank
 
 
@@ -184,16 +185,6 @@ def lacking(model: Model) -> DataError:
     strategy = model.config.strategy
     why = f"was trained with {strategy}: name its --feats"
     return DataError(why + " and --index" * (strategy in ASSOCIATIVE), model.ref, code=Exit.USAGE)
-
-
-def _check_words(bank: Bank, known: dict[str, Any], index: str) -> None:
-    """Refuse an index of other word vectors or stop words than the run's."""
-    for name in ("fingerprint", "stop_words"):
-        made = (bank.mark.get("words") or {}).get(name)
-        needed = (known.get("words") or {}).get(name)
-        if made != needed:
-            why = f"its words have the {name} {made}, those of the run {needed}"
-            raise DataError(f"{why}; build the index as for the run", index)
 
 
 def read_examples(
