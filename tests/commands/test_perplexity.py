@@ -20,8 +20,10 @@ from vgtools import cli
 from vgtools.io import Exit, read_manifest
 from vgtools.models.encoder import as_encoder, load_masked_lm, save_pretrained
 from vgtools.models.masked_lm import new_lm
-from vgtools.systems.grounding.inputs import Examples, Recipe, open_pictures, read_texts
+from vgtools.systems.grounding.inputs import Examples, Recipe
+from vgtools.systems.grounding.pictures import open_pictures
 from vgtools.systems.grounding.scoring import shown
+from vgtools.systems.grounding.texts import read_texts
 
 QUICK = ["--device", "cpu", "-q", "--samples", 50, "--mask-rate", 0.5, "--block", 24]
 

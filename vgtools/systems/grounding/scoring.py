@@ -22,16 +22,7 @@ from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
 from vgtools.models.masked_lm import mlm_hidden, token_losses
 from vgtools.models.references import check_same
 from vgtools.models.runs import read_run
-from vgtools.systems.grounding.inputs import (
-    Bank,
-    Examples,
-    Pictures,
-    Recipe,
-    Sources,
-    Texts,
-    check_words,
-    read_texts,
-)
+from vgtools.systems.grounding.inputs import Bank, Examples, Recipe, Sources, check_words
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
     KIND,
@@ -40,6 +31,8 @@ from vgtools.systems.grounding.model import (
     GroundingConfig,
     open_grounding,
 )
+from vgtools.systems.grounding.pictures import Pictures
+from vgtools.systems.grounding.texts import Texts, read_texts
 from vgtools.tasks.perplexity import Scores, groups_of, records
 from vgtools.text.tokens import tokenizer_fingerprint
 

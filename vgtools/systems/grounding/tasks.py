@@ -26,7 +26,7 @@ from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint, pick_dtype
 from vgtools.models.sealed import read_run
-from vgtools.systems.grounding.inputs import Bank, Pictures, Sources, check_words
+from vgtools.systems.grounding.inputs import Bank, Sources, check_words
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
     KIND,
@@ -35,6 +35,7 @@ from vgtools.systems.grounding.model import (
     no_slots,
     open_grounding,
 )
+from vgtools.systems.grounding.pictures import Pictures
 from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
