@@ -72,7 +72,7 @@ def exact_search(
     vectors).
     """
     queries = np.ascontiguousarray(queries, np.float32)
-    best = _empty(len(queries), k)
+    best = nothing_found(len(queries), k)
     if not len(queries) or not len(bank):
         return best
     margin = 2 * _product_error(queries, largest_norm(bank) if norm is None else norm)
@@ -111,7 +111,8 @@ def cores() -> int:
     return min(available, int(limit)) if limit.isdigit() and int(limit) else available
 
 
-def _empty(count: int, k: int) -> Found:
+def nothing_found(count: int, k: int) -> Found:
+    """Return k times no image for each of a number of queries."""
     return Found(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
 
 
@@ -307,7 +308,7 @@ class DeviceBank:
         """
         import torch
 
-        best = _empty(len(queries), k)
+        best = nothing_found(len(queries), k)
         if not len(queries) or not len(self.bank):
             return best
         bound = (queries.shape[1] + 4) * 2.0**-24  # rounding of the sum, in float32
@@ -444,13 +445,23 @@ def leave_out(found: Found, own: Array, k: int) -> Found:
         own: (Q,) row to leave out, -1 for none.
         k: columns of the result; where fewer are left, the rest is -1 with score 0.
     """
-    best = _empty(len(own), k)
-    dropped = (found.rows == own[:, None]) | (found.rows < 0)
+    return first_of(found, found.rows != own[:, None], k)
+
+
+def first_of(found: Found, kept: Array, k: int) -> Found:
+    """Return the first k of what was found and is kept.
+
+    Args:
+        found: (Q, n), best first.
+        kept: (Q, n) bool.
+        k: columns of the result; where fewer are left, the rest is -1 with score 0.
+    """
+    best = nothing_found(len(kept), k)
+    dropped = ~kept | (found.rows < 0)
     order = np.argsort(dropped, axis=1, kind="stable")[:, :k]
-    width = order.shape[1]
-    kept = ~np.take_along_axis(dropped, order, 1)
-    best.rows[:, :width] = np.where(kept, np.take_along_axis(found.rows, order, 1), -1)
-    best.scores[:, :width] = np.where(kept, np.take_along_axis(found.scores, order, 1), 0)
+    here = ~np.take_along_axis(dropped, order, 1)
+    for whole, array in zip(best, found, strict=True):
+        whole[:, : order.shape[1]][here] = np.take_along_axis(array, order, 1)[here]
     return best
 
 
@@ -491,7 +502,7 @@ class Index:
                 self._norm = largest_norm(self.bank)
             return exact_search(queries, self.bank, k, norm=self._norm)
         if not len(queries):
-            return _empty(0, k)
+            return nothing_found(0, k)
         scores, rows = self.faiss.search(np.ascontiguousarray(queries, np.float32), k)
         return Found(rows.astype(np.int32), np.where(rows < 0, 0, scores).astype(np.float32))
 

@@ -33,8 +33,10 @@ from vgtools.models.encoder import load_masked_lm
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.grounding.association import Scene
-from vgtools.systems.grounding.inputs import Bank, Examples, Recipe, WholePictures, read_texts
+from vgtools.systems.grounding.inputs import Bank, Examples, Recipe
 from vgtools.systems.grounding.model import Batch, Grounding, GroundingConfig
+from vgtools.systems.grounding.pictures import WholePictures
+from vgtools.systems.grounding.texts import read_texts
 from vgtools.text.word_vectors import WordVectors
 from vgtools.training.loop import TrainConfig, make_optimizer
 

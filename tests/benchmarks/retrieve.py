@@ -88,7 +88,7 @@ def stream_ratio(texts: list[str], images: int, dim: int, rounds: int) -> None:
 
     @torch.inference_mode()
     def bare() -> None:
-        queries, _ = worker.embed(tokens)
+        queries = torch.cat([part.vectors for part in worker.embed(tokens)])
         means = queries[: len(texts)].numpy()
         for i in range(0, len(means), size):
             means[i : i + size] @ bank.T

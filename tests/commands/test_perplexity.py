@@ -20,7 +20,10 @@ from vgtools import cli
 from vgtools.io import Exit, read_manifest
 from vgtools.models.encoder import as_encoder, load_masked_lm, save_pretrained
 from vgtools.models.masked_lm import new_lm
-from vgtools.systems.grounding.inputs import Examples, Recipe, read_texts
+from vgtools.systems.grounding.inputs import Examples, Recipe
+from vgtools.systems.grounding.pictures import open_pictures
+from vgtools.systems.grounding.scoring import shown
+from vgtools.systems.grounding.texts import read_texts
 
 QUICK = ["--device", "cpu", "-q", "--samples", 50, "--mask-rate", 0.5, "--block", 24]
 
@@ -138,3 +141,41 @@ def test_what_cannot_be_compared_is_refused(
     flags = ["-e", run, "--feats", data / "f.npy", "--pictures", "other"]
     fails(Exit.DATA, "no text of another image", flags=flags, text="alone.jsonl")
     fails(Exit.CONFIG, "--block 99: the encoder takes 64", flags=[*flags, "--block", 99])
+
+
+def test_texts_without_images_need_no_features(
+    data: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (data / "u.txt").write_text("\n".join(sentences(10, 3)) + "\n")
+    flags = ["-e", data / "none", "-e", data / "i2t"]
+    without = perplexity(data, capfd, *flags, text="u.txt")
+    assert [r["pictures"] for r in without] == ["none", "none"]
+    given = perplexity(data, capfd, *flags, "--feats", data / "f.npy", text="u.txt")
+    assert given == without
+
+
+def test_a_model_without_a_head_is_refused(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = load_masked_lm(str(data / "encoder"))
+    bare = as_encoder(text.model.base_model, text.tokenizer, "bare")
+    save_pretrained(tmp_path / "bare", bare)
+    args = ["perplexity", data / "c.jsonl", *QUICK, "-e", tmp_path / "bare"]
+    assert cli.run([str(a) for a in args]) == Exit.CONFIG
+    refused(capfd, "bare: has no masked language model's head, only an encoder")
+
+
+def test_controls_never_show_the_own_image(tmp_path: Path) -> None:
+    save_images(tmp_path / "f.npy")
+    own = {i: f"image{i % 2:03}" for i in range(30)}
+    save_texts(tmp_path / "c.jsonl", sentences(30), own)
+    save_pretrained(tmp_path / "encoder", encoder_of())
+    text = load_masked_lm(str(tmp_path / "encoder"))
+    pictures = open_pictures(str(tmp_path / "f.npy"), None, 1)
+    texts = read_texts([str(tmp_path / "c.jsonl")], text.tokenizer, 22)
+    examples = Examples(texts, Recipe.of(text.tokenizer), pictures)
+    for kind in ("random", "other"):
+        rows = shown(examples, kind)
+        assert rows.shape == (30, 1)
+        assert (rows >= 0).mean() > 0.5
+        assert (rows != examples.own[:, None]).all()

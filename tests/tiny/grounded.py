@@ -17,15 +17,10 @@ from tests.tiny.visual import encoder_of
 from vgtools.io import open_features
 from vgtools.io.arrays import Array
 from vgtools.systems.grounding import association, keys
-from vgtools.systems.grounding.inputs import (
-    Bank,
-    Examples,
-    Pictures,
-    Recipe,
-    WholePictures,
-    read_texts,
-)
+from vgtools.systems.grounding.inputs import Bank, Examples, Recipe
 from vgtools.systems.grounding.model import Grounding, GroundingConfig
+from vgtools.systems.grounding.pictures import Pictures, WholePictures
+from vgtools.systems.grounding.texts import read_texts
 from vgtools.text.word_vectors import WordVectors
 
 D = 6  # of an image feature

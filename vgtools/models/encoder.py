@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
 from vgtools.io.errors import file_error, file_errors
@@ -37,6 +37,9 @@ from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+# A model's head: drawn, whole as the checkpoint has it, or, where it has none, drawn.
+Head = Literal["new", "whole", "or new"]
 
 
 @dataclass(frozen=True)
@@ -103,23 +106,27 @@ def max_positions(config: Any) -> int:
     return int(config.max_position_embeddings) - reserved
 
 
-def load_masked_lm(ref: str, *, offline: bool = False) -> Encoder:
-    """Load a masked language model and its tokenizer for further training, on the CPU, in float32.
+def load_masked_lm(ref: str, *, offline: bool = False, new_head: bool = True) -> Encoder:
+    """Load a masked language model and its tokenizer, on the CPU, in float32.
 
-    A checkpoint without the masked language model's head gets a new one, drawn from torch's random
-    state.
+    Args:
+        ref: hub name, directory, vg run or builtin.
+        offline: never connect.
+        new_head: a checkpoint without the masked language model's head gets a new one, drawn from
+            torch's random state, to be trained.
 
     Returns:
         An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
         the encoder in it.
 
     Raises:
-        DataError: as `_pretrained`.
+        DataError: as `_pretrained`; the head is missing, and there must be one (78).
     """
     from transformers import AutoModelForMaskedLM
 
+    head: Head = "or new" if new_head else "whole"
     model, tokenizer, folder = _pretrained(
-        AutoModelForMaskedLM, "masked language model", ref, offline, head=True, dtype="float32"
+        AutoModelForMaskedLM, "masked language model", ref, offline, head, dtype="float32"
     )
     return as_encoder(model, tokenizer, ref, folder=folder)
 
@@ -198,16 +205,16 @@ def _system_error(error: Exception) -> OSError:
 
 
 def _pretrained(
-    network: Any, name: str, ref: str, offline: bool, head: bool = False, **settings: Any
+    network: Any, name: str, ref: str, offline: bool, head: Head = "new", **settings: Any
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
-    `network` is transformers' Auto class, `name` what the model is in messages. With `head` a head
-    that the checkpoint has is used, so it must be whole. The settings are for `from_pretrained`.
+    `network` is transformers' Auto class, `name` what the model is in messages. The `head` is new,
+    or that of the checkpoint, whose weights must be whole. The settings are for `from_pretrained`.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
-            missing (65).
+            missing (65); there is no head where it may not be new (78).
     """
     builtin = BUILTIN.get(ref.removeprefix("builtin:")) if ref.startswith("builtin:") else None
     if builtin is not None and builtin[3] is not None:
@@ -233,7 +240,11 @@ def _pretrained(
     new = {str(key) for key in report["missing_keys"]}
     heads = {key for key in model.state_dict() if not key.startswith(prefix)}
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    needed = heads - tied if head and heads - tied - new else set[str]()
+    drawn = head == "new" or not heads - tied - new
+    if drawn and head == "whole":
+        why = f"has no {name}'s head, only an encoder; choose a model that was trained with one"
+        raise DataError(why, ref, code=Exit.CONFIG)
+    needed = set[str]() if drawn else heads - tied
     missing = sorted(key for key in new if in_encoder(key) or key in needed)
     missing += [str(key) for key, *_ in report["mismatched_keys"] if in_encoder(str(key))]
     check_whole(model, missing, folder)

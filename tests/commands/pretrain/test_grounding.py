@@ -11,7 +11,7 @@ import torch
 from tests.tiny.grounded import save_images, save_scene, save_texts, sentences
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from tests.tiny.visual import encoder_of, save_regions
-from tests.training.test_processes import launch
+from tests.training.test_processes import ended, start
 from vgtools import cli
 from vgtools.io import Exit
 from vgtools.models.encoder import load_masked_lm, save_pretrained
@@ -140,6 +140,10 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
         ("i2t", ["--index", "x.faiss"], Exit.USAGE, "i2t finds no image"),
         ("i2t", ["-k", "4"], Exit.USAGE, "i2t finds no image"),
         ("none", ["--query", "whole"], Exit.USAGE, "none finds no image"),
+        ("none", ["--clusters", "3"], Exit.USAGE, "none clusters no nouns"),
+        ("none", ["--tagger", "builtin:spacy-sm"], Exit.USAGE, "none clusters no nouns"),
+        ("none", ["--boxes", "3"], Exit.USAGE, "belongs to --regions"),
+        ("none", ["--drop-images", "0.5"], Exit.USAGE, "none shows no image"),
         ("i2t", ["--weight", "jmrm=1"], Exit.USAGE, "'jmrm' is not one of jmlm"),
         ("both", ["--weight", "jmrm=1"], Exit.USAGE, "both learns jmlm and jmrm"),
         ("none", ["--block", "999"], Exit.CONFIG, "--block 999: the encoder takes 64 tokens"),
@@ -178,8 +182,7 @@ def test_two_processes_agree_with_one(data: Path, tmp_path: Path) -> None:
     args += ["-e", tmp_path / "still", "--strategy", "both", "--feats", data / "f.npy"]
     args += ["--epochs", "2", *map(str, FAST), "--log-every", "1", "--valid", data / "valid.jsonl"]
     assert cli.run([str(a) for a in [*args, "-o", tmp_path / "one"]]) == 0
-    for process in launch(*args, "-o", tmp_path / "two"):
-        assert process.returncode == 0, process.stderr.decode()
+    ended(start(*args, "-o", tmp_path / "two"))
     one, two = (records(tmp_path / name) for name in ("one", "two"))
     assert len(one) == len(two) == 10
     for mine, theirs in zip(one, two, strict=True):

@@ -24,14 +24,9 @@ from tests.tiny.grounded import (
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import open_tiny
 from vgtools.io import DataError, Exit
-from vgtools.systems.grounding.inputs import (
-    Column,
-    RegionPictures,
-    Sources,
-    mask_regions,
-    open_pictures,
-    read_texts,
-)
+from vgtools.systems.grounding.inputs import Sources, mask_regions
+from vgtools.systems.grounding.pictures import RegionPictures, open_pictures
+from vgtools.systems.grounding.texts import Column, read_texts
 
 TOKENIZER = make_tokenizer()
 CLS, SEP, MASK, PAD = (TOKENIZER.token_to_id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD"))

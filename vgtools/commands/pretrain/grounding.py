@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,8 +28,12 @@ from vgtools.commands.pretrain.flags import (
     settle,
 )
 
+if TYPE_CHECKING:
+    from vgtools.systems.grounding.inputs import Sources
+
 _TRANSFERRED = ("i2t", "t2i", "both")
 _ASSOCIATIVE = ("scene", "object", "keyword")
+_CLUSTERS = 8
 _STRATEGIES = ("none", *_TRANSFERRED, *_ASSOCIATIVE)
 
 
@@ -53,9 +57,14 @@ class ImageFlags:
         Flag(metavar="X.npy", help="Regions of images, in place of --feats (table 1)."),
     ] = None
     boxes: Annotated[
-        int,
-        Flag(metavar="N", min=1, help="With --regions: the N most confident of each image."),
-    ] = 36
+        int | None,
+        Flag(
+            metavar="N",
+            min=1,
+            show_default="36",
+            help="With --regions: the N most confident of each image.",
+        ),
+    ] = None
     index: Annotated[
         str | None,
         Flag(
@@ -76,8 +85,9 @@ class ImageFlags:
         ),
     ] = None
     clusters: Annotated[
-        int, Flag(metavar="N", min=1, help="Clusters of a text's nouns, for object.")
-    ] = 8
+        int | None,
+        Flag(metavar="N", min=1, show_default="8", help="Clusters of a text's nouns, for object."),
+    ] = None
     query: Annotated[
         Literal["masked", "whole"],
         Flag(
@@ -86,8 +96,13 @@ class ImageFlags:
         ),
     ] = "masked"
     tagger: Annotated[
-        str, Flag(metavar="NAME", help="Finds nouns, for object: builtin:spacy-sm or a package.")
-    ] = "builtin:spacy-sm"
+        str | None,
+        Flag(
+            metavar="NAME",
+            show_default="builtin:spacy-sm",
+            help="Finds nouns, for object: builtin:spacy-sm or a package.",
+        ),
+    ] = None
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
@@ -121,16 +136,35 @@ class ImageFlags:
         refuse_if(not found and self.index is not None, "--index", why)
         refuse_if(not found and self.images is not None, "--images", why)
         refuse_if(not found and self.query == "whole", "--query", why)
-        if strategy == "object":
-            refuse_if(
-                self.clusters > self.count(),
-                "--clusters",
-                f"more clusters ({self.clusters}) than images per text ({self.count()})",
-            )
+        no_regions = self.regions is None and self.boxes is not None
+        refuse_if(no_regions, "--boxes", "belongs to --regions")
+        for flag in ("clusters", "tagger"):
+            given = getattr(self, flag) is not None
+            why = f"{strategy} clusters no nouns; leave it out, or choose object"
+            refuse_if(given and strategy != "object", f"--{flag}", why)
+        clusters = self.clusters or _CLUSTERS
+        why = f"more clusters ({clusters}) than images per text ({self.count()})"
+        refuse_if(strategy == "object" and clusters > self.count(), "--clusters", why)
 
     def count(self) -> int:
         """Return K, images per text."""
         return (self.images or 16) if self.strategy in _ASSOCIATIVE else 1
+
+    def sources(self) -> Sources:
+        """Return where the images come from."""
+        from vgtools.systems.grounding.inputs import Sources
+
+        return Sources(
+            self.strategy,
+            self.feats,
+            self.regions,
+            self.boxes or 36,
+            self.index,
+            self.count(),
+            self.clusters or _CLUSTERS,
+            self.query == "whole",
+            self.tagger or "builtin:spacy-sm",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +274,8 @@ def grounding(
         -e builtin:minilm -o run.scene
     """
     shown.check()
+    no_image = drop_images > 0 and shown.strategy == "none"
+    refuse_if(no_image, "--drop-images", "none shows no image; leave it out")
     optimizer = settle(context, None, optimizer, [*inputs, *(valid or ())], target.output)
     names = ("jmlm", "jmrm") if shown.strategy in ("t2i", "both") else ("jmlm",)
     weights = parse_weights(weight, names) or dict.fromkeys(names, 1.0)
@@ -248,7 +284,6 @@ def grounding(
     import torch
 
     from vgtools.models.encoder import load_masked_lm
-    from vgtools.systems.grounding.inputs import Sources
     from vgtools.systems.grounding.pretraining import Pretraining
     from vgtools.training.session import pretrain, process_device
 
@@ -261,17 +296,7 @@ def grounding(
             text,
             inputs,
             valid or [],
-            Sources(
-                shown.strategy,
-                shown.feats,
-                shown.regions,
-                shown.boxes,
-                shown.index,
-                shown.count(),
-                shown.clusters,
-                shown.query == "whole",
-                shown.tagger,
-            ),
+            shown.sources(),
             weights=weights,
             cross_layers=cross_layers,
             drop_images=drop_images,

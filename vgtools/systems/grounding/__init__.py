@@ -8,6 +8,8 @@ SECTIONS = {
     "section 2.4": ("association.open_associator", "inputs.Bank", "retrieve.AssociativeRetriever"),
     "section 2.4.1": ("association.Scene", "keys.caption_keys"),
     "section 2.4.2": ("association.Objects", "association.cluster_nouns", "keys.noun_keys"),
+    "section 3.3": ("texts.read_texts",),
+    "section 3.4": ("pictures.WholePictures", "pictures.RegionPictures"),
     "section 4.1": ("scoring.score",),
     "section 4.2": ("tasks.GroundedTuner", "tasks.TextImages"),
     "table 1": ("reported.regions",),

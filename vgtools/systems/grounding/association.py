@@ -23,7 +23,7 @@ import numpy as np
 from vgtools.io import DataError, Exit, read_ids, read_jsonl, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.streams import is_jsonl
-from vgtools.retrieval import Found, Index, open_index
+from vgtools.retrieval import Found, Index, first_of, leave_out, nothing_found, open_index
 from vgtools.systems.grounding.keys import CAPTIONS, KEYWORDS, NOUNS, stop_words_of
 from vgtools.text.parses import Tagger, open_tagger
 from vgtools.text.tokens import row_starts
@@ -127,22 +127,6 @@ def _vectors_of(manifest: dict[str, Any], file: str) -> WordVectors:
     return vectors
 
 
-def _without_own(found: Found, own: Array | None, k: int) -> Found:
-    """Return the k best of k + 1 images per text, without the text's own."""
-    if own is None:
-        return found
-    drop = (found.rows == own[:, None]) & (found.rows >= 0)
-    order = np.argsort(drop, axis=1, kind="stable")
-    kept = Found(*(np.take_along_axis(array, order, 1) for array in found))
-    kept.rows[np.take_along_axis(drop, order, 1)] = -1
-    kept.scores[kept.rows < 0] = 0
-    return Found(kept.rows[:, :k], kept.scores[:, :k])
-
-
-def _nothing(count: int, k: int) -> Found:
-    return Found(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
-
-
 # ------------------------------------------------------------------------------------------- scene
 
 
@@ -174,11 +158,11 @@ class Scene:
         means, _ = mean_vectors(self.vectors.array, words.rows, words.starts, visible)
         queries, some = unit_vectors(means)
         depth = k + (own is not None)
-        found = _nothing(len(queries), depth)
+        found = nothing_found(len(queries), depth)
         asked = self.index.search(queries[some], depth)
         found.rows[some] = asked.rows
         found.scores[some] = asked.scores
-        return _without_own(found, own, k)
+        return found if own is None else leave_out(found, own, k)
 
 
 # ------------------------------------------------------------------------------------------ object
@@ -392,7 +376,7 @@ class Objects:
         distinct, inverse = np.unique(nouns, return_inverse=True)
         queries, some = unit_vectors(np.asarray(self.vectors.array[distinct], np.float64))
         some &= distinct >= 0
-        images = _nothing(len(distinct), depth)
+        images = nothing_found(len(distinct), depth)
         asked = self.index.search(queries[some], depth)
         images.rows[some] = asked.rows
         images.scores[some] = asked.scores
@@ -400,25 +384,19 @@ class Objects:
         # (B, k, c) -> the best of all clusters, then the second best of all.
         size = (len(nouns), depth * nouns.shape[1])
         turns = [array[inverse].transpose(0, 2, 1).reshape(size) for array in images]
-        return _without_own(_once(Found(*turns), depth), own, k)
+        kept = _once(turns[0])
+        if own is not None:
+            kept &= turns[0] != own[:, None]
+        return first_of(Found(*turns), kept, k)
 
 
-def _once(found: Found, k: int) -> Found:
-    """Return the first k different images of each text."""
-    order = np.argsort(found.rows, axis=1, kind="stable")
-    ranked = np.take_along_axis(found.rows, order, 1)
-    again = np.zeros(ranked.shape, bool)
-    again[:, 1:] = ranked[:, 1:] == ranked[:, :-1]
-    drop = np.zeros(ranked.shape, bool)
-    np.put_along_axis(drop, order, again, 1)
-    drop |= found.rows < 0
-    first = np.argsort(drop, axis=1, kind="stable")[:, :k]
-    best = _nothing(len(found.rows), k)
-    here = ~np.take_along_axis(drop, first, 1)
-    rows, scores = (np.take_along_axis(array, first, 1) for array in found)
-    best.rows[:, : first.shape[1]] = np.where(here, rows, -1)
-    best.scores[:, : first.shape[1]] = np.where(here, scores, 0)
-    return best
+def _once(rows: Array) -> Array:
+    """Return where each text's images (B, n) are named for the first time."""
+    order = np.argsort(rows, axis=1, kind="stable")
+    ranked = np.take_along_axis(rows, order, 1)
+    first = np.ones(rows.shape, bool)
+    np.put_along_axis(first, order[:, 1:], ranked[:, 1:] != ranked[:, :-1], 1)
+    return first
 
 
 # ----------------------------------------------------------------------------------------- keyword
@@ -450,7 +428,7 @@ class Keywords:
         self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
     ) -> Found:
         """Return the k images per text with the most of its words; see `Associator`."""
-        found = _nothing(len(words.starts) - 1, k)
+        found = nothing_found(len(words.starts) - 1, k)
         for text in range(len(found.rows)):
             part = slice(words.starts[text], words.starts[text + 1])
             rows = words.rows[part]

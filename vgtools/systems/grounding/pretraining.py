@@ -16,13 +16,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, plain
 from vgtools.models.encoder import Encoder, max_positions
 from vgtools.models.references import fingerprint, pick_dtype
-from vgtools.systems.grounding.inputs import (
-    Examples,
-    Recipe,
-    Sources,
-    Texts,
-    read_texts,
-)
+from vgtools.systems.grounding.inputs import Examples, Recipe, Sources
 from vgtools.systems.grounding.model import (
     KIND,
     TRANSFERRED,
@@ -31,6 +25,7 @@ from vgtools.systems.grounding.model import (
     GroundingConfig,
     halve,
 )
+from vgtools.systems.grounding.texts import Texts, read_texts
 from vgtools.tasks.perplexity import perplexity
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.session import Job, mean_losses

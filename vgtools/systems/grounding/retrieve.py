@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Found, Ranking
+from vgtools.retrieval import Found, Ranking, nothing_found
 from vgtools.systems.grounding.association import Associator
 from vgtools.text.word_vectors import Words
 
@@ -36,7 +36,7 @@ class AssociativeRetriever:
     def search(self, words: Words, k: int, own: Array) -> Found:
         """Return the k best images of texts, without a row of the text's own."""
         count = len(words.starts) - 1
-        found = Found(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
+        found = nothing_found(count, k)
         for part in self._parts(count, _TEXTS):
             left_out = own[part] if (own >= 0).any() else None
             some = self._associator.search(words.take(part), k, own=left_out)

@@ -22,15 +22,7 @@ from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
 from vgtools.models.masked_lm import mlm_hidden, token_losses
 from vgtools.models.references import check_same
 from vgtools.models.runs import read_run
-from vgtools.systems.grounding.inputs import (
-    Bank,
-    Examples,
-    Pictures,
-    Recipe,
-    Sources,
-    Texts,
-    read_texts,
-)
+from vgtools.systems.grounding.inputs import Bank, Examples, Recipe, Sources, check_words
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
     KIND,
@@ -39,6 +31,8 @@ from vgtools.systems.grounding.model import (
     GroundingConfig,
     open_grounding,
 )
+from vgtools.systems.grounding.pictures import Pictures
+from vgtools.systems.grounding.texts import Texts, read_texts
 from vgtools.tasks.perplexity import Scores, groups_of, records
 from vgtools.text.tokens import tokenizer_fingerprint
 
@@ -77,7 +71,7 @@ def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -
         found = open_grounding(ref, offline=offline)
         model = found.model.to(device)
         return Model(ref, found.text, found.config, found.run.info, _grounded(model))
-    text = load_masked_lm(ref, offline=offline)
+    text = load_masked_lm(ref, offline=offline, new_head=False)
     lm = text.model.eval().to(device)
     return Model(ref, text, GroundingConfig("none", 0, 0, 0, 0), {}, _plain(lm))
 
@@ -111,7 +105,8 @@ class Offer:
 
     Attributes:
         kinds: own, found, other, random, none, in turn, without `found` for a run that has no
-            index; empty for what a run was trained with.
+            index; empty for what a run was trained with: found images, own ones, or the placeholder
+            where no text names an image.
         feats: files of features; a run takes the first of its backbone.
         regions: file of regions, in place of features.
         index: indices by words; a run takes the first of its strategy.
@@ -127,29 +122,25 @@ class Offer:
     tagger: str | None = None
 
     def kinds_of(self, model: Model) -> list[str]:
-        """Return what a model is shown with, in turn."""
+        """Return what a model is shown with, in turn; empty where the texts decide."""
         if model.config.strategy == "none":
             return ["none"]
         if model.config.strategy in ASSOCIATIVE:
             return list(dict.fromkeys(self.kinds)) or ["found"]
-        return [kind for kind in dict.fromkeys(self.kinds) if kind != "found"] or ["own"]
+        return [kind for kind in dict.fromkeys(self.kinds) if kind != "found"]
 
     def open(self, model: Model) -> tuple[Pictures | None, Bank | None]:
-        """Open the images for a model.
+        """Open the images for a model; none are needed where it is shown with none.
 
         Raises:
             DataError: none fits; the reason is that of the last one tried.
         """
         config = model.config
-        if all(kind == "none" for kind in self.kinds_of(model)):
-            return None, None
-        problem = DataError(
-            f"was trained with {config.strategy}: name its --feats"
-            + " and --index" * (config.strategy in ASSOCIATIVE),
-            model.ref,
-            code=Exit.USAGE,
-        )
+        kinds = self.kinds_of(model)
         files: Sequence[str | None] = self.feats or ([None] if self.regions else [])
+        if kinds == ["none"] or not (kinds or files):
+            return None, None
+        problem = lacking(model)
         for index in self.index if config.strategy in ASSOCIATIVE else [None]:
             for feats in files:
                 try:
@@ -178,18 +169,15 @@ class Offer:
         assert pictures is not None
         check_same("backbone", pictures.backbone, model.info.get("backbone"), pictures.path)
         if bank is not None:
-            _check_words(bank, known, str(index))
+            check_words(bank, known, str(index))
         return pictures, bank
 
 
-def _check_words(bank: Bank, known: dict[str, Any], index: str) -> None:
-    """Refuse an index of other word vectors or stop words than the run's."""
-    for name in ("fingerprint", "stop_words"):
-        made = (bank.mark.get("words") or {}).get(name)
-        needed = (known.get("words") or {}).get(name)
-        if made != needed:
-            why = f"its words have the {name} {made}, those of the run {needed}"
-            raise DataError(f"{why}; build the index as for the run", index)
+def lacking(model: Model) -> DataError:
+    """Return the error of a model whose images were not given."""
+    strategy = model.config.strategy
+    why = f"was trained with {strategy}: name its --feats"
+    return DataError(why + " and --index" * (strategy in ASSOCIATIVE), model.ref, code=Exit.USAGE)
 
 
 def read_examples(
@@ -239,7 +227,8 @@ def shown(examples: Examples, kind: str) -> Array:
     Args:
         examples: the texts, and where images come from.
         kind: `own`, the images that rows name; `found`, by their visible words; `other`, what
-            another text is shown with; `random`, drawn from the images; `none`.
+            another text is shown with; `random`, drawn from the images; `none`. An image of the
+            text's own that comes up among others' is not shown.
 
     Raises:
         DataError: no row names an image, or all the same one.
@@ -255,15 +244,18 @@ def shown(examples: Examples, kind: str) -> Array:
             np.random.default_rng([_RANDOM, n]).integers(len(bank), size=images)
             for n in range(count)
         ]
-        rows: Array = bank[np.array(draws)]
-        return rows
+        return _without_own(bank[np.array(draws)], examples)
     if examples.bank is not None and kind != "own":
         rows = _found(examples)
     else:
         if examples.texts.image.max() < 0:
             raise DataError("no row names an image", examples.texts.name)
         rows = examples.own[:, None]
-    return rows[_others(examples.texts)] if kind == "other" else rows
+    return _without_own(rows[_others(examples.texts)], examples) if kind == "other" else rows
+
+
+def _without_own(rows: Array, examples: Examples) -> Array:
+    return np.where(rows == examples.own[:, None], -1, rows)
 
 
 def _found(examples: Examples, size: int = 4096) -> Array:
@@ -382,10 +374,15 @@ class Comparison:
         model = open_model(ref, device=self._device, offline=self._offline)
         self._check_tokens(model)
         pictures, bank = self._offer.open(model)
-        own = bank is None
+        kinds = self._offer.kinds_of(model)
+        own = bank is None or "own" in kinds
         examples = read_examples(self._inputs, model, pictures, bank, self._block, self._rate, own)
         self._image = examples.texts.image
-        for kind in self._offer.kinds_of(model):
+        if not kinds:
+            kinds = ["own" if (self._image >= 0).any() else "none"]
+            if pictures is None and kinds == ["own"]:
+                raise lacking(model)
+        for kind in kinds:
             rows = shown(examples, kind)
             what = f"perplexity: {ref}, {kind}"
             with Progress(what, "texts", len(examples), quiet=self._quiet) as bar:

@@ -24,9 +24,9 @@ from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.references import check_same, fingerprint, pick_dtype
 from vgtools.models.sealed import read_run
-from vgtools.systems.grounding.inputs import Bank, Pictures, Sources
+from vgtools.systems.grounding.inputs import Bank, Sources, check_words
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
     KIND,
@@ -35,6 +35,7 @@ from vgtools.systems.grounding.model import (
     no_slots,
     open_grounding,
 )
+from vgtools.systems.grounding.pictures import Pictures
 from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
@@ -155,20 +156,12 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
     pictures, bank = sources.open()
     assert pictures is not None
     assert bank is not None
-    _require_same(str(feats), pictures.backbone, info["backbone"], "of the backbone")
-    _require_same(str(index), bank.mark["words"] or {}, trained["words"] or {}, "with the words")
+    check_same("backbone", pictures.backbone, info["backbone"], str(feats))
+    check_words(bank, trained, str(index))
     if pictures.regions != shape["regions"]:
         count = f"{shape['regions']} regions per image"
         raise DataError(f"{feats} has one vector per image; it was trained with {count}", ref)
     return TextImages(pictures, bank, choice)
-
-
-def _require_same(file: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> None:
-    """Refuse a file that was made with another backbone, or other words, than the run's."""
-    for key in ("fingerprint", "stop_words"):
-        if ours.get(key) != theirs.get(key):
-            why = f"was made {what} {ours.get(key)}; the run has {theirs.get(key)}"
-            raise DataError(f"{why} ({key})", file)
 
 
 # ------------------------------------------------------------------------------------------ batches

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Found, Index, Ranking, leave_out
+from vgtools.retrieval import Found, Index, Ranking, leave_out, nothing_found
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
 from vgtools.text.tokens import Tokens
@@ -84,7 +84,7 @@ class SentenceRetriever:
         queries, asking = self.embed(tokens)
         most = min(k + bool((own >= 0).any()), len(self._index.ids))
         best = leave_out(self._index.search(queries, most), own[asking], k)
-        found = Found(np.full((len(own), k), -1, np.int32), np.zeros((len(own), k), np.float32))
+        found = nothing_found(len(own), k)
         found.rows[asking] = best.rows
         found.scores[asking] = best.scores
         return found

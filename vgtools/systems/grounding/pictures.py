@@ -1,0 +1,129 @@
+"""Features of images, whole or by region, as the slots of a text show them.
+
+Axes: B texts, K images of a text, N regions of an image, D image feature.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from vgtools.images.regions import Regions, backbone_of, open_regions
+from vgtools.io import Features, open_features
+from vgtools.io.arrays import Array
+
+
+class Pictures(Protocol):
+    """Image features by image: N rows of D numbers each, memory-mapped.
+
+    Attributes:
+        path: of the file.
+        ids: of the images.
+        width: D.
+        regions: N.
+        manifest: of the file.
+        backbone: what made the features, "ref" and "fingerprint".
+    """
+
+    path: str
+    ids: list[str]
+    width: int
+    regions: int
+    manifest: dict[str, Any]
+    backbone: dict[str, Any]
+
+    def row(self, image: str) -> int:
+        """Return the row of an image; -1 if it has none."""
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """Return the features of images.
+
+        Args:
+            rows: (B, K), -1 for no image.
+
+        Returns:
+            (B, K · N, D) float32, and (B, K · N) bool: which are features.
+        """
+
+
+class WholePictures:
+    """One vector per image, of `vg extract-image-feats`; N = 1.
+
+    Source: Sileo 2021, section 3.4.
+    """
+
+    regions = 1
+
+    def __init__(self, path: str, features: Features) -> None:
+        self.path = path
+        self.ids = features.ids
+        self.width = int(features.array.shape[1])
+        self.manifest = features.manifest
+        self._array = features.array
+        self._rows = {image: row for row, image in enumerate(features.ids)}
+        made = features.manifest.get("backbone") or {}
+        view = made.get("preprocessing") or {}
+        pooling = features.manifest.get("pooling")
+        self.backbone = {
+            "ref": f"{made.get('ref')}, pooling {pooling}",
+            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
+        }
+
+    def row(self, image: str) -> int:
+        """Return the row of an image; -1 if it has none."""
+        return self._rows.get(image, -1)
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """Return the features of images; see `Pictures`."""
+        mask = rows >= 0
+        features = np.zeros((*rows.shape, self.width), np.float32)
+        features[mask] = self._array[rows[mask]]
+        return features, mask
+
+
+class RegionPictures:
+    """The N most confident regions of each image, most confident first; fewer are masked.
+
+    Source: Sileo 2021, section 3.4 and table 1.
+    """
+
+    def __init__(self, path: str, regions: Regions, boxes: int) -> None:
+        self.path = path
+        self.ids = regions.images
+        self.width = regions.width
+        self.regions = boxes
+        self.manifest = regions.manifest
+        self.backbone = backbone_of(regions)
+        self._regions = regions
+        self._rows = {image: row for row, image in enumerate(regions.images)}
+
+    def row(self, image: str) -> int:
+        """Return the row of an image; -1 if it has none."""
+        return self._rows.get(image, -1)
+
+    def gather(self, rows: Array) -> tuple[Array, Array]:
+        """Return the features of images; see `Pictures`."""
+        features = np.zeros((rows.size, self.regions, self.width), np.float32)
+        mask = np.zeros((rows.size, self.regions), bool)
+        for at, row in enumerate(rows.ravel().tolist()):
+            if row >= 0:
+                found = self._regions.of(self.ids[row])
+                best = np.argsort(-found.confidence, kind="stable")[: self.regions]
+                features[at, : len(best)] = found.features[best]
+                mask[at, : len(best)] = True
+        size = rows.shape[1] * self.regions
+        return features.reshape(-1, size, self.width), mask.reshape(-1, size)
+
+
+def open_pictures(feats: str | None, regions: str | None, boxes: int) -> Pictures | None:
+    """Open the features of a run: `--feats`, or `--regions` with `--boxes`; None without either.
+
+    Raises:
+        DataError: as `open_features` and `open_regions`.
+    """
+    if feats is not None:
+        return WholePictures(feats, open_features(feats))
+    if regions is not None:
+        return RegionPictures(regions, open_regions(regions), boxes)
+    return None
