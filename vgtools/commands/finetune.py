@@ -364,6 +364,7 @@ def _run(
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import Inputs, read_json
     from vgtools.systems.grounding import tasks as grounding
+    from vgtools.systems.grounding.model import is_grounded
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
@@ -379,7 +380,7 @@ def _run(
         regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
-    elif grounding.is_grounded(ref):
+    elif is_grounded(ref):
         images = grounding.open_images(ref, shown.feats, shown.index, shown.images)
         settings = settings | images.config()
         learner = grounding.learner(task, ref, settings, device, images, offline=runtime.offline)
