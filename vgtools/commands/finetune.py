@@ -82,13 +82,16 @@ class Pictures:
         """Return the answers that can be predicted; empty where the task has its own."""
         from itertools import islice
 
+        from vgtools.io import refuse_stream
         from vgtools.tasks.dispatch import read_examples
-        from vgtools.tasks.kinds.answer import common_answers, read_answers
+        from vgtools.tasks.kinds.answer import annotations_path, common_answers, read_answers
 
         if task.kind != "answer":
             return ()
         if self.answers is not None and not self.answers.isdecimal():
             return read_answers(self.answers)
+        refuse_stream(train)
+        refuse_stream(annotations_path(train))
         examples = islice(read_examples(task, train), limit)
         return common_answers(examples, int(self.answers or _ANSWERED))
 
