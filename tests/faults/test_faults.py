@@ -70,6 +70,8 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs perplexity grounded/run.json folder",  # its text encoder taken for the run
         "inputs perplexity mixed.jsonl fifo",  # read once per model: it waited forever
         "inputs finetune-vqa vqa/v2_mscoco_train2014_annotations.json fifo",  # read twice
+        "inputs show-retrieved bank.jsonl fifo",  # read once per strategy
+        "inputs compare compare/mlm/rte/run.json dangling",  # left out like an empty folder
         "damage pretrain-grounding kill@48 0 missing.2",  # records without a checkpoint
     ],
 )
