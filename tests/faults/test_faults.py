@@ -72,6 +72,9 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs finetune-vqa vqa/v2_mscoco_train2014_annotations.json fifo",  # read twice
         "inputs show-retrieved bank.jsonl fifo",  # read once per strategy
         "inputs compare compare/mlm/rte/run.json dangling",  # left out like an empty folder
+        "inputs probe entities.jsonl fifo",  # read twice
+        "inputs probe-text plain.txt fifo",
+        "kills probe-text term@3",  # stopped between opening and locking
         "damage pretrain-grounding kill@48 0 missing.2",  # records without a checkpoint
     ],
 )

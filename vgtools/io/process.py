@@ -30,6 +30,24 @@ class Lock:
 
     def __init__(self, target: str | Path) -> None:
         self.path = Path(f"{os.path.realpath(target)}.lock")
+        self._fd = -1
+        try:
+            self._take(target)
+        except (SystemExit, KeyboardInterrupt):  # nobody else would remove the file
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Remove the file unless another process has the lock."""
+        if self._fd >= 0:
+            self._close()
+        with contextlib.suppress(OSError):
+            self._fd = os.open(self.path, os.O_RDWR | NO_LINK)
+            if is_own_file(self._fd):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.path.unlink()
+
+    def _take(self, target: str | Path) -> None:
         while True:
             self._fd = self._open(target)
             try:
@@ -38,13 +56,13 @@ class Lock:
                 owner = (
                     os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
                 )
-                os.close(self._fd)
+                self._close()
                 why = f"is being written by {owner}; wait for it or stop it"
                 raise DataError(why, target, code=Exit.STOPPED) from None
             with contextlib.suppress(OSError):
                 if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
                     break
-            os.close(self._fd)  # the former owner removed the file between our open and our lock
+            self._close()  # the former owner removed the file between our open and our lock
         # The owner's name is only for messages: on a full disk the lock holds without it.
         with contextlib.suppress(OSError):
             os.truncate(self._fd, 0)
@@ -68,8 +86,11 @@ class Lock:
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-            os.close(self._fd)
-            self._fd = -1
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
 
 
 # Opening what somebody planted neither follows a link nor waits for the other end of a pipe.

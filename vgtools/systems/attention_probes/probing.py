@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from vgtools.images.regions import open_regions
-from vgtools.io import DataError, Progress, Stop
+from vgtools.io import DataError, Progress, Stop, arrives_once
 from vgtools.io.errors import Tally, amount
 from vgtools.systems.attention_probes import grounding, head_classifier
 from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
@@ -131,7 +131,7 @@ def probe_caption_file(
     """
     opened = open_regions(regions)
     grounding.check_backbone(settings.encoder, opened)
-    if settings.path != "-" and not tally.skip:
+    if not tally.skip and not arrives_once(settings.path):
         grounding.check_captions(settings.path, opened, settings.sides, settings.limit)
     model = open_model()
     rows = grounding.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
@@ -161,7 +161,7 @@ def probe_text_file(
     kind = settings.classifier
     drawn = kind is not None and settings.sides is None
     texts = Texts(settings.path, settings.sides, settings.limit, settings.seed if drawn else None)
-    counts = texts.check() if settings.path != "-" else Counter[str]()
+    counts = Counter[str]() if arrives_once(settings.path) else texts.check()
     vectors = head_classifier.open_vectors(settings.vectors) if settings.vectors else None
     if drawn:
         rest = f"all that is reported is of the other {counts['report']:,}"
