@@ -36,7 +36,7 @@ def main() -> None:
     text = found.text
     pictures = open_pictures(args.feats, None, 36)
     assert pictures is not None
-    trained = {row["image"] for row in read_jsonl(args.train)}
+    trained = {row["image"] for _, row in read_jsonl(args.train)}
     rows = np.array([pictures.row(image) for image in sorted(trained)])
     median = np.median(pictures.gather(rows[:, None])[0][:, 0], axis=0)
 
