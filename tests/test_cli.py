@@ -156,3 +156,19 @@ def test_warnings_of_libraries_are_for_developers(tmp_path: Path) -> None:
 def test_a_nul_is_refused_wherever_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["stats", "a\0b.txt"]) == Exit.USAGE
     assert capsys.readouterr().err == "vg: a\\x00b.txt: has a NUL in it, which no name has\n"
+
+
+def test_vg_ends_without_taking_python_apart_but_runs_what_was_registered() -> None:
+    """With torch in it that takes seconds, also after a signal; nothing is left to save."""
+    code = (
+        "import atexit, sys\nfrom vgtools import cli\n"
+        "class Heavy:\n    def __del__(self): print('taken apart')\n"
+        "heavy = Heavy()\n"
+        "atexit.register(print, 'registered')\n"
+        "cli.run = lambda argv: print('done') or {result}\ncli.main([])"
+    )
+    for result, expected in (("75", 75), ("0", 0), ("sys.exit(143)", 143)):
+        command = [sys.executable, "-c", code.replace("{result}", result)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (expected, "")
+        assert done.stdout == "done\nregistered\n"

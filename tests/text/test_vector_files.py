@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +131,21 @@ def test_a_limit_reads_the_first_words(tmp_path: Path) -> None:
     assert pack_vectors(str(path), str(tmp_path / "v.npy"), limit=2)[0] == 2
 
 
+def stop_after(line: int, path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack vectors, but stop at the first block after a line."""
+    with monkeypatch.context() as broken:
+        new_words = vector_files._new_words
+
+        def fail(block: vector_files.Block, *args: object) -> list[int]:
+            if block.line > line:
+                raise KeyboardInterrupt
+            return new_words(block, *args)  # type: ignore[arg-type]
+
+        broken.setattr(vector_files, "_new_words", fail)
+        with pytest.raises(KeyboardInterrupt):
+            pack_vectors(str(path), str(out))
+
+
 def test_a_packing_that_was_stopped_resumes_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,18 +156,39 @@ def test_a_packing_that_was_stopped_resumes_to_the_same_bytes(
     whole = tmp_path / "whole.npy"
     pack_vectors(str(path), str(whole))
     out = tmp_path / "v.npy"
-    with monkeypatch.context() as broken:
-        new_words = vector_files._new_words
-
-        def fail(block: vector_files.Block, *args: object) -> list[int]:
-            if block.line > 30:
-                raise KeyboardInterrupt
-            return new_words(block, *args)  # type: ignore[arg-type]
-
-        broken.setattr(vector_files, "_new_words", fail)
-        with pytest.raises(KeyboardInterrupt):
-            pack_vectors(str(path), str(out))
+    stop_after(30, path, out, monkeypatch)
     assert out.with_name("v.npy.journal").exists()
     assert pack_vectors(str(path), str(out))[0] == 40
     assert out.read_bytes() == whole.read_bytes()
     assert out.with_suffix(".ids").read_bytes() == whole.with_suffix(".ids").read_bytes()
+
+
+def test_a_packing_in_blocks_of_another_size_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that reads more at a time has written more of the lines."""
+    path = tmp_path / "v.vec"
+    path.write_text("".join(f"w{i} {i} {i / 7}\n" for i in range(60)))
+    monkeypatch.setattr(vector_files, "_BLOCK", 300)
+    monkeypatch.setattr(vector_files, "_STEP", 1)
+    out = tmp_path / "v.npy"
+    stop_after(30, path, out, monkeypatch)
+    monkeypatch.setattr(vector_files, "_BLOCK", 110)
+    with pytest.raises(DataError) as caught:
+        pack_vectors(str(path), str(out))
+    assert caught.value.code == Exit.CONFIG
+    assert pack_vectors(str(path), str(out), restart=True)[0] == 60
+
+
+def test_memory_grows_by_less_than_the_vectors(tmp_path: Path) -> None:
+    """A block of lines takes a few megabytes while it is parsed, whatever the file's size."""
+    row = " ".join(["-0.4321"] * 50)
+    path = tmp_path / "v.vec"
+    path.write_text("".join(f"{i} {row}\n" for i in range(20_000)))
+    out = tmp_path / "v.npy"
+    tracemalloc.start()
+    pack_vectors(str(path), str(out))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    words = 20_000 * (2 * sys.getsizeof("12345") + 16)  # of the set of words
+    assert peak < (8 << 20) + words

@@ -212,6 +212,23 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
         TrainingRun(tmp_path / "run", "matcher", {}, restart=True)
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_run_whose_checkpoint_is_lost_starts_over(tmp_path: Path, restart: bool) -> None:
+    run = TrainingRun(tmp_path, "toy", {}, parts="seed-*")
+    for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
+        run.note({"step": 1})
+        run.save()
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "checkpoint.safetensors").unlink()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics.jsonl", "seed-0"]
+    again = TrainingRun(tmp_path, "toy", {}, restart, parts="seed-*")
+    assert (again.state.step, again.records) == (0, [])
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(DataError, match="neither empty nor a run of vg"):
+        TrainingRun(tmp_path, "toy", {}, restart, parts="seed-*")
+
+
 # ----------------------------------------------------------------------------------------- records
 
 

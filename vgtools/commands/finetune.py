@@ -82,13 +82,16 @@ class Pictures:
         """Return the answers that can be predicted; empty where the task has its own."""
         from itertools import islice
 
+        from vgtools.io import refuse_stream
         from vgtools.tasks.dispatch import read_examples
-        from vgtools.tasks.kinds.answer import common_answers, read_answers
+        from vgtools.tasks.kinds.answer import annotations_path, common_answers, read_answers
 
         if task.kind != "answer":
             return ()
         if self.answers is not None and not self.answers.isdecimal():
             return read_answers(self.answers)
+        refuse_stream(train)
+        refuse_stream(annotations_path(train))
         examples = islice(read_examples(task, train), limit)
         return common_answers(examples, int(self.answers or _ANSWERED))
 
@@ -364,6 +367,7 @@ def _run(
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import Inputs, read_json
     from vgtools.systems.grounding import tasks as grounding
+    from vgtools.systems.grounding.model import is_grounded
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
@@ -379,7 +383,7 @@ def _run(
         regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
-    elif grounding.is_grounded(ref):
+    elif is_grounded(ref):
         images = grounding.open_images(ref, shown.feats, shown.index, shown.images)
         settings = settings | images.config()
         learner = grounding.learner(task, ref, settings, device, images, offline=runtime.offline)

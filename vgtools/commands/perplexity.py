@@ -130,9 +130,11 @@ def perplexity(
     for kind in shown.pictures or ():
         known = kind in _KINDS
         refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
-    several = inputs.count("-") > 1 or ("-" in inputs and len(encoder) > 1)
-    refuse_if(several, "-", "texts are read once per model; write a file first")
-    from vgtools.io import dumps
+    from vgtools.io import arrives_once, dumps
+
+    again = len(encoder) > 1 and any(map(arrives_once, inputs))
+    several = again or inputs.count("-") > 1
+    refuse_if(several, "TEXT", "is read once per model, and a pipe only once; write a file first")
     from vgtools.io.output import Output
     from vgtools.models.references import pick_device
     from vgtools.reports.tables import markdown, perplexity_table, reported_perplexities

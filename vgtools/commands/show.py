@@ -131,6 +131,8 @@ def _check(
     for flag, values in (("--images", images), ("--index", index), ("--ids", ids)):
         why = f"give it once for all, or once per file ({len(paths)}), got {len(values)}"
         refuse_if(len(values) not in (0, 1, len(paths)), flag, why)
+        shared = len(paths) > 1 and len(values) == 1 and io.arrives_once(values[0])
+        refuse_if(shared, flag, "is read once per file of rows, and a pipe only once; give a file")
     if output is None and png is None:
         return
     refuse_if(

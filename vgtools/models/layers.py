@@ -56,6 +56,12 @@ class LayerStack(nn.Module):
         self._order = [used.index(i) for i in order]
         self.checkpointing = False
 
+    def set_dropout(self, rate: float) -> None:
+        """Set the dropout of all layers, which is the encoder's own until then."""
+        for module in self.layers.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = rate
+
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return the states after the last layer.
 

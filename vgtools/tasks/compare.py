@@ -8,6 +8,7 @@ Source: Tan & Bansal 2020 (Vokenization), section 4.3, Tables 2 to 6, appendix A
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,7 +135,8 @@ def read_row(path: str | Path, split: str = "dev") -> Row:
     left_out = list[Path]()
     for folder in sorted(p for p in path.iterdir() if p.is_dir()):
         file = folder / "run.json"
-        if not file.exists() or read_json(file, "the run.json of a vg run").get("kind") != _KIND:
+        there = os.path.lexists(file)  # a link to nowhere is a damaged run, not another folder
+        if not there or read_json(file, "the run.json of a vg run").get("kind") != _KIND:
             left_out.append(folder)
             continue
         run = _task_run(folder, split)

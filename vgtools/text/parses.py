@@ -7,7 +7,9 @@ older Stanford scheme, which papers before 2020 use.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -132,7 +134,8 @@ def _load_spacy(ref: str, needs: str, otherwise: str, exclude: Sequence[str]) ->
     if importlib.util.find_spec("spacy") is None:
         why = f"the {needs} {ref} needs spaCy: pip install 'spacy<3.9'"
         raise DataError(why, code=Exit.UNAVAILABLE)
-    import spacy
+    with _without_torch() if ref in BUILTIN else contextlib.nullcontext():
+        import spacy
 
     try:
         model = spacy.load(name, exclude=[*exclude, "textcat"])
@@ -149,6 +152,23 @@ def _load_spacy(ref: str, needs: str, otherwise: str, exclude: Sequence[str]) ->
         why = f"the spaCy model {ref!r} has no {name}, only {components}"
         raise DataError(why, code=Exit.UNAVAILABLE)
     return model
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Import without torch, unless it is imported already.
+
+    spaCy imports torch where it finds it, and our builtin models do not use it: they start in a
+    second less and with 600 MB less.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment] # to import it is an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 def _spacy(ref: str, lemmas: bool) -> Parser:

@@ -24,7 +24,7 @@ from vgtools.io.errors import input_changed
 from vgtools.io.output import Output
 from vgtools.text.word_vectors import KIND
 
-_BLOCK = 1 << 20  # code points of the lines that are read together
+_BLOCK = 1 << 18  # code points of the lines that are read together: 5 MB while they are parsed
 _STEP = 1 << 28  # bytes of vectors between commits
 _BINARY = {".bin", ".model", ".kv", ".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".magnitude"}
 
@@ -198,6 +198,7 @@ def pack_vectors(
 def _write(out: Output, source: VectorFile, seen: set[str], left_out: Counter[str]) -> None:
     """Write what a resumed run has not, block by block."""
     done = int(out.state.get("line", 0))
+    resumed = not done
     digest = hashlib.sha256()
     size = 0
     for block in source.blocks():
@@ -206,8 +207,11 @@ def _write(out: Output, source: VectorFile, seen: set[str], left_out: Counter[st
         names = "".join(f"{block.words[i]}\n" for i in keep).encode()
         digest.update(names)
         digest.update(vectors.data)
-        if block.line == done and digest.hexdigest() != out.state["sha256"]:
-            raise input_changed(source.path)
+        if not resumed and block.line >= done:
+            # Other lines, or lines in blocks of another size.
+            if digest.hexdigest() != out.state["sha256"]:
+                raise input_changed(source.path)
+            resumed = True
         if block.line <= done:
             continue
         out.write(vectors.data)

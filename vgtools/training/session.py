@@ -50,6 +50,7 @@ from vgtools.training.steps import Plan, train_config
 
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
+_METRICS = "metrics.jsonl"
 SAVE_SECONDS = 600.0  # between checkpoints
 
 
@@ -246,7 +247,7 @@ class TrainingRun:
         self.state = TrainState()  # where `train` starts
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
-        self._check_folder(restart)
+        self._check_folder(restart, parts)
         self.path.mkdir(exist_ok=True)
         if restart:
             self._discard(parts)
@@ -269,17 +270,19 @@ class TrainingRun:
         self._inputs.check_named(info.get("inputs", []))
         self._same(info.get("config", {}), "a finished run")
         check_files(self.path, info)
-        metrics = self.path / "metrics.jsonl"
+        metrics = self.path / _METRICS
         # Of a run written before "files" named it.
         check_file(metrics, info.get("metrics", {}).get("sha256", ""))
         self.complete = True
         self._clear()
         self.state.notes = {"records": list(map(json.loads, metrics.read_bytes().splitlines()))}
 
-    def _check_folder(self, restart: bool) -> None:
+    def _check_folder(self, restart: bool, parts: str | None) -> None:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
-        files = self.path.iterdir() if self.path.exists() else ()
-        if not ours and any(file.suffix != ".tmp" for file in files):
+        files = [file for file in self.path.glob("*") if file.suffix != ".tmp"]
+        if (self.path / _METRICS).exists():  # of a run whose checkpoint is lost, if nothing else is
+            files = [f for f in files if f.name != _METRICS and not (parts and f.match(parts))]
+        if files and not ours:
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
         info = self.path / "run.json"
@@ -302,7 +305,7 @@ class TrainingRun:
             shutil.rmtree(folder)
         shutil.rmtree(self.path / "encoder", ignore_errors=True)
         own = f"{self.kind}.safetensors"
-        for name in ("metrics.jsonl", own, _BEST, _CHECKPOINT, "run.json"):
+        for name in (_METRICS, own, _BEST, _CHECKPOINT, "run.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def _same(self, before: Mapping[str, Any], what: str) -> None:
@@ -355,7 +358,7 @@ class TrainingRun:
 
     def _write_records(self) -> None:
         if processes.rank() == 0:
-            atomic_write(self.path / "metrics.jsonl", b"".join(map(dumps, self.records)))
+            atomic_write(self.path / _METRICS, b"".join(map(dumps, self.records)))
 
     def end_epoch(
         self, model: nn.Module, record: Mapping[str, Any], score: float
@@ -404,7 +407,7 @@ class TrainingRun:
         """
         self._inputs.check_unchanged()
         self._write_records()
-        metrics = {"sha256": sha256_file(self.path / "metrics.jsonl")}
+        metrics = {"sha256": sha256_file(self.path / _METRICS)}
         facts = {"config": self.config, **info, "metrics": metrics}
         facts["inputs"] = self._inputs.entries
         if weights is None:

@@ -15,6 +15,7 @@ from tests.training.test_processes import ended, start
 from vgtools import cli
 from vgtools.io import Exit
 from vgtools.models.encoder import load_masked_lm, save_pretrained
+from vgtools.models.layers import LayerStack
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
 from vgtools.systems.grounding.model import open_grounding
@@ -124,9 +125,18 @@ def test_a_finished_run_is_left_alone_and_other_settings_are_refused(
         (["--query", "whole"], "index was"),
         (["-k", 2], "grounding was"),
         (["--drop-images", 0.5], "drop_images was 0.0, is now 0.5"),
+        (["--dropout", 0.5], "dropout was null, is now 0.5"),
     ):
         assert pretrain(data, run, "scene", "--steps", 2, *flags) == Exit.CONFIG
         refused(capfd, what)
+
+
+def test_dropout_is_the_encoders_or_what_is_asked_for(data: Path, tmp_path: Path) -> None:
+    own = LayerStack(load_masked_lm(str(data / "encoder")).model.base_model)
+    assert {m.p for m in own.modules() if isinstance(m, torch.nn.Dropout)} == {0.0, 0.1}
+    for name, flags in {"own": [], "none": ["--dropout", 0]}.items():
+        assert pretrain(data, tmp_path / name, "none", "--steps", 2, *flags) == 0
+    assert records(tmp_path / "own")[0]["jmlm"] != records(tmp_path / "none")[0]["jmlm"]
 
 
 @pytest.mark.parametrize(

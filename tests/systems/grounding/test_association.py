@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,13 @@ from vgtools.systems.grounding.association import (
     cluster_nouns,
     open_associator,
 )
-from vgtools.systems.grounding.keys import Bank, caption_keys, keywords, noun_keys
+from vgtools.systems.grounding.keys import (
+    Bank,
+    InvertedFile,
+    caption_keys,
+    keywords,
+    noun_keys,
+)
 from vgtools.text.word_vectors import open_word_vectors
 
 # ------------------------------------------------------------------------------------------- scene
@@ -331,6 +338,57 @@ def test_keywords_are_those_of_loops(captions: list[list[str]], most: int) -> No
         assert set(images) == expected[word]
         assert len(images) == len(expected[word])
     assert set(file.ids) | set(file.left_out) == {str(row["image"]) for _, row in rows}
+
+
+@given(
+    banks=st.lists(st.sets(st.integers(0, 30), min_size=1), min_size=1, max_size=6),
+    k=st.integers(1, 34),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=100)
+def test_images_by_keywords_are_those_of_loops(
+    banks: list[set[int]], k: int, data: st.DataObject
+) -> None:
+    """Of the images met most often, the first met; many tie."""
+    names = [f"w{i}" for i in range(len(banks))]
+    rows = np.concatenate([sorted(images) for images in banks]).astype(np.int32)
+    starts = np.cumsum([0, *map(len, banks)])
+    finder = t.keyword_finder(InvertedFile([str(i) for i in range(31)], names, rows, starts, []))
+    texts = data.draw(st.lists(st.lists(st.sampled_from(names), max_size=8), max_size=3))
+    words = finder.words([" ".join(text) for text in texts])
+    count = len(words.rows)
+    visible = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    own = data.draw(st.lists(st.integers(-1, 30), min_size=len(texts), max_size=len(texts)))
+    found = finder.search(words, k, visible=np.array(visible, bool), own=np.array(own, np.int32))
+    for i, left_out in enumerate(own):
+        part = slice(words.starts[i], words.starts[i + 1])
+        shown = [w for w, see in zip(words.rows[part].tolist(), visible[part], strict=True) if see]
+        met = Counter[int]()  # in the order in which images are met
+        for word in dict.fromkeys(shown):
+            met.update(row for row in sorted(banks[word]) if row != left_out)
+        best = met.most_common(k)  # of equal counts the first met
+        missing = k - len(best)
+        assert found.rows[i].tolist() == [row for row, _ in best] + [-1] * missing
+        assert found.scores[i].tolist() == [n for _, n in best] + [0] * missing
+
+
+def test_few_images_of_a_keyword_search_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text is not charged for every image that has one of its words."""
+    sizes: list[int] = []
+    unique = np.unique
+
+    def counted(values: Array, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(len(values))
+        return unique(values, *args, **kwargs)
+
+    rows = np.tile(np.arange(5000, dtype=np.int32), 2)
+    ids = [str(i) for i in range(5000)]
+    starts = np.array([0, 5000, 10000])
+    finder = t.keyword_finder(InvertedFile(ids, ["dog", "cat"], rows, starts, []))
+    words = finder.words(["dog cat"])
+    monkeypatch.setattr(np, "unique", counted)
+    assert finder.search(words, 3).rows.tolist() == [[0, 1, 2]]
+    assert max(sizes) <= 3 * 2
 
 
 def test_weights_of_keywords_are_those_of_scikit_learn() -> None:

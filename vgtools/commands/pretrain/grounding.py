@@ -232,6 +232,16 @@ def grounding(
             help="Show a text with the placeholder in place of its images, with probability P.",
         ),
     ] = 0.0,
+    dropout: Annotated[
+        float | None,
+        Flag(
+            metavar="P",
+            min=0,
+            max=0.9,
+            show_default="that of the text encoder",
+            help="Dropout of the cross-modal encoder; 0 suits a few hundred steps.",
+        ),
+    ] = None,
     weight: Annotated[
         list[str] | None,
         Flag(
@@ -300,6 +310,7 @@ def grounding(
             weights=weights,
             cross_layers=cross_layers,
             drop_images=drop_images,
+            dropout=dropout,
             block=masking.block,
             dtype=optimizer.dtype,
             gradient_checkpointing=gradient_checkpointing,

@@ -438,16 +438,40 @@ class Keywords:
                 continue
             numbers = list(dict.fromkeys(rows.tolist()))
             met = np.concatenate([self._images(number) for number in numbers])
-            if own is not None:
-                met = met[met != own[text]]
-            images, first, counts = np.unique(met, return_index=True, return_counts=True)
-            order = np.lexsort((first, -counts))[:k]
-            found.rows[text, : len(order)] = images[order]
-            found.scores[text, : len(order)] = counts[order]
+            images, scores = _most_met(met, k, -1 if own is None else int(own[text]))
+            found.rows[text, : len(images)] = images
+            found.scores[text, : len(images)] = scores
         return found
 
     def _images(self, number: int) -> Array:
         return self.images[self.starts[number] : self.starts[number + 1]]
+
+
+def _most_met(met: Array, k: int, own: int) -> tuple[Array, Array]:
+    """Return the k images that are met most often, of equal ones the first met, and how often.
+
+    Only images that may be among the k are sorted: of those met as often as the k-th, k are met
+    within the first k times as many places.
+
+    Args:
+        met: (P,) images, in the order in which they are met.
+        k: images to return; fewer where fewer are met.
+        own: an image that does not count, -1 for none.
+    """
+    counts = np.bincount(met)
+    if 0 <= own < len(counts):
+        counts[own] = 0
+    often = counts[met]
+    places = np.bincount(often)
+    images = places // np.maximum(np.arange(len(places)), 1)  # that are met so often
+    images[0] = 0
+    least = max(1, int((images[::-1].cumsum()[::-1] >= k).sum()) - 1)
+    above = np.flatnonzero(often > least)
+    level = np.flatnonzero(often == least)[: k * least]
+    near = np.sort(np.concatenate([above, level]))
+    rows, first = np.unique(met[near], return_index=True)
+    order = np.lexsort((first, -counts[rows]))[:k]
+    return rows[order], counts[rows[order]]
 
 
 def open_keywords(path: str) -> Keywords:

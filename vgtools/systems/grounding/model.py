@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ from vgtools.models.layers import LayerStack
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_whole
-from vgtools.models.runs import Run, as_config, open_run
+from vgtools.models.runs import Run, as_config, open_run, read_run
 from vgtools.training.loop import halves
 
 KIND = "grounding"
@@ -381,6 +382,11 @@ class GroundedRun:
     def encoder(self) -> GroundedEncoder:
         """Return the trainable encoder for fine-tuning; it shares its weights with `model`."""
         return GroundedEncoder(self.model.text, self.model.cross)
+
+
+def is_grounded(ref: str) -> bool:
+    """Return whether a reference is a run of `vg pretrain grounding`."""
+    return Path(ref, "run.json").exists() and read_run(ref).get("kind") == KIND
 
 
 def open_grounding(path: str, *, offline: bool = False) -> GroundedRun:

@@ -46,6 +46,7 @@ class Pretraining:
         weights: of the losses.
         cross_layers: of the cross-modal encoder; None for all of the text encoder.
         drop_images: probability that a text is shown with the placeholder in place of images.
+        dropout: of the cross-modal encoder; None for that of the text encoder.
         block: tokens of a text, special ones counted.
         dtype: of the matrix products.
         gradient_checkpointing: less memory, more time.
@@ -71,6 +72,7 @@ class Pretraining:
         weights: Mapping[str, float],
         cross_layers: int | None,
         drop_images: float,
+        dropout: float | None,
         block: int,
         dtype: str,
         gradient_checkpointing: bool,
@@ -87,6 +89,7 @@ class Pretraining:
         self._sources = sources
         self._weights = dict(weights)
         self._drop_images = drop_images
+        self._dropout = dropout
         self._gradient_checkpointing = gradient_checkpointing
         self._quiet = quiet
         self._say = say
@@ -139,6 +142,7 @@ class Pretraining:
             "features": pictures and pictures.manifest["files"],
             "index": self._bank and self._bank.mark,
             "drop_images": self._drop_images,
+            "dropout": self._dropout,
             "inputs": [self._texts.digest],
             "valid": [self._held.digest] if self._held else [],
         }
@@ -147,6 +151,8 @@ class Pretraining:
         """Return the model with its batches."""
         model = self._model.to(device)
         model.cross.layers.checkpointing = self._gradient_checkpointing
+        if self._dropout is not None:
+            model.cross.layers.set_dropout(self._dropout)
         recipe = Recipe.of(
             self._text.tokenizer,
             strategy=self._sources.strategy,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,13 @@ from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
 from vgtools.models.masked_lm import mlm_hidden, token_losses
 from vgtools.models.references import check_same
-from vgtools.models.runs import read_run
 from vgtools.systems.grounding.inputs import Bank, Examples, Recipe, Sources, check_words
 from vgtools.systems.grounding.model import (
     ASSOCIATIVE,
-    KIND,
     Batch,
     Grounding,
     GroundingConfig,
+    is_grounded,
     open_grounding,
 )
 from vgtools.systems.grounding.pictures import Pictures
@@ -67,7 +65,7 @@ def open_model(ref: str, *, device: torch.device | str, offline: bool = False) -
         DataError: as `open_grounding` and `load_masked_lm`; the model has no masked language
             model's head (78).
     """
-    if Path(ref, "run.json").is_file() and read_run(ref).get("kind") == KIND:
+    if is_grounded(ref):
         found = open_grounding(ref, offline=offline)
         model = found.model.to(device)
         return Model(ref, found.text, found.config, found.run.info, _grounded(model))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
+from vgtools.io import DataError, Exit, atomic_write, dumps
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
@@ -49,12 +49,6 @@ _DROPOUT = 0.1  # before the linear layer
 _STD = 0.02  # of its weights
 _AT_ONCE = 1024  # texts that are searched for at a time
 _CONTROL = 11  # what a random generator is for, the first of its seeds
-
-
-def is_grounded(ref: str) -> bool:
-    """Return whether a reference is a run of `vg pretrain grounding`."""
-    file = Path(ref, "run.json")
-    return file.is_file() and read_json(file, "the run.json of a vg run").get("kind") == KIND
 
 
 # ------------------------------------------------------------------------------------------- images
