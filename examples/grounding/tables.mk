@@ -26,7 +26,6 @@ KAPPA        ?= 8
 PRETRAIN     ?=
 TESTED       ?= 5000# photos of val2014 whose captions are the test
 ASKED        ?=
-PYTHON       ?= python
 PP           := $(PAPER)
 given         = $(if $($(1)),,@echo "this needs $(1)=…, see tables.mk" >&2; exit 66)
 
@@ -66,14 +65,17 @@ $(PP)/bank.jsonl: $(PP)/cc.jsonl $(PP)/sbu.jsonl
 	cat $(PP)/cc.images.jsonl $(PP)/sbu.images.jsonl > $(PP)/bank.images.jsonl
 
 # SYNSETS: those with at least 10 images, 10 of each drawn.
-$(PP)/nouns.jsonl:
+$(PP)/synsets.jsonl:
 	$(call given,IMAGENET)
 	@mkdir -p $(PP)
-	$(VG) prepare imagenet $(IMAGENET) $(SYNSETS) --images-out $(PP)/nouns.images.jsonl -o $@
+	$(VG) prepare imagenet $(IMAGENET) $(SYNSETS) --images-out $(PP)/synsets.images.jsonl -o $@
 
 extract = $(VG) extract-image-feats $(1) --backbone $(EFFICIENTNET) --pooling max --dtype float16 -o $@
-$(PP)/bank.npy $(PP)/nouns.npy: $(PP)/%.npy: $(PP)/%.jsonl
-	$(call extract,$(PP)/$*.images.jsonl)
+$(PP)/bank.npy: $(PP)/bank.jsonl
+	$(call extract,$(PP)/bank.images.jsonl)
+
+$(PP)/nouns.npy: $(PP)/synsets.jsonl
+	$(call extract,$(PP)/synsets.images.jsonl)
 
 $(PP)/words.npy:
 	$(call given,FASTTEXT)
@@ -83,7 +85,7 @@ $(PP)/words.npy:
 $(PP)/scene.faiss: $(PP)/bank.jsonl $(PP)/words.npy
 	$(VG) build-index $< --vectors $(PP)/words.npy -o $@
 
-$(PP)/object.faiss: $(PP)/nouns.jsonl $(PP)/words.npy
+$(PP)/object.faiss: $(PP)/synsets.jsonl $(PP)/words.npy
 	$(VG) build-index $< --vectors $(PP)/words.npy -o $@
 
 $(PP)/keyword.jsonl: $(PP)/bank.jsonl
@@ -187,7 +189,7 @@ $(G)/scene.faiss: $(OUT)/captions.jsonl
 	@mkdir -p $(G)
 	$(VG) build-index $< --vectors $(VECTORS) -o $@
 
-$(G)/object.faiss: $(PP)/nouns.jsonl
+$(G)/object.faiss: $(PP)/synsets.jsonl
 	@mkdir -p $(G)
 	$(VG) build-index $< --vectors $(VECTORS) -o $@
 endif
@@ -199,7 +201,7 @@ $(G)/fig4.object.jsonl: $(FIG4) $(G)/object.faiss
 	$(VG) retrieve $(FIG4) --index $(G)/object.faiss -k 4 --clusters 2 -o $@
 
 $(G)/fig4.html: $(G)/fig4.scene.jsonl $(G)/fig4.object.jsonl
-	$(VG) show $^ --index $(G)/scene.faiss --index $(G)/object.faiss --images $(G_PHOTOS) --images $(PP)/nouns.images.jsonl \
+	$(VG) show $^ --index $(G)/scene.faiss --index $(G)/object.faiss --images $(G_PHOTOS) --images $(PP)/synsets.images.jsonl \
 	  --png $(G)/fig4.png -o $@
 
 fig4 figure4: $(G)/fig4.html
