@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from tests.tiny.grounded import save_images, save_texts, sentences
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.runs import refused
-from tests.tiny.visual import BACKBONE, encoder_of
+from tests.tiny.visual import BACKBONE, encoder_of, save_regions
 from vgtools import cli
 from vgtools.io import Exit, read_manifest
 from vgtools.models.encoder import as_encoder, load_masked_lm, save_pretrained
@@ -45,7 +46,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def perplexity(
-    data: Path, capfd: pytest.CaptureFixture[str], *flags: object, text: str = "c.jsonl"
+    data: Path, capfd: pytest.CaptureFixture[str], *flags: object, text: str | Path = "c.jsonl"
 ) -> list[dict[str, Any]]:
     capfd.readouterr()
     assert cli.run([str(a) for a in ["perplexity", data / text, *QUICK, *flags]]) == 0
@@ -101,6 +102,46 @@ def test_models_and_images_are_compared_with_the_first(
     again = perplexity(data, capfd, *flags[:6], "--batch-size", 1)
     assert again[1]["pictures"] == "own", "what the run was trained with"
     assert again[1]["nll"] == pytest.approx(found[1]["nll"], rel=1e-5)
+
+
+def test_a_table_has_the_rows_of_the_paper(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    flags = ["-e", data / "none", "-e", data / "i2t", "--feats", data / "f.npy", "--table"]
+    args = ["perplexity", data / "c.jsonl", *QUICK, *flags, "--reported", "grounding:2"]
+    assert cli.run([str(a) for a in args]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    first, second = lines[2].split(" | "), lines[3].split(" | ")
+    assert (first[0], first[1], first[3:]) == (f"| {data / 'none'}", "none", ["–", "–", "– |"])
+    assert second[:2] == [f"| {data / 'i2t'}", "own"]
+    assert re.fullmatch(r"[+-]\d\.\d{3} \([+-]\d\.\d{3} to [+-]\d\.\d{3}\)", second[3])
+    expected = "| Transferred i2t (reported) | 0/1 | Wiki-BC 30.0, COCO 4.6 | – | – | – |"
+    assert lines[5] == expected
+    assert "40 texts, drawn in 20 groups for the intervals; 50% of the tokens masked." in lines[-3]
+    assert lines[-1] == "Reported in Sileo 2021, Table 2; its models and data are its own."
+    assert cli.run(["perplexity", "x", "-e", "y", "--reported", "grounding:3"]) == Exit.USAGE
+    refused(capfd, "no table 'grounding:3' of perplexities; known are grounding:1, 2")
+
+
+def test_runs_take_regions_or_features_as_they_were_trained(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    regions = save_regions(tmp_path / "r.npy", 20)
+    texts = save_texts(
+        tmp_path / "c.jsonl", sentences(40), {i: f"image{i % 20}" for i in range(40)}
+    )
+    args = ["pretrain", "grounding", texts, "--strategy", "i2t", "-o", tmp_path / "r3"]
+    args += ["--regions", regions, "--boxes", 3, "-e", data / "encoder", "--steps", 2]
+    assert cli.run([str(a) for a in [*args, "--device", "cpu", "-q"]]) == 0
+    both = ["--feats", data / "f.npy", "--regions", regions]
+    for run, text, alone in (
+        (data / "i2t", data / "c.jsonl", both[:2]),
+        (tmp_path / "r3", texts, both[2:]),
+    ):
+        found = [
+            perplexity(data, capfd, "-e", run, *flags, text=text)[0] for flags in (both, alone)
+        ]
+        assert found[0] == found[1]
+        assert found[0]["pictures"] == "own"
 
 
 def test_text_without_images_is_read_with_the_placeholder(

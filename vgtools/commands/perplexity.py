@@ -43,7 +43,8 @@ class Shown:
         ),
     ] = None
     regions: Annotated[
-        str | None, Flag(metavar="X.npy", help="Regions of images, in place of --feats.")
+        str | None,
+        Flag(metavar="X.npy", help="Regions of images, for runs that were trained with them."),
     ] = None
     index: Annotated[
         list[str] | None,
@@ -96,6 +97,14 @@ def perplexity(
         str | None,
         Flag("--output", "-o", metavar="FILE", help="Write each text's losses (jsonl), too."),
     ] = None,
+    table: Annotated[bool, Flag("--table", help="Print markdown in place of records.")] = False,
+    reported: Annotated[
+        str | None,
+        Flag(
+            metavar="PAPER:N",
+            help="Add the rows of a paper's table, marked as reported: grounding:1, grounding:2.",
+        ),
+    ] = None,
     runtime: Runtime,
 ) -> None:
     """Measure the perplexity of the masked words of texts, for one or more models.
@@ -112,13 +121,15 @@ def perplexity(
         vg perplexity dev.jsonl -e run.none -e run.i2t --feats feats.npy --pictures own
         --pictures other --pictures none --mask-rate 0.5
 
+        vg perplexity wiki.test.txt -e run.none -e run.scene --index scene.faiss --feats cc.npy
+        --table --reported grounding:2
+
         vg perplexity wiki.test.txt -e google-bert/bert-base-uncased -o nll.jsonl
     """
     help_at_terminal(context, *inputs)
     for kind in shown.pictures or ():
         known = kind in _KINDS
         refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
-    refuse_if(shown.feats and shown.regions, "--feats/--regions", "give one of them")
     from vgtools.io import arrives_once, dumps
 
     again = len(encoder) > 1 and any(map(arrives_once, inputs))
@@ -126,7 +137,10 @@ def perplexity(
     refuse_if(several, "TEXT", "is read once per model, and a pipe only once; write a file first")
     from vgtools.io.output import Output
     from vgtools.models.references import pick_device
+    from vgtools.reports.tables import markdown, perplexity_table, reported_perplexities
     from vgtools.systems.grounding.scoring import Comparison, Offer
+
+    known_values = reported_perplexities(reported) if reported else []
 
     offer = Offer(
         shown.pictures or [],
@@ -147,8 +161,11 @@ def perplexity(
             out = stack.enter_context(Output([output], config, inputs=inputs, restart=True))
         for ref in encoder:
             comparison.add(ref)
-        for record in comparison.records(samples, seed):
-            sys.stdout.buffer.write(dumps(record))
+        records = [*comparison.records(samples, seed), *known_values]
+        if table:
+            sys.stdout.buffer.write(markdown(perplexity_table(records)).encode())
+        else:
+            sys.stdout.buffer.writelines(map(dumps, records))
         sys.stdout.buffer.flush()
         if out is not None:
             for row in comparison.rows():

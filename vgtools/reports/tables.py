@@ -66,14 +66,32 @@ def reported(name: str) -> list[dict[str, Any]]:
     Raises:
         DataError: there is no such paper or table (usage).
     """
-    paper, _, table = name.rpartition(":")
-    numbers = {p: tuple(map(str, module.SCORES)) for p, module in _PAPERS.items()}
-    paper = paper or next(iter(_PAPERS))
-    if table not in numbers.get(paper, ()):
-        known = "; ".join(f"{p}:{', '.join(tables)}" for p, tables in numbers.items())
-        raise DataError(f"no table {name!r} of scores; known are {known}", code=Exit.USAGE)
-    rows: list[dict[str, Any]] = _PAPERS[paper].scores(int(table))
+    module, table = _find(name, "scores")
+    rows: list[dict[str, Any]] = module.scores(table)
     return rows
+
+
+def reported_perplexities(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table of perplexities of a paper, `grounding:2`.
+
+    Raises:
+        DataError: there is no such paper or table (usage).
+    """
+    module, table = _find(name, "perplexities")
+    rows: list[dict[str, Any]] = module.perplexities(table)
+    return rows
+
+
+def _find(name: str, what: str) -> tuple[Any, int]:
+    """Return the numbers of a paper and which of its tables is meant."""
+    paper, _, table = name.rpartition(":")
+    tables = {p: getattr(module, what.upper(), ()) for p, module in _PAPERS.items()}
+    numbers = {p: tuple(map(str, found)) for p, found in tables.items() if found}
+    paper = paper or next(iter(numbers))
+    if table not in numbers.get(paper, ()):
+        known = "; ".join(f"{p}:{', '.join(found)}" for p, found in numbers.items())
+        raise DataError(f"no table {name!r} of {what}; known are {known}", code=Exit.USAGE)
+    return _PAPERS[paper], int(table)
 
 
 # ------------------------------------------------------------------------------------------- scores
@@ -185,6 +203,41 @@ def _score_remarks(
         paper = f"{table} (Tan & Bansal 2020)" if table.startswith("the paper") else table
         remarks.append(f"Reported: {paper}; its models, data and Avg. are its own.")
     return remarks
+
+
+def perplexity_table(records: Sequence[Record]) -> Table:
+    """Return perplexities with their intervals, and what differs from the first record.
+
+    Args:
+        records: of `vg perplexity`, and of `reported_perplexities`.
+    """
+    rows = list[list[str]]()
+    for record in records:
+        if "source" in record:
+            images = str(record.get("images", record.get("regions")))
+            values = ", ".join(f"{text} {value}" for text, value in record["reported"].items())
+            rows.append([f"{record['run']} (reported)", images, values, "–", "–", "–"])
+            continue
+        change = _nats(record.get("difference"))
+        content = _nats(record["content"].get("difference"))
+        p = p_value(record["difference"]["p"]) if "difference" in record else "–"
+        interval = f"{record['perplexity']:.1f} ({record['low']:.1f} to {record['high']:.1f})"
+        name = io.name_of(record["encoder"])
+        rows.append([name, record["pictures"], interval, change, p, content])
+    headings = ["Model", "Images", "Perplexity (95 %)", "Nats less the first (95 %)", "p"]
+    first = records[0]
+    masked = f"{first['mask_rate']:.0%} of the tokens masked"
+    texts = f"{first['texts']:,} texts, drawn in {first['groups']:,} groups for the intervals"
+    remarks = [f"{first['tokens']:,} masked words of {texts}; {masked}."]
+    sources = dict.fromkeys(record["source"] for record in records if "source" in record)
+    remarks += [f"R{source[1:]}; its models and data are its own." for source in sources]
+    return Table([*headings, "Content words"], rows, remarks)
+
+
+def _nats(change: Record | None) -> str:
+    if change is None:
+        return "–"
+    return f"{change['nll']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f})"
 
 
 def gain_table(gains: Sequence[Record]) -> Table:

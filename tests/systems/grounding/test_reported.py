@@ -40,8 +40,10 @@ def test_tasks_have_the_classes_of_table_4() -> None:
 
 
 def test_tables_of_perplexity() -> None:
-    assert [row["perplexity"] for row in reported.regions()] == [8.4, 4.6, 4.6, 4.0, 4.2]
-    rows = {row["run"]: (row["wiki"], row["coco"]) for row in reported.perplexities()}
+    first = reported.perplexities(1)
+    assert [row["reported"]["COCO"] for row in first] == [8.4, 4.6, 4.6, 4.0, 4.2]
+    assert [row["run"] for row in first[:2]] == ["no image", "1 × EfficientNet-1280"]
+    rows = {row["run"]: row["reported"] for row in reported.perplexities(2)}
     assert len(rows) == 9
-    assert rows["Transferred t2i"] == (41.6, None)
-    assert rows["Associative (object-based), K 1"] == (9.0, 35.6)
+    assert rows["Transferred t2i"] == {"Wiki-BC": 41.6}
+    assert rows["Associative (object-based), K 1"] == {"Wiki-BC": 9.0, "COCO": 35.6}

@@ -12,7 +12,7 @@ SECTIONS = {
     "section 3.4": ("pictures.WholePictures", "pictures.RegionPictures"),
     "section 4.1": ("scoring.score",),
     "section 4.2": ("tasks.GroundedTuner", "tasks.TextImages"),
-    "table 1": ("reported.regions",),
+    "table 1": ("reported.perplexities",),
     "table 2": ("reported.perplexities",),
     "table 3": ("association.Keywords", "keys.keywords", "reported.scores"),
     "table 4": ("reported.sizes",),

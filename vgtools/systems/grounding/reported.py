@@ -53,21 +53,32 @@ _SIZES = {
 }
 
 SCORES = (3,)  # numbers of the tables of scores
+PERPLEXITIES = (1, 2)
 
 
-def regions() -> list[Record]:
-    """Return the rows of Table 1: perplexity of COCO captions by regions per image."""
-    source = _source(1)
+def perplexities(table: int) -> list[Record]:
+    """Return the rows of Table 1 (by regions per image) or 2 (by strategy), marked as reported.
+
+    Returns:
+        `run`, `images` or `regions`, `source`, and `reported`: a perplexity per corpus.
+    """
+    if table == 1:
+        return [
+            {
+                "run": f"{count} × {features}" if features else "no image",
+                "regions": count,
+                "reported": {"COCO": value},
+                "source": _source(1),
+            }
+            for count, features, value in _REGIONS
+        ]
     return [
-        {"regions": count, "features": features, "perplexity": value, "source": source}
-        for count, features, value in _REGIONS
-    ]
-
-
-def perplexities() -> list[Record]:
-    """Return the rows of Table 2: perplexity of Wiki-BC and of COCO captions by strategy."""
-    return [
-        {"run": name, "images": images, "wiki": wiki, "coco": coco, "source": _source(2)}
+        {
+            "run": name,
+            "images": images,
+            "reported": {"Wiki-BC": wiki} | ({} if coco is None else {"COCO": coco}),
+            "source": _source(2),
+        }
         for name, (images, wiki, coco) in _PERPLEXITIES.items()
     ]
 

@@ -106,7 +106,7 @@ class Offer:
             index; empty for what a run was trained with: found images, own ones, or the placeholder
             where no text names an image.
         feats: files of features; a run takes the first of its backbone.
-        regions: file of regions, in place of features.
+        regions: file of regions; runs with several regions per image try it first, others last.
         index: indices by words; a run takes the first of its strategy.
         query: look for images with the `masked` or the `whole` text; None for as the run did.
         tagger: finds nouns; None for that of the run.
@@ -135,27 +135,29 @@ class Offer:
         """
         config = model.config
         kinds = self.kinds_of(model)
-        files: Sequence[str | None] = self.feats or ([None] if self.regions else [])
+        files: list[tuple[str | None, str | None]] = [(feats, None) for feats in self.feats]
+        if self.regions:
+            files.insert(0 if config.regions > 1 else len(files), (None, self.regions))
         if kinds == ["none"] or not (kinds or files):
             return None, None
         problem = lacking(model)
         for index in self.index if config.strategy in ASSOCIATIVE else [None]:
-            for feats in files:
+            for feats, regions in files:
                 try:
-                    return self._open(model, feats, index)
+                    return self._open(model, feats, regions, index)
                 except DataError as error:
                     problem = error
         raise problem
 
     def _open(
-        self, model: Model, feats: str | None, index: str | None
+        self, model: Model, feats: str | None, regions: str | None, index: str | None
     ) -> tuple[Pictures | None, Bank | None]:
         config = model.config
         known = model.info.get("index") or {}
         sources = Sources(
             config.strategy,
             feats,
-            self.regions,
+            regions,
             config.regions,
             index,
             config.images,
