@@ -281,7 +281,8 @@ class TrainingRun:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = [file for file in self.path.glob("*") if file.suffix != ".tmp"]
         if (self.path / _METRICS).exists():  # of a run whose checkpoint is lost, if nothing else is
-            files = [f for f in files if f.name != _METRICS and not (parts and f.match(parts))]
+            own = (_METRICS, "encoder", f"{self.kind}.safetensors")
+            files = [f for f in files if f.name not in own and not (parts and f.match(parts))]
         if files and not ours:
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
