@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from vgtools.io import dumps, read_jsonl
-from vgtools.systems.grounding.inputs import Examples, Recipe, open_pictures, read_texts
+from vgtools.systems.grounding.inputs import Examples, Recipe
 from vgtools.systems.grounding.model import open_grounding
+from vgtools.systems.grounding.pictures import open_pictures
+from vgtools.systems.grounding.texts import read_texts
 from vgtools.tasks.metrics import paired_bootstrap
 from vgtools.tasks.perplexity import groups_of, mean_nll
 
