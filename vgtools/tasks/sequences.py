@@ -104,6 +104,31 @@ class Inputs:
             yield f"{self.cut} examples are longer than {max_length} tokens and are cut"
 
 
+@dataclass(frozen=True)
+class InputsWithImages:
+    """Examples as token ids, beside images that a system adds."""
+
+    text: Inputs  # their tokens; of phrase grounding: `Captions`
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    @property
+    def lengths(self) -> Array:
+        """(U,) tokens of each unit."""
+        return self.text.lengths
+
+    @property
+    def ids(self) -> Array:
+        """All tokens."""
+        return self.text.ids
+
+    @property
+    def cut(self) -> int:
+        """Examples of which not all is read."""
+        return self.text.cut
+
+
 class SequenceBuilder:
     """Collects sequences of one text, or of a pair, as flat arrays.
 

@@ -331,6 +331,14 @@ def _cut(batch: Any, pieces: int, halve: Halve | None) -> list[Any]:
     return [piece for half in halve(batch) for piece in _cut(half, pieces // 2, halve)]
 
 
+def on_device(batch: Rows, device: torch.device | str) -> Rows:
+    """Return a batch, a named tuple, with its tensors on a device."""
+    fields = batch._asdict().items()
+    return batch._replace(
+        **{k: v.to(device, non_blocking=True) for k, v in fields if isinstance(v, Tensor)}
+    )
+
+
 def halves(batch: Rows, places: Mapping[str, str] | None = None) -> tuple[Rows, ...]:
     """Return the two halves of a batch, as `train` expects them; a single row cannot be cut.
 

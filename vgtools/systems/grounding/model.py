@@ -29,7 +29,7 @@ from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_whole
 from vgtools.models.runs import Run, as_config, open_run, read_run
-from vgtools.training.loop import halves
+from vgtools.training.loop import halves, on_device
 
 KIND = "grounding"
 TRANSFERRED = ("i2t", "t2i", "both")
@@ -80,12 +80,7 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        moved: dict[str, Any] = {
-            k: v.to(device, non_blocking=True)
-            for k, v in self._asdict().items()
-            if isinstance(v, Tensor)
-        }
-        return self._replace(**moved)
+        return on_device(self, device)
 
 
 def halve(batch: Batch) -> tuple[Batch, ...]:

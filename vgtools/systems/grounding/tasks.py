@@ -41,7 +41,7 @@ from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, Learner, Split
 from vgtools.tasks.kinds import KINDS
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import InputsWithImages
 from vgtools.tasks.table import Task
 
 Choice = Literal["found", "random", "shuffle", "none"]
@@ -162,29 +162,10 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
 
 
 @dataclass(frozen=True)
-class GroundedInputs:
+class GroundedInputs(InputsWithImages):
     """The examples of a file as token ids, and the images of each."""
 
-    text: Inputs
     images: Array  # (E, K) rows of the features, -1 for none
-
-    def __len__(self) -> int:
-        return len(self.text)
-
-    @property
-    def lengths(self) -> Array:
-        """(U,) tokens of each unit."""
-        return self.text.lengths
-
-    @property
-    def ids(self) -> Array:
-        """All tokens."""
-        return self.text.ids
-
-    @property
-    def cut(self) -> int:
-        """Examples of which not all is read."""
-        return self.text.cut
 
     @property
     def unlearnable(self) -> int:

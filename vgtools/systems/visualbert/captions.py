@@ -108,7 +108,7 @@ def read_captions(
 
 def check_backbone(ref: str, regions: Regions, path: str) -> None:
     """Refuse regions of another backbone than those that a vg run learnt from."""
-    known = read_run(ref, "visualbert") if Path(ref, "run.json").is_file() else {}
+    known = read_run(ref, "visualbert") if Path(ref, "run.json").exists() else {}
     if "backbone" in known:
         what = "region features of the backbone"
         check_same(what, backbone_of(regions), known["backbone"], path)

@@ -28,7 +28,7 @@ from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm, read_con
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.models.references import load_tokenizer, pick_dtype, read_weights
-from vgtools.training.loop import halves
+from vgtools.training.loop import halves, on_device
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,7 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        moved: dict[str, Any] = {
-            k: v.to(device, non_blocking=True)
-            for k, v in self._asdict().items()
-            if isinstance(v, Tensor)
-        }
-        return self._replace(**moved)
+        return on_device(self, device)
 
 
 class VisualBert(nn.Module):

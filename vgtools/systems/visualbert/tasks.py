@@ -45,7 +45,7 @@ from vgtools.tasks.kinds.answer import soft_targets
 from vgtools.tasks.kinds.choice import Link, SceneExample
 from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.kinds.ground import Captions, Ranking
-from vgtools.tasks.sequences import CHUNK, Inputs, special_tokens
+from vgtools.tasks.sequences import CHUNK, Inputs, InputsWithImages, special_tokens
 from vgtools.tasks.table import Task
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import tokenize
@@ -115,16 +115,15 @@ def open_regions_of(
         DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
     """
     regions = open_regions(path)
-    if Path(ref, "run.json").is_file() and is_visualbert(ref):
+    if Path(ref, "run.json").exists() and is_visualbert(ref):
         check_backbone(ref, regions, path)
     return RegionInput(regions, boxes, answers)
 
 
 @dataclass(frozen=True)
-class VisualInputs:
+class VisualInputs(InputsWithImages):
     """The examples of a file as a network reads them."""
 
-    text: Inputs  # their tokens; grounding: `Captions`
     images: list[tuple[str, ...]]  # names in the region features for each unit
     # VQA: answer number -> score for each unit, where the file has answers
     targets: list[dict[int, float]] | None = None
@@ -134,24 +133,6 @@ class VisualInputs:
     # VCR: (W, 3) for each word that names an object: its sequence, the region among those seen, its
     # first token; by sequence
     links: Array | None = None
-
-    def __len__(self) -> int:
-        return len(self.text)
-
-    @property
-    def lengths(self) -> Array:
-        """(U,) tokens of each unit."""
-        return self.text.lengths
-
-    @property
-    def ids(self) -> Array:
-        """All tokens."""
-        return self.text.ids
-
-    @property
-    def cut(self) -> int:
-        """Examples of which not all is read."""
-        return self.text.cut
 
     @property
     def unlearnable(self) -> int:
