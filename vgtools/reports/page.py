@@ -65,6 +65,7 @@ def render(
     title: str,
     data: object,
     *,
+    shared: Sequence[str] = (),
     styles: Sequence[str] = (),
     credit: str = "",
     **values: object,
@@ -74,6 +75,7 @@ def render(
     Args:
         name: of the files in `assets/`.
         data: what the script reads, as JSON.
+        shared: further files in `assets/`, before its own: `rows` of pages that list rows.
         styles: further style sheets, made for this page.
         **values: for the template; it escapes text, but `readable` is the caller's.
 
@@ -86,8 +88,8 @@ def render(
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
 
     def joined(suffix: str) -> str:
-        files = (f"base{suffix}", f"{name}{suffix}")
-        return "".join(loader.get_source(pages, file)[0] for file in files)
+        files = ("base", *shared, name)
+        return "".join(loader.get_source(pages, file + suffix)[0] for file in files)
 
     script = joined(".js")
     sheets = [joined(".css"), *styles]

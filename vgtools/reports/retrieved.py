@@ -176,6 +176,7 @@ def page(
         "retrieved",
         title,
         {"pictures": shown},
+        shared=["rows"],
         styles=["".join(thumbnails)],
         credit=credit,
         more=more,

@@ -279,6 +279,7 @@ def page(
         "show",
         title,
         {"pictures": shown, "low": low, "high": high, "digits": digits},
+        shared=["rows"],
         styles=["".join(thumbnails)],
         credit=credit,
         more=more,

@@ -70,13 +70,7 @@
     card.hidden = false;
     place();
   }
-  function place() {
-    const box = shown.getBoundingClientRect(), w = card.offsetWidth, h = card.offsetHeight;
-    const left = Math.min(Math.max(8, box.left + box.width / 2 - w / 2), document.documentElement.clientWidth - w - 8);
-    const below = box.bottom + 8, above = box.top - h - 8;
-    card.style.left = left + "px";
-    card.style.top = (below + h < innerHeight - 8 || above < 8 ? Math.max(8, Math.min(below, innerHeight - h - 8)) : above) + "px";
-  }
+  function place() { placeBeside(card, shown); }
   const tile = event => event.target.closest ? event.target.closest(".t[data-v]:not(.off)") : null;
   document.addEventListener("pointerover", e => { if (kept || e.pointerType === "touch") return; const t = tile(e); if (t) open(t, false); else if (shown && document.activeElement !== shown) close(); });
   document.addEventListener("focusin", e => { const t = tile(e); if (t && t !== shown) open(t, false); else if (!t && !card.contains(e.target)) close(); });
