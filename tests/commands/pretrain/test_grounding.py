@@ -177,10 +177,9 @@ def test_more_clusters_than_images_are_refused(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--feats", data / "f.npy", "--index", data / "scene.faiss", "-k", 2]
-    assert pretrain(data, tmp_path / "a", "object", *flags) == Exit.USAGE
-    refused(capfd, "more clusters (8) than images per text (2)")
-    flags += ["--clusters", 2]
-    assert pretrain(data, tmp_path / "a", "object", *flags) == Exit.USAGE
+    assert pretrain(data, tmp_path / "a", "object", *flags, "--clusters", 3) == Exit.USAGE
+    refused(capfd, "more clusters (3) than images per text (2)")
+    assert pretrain(data, tmp_path / "a", "object", *flags) == Exit.USAGE  # clusters follow -k
     refused(capfd, "its images are found by captions; object needs nouns")
 
 

@@ -86,7 +86,7 @@ class ImageFlags:
     ] = None
     clusters: Annotated[
         int | None,
-        Flag(metavar="N", min=1, show_default="8", help="Clusters of a text's nouns, for object."),
+        Flag(metavar="N", min=1, show_default="8, at most -k", help="Clusters of a text's nouns, for object."),
     ] = None
     query: Annotated[
         Literal["masked", "whole"],
@@ -142,9 +142,8 @@ class ImageFlags:
             given = getattr(self, flag) is not None
             why = f"{strategy} clusters no nouns; leave it out, or choose object"
             refuse_if(given and strategy != "object", f"--{flag}", why)
-        clusters = self.clusters or _CLUSTERS
-        why = f"more clusters ({clusters}) than images per text ({self.count()})"
-        refuse_if(strategy == "object" and clusters > self.count(), "--clusters", why)
+        why = f"more clusters ({self.clusters}) than images per text ({self.count()})"
+        refuse_if((self.clusters or 1) > self.count(), "--clusters", why)
 
     def count(self) -> int:
         """Return K, images per text."""
@@ -161,7 +160,7 @@ class ImageFlags:
             self.boxes or 36,
             self.index,
             self.count(),
-            self.clusters or _CLUSTERS,
+            self.clusters or min(_CLUSTERS, self.count()),
             self.query == "whole",
             self.tagger or "builtin:spacy-sm",
         )
