@@ -86,7 +86,12 @@ class ImageFlags:
     ] = None
     clusters: Annotated[
         int | None,
-        Flag(metavar="N", min=1, show_default="8, at most -k", help="Clusters of a text's nouns, for object."),
+        Flag(
+            metavar="N",
+            min=1,
+            show_default="8, at most -k",
+            help="Clusters of a text's nouns, for object.",
+        ),
     ] = None
     query: Annotated[
         Literal["masked", "whole"],
