@@ -353,7 +353,7 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
     Source: Vokenization, section 2.3.
     """
     if re.search(r"\.jsonl(\.gz|\.zst)?$", path):
-        refuse_stream(path)  # the first row tells which of the two it is
+        refuse_stream(path)  # its first row decides how it is read
         row = next((row for _, row in read_jsonl(path)), {})
         if {"type", "count"} <= row.keys():
             return frozenset(row["type"] for _, row in read_jsonl(path, {"type": str}))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.precision import assert_as_exact_as
+from tests.precision import assert_as_exact_as, rounding
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.vtasks import (
     OBJECTS,
@@ -172,6 +172,11 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     assert total.item() == pytest.approx(tuner(batch)[LOSS].item(), rel=1e-5)
     found = [p.grad for p in tuner.parameters() if p.grad is not None]
     for gradients in zip(found, *sides, strict=True):
+        if gradients[0].shape == (1,):
+            # The bias that all choices share cancels in their softmax. What is found is the
+            # rounding of probabilities that sum to 1.
+            assert max(abs(g.item()) for g in gradients) <= rounding(torch.float32, 4 * len(one))
+            continue
         assert_as_exact_as(*gradients)
     alone = batch_of(tuner, part, region_input, [0])
     assert halves(alone) == (alone,)
