@@ -109,6 +109,7 @@ SETTINGS = --lr $(word 1,$(subst _, ,$(1))) --batch-size $(word 2,$(subst _, ,$(
 # RULES TASK ARM: a run of each point of the grid, the best of them (the only one needs no run), and the run of the table.
 define RULES
 $(T)/grid/$(1)/$(2)/%/run.json: | $(if $(filter base,$(2)),$(T)/$(1),$(T)/$(1).images.jsonl)
+	@mkdir -p $$(dir $$(@D))
 	$$(call TUNE,$(1),$(2)) $$(call SETTINGS,$$*) --no-test -o $$(@D)
 
 $(T)/grid/$(1)/$(2).best: $(if $(word 2,$(GRID_$(1))),$(GRID_$(1):%=$(T)/grid/$(1)/$(2)/%/run.json))
@@ -116,6 +117,7 @@ $(T)/grid/$(1)/$(2).best: $(if $(word 2,$(GRID_$(1))),$(GRID_$(1):%=$(T)/grid/$(
 	$$(if $$^,jq -r '[.summary.headline.mean$$(,) (input_filename | split("/")[-2])] | @tsv' $$^ | sort -g | tail -n 1 | cut -f 2,echo $(GRID_$(1))) > $$@
 
 $(OUT)/$(1).runs/$(2)/run.json: $(T)/grid/$(1)/$(if $(filter base,$(2)),base,va).best | $(if $(filter base,$(2)),$(T)/$(1),$(T)/$(1).images.jsonl)
+	@mkdir -p $$(dir $$(@D))
 	set -- $$$$(tr _ ' ' < $$<) && $$(call TUNE,$(1),$(2)) --lr $$$$1 --batch-size $$$$2 --epochs $$$$3 --seeds $(SEEDS) -o $$(@D)
 endef
 $(foreach t,snli conll-2003 sick,$(foreach a,base va random shuffle none,$(eval $(call RULES,$(t),$(a)))))

@@ -47,17 +47,6 @@ class TextImages:
         """D."""
         return int(self.features.array.shape[1])
 
-    @property
-    def backbone(self) -> dict[str, Any]:
-        """What made the features: "ref" and "fingerprint"."""
-        made = self.features.manifest.get("backbone") or {}
-        view = made.get("preprocessing") or {}
-        pooling = self.features.manifest.get("pooling")
-        return {
-            "ref": f"{made.get('ref')}, pooling {pooling}",
-            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
-        }
-
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, for `run.json`."""
         return {
