@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.systems.grounding import reported as grounding_reported
-from vgtools.systems.visual_awareness import reported as awareness_reported
+from vgtools.systems.visual_awareness import reported as visual_awareness_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
@@ -23,7 +23,7 @@ Record = Mapping[str, Any]
 _PAPERS: dict[str, Any] = {
     "vokenization": vokenization_reported,
     "grounding": grounding_reported,
-    "visual-awareness": awareness_reported,
+    "visual-awareness": visual_awareness_reported,
 }
 
 

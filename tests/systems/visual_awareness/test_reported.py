@@ -18,16 +18,16 @@ def test_the_last_two_rows_are_the_papers_own(
     assert len(rows) == count
     base, ours = (row["tasks"][task]["mean"] for row in rows[-2:])
     assert ours - base == pytest.approx(gain)
-    assert [row["run"] for row in rows[-2:]] == ["BERT (Base)", "+ VA"]
+    assert [row["run"] for row in rows[-2:]] == ["BERT base", "BERT base +VA"]
 
 
 def test_the_table_names_its_source() -> None:
     headings, rows, remarks, _ = score_table(reported("visual-awareness:2"))
     assert headings == ["Run", "SNLI", "Avg."]
-    assert rows[-1] == ["+ VA (reported)", "91.2", "-"]
+    assert rows[-1] == ["BERT base +VA (reported)", "91.2", "-"]
     assert remarks[-1].startswith("Reported: Zhang et al. 2020, Table 2")
 
 
 def test_other_tables_are_refused() -> None:
-    with pytest.raises(DataError, match="visual-awareness:2, 3"):
+    with pytest.raises(DataError, match="visual-awareness:1, 2, 3"):
         reported("visual-awareness:5")

@@ -5,6 +5,5 @@ SECTIONS = {
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
     "section 2.5": ("tasks.FusedTuner",),
-    "table 2": ("reported.scores",),
-    "table 3": ("reported.scores",),
+    "section 4.3": ("reported.scores",),
 }
