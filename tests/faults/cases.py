@@ -152,6 +152,11 @@ CASES = (
     Case("prepare-pdtb", "prepare pdtb in/sets/pdtb2.csv -o p.jsonl", ("sets/pdtb2.csv table",)),
     Case("prepare-vua", "prepare vua in/sets/vua.csv -o v.jsonl", ("sets/vua.csv table",)),
     Case(
+        "prepare-task",
+        "prepare task sst-2 in/sst-2 -o t.jsonl",
+        ("sst-2/train.tsv table", "sst-2/dev.tsv table"),
+    ),
+    Case(
         "prepare-sentences",
         "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
         ("sets/wiki.txt text",),
@@ -396,6 +401,14 @@ CASES = (
             "associated/scene.json manifest",
             "associated/words.npy npy!",
         ),
+        folder="run",
+    ),
+    Case(
+        "finetune-fused",
+        "finetune sst-2 in/sst-2 -e in/encoder --retrieved in/sst-2.images.jsonl"
+        " --feats in/feats.npy --image-dropout 0.5 --epochs 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        ("sst-2.images.jsonl jsonl", *_FEATS, "encoder/model.safetensors weights"),
         folder="run",
     ),
     Case(

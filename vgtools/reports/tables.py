@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.systems.grounding import reported as grounding_reported
+from vgtools.systems.visual_awareness import reported as visual_awareness_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
@@ -19,7 +20,11 @@ from vgtools.text.ngrams import VOCABULARY_ABOVE
 Record = Mapping[str, Any]
 
 # The first is meant where none is named.
-_PAPERS: dict[str, Any] = {"vokenization": vokenization_reported, "grounding": grounding_reported}
+_PAPERS: dict[str, Any] = {
+    "vokenization": vokenization_reported,
+    "grounding": grounding_reported,
+    "visual-awareness": visual_awareness_reported,
+}
 
 
 class Table(NamedTuple):

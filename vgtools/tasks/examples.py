@@ -44,6 +44,13 @@ class Example:
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     is_impossible: bool = False
+    image: str | None = field(default=None, repr=False)  # that the text is a caption of
+
+    @property
+    def whole_text(self) -> str:
+        """Return all texts, joined by a blank: what images are retrieved for."""
+        pair = [] if self.pair is None else [self.pair]
+        return " ".join([self.text, *pair, *self.choices])
 
     @property
     def question(self) -> str:
@@ -78,6 +85,8 @@ class ReadStats:
     moved: int = 0  # answers that occur elsewhere in the context than answer_start says
     unboxed: int = 0  # phrases without a box, left out
     documents: int = 0  # lines that mark the beginning of a document, left out
+    iob1: int = 0  # entities that begin with I-, as in IOB1
+    iob2: int = 0  # entities that begin with B- where IOB1 has I-
     lost: int = 0  # answers that do not occur in the context: scored, but not learnt from
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
@@ -94,6 +103,7 @@ class ReadStats:
         first = f"the first on line {self.first_broken}"
         moved = "answers are not where answer_start says; the nearest occurrence was taken"
         unboxed = "phrases have no box (scenes, or nothing visible) and are left out"
+        torn = "entities of IOB2 begin with I-; they are read as if with B-"
         lost = "answers do not occur in their context; they are scored, but not learnt from"
         for count, message in (
             (self.broken, f"rows with a wrong column count were left out, {first}"),
@@ -101,6 +111,7 @@ class ReadStats:
             (self.moved, moved),
             (self.unboxed, unboxed),
             (self.lost, lost),
+            (self.iob1 if self.iob2 else 0, torn),
             (self.documents, "lines mark the beginning of a document and are left out"),
             (self.text.replaced, "lines are not UTF-8; bad bytes were replaced"),
         ):
@@ -142,6 +153,7 @@ class TableRow(NamedTuple):
     id: str
     texts: list[str]
     label: Any  # as the parser returns it; None where the row has none
+    image: str | None = None
 
 
 def describe_forms(task: Task, unlabelled: bool = False) -> str:
@@ -173,11 +185,9 @@ def read_table(
         records = _cells(task, form, width, titles, lines, path, stats)
     for number, (line, record) in enumerate(records):
         label = record.get(form.label)
-        if label is not None and label == task.no_gold:
+        if str(label) in task.no_gold:
             stats.no_gold += 1
-            if not unlabelled:
-                continue
-            label = None
+            continue
         if unlabelled and str(label) in ("-1", "-1.0"):  # as data hubs write hidden labels
             label = None
         value = None if label is None else parse_label(task, form.label, label, path, line)
@@ -188,7 +198,9 @@ def read_table(
         if form.word:
             texts.append(_word(texts[0], form.word, record.get(form.word), path, line))
         given_id = record.get(form.id) if form.id else None
-        yield line, TableRow(str(number) if given_id is None else str(given_id), texts, value)
+        name = str(number) if given_id is None else str(given_id)
+        image = str(record.get(form.image) or "").split("#")[0] if form.image else ""
+        yield line, TableRow(name, texts, value, image or None)
 
 
 def _word(text: str, column: str, number: object, path: str | Path, line: int) -> str:
@@ -214,7 +226,7 @@ def read_sentences(
     """
     for line, row in read_table(task, path, unlabelled, stats, parse_label):
         pair = row.texts[1] if len(row.texts) > 1 else None
-        yield line, Example(row.id, row.texts[0], pair, row.label)
+        yield line, Example(row.id, row.texts[0], pair, row.label, image=row.image)
 
 
 def _recognise(

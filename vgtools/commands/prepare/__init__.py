@@ -28,6 +28,7 @@ for _name, _command in {
     "sentences": text.sentences,
     "pdtb": tasks.pdtb,
     "vua": tasks.vua,
+    "task": tasks.task,
     "vectors": words.vectors,
 }.items():
     prepare.command(_name)(_command)
