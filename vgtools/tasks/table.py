@@ -19,11 +19,16 @@ class Hyper:
     learning_rate: float
     batch_size: int
     source: str
-    warmup: float = 0.1  # share of the steps
+    warmup: float = 0.1  # share of the steps, or from 1 on their number
     max_length: int = 126  # tokens, special ones included
     stride: int | None = None  # span: tokens from one window of a long context to the next
     seed: int = 9595
-    clip: float = 1.0  # largest norm of the gradient
+    clip: float = 1.0  # largest norm of the gradient; 0 does not clip
+    schedule: str = "linear"  # see `vgtools.training.loop.TrainConfig`
+    betas: tuple[float, float] = (0.9, 0.999)  # Adam's
+    eps: float = 1e-8  # Adam's
+    steps: int | None = None  # in total, in place of `epochs`
+    keep: str = "last"  # epoch whose weights are kept; or `best`
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,13 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _STRATEGIES = Hyper(
     4, 1e-4, 32, "Grounding strategies (Sileo 2021), section 3.3; warm-up: LXMERT's released code",
     max_length=64,
+)  # fmt: skip
+_TRANSFORMER = Hyper(
+    0, (512 * 8000) ** -0.5, 16384,
+    "Visual awareness (Zhang et al. 2020), section 4.2; rate, betas and eps: Vaswani et al. 2017; "
+    "steps and length: not in the paper",
+    warmup=8000, max_length=256, clip=0.0, schedule="inverse-sqrt", betas=(0.9, 0.98), eps=1e-9,
+    steps=100_000, keep="best",
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")
 _VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
@@ -329,6 +341,11 @@ TASKS: tuple[Task, ...] = (
         ),
         official="CoNLL columns (word first, tag last), IOB1 or IOB2; or jsonl: text, tags",
         note="F1 of entities, as conlleval",
+    ),
+    Task(
+        "translation", "Translation", "translate", _JSONL, ("bleu",), _TRANSFORMER,
+        official="jsonl of vg prepare pairs: text, target", targets="translations",
+        note="a batch is a number of source tokens; BLEU and chrF by sacrebleu",
     ),
 )  # fmt: skip
 
