@@ -161,7 +161,7 @@ def test_images_are_matched_by_name_where_the_features_have_another_order(tmp_pa
     assert found.rows.tolist() == [[2, 3], [-1, -1], [1, -1]]
     feats, _ = found.gather(np.load(tmp_path / "f.npy"), np.array([0, 2]))
     assert feats[:, :, 0].tolist() == [[3, 1], [4, 0]]
-    with pytest.raises(DataError, match=r"f\.npy: has no features of 'c\.jpg', an image that"):
+    with pytest.raises(DataError, match=r"r\.jsonl:1: names the image 'c\.jpg', of which .*f\.npy"):
         opened(tmp_path, path, ["a.jpg", "d.jpg"])
 
 
@@ -221,6 +221,8 @@ def test_texts_are_found_wherever_their_hashes_lie(texts: list[str], seed: int) 
     assert len({bytes(key) for key in keys}) == len(set(texts))
     order = np.argsort(keys, kind="stable").astype(np.int32)
     none = np.empty(0, np.int64)
-    table = Retrieved("r", np.zeros((len(texts), 1), np.int32), None, keys[order], order, none)
+    table = Retrieved(
+        (("r", 0),), np.zeros((len(texts), 1), np.int32), None, keys[order], order, none
+    )
     asked = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts)).tolist()]
     assert table.find(asked).tolist() == [texts.index(text) for text in asked]

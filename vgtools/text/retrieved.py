@@ -146,7 +146,7 @@ def _check(row: Mapping[str, Any], bank: int | None, path: str | Path, line: int
 class Retrieved:
     """The images of N texts, as rows of image features; in memory about 20 + 4 K bytes per text."""
 
-    path: str
+    files: tuple[tuple[str, int], ...]  # each file and the number of its first text
     rows: Array  # (N, K) int32 rows of the features, best first, -1 where there are fewer
     scores: Array | None  # (N, K) float32 relevance, 0 where the row is -1
     _keys: Array  # (N,) sorted 16-byte hashes of the texts
@@ -156,8 +156,12 @@ class Retrieved:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def find(self, texts: Sequence[str]) -> Array:
+    def find(self, texts: Sequence[str], way_out: str = _MISSING) -> Array:
         """Return (B,) int64 numbers of texts, of equal ones the first.
+
+        Args:
+            texts: B.
+            way_out: how to make the rows of texts that have none, for the message.
 
         Raises:
             DataError: a text has no row (how many lack one, and the first of them, are named), or
@@ -169,36 +173,59 @@ class Retrieved:
         known[known] = self._keys[place[known]] == keys[known]
         if not known.all():
             missing = np.flatnonzero(~known)
-            first = f"{texts[missing[0]]!r:.80}"
-            why = f"has no images for {len(missing)} of {len(texts)} texts, the first {first}"
-            raise DataError(f"{why}; {_MISSING}", self.path)
+            why = f"has no images for {len(missing)} of {len(texts)} texts"
+            why += f", the first {texts[missing[0]]!r:.80}"
+            raise DataError(f"{why}; {way_out}", ", ".join(path for path, _ in self.files))
         clashing = np.intersect1d(place, self._clashes)
         if len(clashing):
-            first, second = self._order[clashing[0] : clashing[0] + 2] + 1
-            why = f"duplicate text with other images (first on line {first}); retrieve without"
-            raise DataError(f"{why} --not-own, or keep one of the rows", self.path, int(second))
+            first, second = map(self._line_of, self._order[clashing[0] : clashing[0] + 2].tolist())
+            where = f"on line {first[1]}" + (f" of {first[0]}" if first[0] != second[0] else "")
+            why = f"duplicate text with other images (first {where}); retrieve without"
+            raise DataError(f"{why} --not-own, or keep one of the rows", *second)
         return self._order[place].astype(np.int64)
 
+    def _line_of(self, number: int) -> tuple[str, int]:
+        """Return the file and the line of a text."""
+        path, first = next(part for part in reversed(self.files) if part[1] <= number)
+        return path, number - first + 1
+
     def gather(self, feats: Array, numbers: Array) -> tuple[Array, Array]:
-        """Return the features of the images of some texts.
+        """Return the features of the images of some texts; see `gather`.
 
         Args:
-            feats: (N, D) features, which may be a memory map: each row is read once.
+            feats: (N, D).
             numbers: (B,) of the texts, from `find` or counted from 0.
-
-        Returns:
-            (B, K, D) float32, zeros where there is no image, and (B, K) bool.
         """
-        rows = self.rows[numbers]
-        mask = rows >= 0
-        found = np.zeros((*rows.shape, feats.shape[1]), np.float32)
-        distinct, place = np.unique(rows[mask], return_inverse=True)
-        found[mask] = np.asarray(feats[distinct], np.float32)[place]
-        return found, mask
+        return gather(feats, self.rows[numbers])
+
+    def digest(self) -> str:
+        """Return the sha256 of what texts find, whatever the order of the rows."""
+        found = hashlib.sha256(np.ascontiguousarray(self._keys).view(np.uint8).data)
+        for start in range(0, len(self), _BLOCK):
+            rows = self.rows[self._order[start : start + _BLOCK]]
+            found.update(np.ascontiguousarray(rows).view(np.uint8).data)
+        return found.hexdigest()
+
+
+def gather(feats: Array, rows: Array) -> tuple[Array, Array]:
+    """Return the features of images.
+
+    Args:
+        feats: (N, D) features, which may be a memory map: each row is read once.
+        rows: (B, K) rows of them, -1 where there is no image.
+
+    Returns:
+        (B, K, D) float32, zeros where there is no image, and (B, K) bool.
+    """
+    mask = rows >= 0
+    found = np.zeros((*rows.shape, feats.shape[1]), np.float32)
+    distinct, place = np.unique(rows[mask], return_inverse=True)
+    found[mask] = np.asarray(feats[distinct], np.float32)[place]
+    return found, mask
 
 
 def open_retrieved(
-    path: str,
+    paths: str | Sequence[str],
     feats: Features,
     feats_path: str,
     k: int | None = None,
@@ -212,7 +239,7 @@ def open_retrieved(
     the index's ids are read, too.
 
     Args:
-        path: rows of `vg retrieve`.
+        paths: rows of `vg retrieve`, in one file or several.
         feats: of images, any that hold those of the rows.
         feats_path: their file, for messages.
         k: K, images per text, the best ones; None is as many as the rows have.
@@ -220,31 +247,71 @@ def open_retrieved(
         scores: keep them, 4 K bytes per text more.
 
     Raises:
-        DataError: a bad row (65, with its line), fewer than k images retrieved per text, an index
-            with other ids than at retrieval (65, both hashes), or an image without features.
+        DataError: a bad row, or an image without features (65, with its line), fewer than k images
+            retrieved per text, in one file another number than in the others, or an index with
+            other ids than at retrieval (65, both hashes).
     """
-    manifest = manifest_beside(path)
-    most = manifest.get("k")
-    if k is not None and isinstance(most, int) and most < k:
-        why = f"has {most} images per text, expected {k}; retrieve again with -k {k}"
-        raise DataError(why, path)
-    to_feats = _renumbering(path, manifest, feats, feats_path, index)
-    bank = len(feats.ids) if to_feats is None else len(to_feats)
-    images, values, keys = _read(path, bank, k, most, scores)
-    if to_feats is not None:
-        used = np.unique(images[images >= 0])
-        lacking = used[to_feats[used] < 0]
-        if len(lacking):
-            name = _index_ids(path, manifest, index)[int(lacking[0])]
-            why = f"has no features of {name!r:.80}, an image that {path} names"
-            raise DataError(f"{why}; extract the images that the index was built from", feats_path)
-        images = np.where(images < 0, -1, to_feats[images])
+    paths = [paths] if isinstance(paths, str) else list(paths)
+    made = [manifest_beside(path) for path in paths]
+    most = _most(paths, made, k)
+    files = list[tuple[str, int]]()
+    parts = list[tuple[Array, Array | None, Array]]()
+    count = 0
+    for path, manifest in zip(paths, made, strict=True):
+        to_feats = _renumbering(path, manifest, feats, feats_path, index)
+        bank = len(feats.ids) if to_feats is None else len(to_feats)
+        images, values, keys = _read(path, bank, k, most, scores)
+        if to_feats is not None:
+            images = _renumbered(path, images, to_feats, feats_path, manifest, index)
+        files.append((path, count))
+        parts.append((images, values, keys))
+        count += len(keys)
+    width = max(part[0].shape[1] for part in parts)
+    images = _joined([_widened(images, width, -1) for images, _, _ in parts])
+    kept = [_widened(values, width, 0) for _, values, _ in parts if values is not None]
+    keys = _joined([keys for _, _, keys in parts])
     order = np.argsort(keys, kind="stable").astype(np.int32)
     keys = keys[order]
     same = np.flatnonzero(keys[1:] == keys[:-1])
     other = same[(images[order[same]] != images[order[same + 1]]).any(1)]
     clashes = np.unique(np.searchsorted(keys, keys[other]))
-    return Retrieved(path, images, values, keys, order, clashes)
+    return Retrieved(tuple(files), images, _joined(kept) if scores else None, keys, order, clashes)
+
+
+def _most(paths: Sequence[str], made: Sequence[Mapping[str, Any]], k: int | None) -> int | None:
+    """Return the images per text that rows were retrieved with; None if no manifest says so."""
+    given = [(path, m["k"]) for path, m in zip(paths, made, strict=True) if type(m.get("k")) is int]
+    for path, most in given:
+        first, expected = (path, k) if k is not None else given[0]
+        if most < expected or (k is None and most != expected):
+            where = "" if first == path else f", as {first} has"
+            why = f"has {most} images per text, expected {expected}{where}"
+            raise DataError(f"{why}; retrieve again with -k {expected}", path)
+    return given[0][1] if given else None
+
+
+def _renumbered(
+    path: str,
+    images: Array,
+    to_feats: Array,
+    feats_path: str,
+    manifest: Mapping[str, Any],
+    index: str | None,
+) -> Array:
+    """Return rows of the features for rows of the index, (N, K) int32."""
+    found = np.where(images < 0, np.int32(-1), to_feats[images])
+    lacking = (images >= 0) & (found < 0)
+    if lacking.any():
+        line, place = np.argwhere(lacking)[0].tolist()
+        name = _index_ids(path, manifest, index)[int(images[line, place])]
+        why = f"names the image {name!r:.80}, of which {feats_path} has no features"
+        raise DataError(f"{why}; extract those of all images of the index", path, line + 1)
+    return found
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """Return parts as one; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _read(
@@ -282,7 +349,8 @@ def _padded(lists: Sequence[Sequence[float]], width: int, fill: int, dtype: Any)
 
 
 def _widened(part: Array, width: int, fill: int) -> Array:
-    return np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=fill)
+    missing = width - part.shape[1]
+    return np.pad(part, ((0, 0), (0, missing)), constant_values=fill) if missing else part
 
 
 def _hashes(texts: Sequence[str]) -> Array:

@@ -1,0 +1,7 @@
+"""Zhang et al. 2020: Neural machine translation, inference and tagging with visual awareness."""
+
+# Where each section of the paper is implemented: `module.definition` of this package.
+SECTIONS = {
+    "section 2.3": ("slots.TextImages", "fusion.Fusion"),
+    "section 2.4": ("fusion.Fusion",),
+}

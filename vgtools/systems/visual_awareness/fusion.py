@@ -1,0 +1,317 @@
+"""Fusion of a text encoder's states with the images of the text: sections 2.3 and 2.4.
+
+`Fusion` is the layer; `Fusion.attach` places it at the end of the encoder in any transformers
+network, whose head or decoder then reads the fused states. The network itself is not changed: its
+parameters keep their names, and it is saved as it was, with the fusion's own files beside it.
+
+Axes: B texts, T tokens, K images of a text, D image feature, d hidden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+
+from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
+from vgtools.models.references import check_whole, fingerprint
+from vgtools.models.runs import as_config
+
+Kind = Literal["paper", "gate", "scalar-gate", "sum"]
+Start = Literal["drawn", "identity"]
+NAME = "fusion"  # of its two files beside a network
+_CLOSED = -4.0  # bias of a gate that begins (almost) closed: 1.8 % of the images pass
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """The shape of a fusion.
+
+    Attributes:
+        features: D.
+        hidden: d.
+        heads: of the attention; they divide d.
+        kind: how states and images are joined, see `Fusion`.
+        dropout: of what the attention returns.
+        attention_dropout: of its weights.
+        image_dropout: share of texts that lose all their images in a step of training.
+        eps: of the layer norm.
+    """
+
+    features: int
+    hidden: int
+    heads: int
+    kind: str = "paper"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    image_dropout: float = 0.0
+    eps: float = 1e-5
+
+
+def config_for(
+    net: Any, features: int, kind: Kind = "paper", image_dropout: float = 0.0
+) -> FusionConfig:
+    """Return the shape of a fusion that has the heads and the dropout of a network's encoder.
+
+    Args:
+        net: of transformers, with the encoder in it.
+        features: D.
+        kind: see `Fusion`.
+        image_dropout: see `FusionConfig`.
+
+    Raises:
+        DataError: the network says neither its width nor its heads (78).
+    """
+    config = net.config
+    try:
+        hidden = int(config.hidden_size)
+        heads = int(config.num_attention_heads)
+    except AttributeError as error:
+        why = f"no images can be fused into a {config.model_type}: {error}"
+        raise DataError(why, code=Exit.CONFIG) from None
+    return FusionConfig(
+        features,
+        hidden,
+        heads,
+        kind,
+        _setting(config, 0.0, "hidden_dropout_prob", "dropout"),
+        _setting(config, 0.0, "attention_probs_dropout_prob", "attention_dropout"),
+        image_dropout,
+        _setting(config, FusionConfig.eps, "layer_norm_eps"),
+    )
+
+
+def _setting(config: Any, default: float, *names: str) -> float:
+    """Return the first setting of a transformers configuration that it has."""
+    found = (getattr(config, name, None) for name in names)
+    return float(next((value for value in found if value is not None), default))
+
+
+class Fusion(nn.Module):
+    """States of a text fused with its images, of which any number may be absent.
+
+    M = Linear(features), H' = multi-head attention of the states H over M, and then by `kind`:
+
+    - `paper`: LayerNorm(W (H + H') + b), equations 2 and 3
+    - `gate`: (1 - g) H + g H' with g = sigmoid(W_g [H; H'] + b_g), d wide
+    - `scalar-gate`: the same with one g per token
+    - `sum`: H + H'
+
+    Images have no position and no rank. A text without any has H' = 0.
+
+    Source: Zhang et al. 2020, sections 2.3 and 2.4, equations 2 and 3; the other kinds are those of
+        the code of Zhang et al. 2020, "Neural machine translation with universal visual
+        representation".
+    """
+
+    def __init__(self, config: FusionConfig) -> None:
+        super().__init__()
+        d = config.hidden
+        if d % config.heads:
+            why = f"{config.heads} heads do not divide the {d} dimensions of the text encoder"
+            raise DataError(why, code=Exit.CONFIG)
+        self.config = config
+        self.image = nn.Linear(config.features, d)
+        self.query = nn.Linear(d, d)
+        self.key = nn.Linear(d, d)
+        self.value = nn.Linear(d, d)
+        self.output = nn.Linear(d, d)
+        self.dropout = nn.Dropout(config.dropout)
+        if config.kind == "paper":
+            self.joint = nn.Linear(d, d)
+            self.norm = nn.LayerNorm(d, config.eps)
+        elif config.kind in ("gate", "scalar-gate"):
+            self.gate = nn.Linear(2 * d, d if config.kind == "gate" else 1)
+        self._shown: tuple[Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def reset(self, start: Start = "drawn", std: float = 0.02) -> None:
+        """Draw new weights.
+
+        Args:
+            start: `drawn` as the encoder's own layers; `identity` lets the states through at
+                first: W = I, b = 0 (of a gate: almost closed), nothing from the images.
+            std: of the weights.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std)
+                nn.init.zeros_(module.bias)
+        if start == "drawn":
+            return
+        nn.init.zeros_(self.output.weight)
+        if self.config.kind == "paper":
+            nn.init.eye_(self.joint.weight)
+        elif self.config.kind != "sum":
+            nn.init.zeros_(self.gate.weight)
+            nn.init.constant_(self.gate.bias, _CLOSED)
+
+    def attend(self, states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+        """Return H' of (B, T, d) states, (B, T, d): zeros where a text has no image.
+
+        Args: as `forward`.
+
+        Source: Zhang et al. 2020, section 2.4, equation 2.
+        """
+        known = mask.any(1)
+        # A softmax over nothing is NaN, also in its gradient: such a text reads its first slot, and
+        # what it reads is dropped.
+        first = torch.arange(mask.shape[1], device=mask.device) == 0
+        attended = mask | (first & ~known[:, None])
+        images = self.image(features)  # M
+        found = F.scaled_dot_product_attention(
+            self._heads(self.query(states)),
+            self._heads(self.key(images)),
+            self._heads(self.value(images)),
+            attended[:, None, None],
+            dropout_p=self.config.attention_dropout if self.training else 0.0,
+        )
+        joined: Tensor = self.dropout(self.output(found.transpose(1, 2).flatten(2)))
+        return torch.where(known[:, None, None], joined, 0.0)
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:2], self.config.heads, -1).transpose(1, 2)
+
+    def forward(self, states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+        """Return the fused states.
+
+        Args:
+            states: (B, T, d), H.
+            features: (B, K, D), of the images; finite also where there is none.
+            mask: (B, K) bool, where there is an image.
+
+        Returns:
+            (B, T, d).
+
+        Raises:
+            ValueError: not as many texts with images as with states.
+        """
+        if len(states) != len(mask):
+            raise ValueError(f"expected the images of {len(states)} texts, got {len(mask)}")
+        if not mask.shape[1]:
+            features = F.pad(features, (0, 0, 0, 1))
+            mask = F.pad(mask, (0, 1))
+        if self.training and self.config.image_dropout:
+            kept = torch.rand(len(mask), 1, device=mask.device) >= self.config.image_dropout
+            mask = mask & kept
+        found = self.attend(states, features, mask)
+        if self.config.kind == "paper":
+            fused = self.norm(self.joint(states + found))
+        elif self.config.kind == "sum":
+            fused = states + found
+        else:
+            gate = torch.sigmoid(self.gate(torch.cat([states, found.to(states.dtype)], 2)))
+            fused = states + gate * (found - states)
+        return fused.to(states.dtype)  # type: ignore[no-any-return]
+
+    def attach(self, net: Any) -> RemovableHandle:
+        """Fuse what the encoder in a network returns; whatever reads its states reads the fused.
+
+        Args:
+            net: of transformers: an encoder under a head, or an encoder and a decoder.
+
+        Returns:
+            A handle, whose `remove` leaves the network as it was.
+
+        Raises:
+            DataError: the network has no encoder that returns states (78).
+        """
+        inner = getattr(net, "base_model", net)
+        encoder = getattr(inner, "encoder", None) or getattr(inner, "transformer", None)
+        if not isinstance(encoder, nn.Module):
+            why = f"no images can be fused into a {net.config.model_type}: it has no encoder"
+            raise DataError(why, code=Exit.CONFIG)
+        return encoder.register_forward_hook(self._replace)
+
+    @contextmanager
+    def show(self, features: Tensor, mask: Tensor) -> Iterator[None]:
+        """Show the images of a batch to the network that this is attached to.
+
+        Args: as `forward`; the texts are those that the encoder gets, in their order. A search with
+            beams repeats the states after they are fused.
+        """
+        self._shown = (features, mask)
+        try:
+            yield
+        finally:
+            self._shown = None
+
+    def _replace(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        if self._shown is None:
+            raise RuntimeError("no images are shown: call the network inside Fusion.show")
+        if isinstance(output, tuple):
+            return (self(output[0], *self._shown), *output[1:])
+        output["last_hidden_state"] = self(output["last_hidden_state"], *self._shown)
+        return output
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def save_fusion(folder: str | Path, fusion: Fusion, backbone: Mapping[str, Any]) -> None:
+    """Write a fusion beside the network that it belongs to.
+
+    Args:
+        folder: of the network, which transformers opens without the fusion.
+        fusion: whose weights go to `fusion.safetensors`.
+        backbone: what made the image features, "ref" and "fingerprint"; kept with the shape in
+            `fusion.json`.
+    """
+    from safetensors.torch import save
+
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in fusion.state_dict().items()
+    }
+    facts = {
+        NAME: dataclasses.asdict(fusion.config),
+        "backbone": dict(backbone),
+        "fingerprint": fingerprint(tensors),
+    }
+    atomic_write(Path(folder) / f"{NAME}.safetensors", save(tensors))
+    atomic_write(Path(folder) / f"{NAME}.json", dumps(facts))
+
+
+def has_fusion(folder: str | Path) -> bool:
+    """Return whether a folder holds a network with a fusion."""
+    return (Path(folder) / f"{NAME}.json").is_file()
+
+
+def open_fusion(folder: str | Path) -> tuple[Fusion, dict[str, Any]]:
+    """Return the fusion beside a network, on the CPU, and the backbone of its image features.
+
+    Raises:
+        DataError: a file is missing (66), or damaged or of another fusion (65).
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    file = Path(folder) / f"{NAME}.json"
+    facts = read_json(file, "the shape of a fusion")
+    fusion = Fusion(as_config(FusionConfig, facts.get(NAME), NAME, file))
+    weights = Path(folder) / f"{NAME}.safetensors"
+    if not weights.is_file():
+        why = "is missing; copy the whole folder of the model"
+        raise DataError(why, weights, code=Exit.NO_INPUT)
+    try:
+        tensors = load(weights.read_bytes())
+    except SafetensorError as error:
+        raise DataError(f"is not a safetensors file: {error}", weights) from None
+    found = fingerprint(tensors)
+    if found != facts.get("fingerprint"):
+        why = f"is damaged or of another model: its weights have the fingerprint {found}"
+        raise DataError(f"{why}, {file.name} says {facts.get('fingerprint')}", weights)
+    state = fusion.state_dict()
+    missing = [
+        name for name, t in state.items() if name not in tensors or tensors[name].shape != t.shape
+    ]
+    check_whole(tensors, missing, weights)
+    fusion.load_state_dict({name: tensors[name] for name in state})
+    return fusion, dict(facts.get("backbone") or {})

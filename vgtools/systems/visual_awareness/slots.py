@@ -1,0 +1,125 @@
+"""Images of texts on their way to a fusion: rows of `vg retrieve`, found by the text itself.
+
+Axes: E texts, B texts of a batch, K images of a text, D image feature.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.io import Features, open_features
+from vgtools.io.arrays import Array
+from vgtools.text.retrieved import Retrieved, gather, open_retrieved
+
+Choice = Literal["found", "random", "shuffle", "none"]
+_CONTROL = 12  # what a random generator is for, the first of its seeds
+
+
+@dataclass(frozen=True)
+class TextImages:
+    """The images that texts are shown with, by text.
+
+    Attributes:
+        retrieved: rows of the features for each text.
+        features: of the images.
+        choice: `found`; or as a control `random` images, those of another text (`shuffle`), or
+            none at all (`none`), through the same layers.
+
+    Source: Zhang et al. 2020, section 2.3, and section 4.1 (K = 8). The controls are ours: without
+        them a gain may be that of more parameters.
+    """
+
+    retrieved: Retrieved
+    features: Features
+    choice: Choice = "found"
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self.features.array.shape[1])
+
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """What made the features: "ref" and "fingerprint"."""
+        made = self.features.manifest.get("backbone") or {}
+        view = made.get("preprocessing") or {}
+        pooling = self.features.manifest.get("pooling")
+        return {
+            "ref": f"{made.get('ref')}, pooling {pooling}",
+            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
+        }
+
+    def config(self) -> dict[str, Any]:
+        """Return what decides the weights, for `run.json`."""
+        return {
+            "images": self.choice,
+            "features": self.features.manifest["files"],
+            "retrieved": self.retrieved.digest(),
+        }
+
+    def rows_for(self, texts: Sequence[str], split: str, way_out: str) -> Array:
+        """Return the rows of the features for texts, (E, K) int32, best first, -1 for none.
+
+        Equal texts have equal images. Controls keep how many images there are; what they draw
+        depends on the split, not on the seed of a run. `random` may draw an image twice.
+
+        Args:
+            texts: E.
+            split: train, dev …
+            way_out: how to make the rows of texts that have none, for the message.
+
+        Raises:
+            DataError: as `Retrieved.find`.
+        """
+        distinct, place = np.unique(self.retrieved.find(texts, way_out), return_inverse=True)
+        found = self.retrieved.rows[distinct]
+        rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
+        if self.choice == "random":
+            drawn = rng.integers(len(self.features.ids), size=found.shape, dtype=np.int32)
+            found = np.where(found < 0, np.int32(-1), drawn)
+        elif self.choice == "shuffle":
+            order = rng.permutation(len(found))
+            other = np.empty_like(order)
+            other[order] = np.roll(order, 1)  # one circle, so that no text keeps its own
+            found = found[other]
+        elif self.choice == "none":
+            found = np.full_like(found, -1)
+        return np.asarray(found[place])
+
+    def gather(self, rows: Array, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Return the features of images, (B, K, D) float32, and where there are any, (B, K) bool.
+
+        Args:
+            rows: (B, K), of `rows_for`.
+            device: where the tensors go.
+        """
+        features, mask = gather(self.features.array, rows)
+        return (
+            torch.from_numpy(features).to(device, non_blocking=True),
+            torch.from_numpy(mask).to(device, non_blocking=True),
+        )
+
+
+def open_images(
+    retrieved: Sequence[str], feats: str, choice: Choice = "found", index: str | None = None
+) -> TextImages:
+    """Open retrieved rows and the features of their images.
+
+    Args:
+        retrieved: files of `vg retrieve`.
+        feats: of `vg extract-image-feats`; any that hold the images of the rows.
+        choice: of images, see `TextImages`.
+        index: the index of the rows, if it is not where their manifest says.
+
+    Raises:
+        DataError: as `open_features` and `open_retrieved`.
+    """
+    features = open_features(feats)
+    return TextImages(open_retrieved(retrieved, features, feats, index=index), features, choice)
