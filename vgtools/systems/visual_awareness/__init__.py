@@ -4,4 +4,5 @@
 SECTIONS = {
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
+    "section 3.1": ("translate.Translator",),
 }
