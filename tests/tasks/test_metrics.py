@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vgtools.io.arrays import Array
 from vgtools.tasks import metrics
 from vgtools.tasks.metrics import mean, mean_of, paired_bootstrap, ranks
 
@@ -193,3 +194,49 @@ def test_paired_bootstrap_over_seeds_agrees_with_plain_resampling_of_items_and_r
 def test_paired_bootstrap_of_one_run_is_the_same_in_either_form() -> None:
     one = paired_bootstrap(metrics.accuracy, GOLD, SAID, GOLD, samples=99)
     assert paired_bootstrap(metrics.accuracy, GOLD, SAID[None], GOLD[None], samples=99) == one
+
+
+def test_metrics_of_sums_by_hand() -> None:
+    assert float(metrics.share(np.array([3.0, 4.0]))) == 0.75
+    assert metrics.counted_f1(np.array([[3.0, 7, 4], [0, 0, 0]])).tolist() == [
+        pytest.approx(6 / 11),
+        0,
+    ]
+    counts = np.array([[1.0, 2, 2], [0, 1, 3]])
+    f1 = metrics.summed(metrics.counted_f1)
+    zeros = np.zeros(2)
+    assert float(f1(zeros, counts, None)) == pytest.approx(2 * 1 / (3 + 5))
+    assert f1(zeros, counts, np.array([[2.0, 0], [1, 2]])).tolist() == pytest.approx(
+        [2 * 2 / (4 + 4), 2 * 1 / (4 + 8)]
+    )
+
+
+@pytest.mark.parametrize("items", [12, 200])
+def test_paired_bootstrap_of_counts_agrees_with_plain_resampling(items: int) -> None:
+    """200 items have few distinct counts, so those are drawn; 12 are drawn one by one."""
+    rng = np.random.default_rng(4)
+    real = rng.integers(0, 3, items)
+    sides = []
+    for chance in (0.5, 0.8):
+        right = np.stack([rng.binomial(real, chance) for _ in range(2)])
+        sides.append(
+            np.stack([right, right + (rng.random(right.shape) < 0.2), right * 0 + real], 2)
+        )
+    a, b = sides
+    f1 = metrics.summed(metrics.counted_f1)
+    found = paired_bootstrap(f1, np.zeros(items), a, b, samples=4000)
+
+    def score(runs: Array, chosen: Array) -> float:
+        return float(np.mean([metrics.counted_f1(run[chosen].sum(0)) for run in runs]))
+
+    everything = np.arange(items)
+    plain = []
+    for _ in range(4000):
+        chosen = rng.integers(items, size=items)
+        left, right = (side[rng.integers(2, size=2)] for side in (a, b))
+        plain.append(score(right, chosen) - score(left, chosen))
+    assert found.value == pytest.approx(score(b, everything) - score(a, everything))
+    spread = np.std(plain)
+    assert [found.low, found.high] == pytest.approx(
+        list(np.quantile(plain, [0.025, 0.975])), abs=0.15 * spread
+    )

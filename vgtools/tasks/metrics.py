@@ -15,8 +15,10 @@ import numpy as np
 
 from vgtools.io.arrays import Array
 
-# (N,) gold, (N,) predicted, (..., N) weights or None -> (...)
+# (N,) gold, (N,) predicted or (N, S) counts, (..., N) weights or None -> (...)
 Statistic = Callable[[Array, Array, "Array | None"], Array]
+# (..., S) sums of counts -> (...)
+Combine = Callable[[Array], Array]
 
 
 def _weights(gold: Array, predicted: Array, weights: Array | None) -> Array:
@@ -143,28 +145,27 @@ def mean(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
     return np.asarray(w @ predicted / w.sum(-1))
 
 
-def ratio(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
-    """Return the sum of `predicted` over the sum of `gold`, 0 if that is 0: shares of counts."""
-    w = _weights(gold, predicted, weights)
-    return _ratio(w @ predicted, w @ gold)
+def summed(combine: Combine) -> Statistic:
+    """Return the statistic of a metric that is made from sums over items: entity F1, BLEU.
 
-
-_RIGHT = 2.0**26  # more than any count; both counts fit a float64
-
-
-def pack(right: Array, said: Array) -> Array:
-    """Return two counts per item as one number, for `counted_f1`."""
-    return said * _RIGHT + right
-
-
-def counted_f1(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
-    """Return F1 of counts, 2 * right / (gold + said), 0 if nothing is there or said.
-
-    Args: gold: (N,) counts; predicted: (N,) those said and right, of `pack`.
+    What is predicted are (N, S) counts, the S numbers of each item that add up; `gold` is ignored.
     """
-    w = _weights(gold, predicted, weights)
-    said, right = np.divmod(predicted, _RIGHT)
-    return _ratio(w @ (2 * right), w @ (gold + said))
+
+    def statistic(gold: Array, counts: Array, weights: Array | None = None) -> Array:
+        w = _weights(gold, counts, weights)
+        return np.asarray(combine(w @ counts))
+
+    return statistic
+
+
+def share(sums: Array) -> Array:
+    """Return the share of (..., 2) sums, a part and its whole; 0 if that is 0."""
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def counted_f1(sums: Array) -> Array:
+    """Return F1 of (..., 3) sums, right, said and gold; 0 if nothing is there or said."""
+    return _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
 
 METRICS: dict[str, Statistic] = {
@@ -209,14 +210,21 @@ def _samples(
     """Return the statistics of bootstrap samples: (samples, ...).
 
     Items that agree in every column are one item with a count: the 40,000 pairs of QQP's dev set
-    are eight of them.
+    are eight of them. A column is (N,), or (N, S) counts.
     """
-    rows = np.stack([np.asarray(column, np.float64) for column in columns], 1)
+    parts = [np.asarray(column, np.float64).reshape(len(column), -1) for column in columns]
+    rows = np.concatenate(parts, 1)
     table, counts = np.unique(rows, axis=0, return_counts=True)
     n = len(rows)
     # Counts of distinct items are drawn at once; where most items differ, item by item is quicker.
     few = len(counts) * 8 < n
     table = table if few else rows
+    edges = np.cumsum([part.shape[1] for part in parts])[:-1]
+    split = np.split(np.ascontiguousarray(table), edges, 1)
+    shaped = [
+        part.reshape(len(table), *column.shape[1:])
+        for part, column in zip(split, columns, strict=True)
+    ]
     generator = np.random.default_rng(seed)
     block = max(1, _BLOCK // len(table))
     found = []
@@ -227,7 +235,7 @@ def _samples(
         else:
             drawn = generator.integers(n, size=(size, n))
             weights = np.stack([np.bincount(items, minlength=n) for items in drawn])
-        found.append(np.asarray(statistics(*table.T, weights.astype(np.float64))))
+        found.append(np.asarray(statistics(*shaped, weights.astype(np.float64))))
     return np.concatenate(found)
 
 
@@ -248,15 +256,15 @@ def paired_bootstrap(
 
     Several runs of a system, one per seed, are worth the mean of their statistics. A sample then
     draws items, the same for all runs, and the runs of each side separately: what another seed
-    would have given counts as chance, too. With S runs the seeds' part of the variance comes out
-    (S - 1) / S as large as it is; a single run leaves it out.
+    would have given counts as chance, too. With R runs the seeds' part of the variance comes out
+    (R - 1) / R as large as it is; a single run leaves it out.
 
     Args:
         statistic: a metric of this module, `mean_of(...)`, or any function of their form.
         gold: (N,) labels, class numbers or values.
-        a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (S, N)
-            those of S runs.
-        b: (N,) or (S, N) those of the other system; S may differ.
+        a: (N,) predictions of one system, or per-item scores with the statistic `mean`; (R, N)
+            those of R runs, or (R, N, S) their counts with a statistic of `summed`.
+        b: likewise of the other system; R may differ.
         level: share of samples inside the interval.
         seed: of the samples; the same seed gives the same interval.
 

@@ -95,7 +95,8 @@ class Items:
 
     ids: list[str]
     gold: Array  # (N,) class numbers or scores; zeros where each item is scored on its own
-    predicted: Array  # (N,) likewise; or the score of each item
+    # (N,) likewise; the score of each item; or (N, S) its counts, which add up over items
+    predicted: Array
     statistic: metrics.Statistic  # the headline, as a fraction, of gold and predicted
     scores: Mapping[str, float] = field(default_factory=dict)  # all official metrics, as fractions
     labels: Sequence[Any] = ()  # N, as `predictions.jsonl` holds them; class numbers, not names
@@ -114,6 +115,21 @@ def score_items(joined: Joined, each: Array, scores: Mapping[str, float]) -> Ite
     """Return the items of a task that scores each of them on its own; `each` is (N,)."""
     zeros = np.zeros(len(joined.ids))
     return Items(joined.ids, zeros, each, metrics.mean, scores, joined.gold)
+
+
+def count_items(
+    joined: Joined, counts: Array, combine: metrics.Combine, scores: Mapping[str, float]
+) -> Items:
+    """Return the items of a task whose metric is made from sums over all of them.
+
+    Args:
+        joined: N predictions.
+        counts: (N, S), numbers of each item that add up.
+        combine: (..., S) sums -> (...) the headline, as a fraction.
+        scores: all official metrics, as fractions.
+    """
+    zeros = np.zeros(len(joined.ids))
+    return Items(joined.ids, zeros, counts, metrics.summed(combine), scores, joined.gold)
 
 
 def headline(task: Task | str, scores: Mapping[str, float]) -> float:

@@ -12,7 +12,6 @@ import torch
 from tests.tiny import save_encoder
 from tests.tiny.examples import fails, read, tokenizer
 from vgtools.io import DataError
-from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import (
     encode,
     gather,
@@ -194,14 +193,6 @@ def test_the_most_frequent_tag_stands_for_every_word() -> None:
     found = majority(NOUNS, learnt, asked)
     assert found is not None
     assert found["accuracy"] == pytest.approx(200 / 3)
-
-
-def test_counts_survive_packing() -> None:
-    right = np.array([3.0, 0.0])
-    said = np.array([5.0, 2.0])
-    gold = np.array([4.0, 0.0])
-    assert float(metrics.counted_f1(gold, metrics.pack(right, said))) == pytest.approx(6 / 11)
-    assert float(metrics.counted_f1(gold * 0, metrics.pack(right * 0, said * 0))) == 0
 
 
 def test_a_row_of_predictions_may_be_scored_from_its_file(tmp_path: Path) -> None:

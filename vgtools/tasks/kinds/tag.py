@@ -20,7 +20,7 @@ from vgtools.io.arrays import Array
 from vgtools.tasks import metrics
 from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
 from vgtools.tasks.kinds.classify import class_name, named_outputs
-from vgtools.tasks.predictions import Items, Joined, make_row
+from vgtools.tasks.predictions import Items, Joined, count_items, make_row
 from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import split_window, tokenize
@@ -316,17 +316,16 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
             found = {tuple(entity) for entity in entities(_names(task, said))}
             wanted = {tuple(entity) for entity in entities(_names(task, real))}
             counts[number] = len(found & wanted), len(found), len(wanted)
-    scores = {"accuracy": float(metrics.ratio(words[:, 1], words[:, 0], None))}
+    scores = {"accuracy": float(metrics.share(words.sum(0)))}
     if not has_entities(task):
-        return Items(joined.ids, words[:, 1], words[:, 0], metrics.ratio, scores, joined.gold)
-    right, predicted, real = counts.T
+        return count_items(joined, words, metrics.share, scores)
+    sums = counts.sum(0)
     scores |= {
-        "precision": float(metrics.ratio(predicted, right, None)),
-        "recall": float(metrics.ratio(real, right, None)),
-        "f1": float(metrics.ratio(predicted + real, 2 * right, None)),
+        "precision": float(metrics.share(sums[[0, 1]])),
+        "recall": float(metrics.share(sums[[0, 2]])),
+        "f1": float(metrics.counted_f1(sums)),
     }
-    packed = metrics.pack(right, predicted)
-    return Items(joined.ids, real, packed, metrics.counted_f1, scores, joined.gold)
+    return count_items(joined, counts, metrics.counted_f1, scores)
 
 
 def _names(task: Task, tags: Sequence[int]) -> list[str]:
