@@ -123,19 +123,48 @@ class FoundImages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """What a translation model begins as, where it is not another one."""
+
+    shape: Annotated[
+        Literal["transformer-base", "transformer-small"] | None,
+        Flag(help="translation: train from scratch in this shape; --encoder continues instead."),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Value("DIR", "With --shape: of vg prepare tokenizer.", "--tokenizer", "-t"),
+    ] = None
+
+    def check(self, task: Task, encoder: str | None) -> None:
+        """Refuse what the task has no use for, or what it lacks."""
+        scratch = self.shape is not None
+        unused = task.kind != "translate" and (scratch or self.tokenizer is not None)
+        refuse_if(unused, "--shape", f"is for translation; {task.name} needs --encoder")
+        why = "exactly one of --shape (from scratch) and --encoder (continue) is required"
+        refuse_if(task.kind == "translate" and scratch == bool(encoder), "--shape/--encoder", why)
+        why = "belongs to --shape; with --encoder it is the model's own"
+        refuse_if(scratch == (self.tokenizer is None), "--tokenizer", why)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
     epochs: Annotated[int | None, Count("Passes over the training set.", show_default=_PAPER)] = (
         None
     )
-    steps: Annotated[int | None, Count("Steps in total, in place of --epochs.")] = None
+    steps: Annotated[
+        int | None, Count("Steps in total, in place of --epochs.", show_default="none")
+    ] = None
     lr: Annotated[
         float | None, Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER)
     ] = None
     batch_size: Annotated[
         int | None,
-        Count("Items per step, over all processes; SQuAD: windows.", show_default=_PAPER),
+        Count(
+            "Items per step, over all processes; SQuAD: windows; translation: source tokens.",
+            show_default=_PAPER,
+        ),
     ] = None
     max_length: Annotated[
         int | None,
@@ -152,9 +181,8 @@ class Learning:
         float | None,
         Value(
             "SHARE",
-            "Share of the steps in which the learning rate rises.",
+            "Share of the steps in which the learning rate rises; from 1 on, their number.",
             min=0,
-            max=1,
             show_default=_PAPER,
         ),
     ] = None
@@ -169,7 +197,7 @@ class Learning:
     keep: Annotated[
         Literal["last", "best"] | None,
         Flag(
-            show_default="last; with --patience best",
+            show_default="last; translation, and with --patience: best",
             help="Epoch whose weights are kept; the paper chooses none.",
         ),
     ] = None
@@ -211,9 +239,10 @@ class Learning:
         values = asdict(self)
         values |= {name: paper.get(name) for name, value in values.items() if value is None}
         first = values.pop("seed")
-        values["epochs"] = None if self.steps else values["epochs"]
+        values["steps"] = None if self.epochs else values["steps"]
+        values["epochs"] = None if values["steps"] else values["epochs"]
         values["seeds"] = list(range(first, first + self.seeds))
-        values["keep"] = self.keep or ("best" if self.patience else "last")
+        values["keep"] = self.keep or ("best" if self.patience else task.hyper.keep)
         return {"task": task.name, **values}
 
 
@@ -265,6 +294,7 @@ def finetune(
             "the examples and labels of its files.",
         ),
     ] = False,
+    scratch: Scratch,
     pictures: Pictures,
     shown: FoundImages,
     saved: Saved,
@@ -340,9 +370,11 @@ def finetune(
         gold = files.dev or (None if data is None else str(Path(data) / task.files["dev"]))
         score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
-    for value, flag in ((encoder, "--encoder"), (output, "--output")):
+    scratch.check(task, encoder)
+    start = encoder or scratch.tokenizer
+    for value, flag in ((start, "--encoder"), (output, "--output")):
         refuse_if(value is None, flag, "is required")
-    assert encoder is not None
+    assert start is not None
     assert output is not None
     learning.check(task)
     pictures.check(task)
@@ -350,7 +382,8 @@ def finetune(
     check_streams(list(given.values()), output)
     found = find_files(task, data, given, test=not files.no_test)
     settings = learning.settings(task)
-    _run(task, found, settings, encoder, pictures, shown, output, restart, runtime)
+    settings |= {"shape": scratch.shape} if scratch.shape else {}
+    _run(task, found, settings, start, pictures, shown, output, restart, runtime)
 
 
 def _run(
@@ -374,7 +407,13 @@ def _run(
     inputs = Inputs([*files.values(), *([pictures.regions] if pictures.regions else [])])
     device = process_device(runtime.device)
     learner: Learner
-    if task.images:
+    if task.kind == "translate":
+        from vgtools.tasks import translation
+
+        start = translation.Start(ref, settings.get("shape"), runtime.offline)
+        settings = settings | translation.config()
+        learner = translation.learner(task, start, settings, device)
+    elif task.images:
         from vgtools.systems.visualbert.tasks import learner as visual_learner
         from vgtools.systems.visualbert.tasks import open_regions_of
 

@@ -476,7 +476,7 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
             "files": ", ".join(f"{split} {file}" for split, file in row["files"].items()),
             "columns": row["columns"],
             "labels": row["labels"],
-            "settings": f"{row['epochs']} epochs, lr {row['learning_rate']:g}, "
+            "settings": f"{row['steps'] or row['epochs']} {'steps' if row['steps'] else 'epochs'}, lr {row['learning_rate']:g}, "
             f"batch {row['batch_size']}, length {row['max_length']} ({row['source']})",
             "note": row["note"],
         }

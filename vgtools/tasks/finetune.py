@@ -510,7 +510,8 @@ class FineTuning:
         self, session: Session, tuner: Any, encoder: Encoder, seed: int
     ) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
-        tuner.load_state_dict(session.run.best_weights())
+        # Tied weights are stored once, under one of their names.
+        tuner.load_state_dict(session.run.best_weights(), strict=False)
         folder = session.folder / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
         scores: dict[str, float] = {}

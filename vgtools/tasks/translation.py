@@ -33,7 +33,7 @@ from vgtools.tasks.finetune import (
     collate,
     read_split,
 )
-from vgtools.tasks.kinds.translate import IGNORED, PairInputs
+from vgtools.tasks.kinds.translate import IGNORED, PairInputs, signature
 from vgtools.tasks.table import Task
 from vgtools.training.steps import in_drawn_order, steps_by_tokens
 
@@ -102,6 +102,11 @@ class Translator(FineTuner):
             reduction="none",
         )
         return each.sum(1)
+
+
+def config() -> dict[str, Any]:
+    """Return what decides scores beside the settings, for `run.json`."""
+    return {"sacrebleu": signature()}
 
 
 def cut_by_tokens(

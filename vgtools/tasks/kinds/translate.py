@@ -15,7 +15,7 @@ import numpy as np
 from vgtools.io import DataError, read_jsonl, require
 from vgtools.io.arrays import Array
 from vgtools.tasks.examples import Example, ReadStats
-from vgtools.tasks.predictions import Items, Joined, check_number, make_row
+from vgtools.tasks.predictions import Items, Joined, check_number, count_items, make_row
 from vgtools.tasks.sequences import Encoding, Inputs
 from vgtools.tasks.table import Task
 from vgtools.text.subwords import encode_all
@@ -164,7 +164,7 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
             for key in ("nats", "tokens")
         ]
         scores["perplexity"] = float(np.exp(totals[0] / max(1, totals[1])))
-    return Items(joined.ids, counts=counts, combine=bleu, scores=scores, labels=joined.gold)
+    return count_items(joined, counts, bleu, scores)
 
 
 def bleu_counts(predicted: Sequence[str], gold: Sequence[str]) -> Array:
