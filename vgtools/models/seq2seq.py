@@ -118,7 +118,7 @@ class _Longest:
         most = self.most.repeat_interleave(len(scores) // len(self.most))
         over = most <= input_ids.shape[1]  # the start token is among them
         only_end = torch.full_like(scores, -torch.inf)
-        only_end[:, self.end] = 0
+        only_end[:, self.end] = scores[:, self.end]
         return torch.where(over[:, None], only_end, scores)
 
 

@@ -428,6 +428,7 @@ def table() -> list[dict[str, Any]]:
             "labels": _describe_labels(task),
             "metrics": list(task.metrics),
             **asdict(task.hyper),
+            "betas": list(task.hyper.betas),
             "note": task.note,
         }
         for task in TASKS

@@ -189,11 +189,12 @@ def bleu(counts: Array) -> Array:
     total = counts[..., 2 + _ORDERS :]
     missed = np.cumsum(right == 0, -1)
     hits = np.where(right > 0, right, 0.5**missed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        precision = np.exp(np.log(hits / total).mean(-1))
-        brevity = np.where(said < real, np.exp(1 - real / said), 1.0)
-    defined = (right > 0).any(-1) & (total > 0).all(-1)
-    return np.where(defined, brevity * precision, 0.0)
+    precision = np.divide(hits, total, out=np.zeros_like(hits), where=total > 0)
+    longer = np.divide(real, said, out=np.ones_like(said), where=said > 0)
+    brevity = np.exp(np.minimum(0, 1 - longer))
+    with np.errstate(divide="ignore"):  # of a precision of 0 the BLEU is 0
+        found = brevity * np.exp(np.log(precision).mean(-1))
+    return np.where((right > 0).any(-1), found, 0.0)
 
 
 def signature() -> str:
