@@ -30,11 +30,19 @@ def pairs(multi30k: Path, of_photo: dict[str, tuple[str, str]]) -> Iterator[dict
     raw = multi30k / "task1/raw"
     for name in ("train", "val", "test_2016_flickr"):
         photos = (multi30k / f"task1/image_splits/{name}.txt").read_text().split("\n")
-        sides = [gzip.open(raw / f"{name}.{side}.gz", "rt", newline="\n").read().split("\n") for side in "en de".split()]
+        sides = [
+            gzip.open(raw / f"{name}.{side}.gz", "rt", newline="\n").read().split("\n")
+            for side in "en de".split()
+        ]
         for photo, text, target in zip(photos, *sides, strict=True):
             image, split = of_photo.get(photo.split(".")[0], ("", ""))
             if image and text.strip() and target.strip():
-                yield {"text": text.strip(), "target": target.strip(), "image": image, "split": split}
+                yield {
+                    "text": text.strip(),
+                    "target": target.strip(),
+                    "image": image,
+                    "split": split,
+                }
 
 
 def hide_colours(text: str) -> str:
