@@ -59,7 +59,7 @@ def test_texts_are_cut_and_counted() -> None:
     found, cut = encode_all(bpe, ["dog cat red runs sees big", "dog", ""], 4)
     assert [ids.tolist() for ids in found] == [
         [*whole[:3], 2],
-        bpe.encode("dog", add_special_tokens=False).ids + [2],
+        [*bpe.encode("dog", add_special_tokens=False).ids, 2],
         [2],
     ]
     assert cut == 1

@@ -99,13 +99,13 @@ def translate(
     from vgtools.io.windows import growing_windows
     from vgtools.models.references import pick_device, pick_dtype
     from vgtools.models.seq2seq import Decoding
-    from vgtools.systems.visual_awareness.translate import Translator, open_model
+    from vgtools.systems.visual_awareness.translation import StreamTranslator, open_model
     from vgtools.text.retrieved import input_rows
 
     device = pick_device(runtime.device)
     how = Decoding(search.beams, search.length_penalty, search.longer)
     opened = open_model(model, feats, device, offline=runtime.offline)
-    worker = Translator(opened, text, how, search.batch_size, pick_dtype(search.dtype))
+    worker = StreamTranslator(opened, text, how, search.batch_size, pick_dtype(search.dtype))
     config = {
         "command": "translate",
         **opened.config(),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.systems.grounding import reported as grounding_reported
+from vgtools.systems.visual_awareness import reported as visual_awareness_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
@@ -19,7 +20,11 @@ from vgtools.text.ngrams import VOCABULARY_ABOVE
 Record = Mapping[str, Any]
 
 # The first is meant where none is named.
-_PAPERS: dict[str, Any] = {"vokenization": vokenization_reported, "grounding": grounding_reported}
+_PAPERS: dict[str, Any] = {
+    "vokenization": vokenization_reported,
+    "grounding": grounding_reported,
+    "visual-awareness": visual_awareness_reported,
+}
 
 
 class Table(NamedTuple):
@@ -471,12 +476,13 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     for row in rows:
         print(f"{row['task']}  {row['title']}, {row['kind']}")
+        length = f"{row['steps']} steps" if row["steps"] else f"{row['epochs']} epochs"
         facts = {
             "metrics": ", ".join(row["metrics"]),
             "files": ", ".join(f"{split} {file}" for split, file in row["files"].items()),
             "columns": row["columns"],
             "labels": row["labels"],
-            "settings": f"{row['steps'] or row['epochs']} {'steps' if row['steps'] else 'epochs'}, lr {row['learning_rate']:g}, "
+            "settings": f"{length}, lr {row['learning_rate']:g}, "
             f"batch {row['batch_size']}, length {row['max_length']} ({row['source']})",
             "note": row["note"],
         }

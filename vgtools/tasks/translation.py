@@ -25,6 +25,7 @@ from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, load_tokenizer, pick_dtype
 from vgtools.models.seq2seq import GREEDY, Decoding, new_seq2seq, shift_right, translate
 from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import (
     Batch,
     FineTuner,
@@ -123,7 +124,8 @@ def cut_by_tokens(
 def predict(
     task: Task,
     tuner: Translator,
-    split: Split,
+    examples: Sequence[Example],
+    inputs: PairInputs,
     how: Decoding,
     build: Callable[[Array], Any],
     shown: Callable[[Array], AbstractContextManager[Any]] = lambda units: nullcontext(),
@@ -131,14 +133,14 @@ def predict(
     """Return a row of predictions per pair, with the nats of its translation where that is known.
 
     Args:
-        task: of the split.
+        task: of the examples.
         tuner: what translates.
-        split: to translate.
+        examples: to translate.
+        inputs: their tokens.
         how: the search.
         build: makes a batch of units.
         shown: as `vgtools.models.seq2seq.translate`.
     """
-    inputs: PairInputs = split.inputs if isinstance(split.inputs, PairInputs) else split.inputs.text
     lengths = inputs.lengths
     sources = np.split(inputs.ids, inputs.starts[1:-1])
     found = translate(tuner.net, sources, how, _SENTENCES, shown=shown, dtype=tuner.dtype)
@@ -162,7 +164,7 @@ def predict(
             nats[units] = part
         tuner.train(was_training)
     outputs = zip(texts, nats.tolist(), tokens.tolist(), strict=True)
-    return predictions(task, split.examples, inputs, list(outputs))
+    return predictions(task, examples, inputs, list(outputs))
 
 
 def learner(task: Task, start: Start, settings: Mapping[str, Any], device: torch.device) -> Learner:
@@ -181,7 +183,7 @@ def learner(task: Task, start: Start, settings: Mapping[str, Any], device: torch
 
     def ask(how: Decoding, tuner: Translator, split: Split) -> list[dict[str, Any]]:
         build = partial(batch, tuner, split.inputs)
-        return predict(task, tuner, split, how, build)
+        return predict(task, tuner, split.examples, split.inputs, how, build)
 
     return Learner(
         new=new,

@@ -4,5 +4,8 @@
 SECTIONS = {
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
-    "section 3.1": ("translate.Translator",),
+    "section 3.1": (
+        "translation.learner",
+        "translation.StreamTranslator",
+    ),
 }

@@ -1,25 +1,135 @@
-"""Translation of streams of sentences, by a model that may look at their images.
+"""Translation with retrieved images: what learns it, and what translates streams of sentences.
 
-Axes: B sentences of a window, K images of a sentence.
+Axes: B sentences of a batch, K images of a sentence.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vgtools.io import DataError, Exit, Features, Window, open_features
 from vgtools.io.arrays import Array
-from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
-from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, resolve
-from vgtools.models.seq2seq import Decoding, translate
-from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
-from vgtools.systems.visual_awareness.slots import backbone_of
+from vgtools.models.encoder import Encoder, load_seq2seq, max_positions, save_pretrained
+from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pick_dtype, resolve
+from vgtools.models.seq2seq import GREEDY, Decoding, translate
+from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion, save_fusion
+from vgtools.systems.visual_awareness.slots import TextImages, backbone_of
+from vgtools.systems.visual_awareness.tasks import Fusing
+from vgtools.tasks.finetune import BatchWithImages, Learner, Split, collate, read_split, with_images
+from vgtools.tasks.kinds.translate import PairInputs
+from vgtools.tasks.sequences import InputsWithRows
+from vgtools.tasks.table import Task
+from vgtools.tasks.translation import Start, Translator, cut_by_tokens, predict
 from vgtools.text.retrieved import StreamedImages, gather
 from vgtools.text.subwords import encode_all
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+class FusedTranslator(Translator):
+    """An encoder-decoder whose decoder reads states that are fused with images.
+
+    Args:
+        encoder: the network with its tokenizer.
+        kind: of the task.
+        fusion: of states and images.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Zhang et al. 2020, sections 2.5 and 3.1.
+    """
+
+    def __init__(
+        self, encoder: Encoder, kind: str, fusion: Fusion, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(encoder, kind, dtype)
+        self.fusion = fusion
+        fusion.attach(encoder.model)
+
+    def outputs(self, batch: Any) -> Tensor:
+        """Return logits, as `Translator`, of a batch with images."""
+        with self.fusion.show(batch.slots, batch.slot_mask):
+            return super().outputs(batch)
+
+
+def learner(
+    task: Task,
+    start: Start,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    images: TextImages,
+    fusing: Fusing,
+    data: str,
+) -> Learner:
+    """Return what learns to translate sentences that it sees retrieved images of.
+
+    Args:
+        task: to learn.
+        start: of the network.
+        settings: of the training.
+        device: where it learns.
+        images: of the sentences.
+        fusing: how images are fused.
+        data: words of a command line that name the task's files, for messages.
+    """
+    texts = f"vg prepare task {task.name} {data}"
+    way_out = f"make them: {texts} | vg retrieve - --index X.faiss -o ROWS.jsonl"
+    dtype = pick_dtype(settings["dtype"])
+
+    def new(seed: int) -> tuple[FusedTranslator, Encoder]:
+        encoder = start.open(seed)
+        fusion = fusing.fusion_for(encoder.model, images, start.ref)
+        return FusedTranslator(encoder, task.kind, fusion, dtype), encoder
+
+    def read(name: str, path: str, tuner: FusedTranslator, encoder: Encoder) -> Split:
+        split = read_split(task, name, path, tuner, encoder, settings)
+        rows = images.rows_for([e.whole_text for e in split.examples], name, way_out)
+        return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows))
+
+    def batch(
+        tuner: FusedTranslator, inputs: InputsWithRows, units: Array, part: int = 0, parts: int = 1
+    ) -> BatchWithImages:
+        text = collate(inputs.text, units, tuner.pad, False, device, part, parts)
+        return with_images(text, *images.gather(inputs.of(units[part::parts]), device))
+
+    def ask(how: Decoding, tuner: FusedTranslator, split: Split) -> list[dict[str, Any]]:
+        inputs: InputsWithRows = split.inputs
+        text = inputs.text
+        assert isinstance(text, PairInputs)
+        return predict(
+            task,
+            tuner,
+            split.examples,
+            text,
+            how,
+            partial(batch, tuner, inputs),
+            lambda units: tuner.fusion.show(*images.gather(inputs.of(units), device)),
+        )
+
+    def save(tuner: FusedTranslator, encoder: Encoder, folder: Path) -> None:
+        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
+        save_fusion(folder, tuner.fusion, images.backbone)
+
+    return Learner(
+        new=new,
+        read=read,
+        collate=batch,
+        predict=partial(ask, GREEDY),
+        save=save,
+        cut=cut_by_tokens,
+        predict_kept=partial(ask, Decoding()),
+    )
+
+
+# ----------------------------------------------------------------------------------------- streams
 
 
 @dataclass(frozen=True)
@@ -69,7 +179,7 @@ def open_model(ref: str, feats: str | None, device: torch.device, *, offline: bo
     return Model(encoder, fusion, features, feats)
 
 
-class Translator:
+class StreamTranslator:
     """Translates the windows of one stream.
 
     Args:

@@ -1,0 +1,58 @@
+"""The numbers that the paper prints, to compare ours with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Record = dict[str, Any]
+
+# Table 1: BLEU; two pairs of languages are two rows. Tables 2 and 3: accuracy and F1.
+_TABLES: dict[int, tuple[str, dict[str, float]]] = {
+    1: (
+        "translation",
+        {
+            "Transformer (Lee et al., 2018), en-ro": 32.40,
+            "Transformer, en-ro": 32.66,
+            "Transformer +VA, en-ro": 34.63,
+            "Transformer (Vaswani et al., 2017), en-de": 27.3,
+            "Transformer, en-de": 27.31,
+            "Transformer +VA, en-de": 27.83,
+        },
+    ),
+    2: (
+        "snli",
+        {
+            "GPT (Radford et al., 2018)": 89.9,
+            "DRCN (Kim et al., 2018)": 90.1,
+            "MT-DNN (Liu et al., 2019)": 91.6,
+            "SemBERT (Zhang et al., 2019)": 91.6,
+            "BERT base (Liu et al., 2019)": 90.8,
+            "BERT base": 90.7,
+            "BERT base +VA": 91.2,
+        },
+    ),
+    3: (
+        "conll-2003",
+        {
+            "LSTM-CRF (Lample et al., 2016)": 90.94,
+            "BERT base (Pires et al., 2019)": 91.07,
+            "BERT base": 91.21,
+            "BERT base +VA": 91.46,
+        },
+    ),
+}
+
+SCORES = tuple(_TABLES)  # numbers of the tables of scores
+
+
+def scores(table: int) -> list[Record]:
+    """Return the rows of a table as records of models, marked as reported."""
+    task, values = _TABLES[table]
+    return [
+        {
+            "run": name,
+            "source": f"reported in Zhang et al. 2020, Table {table}",
+            "tasks": {task: {"mean": value}},
+        }
+        for name, value in values.items()
+    ]
