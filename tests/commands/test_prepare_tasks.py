@@ -107,3 +107,56 @@ def test_tags_are_fine_tuned_and_scored(tmp_path: Path, capfd: pytest.CaptureFix
     run, common = map(json.loads, capfd.readouterr().out.splitlines())
     assert common["tasks"]["vuan"]["mean"] == base
     assert run["tasks"]["vuan"]["mean"] == records[-1]["accuracy"]
+
+
+SNLI = (
+    '{"captionID":"77.jpg#2","gold_label":"-","pairID":"77.jpg#2r1n","sentence1":"A dog .",'
+    '"sentence2":"No agreement ."}\n'
+    '{"captionID":"77.jpg#2","gold_label":"neutral","pairID":"77.jpg#2r1e","sentence1":"A dog .",'
+    '"sentence2":"It is\u2028old ."}\n'
+)
+
+
+def test_the_texts_of_a_task_are_one_row_per_example_of_every_split(
+    vg: Runner, tmp_path: Path
+) -> None:
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"snli_1.0_{split}.jsonl").write_text(SNLI)
+    row = {
+        "id": "77.jpg#2r1e",
+        "split": "train",
+        "text": "A dog . It is\u2028old .",
+        "image": "77.jpg",
+    }
+    done = vg("prepare", "task", "snli", ".", "-o", "t.jsonl", cwd=tmp_path)
+    assert done.stderr.decode() == "vg prepare: 3 texts in t.jsonl\n"
+    found = [json.loads(line) for line in (tmp_path / "t.jsonl").read_bytes().splitlines()]
+    assert found == [row | {"split": split} for split in ("train", "dev", "test")]
+    again = vg("prepare", "task", "snli", ".", "-o", "t.jsonl", cwd=tmp_path)
+    assert again.stderr.decode() == "vg prepare: 3 texts in t.jsonl (up to date)\n"
+    piped = vg(
+        *("prepare", "task", "SNLI", ".", "--no-test", "--train", "-", "-q"),
+        cwd=tmp_path,
+        input=SNLI.replace("neutral", "entailment").encode(),
+    )
+    assert [json.loads(line)["split"] for line in piped.stdout.splitlines()] == ["train", "dev"]
+
+
+def test_texts_of_other_kinds(vg: Runner, tmp_path: Path) -> None:
+    save_tags(tmp_path / "vuan", count=2)
+    done = vg("prepare", "task", "vuan", "vuan", "-q", cwd=tmp_path)
+    (train, _, dev, _) = [json.loads(line) for line in done.stdout.splitlines()]
+    first = json.loads((tmp_path / "vuan" / "train.jsonl").read_text().splitlines()[0])
+    assert train == {"id": "0", "split": "train", "text": first["text"]}
+    assert dev["split"] == "dev"
+
+
+def test_what_is_wrong_with_a_task_s_texts_is_said(vg: Runner, tmp_path: Path) -> None:
+    for args, code, said in (
+        (("task", "glue"), 2, b"unknown task 'glue'"),
+        (("task", "snli", "."), 66, b"has no snli_1.0_train.jsonl"),
+        (("task", "snli", "--train", "-", "--dev", "-"), 2, b"only one file can come from a pipe"),
+    ):
+        done = vg("prepare", *args, cwd=tmp_path)
+        assert done.returncode == code
+        assert said in done.stderr.replace(b"\n", b" ")

@@ -152,6 +152,11 @@ CASES = (
     Case("prepare-pdtb", "prepare pdtb in/sets/pdtb2.csv -o p.jsonl", ("sets/pdtb2.csv table",)),
     Case("prepare-vua", "prepare vua in/sets/vua.csv -o v.jsonl", ("sets/vua.csv table",)),
     Case(
+        "prepare-task",
+        "prepare task sst-2 in/sst-2 -o t.jsonl",
+        ("sst-2/train.tsv table", "sst-2/dev.tsv table"),
+    ),
+    Case(
         "prepare-sentences",
         "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
         ("sets/wiki.txt text",),

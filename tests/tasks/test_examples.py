@@ -154,7 +154,7 @@ def test_mnli_finds_columns_by_name_and_leaves_out_rows_without_agreement(tmp_pa
         ("2", "All ran.", "One ran.", 0),
     ]
     assert stats.no_gold == 1
-    assert [e.label for e in read("mnli", tmp_path, MNLI, unlabelled=True)[0]] == [2, 1, 0, None]
+    assert [e.label for e in read("mnli", tmp_path, MNLI, unlabelled=True)[0]] == [2, 1, 0]
 
 
 def test_jsonl_has_the_same_names(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_table_has_the_paper_s_values() -> None:
     strategies = dict.fromkeys(["joci", "pdtb", "sick", "vua", "vuan"], (4, 1e-4, 32))
     assert values == glue | seen | strategies | {
         "conll-2003": (3, 2e-5, 32),
+        "snli": (3, 2e-5, 32),
         "squad-1.1": (3, 5e-5, 32),
         "squad-2.0": (2, 5e-5, 48),
         "swag": swag,
@@ -62,6 +63,11 @@ def test_table_has_the_paper_s_values() -> None:
     assert all("A.1" in rows[name]["source"] for name in appendix)
     assert all("section 3.3" in rows[name]["source"] for name in strategies)
     assert {rows[name]["max_length"] for name in strategies} == {64}
+    awareness = [rows[name] for name in ("snli", "conll-2003")]
+    assert {row["max_length"] for row in awareness} == {128}
+    assert {row["weight_decay"] for row in awareness} == {0.01}
+    assert all("section 4.2" in row["source"] for row in awareness)
+    assert {row["weight_decay"] for row in rows.values() if row not in awareness} == {0.0}
     assert rows["vua"]["columns"] == "sentence, verb_idx, label"
     assert [rows[name]["source"].split(";")[0][-3:] for name in seen] == [
         "B.3",

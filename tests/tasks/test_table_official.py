@@ -75,3 +75,40 @@ def test_pdtb_has_the_16_types_of_level_2(tmp_path: Path) -> None:
     found, _ = read("pdtb", tmp_path, row, name="dev.jsonl")
     assert (found[0].text, found[0].pair, found[0].label) == ("a", "b", 15)
     fails("pdtb", tmp_path, row.replace(".List", ""), "'Expansion' in \"label\"", line=1)
+
+
+SNLI = (
+    '{"annotator_labels":["neutral"],"captionID":"37.jpg#4","gold_label":"neutral",'
+    '"pairID":"37.jpg#4r1n","sentence1":"A person on a horse .","sentence2":"He trains it ."}\n'
+    '{"annotator_labels":["neutral","entailment"],"captionID":"26.jpg#2","gold_label":"-",'
+    '"pairID":"26.jpg#2r1e","sentence1":"A child .","sentence2":"A boy ."}\n'
+    '{"annotator_labels":["contradiction"],"captionID":"26.jpg#2",'
+    '"gold_label":"contradiction","pairID":"26.jpg#2r1c","sentence1":"A child .","sentence2":""}\n'
+)
+
+
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_snli_leaves_out_pairs_without_agreement_also_of_the_test_set(
+    tmp_path: Path, unlabelled: bool
+) -> None:
+    found, stats = read("snli", tmp_path, SNLI, name="snli.jsonl", unlabelled=unlabelled)
+    assert [(e.id, e.text, e.pair, e.label, e.image) for e in found] == [
+        ("37.jpg#4r1n", "A person on a horse .", "He trains it .", 1, "37.jpg"),
+        ("26.jpg#2r1c", "A child .", "", 2, "26.jpg"),
+    ]
+    assert (stats.no_gold, stats.labels) == (1, {"neutral": 1, "contradiction": 1})
+    assert found[1].whole_text == "A child . "
+
+
+def test_snli_as_data_hubs_export_it(tmp_path: Path) -> None:
+    rows = "premise\thypothesis\tlabel\nA child .\tA boy .\t-1\nA man .\tA person .\t0\n"
+    found, stats = read("snli", tmp_path, rows, name="snli.tsv")
+    assert [(e.text, e.label) for e in found] == [("A man .", 0)]
+    assert stats.no_gold == 1
+    row = '{"premise": "A", "hypothesis": "B", "label": -1}\n'
+    row += '{"premise": "C", "hypothesis": "D", "label": "entailment"}\n'
+    found, stats = read("snli", tmp_path, row, name="snli.jsonl")
+    assert [(e.text, e.label, e.image) for e in found] == [("C", 0, None)]
+    assert stats.no_gold == 1
+    bad = rows.replace("\t0\n", "\t3\n")
+    fails("snli", tmp_path, bad, "'3' in \"label\"", "entailment (0), neutral (1)", line=3)

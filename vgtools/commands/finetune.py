@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ from vgtools.commands.options import (
     Flag,
     Restart,
     Runtime,
+    TaskFiles,
     Value,
     check_streams,
     flags,
@@ -24,21 +25,14 @@ from vgtools.commands.options import (
 from vgtools.tasks.table import Hyper
 
 if TYPE_CHECKING:
+    import torch
+
     from vgtools.tasks.finetune import Learner
     from vgtools.tasks.table import Task
 
 _PAPER = "the task's paper"
+_FUSED = ("classify", "regress", "tag", "translate")  # kinds that images are fused for
 _ANSWERED = 9  # training questions that have an answer, for it to be predicted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """The files of a task."""
-
-    train: Annotated[str | None, File("Train on FILE instead of DATA's.")] = None
-    dev: Annotated[str | None, File("Evaluate on FILE instead of DATA's.")] = None
-    test: Annotated[str | None, File("Also predict FILE, labelled or not.")] = None
-    no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,48 +72,57 @@ class Pictures:
         unused = self.answers is not None and task.kind != "answer"
         refuse_if(unused, "--answers", f"is for vqa; {name} has its own labels")
 
-    def known_answers(self, task: Task, train: str, limit: int | None) -> tuple[str, ...]:
-        """Return the answers that can be predicted; empty where the task has its own."""
-        from itertools import islice
-
-        from vgtools.io import refuse_stream
-        from vgtools.tasks.dispatch import read_examples
-        from vgtools.tasks.kinds.answer import annotations_path, common_answers, read_answers
-
-        if task.kind != "answer":
-            return ()
-        if self.answers is not None and not self.answers.isdecimal():
-            return read_answers(self.answers)
-        refuse_stream(train)
-        refuse_stream(annotations_path(train))
-        examples = islice(read_examples(task, train), limit)
-        return common_answers(examples, int(self.answers or _ANSWERED))
-
 
 @dataclass(frozen=True, kw_only=True)
 class FoundImages:
-    """What a grounded encoder that finds images needs beside the files."""
+    """Images for texts: retrieved before, or found by a grounded encoder while it learns."""
 
+    retrieved: Annotated[
+        list[str] | None,
+        File("Images of the texts, rows of vg retrieve, to fuse into any encoder; repeatable."),
+    ] = None
     index: Annotated[
         str | None, File("Encoder of --strategy scene, object, keyword: finds images.")
     ] = None
     feats: Annotated[
-        str | None, Flag(metavar="X.npy", help="With --index: features of its images.")
+        str | None,
+        Flag(metavar="X.npy", help="With --retrieved or --index: features of the images."),
     ] = None
     images: Annotated[
         Literal["found", "random", "shuffle", "none"],
         Flag(
-            help="With --index: images found for a text; controls: any, those of another text, "
-            "the placeholder."
+            help="With --feats: images found for a text; controls: any, those of another text, "
+            "none through the same layers."
         ),
     ] = "found"
+    fusion: Annotated[
+        Literal["paper", "gate", "scalar-gate", "sum"] | None,
+        Flag(
+            help="With --retrieved: how images are fused.",
+            show_default="paper, or that of the model",
+        ),
+    ] = None
+    fusion_start: Annotated[
+        Literal["drawn", "identity"],
+        Flag(help="Weights of a new fusion; identity lets the text through at first."),
+    ] = "drawn"
+    image_dropout: Annotated[
+        float, Value("SHARE", "Of texts that lose all images in a step.", min=0, max=1)
+    ] = 0.0
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another, or that the task has no use for."""
-        given = self.index is not None or self.feats is not None
-        refuse_if(given and bool(task.images), "--index", f"{task.name} has its own pictures")
+        given = self.retrieved or self.index or self.feats
+        refuse_if(given and task.images, "--index", f"{task.name} has its own pictures")
         alone = self.images != "found" and not given
-        refuse_if(alone, "--images", "chooses among images that --index and --feats find")
+        refuse_if(alone, "--images", "chooses among images of --retrieved or --index")
+        why = f"fuses images for tasks of kind {', '.join(_FUSED)}; {task.name} is {task.kind}"
+        refuse_if(self.retrieved and task.kind not in _FUSED, "--retrieved", why)
+        why = "needs --feats, features of the images"
+        refuse_if(self.retrieved and not self.feats, "--retrieved", why)
+        fusing = (self.fusion, self.fusion_start, self.image_dropout) != (None, "drawn", 0.0)
+        why = "needs --retrieved, the images to fuse"
+        refuse_if(fusing and not self.retrieved, "--fusion/--fusion-start/--image-dropout", why)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,10 @@ class Scratch:
         refuse_if(task.kind == "translate" and scratch == bool(encoder), "--shape/--encoder", why)
         why = "belongs to --shape; with --encoder it is the model's own"
         refuse_if(scratch == (self.tokenizer is None), "--tokenizer", why)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the weights, as `run.json` names it."""
+        return {} if self.shape is None else {"shape": self.shape}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +193,9 @@ class Learning:
             show_default=_PAPER,
         ),
     ] = None
-    weight_decay: Annotated[float, Value("RATE", "On matrices; the paper has none.", min=0)] = 0.0
+    weight_decay: Annotated[
+        float | None, Value("RATE", "On matrices.", min=0, show_default=_PAPER)
+    ] = None
     seed: Annotated[
         int | None,
         Count(
@@ -223,8 +232,7 @@ class Learning:
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
-        both = self.steps is not None and self.epochs is not None
-        refuse_if(both, "--steps", "cannot be combined with --epochs")
+        refuse_if(self.steps and self.epochs, "--steps", "cannot be combined with --epochs")
         unused = self.stride is not None and task.kind != "span"
         refuse_if(unused, "--stride", f"is for SQuAD; {task.name} has no windows")
         unused = bool(self.null_threshold) and not task.unanswerable
@@ -298,7 +306,7 @@ def finetune(
     pictures: Pictures,
     shown: FoundImages,
     saved: Saved,
-    files: Files,
+    files: TaskFiles,
     learning: Learning,
     restart: Restart = False,
     runtime: Runtime,
@@ -319,10 +327,17 @@ def finetune(
     same backbone as its own: --regions. Regions name pictures as their files are called. VCR's
     begin with the boxes of vg prepare vcr.
 
+    --retrieved fuses images into the states of any text encoder, before the head reads them: rows
+    of vg retrieve, found by a text's own words (a pair's joined by a blank), so that their order
+    does not matter. vg prepare task writes the texts. The model is saved as transformers opens it,
+    without images, and its fusion beside it; as --encoder with --retrieved it learns on with both.
+
     An encoder of vg pretrain grounding learns whole: text encoder, cross-modal encoder, images. One
     that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds those
-    of a text by all of its words; others see the placeholder. --images random, shuffle and none are
-    the controls: a gain of found images over none says little if random ones gain as much.
+    of a text by all of its words; others see the placeholder.
+
+    --images random, shuffle and none are the controls: a gain over an encoder without images may be
+    that of more parameters, and a gain over none says little if random images gain as much.
 
     Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
     into halves, whose gradients add up to the same step.
@@ -346,12 +361,14 @@ def finetune(
 
         vg finetune rte RTE -e run.scene --index scene.faiss --feats cc.npy --seeds 8 -o rte.scene
 
+        vg finetune snli snli_1.0 -e google-bert/bert-base-uncased --retrieved snli.images.jsonl
+        --feats coco.npy -o snli.va
+
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
     from vgtools.tasks.saved import score_saved
-    from vgtools.tasks.table import find_files, find_task, table
+    from vgtools.tasks.table import find_splits, find_task, table
 
-    given = {"train": files.train, "dev": files.dev, "test": files.test}
     if listed:
         from vgtools.reports.tables import print_splits, print_tasks
         from vgtools.tasks.dispatch import count_splits
@@ -360,37 +377,41 @@ def finetune(
             print_tasks(table())
             return
         task = find_task(name)
-        found = find_files(task, data, given, test=not files.no_test)
-        print_splits(count_splits(task, found))
+        print_splits(count_splits(task, find_splits(task, data, **vars(files))))
         return
     refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
     task = find_task(str(name))
     saved.check(task)
     if saved.score is not None:
-        gold = files.dev or (None if data is None else str(Path(data) / task.files["dev"]))
+        gold = files.dev or (data and str(Path(data) / task.files["dev"]))
         score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
     scratch.check(task, encoder)
     start = encoder or scratch.tokenizer
-    for value, flag in ((start, "--encoder"), (output, "--output")):
-        refuse_if(value is None, flag, "is required")
-    assert start is not None
-    assert output is not None
+    if start is None or output is None:
+        missing = "--encoder" if start is None else "--output"
+        raise typer.BadParameter("is required", param_hint=missing)
     learning.check(task)
     pictures.check(task)
     shown.check(task)
-    check_streams(list(given.values()), output)
-    found = find_files(task, data, given, test=not files.no_test)
-    settings = learning.settings(task)
-    settings |= {"shape": scratch.shape} if scratch.shape else {}
-    _run(task, found, settings, start, pictures, shown, output, restart, runtime)
+    check_streams([files.train, files.dev, files.test, *(shown.retrieved or ())], output)
+    found = find_splits(task, data, **vars(files))
+    settings = learning.settings(task) | scratch.settings()
+    work = _Work(task, found, settings, start)
+    _run(work, pictures, shown, output, restart, runtime)
+
+
+class _Work(NamedTuple):
+    """What is learned, from what, and how."""
+
+    task: Task
+    files: Mapping[str, str]
+    settings: dict[str, Any]
+    ref: str  # of the encoder
 
 
 def _run(
-    task: Task,
-    files: Mapping[str, str],
-    settings: dict[str, Any],
-    ref: str,
+    work: _Work,
     pictures: Pictures,
     shown: FoundImages,
     output: str,
@@ -399,38 +420,15 @@ def _run(
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import Inputs, read_json
-    from vgtools.systems.grounding import tasks as grounding
-    from vgtools.systems.grounding.model import is_grounded
-    from vgtools.tasks.finetune import FineTuning, text_learner
+    from vgtools.tasks.finetune import FineTuning
     from vgtools.training.session import Session, process_device
 
-    inputs = Inputs([*files.values(), *([pictures.regions] if pictures.regions else [])])
+    read = [*work.files.values(), *(shown.retrieved or ())]
+    inputs = Inputs([*read, *([pictures.regions] if pictures.regions else [])])
     device = process_device(runtime.device)
-    learner: Learner
-    if task.kind == "translate":
-        from vgtools.tasks import translation
-
-        start = translation.Start(ref, settings.get("shape"), runtime.offline)
-        settings = settings | translation.config()
-        learner = translation.learner(task, start, settings, device)
-    elif task.images:
-        from vgtools.systems.visualbert.tasks import learner as visual_learner
-        from vgtools.systems.visualbert.tasks import open_regions_of
-
-        assert pictures.regions is not None
-        known = pictures.known_answers(task, files["train"], settings["limit"])
-        regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
-        settings = settings | regions.config()
-        learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
-    elif is_grounded(ref):
-        images = grounding.open_images(ref, shown.feats, shown.index, shown.images)
-        settings = settings | images.config()
-        learner = grounding.learner(task, ref, settings, device, images, offline=runtime.offline)
-    else:
-        refuse_if(shown.index or shown.feats, "--index", "is for runs of vg pretrain grounding")
-        learner = text_learner(task, ref, settings, device, offline=runtime.offline)
-    tuning = FineTuning(task, learner, files, settings, ref)
-    folder = run_folder(output, restart, ref)
+    learner, settings = _learner(work, pictures, shown, device, runtime)
+    tuning = FineTuning(work.task, learner, work.files, work.settings | settings, work.ref)
+    folder = run_folder(output, restart, work.ref)
     with Session("finetune", folder, device, quiet=runtime.quiet) as session:
         for line in tuning.notes():
             session.note(line)
@@ -443,4 +441,51 @@ def _run(
     if not session.quiet:
         from vgtools.reports.tables import print_seeds
 
-        print_seeds(task, info)
+        print_seeds(work.task, info)
+
+
+def _learner(
+    work: _Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
+) -> tuple[Learner, dict[str, Any]]:
+    """Return what learns the task with its images, and the settings that these add."""
+    from vgtools.systems.grounding import tasks as grounding
+    from vgtools.systems.grounding.model import is_grounded
+    from vgtools.systems.visual_awareness.slots import open_images
+    from vgtools.systems.visual_awareness.tasks import Fusing
+    from vgtools.systems.visual_awareness.tasks import learner as fused_learner
+    from vgtools.systems.visual_awareness.translation import learner as fused_translation
+    from vgtools.tasks.finetune import text_learner
+    from vgtools.tasks.translation import Start
+    from vgtools.tasks.translation import config as translation_config
+    from vgtools.tasks.translation import learner as translation_learner
+
+    common = (work.task, work.ref, work.settings, device)
+    offline = runtime.offline
+    if pictures.regions is not None:
+        from vgtools.systems.visualbert.tasks import known_answers, open_regions_of
+        from vgtools.systems.visualbert.tasks import learner as visual_learner
+
+        answers = pictures.answers or str(_ANSWERED)
+        known = known_answers(work.task, answers, work.files["train"], work.settings["limit"])
+        regions = open_regions_of(work.ref, pictures.regions, pictures.boxes, known)
+        return visual_learner(*common, regions, offline=offline), regions.config()
+    if is_grounded(work.ref):
+        refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
+        found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
+        return grounding.learner(*common, found, offline=offline), found.config()
+    start = Start(work.ref, work.settings.get("shape"), offline)
+    translating = (work.task, start, work.settings, device)
+    is_translation = work.task.kind == "translate"
+    added = translation_config() if is_translation else {}
+    if shown.retrieved and shown.feats:
+        images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
+        fusing = Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
+        added |= images.config() | fusing.config(work.ref)
+        if is_translation:
+            return fused_translation(*translating, images, fusing), added
+        return fused_learner(*common, images, fusing, offline=offline), added
+    why = "is for runs of vg pretrain grounding, or with --retrieved"
+    refuse_if(shown.index or shown.feats, "--index/--feats", why)
+    if is_translation:
+        return translation_learner(*translating), added
+    return text_learner(*common, offline=offline), added

@@ -198,6 +198,19 @@ class Checkpoints:
     ] = 10.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskFiles:
+    """The files of a downstream task, where they are not those of its folder.
+
+    The fields are arguments of `vgtools.tasks.table.find_splits`.
+    """
+
+    train: Annotated[str | None, File("Train on FILE instead of DATA's.")] = None
+    dev: Annotated[str | None, File("Evaluate on FILE instead of DATA's.")] = None
+    test: Annotated[str | None, File("Also predict FILE, labelled or not.")] = None
+    no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
+
+
 def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     """Replace parameters that are frozen dataclasses by their fields; hand the dataclasses over.
 
@@ -250,14 +263,10 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
     parameters = []
     for item in dataclasses.fields(group):
         required = item.default is dataclasses.MISSING
-        parameters.append(
-            inspect.Parameter(
-                item.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                annotation=hints[item.name],
-                default=inspect.Parameter.empty if required else item.default,
-            )
-        )
+        default = inspect.Parameter.empty if required else item.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        hint = hints[item.name]
+        parameters.append(inspect.Parameter(item.name, kind, annotation=hint, default=default))
     return parameters
 
 

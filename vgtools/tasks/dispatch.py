@@ -87,6 +87,28 @@ def count_splits(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any
         }
 
 
+def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the text of every example, to retrieve images for: `{"id", "split", "text"}`.
+
+    A pair is its two texts joined by a blank. `image` names the image that a text is a caption of,
+    where the file says so.
+
+    Args:
+        task: of the files.
+        files: by split.
+
+    Raises:
+        DataError: as `read_examples`.
+
+    Source: Zhang et al. 2020 (Visual awareness), section 2.3: the images are those of the encoder's
+        whole input.
+    """
+    for split, path in files.items():
+        for example in read_examples(task, path, unlabelled=split.startswith("test")):
+            row = {"id": example.id, "split": split, "text": example.whole_text}
+            yield row if example.image is None else row | {"image": example.image}
+
+
 def encode(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, **settings: Any
 ) -> Inputs:

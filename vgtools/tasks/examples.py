@@ -44,6 +44,13 @@ class Example:
     choices: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     is_impossible: bool = False
+    image: str | None = field(default=None, repr=False)  # that the text is a caption of
+
+    @property
+    def whole_text(self) -> str:
+        """Return all texts, joined by a blank: what images are retrieved for."""
+        pair = [] if self.pair is None else [self.pair]
+        return " ".join([self.text, *pair, *self.choices])
 
     @property
     def question(self) -> str:
@@ -142,6 +149,7 @@ class TableRow(NamedTuple):
     id: str
     texts: list[str]
     label: Any  # as the parser returns it; None where the row has none
+    image: str | None = None
 
 
 def describe_forms(task: Task, unlabelled: bool = False) -> str:
@@ -173,11 +181,9 @@ def read_table(
         records = _cells(task, form, width, titles, lines, path, stats)
     for number, (line, record) in enumerate(records):
         label = record.get(form.label)
-        if label is not None and label == task.no_gold:
+        if str(label) in task.no_gold:
             stats.no_gold += 1
-            if not unlabelled:
-                continue
-            label = None
+            continue
         if unlabelled and str(label) in ("-1", "-1.0"):  # as data hubs write hidden labels
             label = None
         value = None if label is None else parse_label(task, form.label, label, path, line)
@@ -188,7 +194,9 @@ def read_table(
         if form.word:
             texts.append(_word(texts[0], form.word, record.get(form.word), path, line))
         given_id = record.get(form.id) if form.id else None
-        yield line, TableRow(str(number) if given_id is None else str(given_id), texts, value)
+        name = str(number) if given_id is None else str(given_id)
+        image = str(record.get(form.image) or "").split("#")[0] if form.image else ""
+        yield line, TableRow(name, texts, value, image or None)
 
 
 def _word(text: str, column: str, number: object, path: str | Path, line: int) -> str:
@@ -214,7 +222,7 @@ def read_sentences(
     """
     for line, row in read_table(task, path, unlabelled, stats, parse_label):
         pair = row.texts[1] if len(row.texts) > 1 else None
-        yield line, Example(row.id, row.texts[0], pair, row.label)
+        yield line, Example(row.id, row.texts[0], pair, row.label, image=row.image)
 
 
 def _recognise(

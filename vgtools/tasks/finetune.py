@@ -57,6 +57,24 @@ class Batch(NamedTuple):
     whole: float
 
 
+class BatchWithImages(NamedTuple):
+    """Units to learn from, with their images; see `Batch`."""
+
+    ids: Tensor  # (B, T) int64; choices (B, C, T)
+    mask: Tensor
+    segments: Tensor | None
+    labels: Tensor | None
+    slots: Tensor  # (B, S, D) float32; S is 0 without images
+    slot_mask: Tensor  # (B, S) bool
+    whole: float
+
+
+def with_images(text: Batch, slots: Tensor, slot_mask: Tensor) -> BatchWithImages:
+    """Return a batch of texts beside their images."""
+    ids, mask, segments, labels, whole = text
+    return BatchWithImages(ids, mask, segments, labels, slots, slot_mask, whole)
+
+
 def collate(
     inputs: Inputs,
     units: Array,

@@ -129,6 +129,29 @@ class InputsWithImages:
         return self.text.cut
 
 
+@dataclass(frozen=True)
+class InputsWithRows(InputsWithImages):
+    """Examples as token ids, and the images that were found for each."""
+
+    images: Array  # (E, K) rows of image features, best first, -1 for none
+
+    @property
+    def unlearnable(self) -> int:
+        """Examples that nothing can be learnt from."""
+        return self.text.unlearnable
+
+    def of(self, units: Array) -> Array:
+        """Return (B, K) the images of units."""
+        return np.asarray(self.images[self.text.examples[units]])
+
+    def report(self, max_length: int) -> Iterator[str]:
+        """Yield the lines for the user."""
+        yield from self.text.report(max_length)
+        alone = int((self.images < 0).all(1).sum()) if self.images.shape[1] else 0
+        if alone:
+            yield f"{alone} of {len(self.images)} texts have no image"
+
+
 class SequenceBuilder:
     """Collects sequences of one text, or of a pair, as flat arrays.
 

@@ -29,6 +29,7 @@ class Hyper:
     eps: float = 1e-8  # Adam's
     steps: int | None = None  # in total, in place of `epochs`
     keep: str = "last"  # epoch whose weights are kept; or `best`
+    weight_decay: float = 0.0  # of matrices
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Form:
     quoted: bool = False
     separator: str = "\t"
     extra: int = 0  # without a header: columns that may follow
+    image: str = ""  # column with the caption that a text is, as IMAGE#NUMBER
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Task:
     choices: int = 0  # texts to choose from, in each example
     low: float = 0.0  # regress: range of the scores
     high: float = 0.0
-    no_gold: str | None = None  # label of rows whose annotators disagree; such rows are left out
+    no_gold: tuple[str, ...] = ()  # labels of rows whose annotators disagree, which are left out
     unanswerable: bool = False  # span: some questions have no answer
     skip_broken: bool = False  # rows with a wrong column count are counted, not refused
     note: str = ""
@@ -100,6 +102,10 @@ _TRANSFORMER = Hyper(
     "steps and length: not in the paper",
     warmup=8000, max_length=256, clip=0.0, schedule="inverse-sqrt", betas=(0.9, 0.98), eps=1e-9,
     steps=100_000, keep="best",
+)  # fmt: skip
+_AWARENESS = Hyper(
+    3, 2e-5, 32, "Visual awareness (Zhang et al. 2020), section 4.2: within the grid it searched",
+    max_length=128, weight_decay=0.01,
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")
 _VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
@@ -171,7 +177,7 @@ TASKS: tuple[Task, ...] = (
             Form(_PAIR, id="index"),
         ),
         ("entailment", "neutral", "contradiction"),
-        no_gold="-",
+        no_gold=("-",),
         note="rows without agreement (gold label -) are counted and left out",
     ),
     Task(
@@ -330,12 +336,24 @@ TASKS: tuple[Task, ...] = (
         note="a label per noun of a sentence",
     ),
     Task(
+        "snli", "SNLI", "classify",
+        {
+            "train": "snli_1.0_train.jsonl", "dev": "snli_1.0_dev.jsonl",
+            "test": "snli_1.0_test.jsonl",
+        },
+        ("accuracy",), _AWARENESS,
+        (
+            Form(_PAIR, "gold_label", id="pairID", image="captionID"),
+            Form(("premise", "hypothesis")),
+        ),
+        ("entailment", "neutral", "contradiction"),
+        no_gold=("-", "-1"),
+        note="rows without agreement (gold label -, or -1 in hub exports) are counted and left out",
+    ),
+    Task(
         "conll-2003", "CoNLL-2003", "tag",
         {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}, ("f1",),
-        Hyper(
-            3, 2e-5, 32, "Visual awareness (Zhang et al. 2020), within the grid that it searched",
-            max_length=128,
-        ),
+        _AWARENESS,
         labels=(
             "O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC",
         ),
@@ -406,6 +424,19 @@ def find_files(
             why = f"{missing}name the file to {split} on: --{split} FILE, or DATA"
             raise DataError(why, code=Exit.NO_INPUT)
     return files
+
+
+def find_splits(
+    task: Task,
+    data: str | None,
+    train: str | None = None,
+    dev: str | None = None,
+    test: str | None = None,
+    no_test: bool = False,
+) -> dict[str, str]:
+    """Return the file of every split of a task, as flags name it; see `find_files`."""
+    given = {"train": train, "dev": dev, "test": test}
+    return find_files(task, data, given, test=not no_test)
 
 
 def describe_columns(form: Form, unlabelled: bool = False) -> str:

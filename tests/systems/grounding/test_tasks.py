@@ -29,6 +29,7 @@ from vgtools.systems.grounding.model import (
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example
 from vgtools.tasks.kinds.tag import TaggedExample
+from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import find_task
 from vgtools.training import session
 
@@ -77,7 +78,7 @@ EXAMPLES = [
 def batch_of(folder: Path, shown: g.TextImages, task: str = "rte", **more: Any) -> Any:
     tuner, encoder = g.new_tuner(find_task(task), str(folder / "run"), 3)
     text = encode(find_task(task), EXAMPLES, encoder.tokenizer, max_length=20)
-    inputs = g.GroundedInputs(text, shown.rows_for(EXAMPLES, "dev"))
+    inputs = InputsWithRows(text, shown.rows_for(EXAMPLES, "dev"))
     return tuner, g.collate(inputs, np.arange(3), tuner, shown.pictures, **more)
 
 
@@ -164,7 +165,7 @@ def test_without_images_what_images_need_gets_no_gradient(scene: Path) -> None:
 
 def test_a_batch_of_one_shows_the_same_images(scene: Path) -> None:
     tuner, batch = batch_of(scene, opened(scene))
-    inputs = g.GroundedInputs(
+    inputs = InputsWithRows(
         encode(find_task("rte"), EXAMPLES, load_masked_lm(str(scene / "encoder")).tokenizer,
                max_length=20),
         opened(scene).rows_for(EXAMPLES, "dev"),
@@ -183,7 +184,7 @@ def test_words_are_read_by_their_first_token(scene: Path) -> None:
     tuner, encoder = g.new_tuner(task, str(scene / "run"), 3)
     examples = [TaggedExample("0", "the dog bam", tags=(-1, 1, 0))]
     text = encode(task, examples, encoder.tokenizer, max_length=20)
-    inputs = g.GroundedInputs(text, opened(scene).rows_for(examples, "dev"))
+    inputs = InputsWithRows(text, opened(scene).rows_for(examples, "dev"))
     batch = g.collate(inputs, np.arange(1), tuner, opened(scene).pictures)
     tuner.eval()
     with torch.no_grad():
@@ -201,7 +202,7 @@ def test_choices_are_each_beside_the_images_of_their_beginning(scene: Path) -> N
     examples = [Example("0", "the dog", None, 2, ("bam", "den", "dun", "a b"))]
     text = encode(task, examples, encoder.tokenizer, max_length=20)
     shown = opened(scene)
-    inputs = g.GroundedInputs(text, shown.rows_for(examples, "dev"))
+    inputs = InputsWithRows(text, shown.rows_for(examples, "dev"))
     batch = g.collate(inputs, np.arange(1), tuner.eval(), shown.pictures)
     with torch.no_grad():
         logits = tuner.outputs(batch)
@@ -353,7 +354,7 @@ def test_it_learns_eight_rows_by_their_images(scene: Path) -> None:
     examples = [Example(str(i), "bam", label=i % 2) for i in range(8)]
     text = encode(task, examples, encoder.tokenizer, max_length=20)
     images = np.array([[0, 1, 2], [3, 4, 5]] * 4)
-    batch = g.collate(g.GroundedInputs(text, images), np.arange(8), tuner, opened(scene).pictures)
+    batch = g.collate(InputsWithRows(text, images), np.arange(8), tuner, opened(scene).pictures)
     optimizer = torch.optim.Adam(tuner.parameters(), 1e-3)
     for _ in range(100):
         optimizer.zero_grad()

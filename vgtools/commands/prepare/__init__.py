@@ -30,6 +30,7 @@ for _name, _command in {
     "tokenizer": translation.tokenizer,
     "pdtb": tasks.pdtb,
     "vua": tasks.vua,
+    "task": tasks.task,
     "vectors": words.vectors,
 }.items():
     prepare.command(_name)(_command)

@@ -1,4 +1,4 @@
-"""`vg prepare pdtb`, `vua`: downstream tasks whose official files hold more than the task."""
+"""`vg prepare pdtb`, `vua`, `task`: official files of downstream tasks, and the texts in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import Flag, Quiet, Target, flags, note
+from vgtools.commands.options import Flag, Quiet, Target, TaskFiles, flags, note, refuse_if
 from vgtools.io.errors import Tally
 
 if TYPE_CHECKING:
@@ -86,6 +86,43 @@ def vua(
     if stats.replaced:
         why = f"{stats.replaced} lines are not UTF-8; bad bytes were replaced"
         note("prepare", why, quiet)
+
+
+@flags
+def task(
+    name: Annotated[str, typer.Argument(metavar="TASK", help="snli, sick, conll-2003 …")],
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="Folder with the task's official files.")
+    ] = None,
+    *,
+    files: TaskFiles,
+    target: Target,
+    quiet: Quiet = False,
+) -> None:
+    """Write the text of every example of a task, to retrieve images for.
+
+    Rows are {"id", "split", "text"}, of every split that vg finetune would read from the same
+    arguments. A pair of texts is joined by a blank: images are those of the encoder's whole input.
+    SNLI's rows also name the photo that the premise describes, for vg retrieve --not-own.
+
+    Examples:
+
+        vg prepare task snli snli_1.0 | vg retrieve - --index coco.faiss -o snli.images.jsonl
+
+        vg prepare task sick SICK --no-test -o sick.jsonl
+    """
+    from vgtools.datasets.rows import save
+    from vgtools.tasks.dispatch import text_rows
+    from vgtools.tasks.table import find_splits, find_task
+
+    found = find_task(name)
+    piped = list(vars(files).values()).count("-") > 1
+    refuse_if(piped, "-", "only one file can come from a pipe")
+    splits = find_splits(found, data, **vars(files))
+    config = {"command": "task", "task": found.name, "splits": list(splits)}
+    inputs = list(splits.values())
+    rows = text_rows(found, splits)
+    save(rows, target.output, Tally(), "texts", config, inputs, target.restart, quiet)
 
 
 @cache

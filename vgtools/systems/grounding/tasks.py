@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,9 +39,9 @@ from vgtools.systems.grounding.pictures import Pictures
 from vgtools.tasks import finetune
 from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
-from vgtools.tasks.finetune import LOSS, Learner, Split
+from vgtools.tasks.finetune import LOSS, BatchWithImages, Learner, Split, with_images
 from vgtools.tasks.kinds import KINDS
-from vgtools.tasks.sequences import InputsWithImages
+from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import Task
 
 Choice = Literal["found", "random", "shuffle", "none"]
@@ -161,55 +161,24 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
 # ------------------------------------------------------------------------------------------ batches
 
 
-@dataclass(frozen=True)
-class GroundedInputs(InputsWithImages):
-    """The examples of a file as token ids, and the images of each."""
-
-    images: Array  # (E, K) rows of the features, -1 for none
-
-    @property
-    def unlearnable(self) -> int:
-        """Examples that nothing can be learnt from."""
-        return self.text.unlearnable
-
-    def report(self, max_length: int) -> Iterator[str]:
-        """Yield the lines for the user."""
-        yield from self.text.report(max_length)
-        alone = int((self.images < 0).all(1).sum()) if self.images.shape[1] else 0
-        if alone:
-            yield f"{alone} of {len(self.images)} texts have no word that finds images"
-
-
-class Batch(NamedTuple):
-    """Units to learn from, with their images; see `vgtools.tasks.finetune.Batch`."""
-
-    ids: Tensor  # (B, T) int64; choices (B, C, T)
-    mask: Tensor
-    segments: Tensor | None
-    labels: Tensor | None
-    slots: Tensor  # (B, S, D) float32; S is 0 without images
-    slot_mask: Tensor  # (B, S) bool
-    whole: float
-
-
 def collate(
-    inputs: GroundedInputs,
+    inputs: InputsWithRows,
     units: Array,
     tuner: GroundedTuner,
     pictures: Pictures | None,
     device: torch.device | str = "cpu",
     part: int = 0,
     parts: int = 1,
-) -> Batch:
+) -> BatchWithImages:
     """Build a batch; the arguments are those of `vgtools.tasks.finetune.collate`."""
     text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
-    rows = inputs.images[inputs.text.examples[units[part::parts]]]  # (B, K)
+    rows = inputs.of(units[part::parts])
     slots, slot_mask = no_slots(len(rows), device)
     if pictures is not None and rows.shape[1]:
         features, known = pictures.gather(rows)
         slots = torch.from_numpy(features).to(device, non_blocking=True)
         slot_mask = torch.from_numpy(known).to(device, non_blocking=True)
-    return Batch(text.ids, text.mask, text.segments, text.labels, slots, slot_mask, text.whole)
+    return with_images(text, slots, slot_mask)
 
 
 # ------------------------------------------------------------------------------------------ network
@@ -242,7 +211,7 @@ class GroundedTuner(nn.Module):
         nn.init.normal_(self.head.weight, std=_STD)
         nn.init.zeros_(self.head.bias)
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def outputs(self, batch: BatchWithImages) -> Tensor:
         """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
         each = batch.ids.shape[1] if self.kind == "choice" else 1
         if self.kind == "choice":  # each choice beside the images of its unit
@@ -261,7 +230,7 @@ class GroundedTuner(nn.Module):
             logits: Tensor = self.head(self.dropout(read)).float()
         return logits.view(-1, each) if self.kind == "choice" else logits
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: BatchWithImages) -> dict[str, Tensor]:
         """Return the loss of the task's kind."""
         loss = KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole
         return {LOSS: loss + self.encoder.cross.nothing()}
@@ -313,11 +282,11 @@ def learner(
     def read(name: str, path: str, tuner: GroundedTuner, encoder: Encoder) -> Split:
         split = finetune.read_split(task, name, path, tuner, encoder, settings)
         images = shown.rows_for(split.examples, name)
-        return dataclasses.replace(split, inputs=GroundedInputs(split.inputs, images))
+        return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, images))
 
     def batch(
-        tuner: GroundedTuner, inputs: GroundedInputs, units: Array, part: int, parts: int
-    ) -> Batch:
+        tuner: GroundedTuner, inputs: InputsWithRows, units: Array, part: int, parts: int
+    ) -> BatchWithImages:
         return collate(inputs, units, tuner, shown.pictures, device, part, parts)
 
     def ask(tuner: GroundedTuner, split: Split) -> list[dict[str, Any]]:

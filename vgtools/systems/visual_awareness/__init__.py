@@ -4,6 +4,7 @@
 SECTIONS = {
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
+    "section 2.5": ("tasks.FusedTuner",),
     "section 3.1": (
         "translation.learner",
         "translation.StreamTranslator",

@@ -29,6 +29,7 @@ class TextImages:
     Attributes:
         retrieved: rows of the features for each text.
         features: of the images.
+        path: of the features.
         choice: `found`; or as a control `random` images, those of another text (`shuffle`), or
             none at all (`none`), through the same layers.
 
@@ -38,6 +39,7 @@ class TextImages:
 
     retrieved: Retrieved
     features: Features
+    path: str
     choice: Choice = "found"
 
     @property
@@ -127,4 +129,5 @@ def open_images(
         DataError: as `open_features` and `open_retrieved`.
     """
     features = open_features(feats)
-    return TextImages(open_retrieved(retrieved, features, feats, index=index), features, choice)
+    found = open_retrieved(retrieved, features, feats, index=index)
+    return TextImages(found, features, feats, choice)

@@ -5,12 +5,10 @@ Axes: B sentences of a batch, K images of a sentence.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +16,14 @@ from torch import Tensor
 
 from vgtools.io import DataError, Exit, Features, Window, open_features
 from vgtools.io.arrays import Array
-from vgtools.models.encoder import Encoder, load_seq2seq, max_positions, save_pretrained
+from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
 from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pick_dtype, resolve
 from vgtools.models.seq2seq import GREEDY, Decoding, translate
-from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion, save_fusion
+from vgtools.systems.visual_awareness import tasks
+from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
 from vgtools.systems.visual_awareness.slots import TextImages, backbone_of
 from vgtools.systems.visual_awareness.tasks import Fusing
-from vgtools.tasks.finetune import BatchWithImages, Learner, Split, collate, read_split, with_images
+from vgtools.tasks.finetune import Learner, Split
 from vgtools.tasks.kinds.translate import PairInputs
 from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import Task
@@ -67,7 +66,6 @@ def learner(
     device: torch.device,
     images: TextImages,
     fusing: Fusing,
-    data: str,
 ) -> Learner:
     """Return what learns to translate sentences that it sees retrieved images of.
 
@@ -78,54 +76,33 @@ def learner(
         device: where it learns.
         images: of the sentences.
         fusing: how images are fused.
-        data: words of a command line that name the task's files, for messages.
     """
-    texts = f"vg prepare task {task.name} {data}"
-    way_out = f"make them: {texts} | vg retrieve - --index X.faiss -o ROWS.jsonl"
-    dtype = pick_dtype(settings["dtype"])
+    fused = tasks.learner(task, start.ref, settings, device, images, fusing)
 
     def new(seed: int) -> tuple[FusedTranslator, Encoder]:
         encoder = start.open(seed)
         fusion = fusing.fusion_for(encoder.model, images, start.ref)
+        dtype = pick_dtype(settings["dtype"])
         return FusedTranslator(encoder, task.kind, fusion, dtype), encoder
-
-    def read(name: str, path: str, tuner: FusedTranslator, encoder: Encoder) -> Split:
-        split = read_split(task, name, path, tuner, encoder, settings)
-        rows = images.rows_for([e.whole_text for e in split.examples], name, way_out)
-        return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows))
-
-    def batch(
-        tuner: FusedTranslator, inputs: InputsWithRows, units: Array, part: int = 0, parts: int = 1
-    ) -> BatchWithImages:
-        text = collate(inputs.text, units, tuner.pad, False, device, part, parts)
-        return with_images(text, *images.gather(inputs.of(units[part::parts]), device))
 
     def ask(how: Decoding, tuner: FusedTranslator, split: Split) -> list[dict[str, Any]]:
         inputs: InputsWithRows = split.inputs
-        text = inputs.text
-        assert isinstance(text, PairInputs)
+        assert isinstance(inputs.text, PairInputs)
         return predict(
             task,
             tuner,
             split.examples,
-            text,
+            inputs.text,
             how,
-            partial(batch, tuner, inputs),
+            lambda units: fused.collate(tuner, inputs, units, 0, 1),
             lambda units: tuner.fusion.show(*images.gather(inputs.of(units), device)),
         )
 
-    def save(tuner: FusedTranslator, encoder: Encoder, folder: Path) -> None:
-        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
-        save_fusion(folder, tuner.fusion, images.backbone)
-
-    return Learner(
+    return fused._replace(
         new=new,
-        read=read,
-        collate=batch,
         predict=partial(ask, GREEDY),
-        save=save,
-        cut=cut_by_tokens,
         predict_kept=partial(ask, Decoding()),
+        cut=cut_by_tokens,
     )
 
 

@@ -1,0 +1,195 @@
+"""Downstream tasks with retrieved images, fused into the states that the head reads.
+
+Axes: B units, T tokens, E examples, K images of a text, D image feature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, save_pretrained
+from vgtools.models.references import check_same, fingerprint, pick_dtype
+from vgtools.systems.visual_awareness.fusion import (
+    Fusion,
+    Kind,
+    Start,
+    config_for,
+    has_fusion,
+    open_fusion,
+    save_fusion,
+)
+from vgtools.systems.visual_awareness.slots import TextImages
+from vgtools.tasks import finetune
+from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.finetune import BatchWithImages, FineTuner, Learner, Split, with_images
+from vgtools.tasks.sequences import InputsWithRows
+from vgtools.tasks.table import Task
+
+
+@dataclass(frozen=True)
+class Fusing:
+    """How images are fused into an encoder.
+
+    Attributes:
+        kind: see `Fusion`; None for `paper`, or that of the model to start from.
+        start: of the weights, see `Fusion.reset`.
+        image_dropout: share of texts that lose all their images in a step of training.
+    """
+
+    kind: Kind | None = None
+    start: Start = "drawn"
+    image_dropout: float = 0.0
+
+    def config(self, ref: str) -> dict[str, Any]:
+        """Return what decides the weights, for `run.json`; `ref` is the model to start from.
+
+        Raises:
+            DataError: as `open_fusion`.
+        """
+        saved = open_fusion(ref)[0].config.kind if has_fusion(ref) else "paper"
+        return {
+            "fusion": self.kind or saved,
+            "fusion_start": self.start,
+            "image_dropout": self.image_dropout,
+        }
+
+    def fusion_for(self, net: Any, images: TextImages, ref: str) -> Fusion:
+        """Return the fusion for a network: that of the model it was opened from, or a new one.
+
+        Args:
+            net: of transformers.
+            images: whose features are fused.
+            ref: the reference that `net` was opened from.
+
+        Raises:
+            DataError: the model's fusion is of another kind (78), or made for features of another
+                backbone (65); as `config_for`.
+        """
+        if not has_fusion(ref):
+            config = config_for(net, images.width, self.kind or "paper", self.image_dropout)
+            fusion = Fusion(config)
+            std = getattr(net.config, "initializer_range", getattr(net.config, "init_std", 0.02))
+            fusion.reset(self.start, std)
+            return fusion
+        fusion, backbone = open_fusion(ref)
+        check_same("backbone", images.backbone, backbone, images.path)
+        kind = fusion.config.kind
+        if self.kind not in (None, kind):
+            why = f"has a fusion of kind {kind!r}, --fusion says {self.kind!r}; leave out the flag"
+            raise DataError(why, ref, code=Exit.CONFIG)
+        fusion.config = dataclasses.replace(fusion.config, image_dropout=self.image_dropout)
+        return fusion
+
+
+class FusedTuner(FineTuner):
+    """A transformers model with the head of a task, which reads states that are fused with images.
+
+    Args:
+        net: under the head of a task.
+        kind: of the task.
+        fusion: of states and images.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Zhang et al. 2020, section 2.5. The head is the baseline's: BERT's pooler and classifier
+        for inference, a linear layer of each token for tagging.
+    """
+
+    def __init__(
+        self, net: Any, kind: str, fusion: Fusion, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(net, kind, dtype)
+        self.fusion = fusion
+        fusion.attach(net)
+
+    def outputs(self, batch: Any) -> Tensor:
+        """Return the outputs of the head, as `FineTuner`, of a batch with images."""
+        with self.fusion.show(batch.slots, batch.slot_mask):
+            return super().outputs(batch)
+
+
+def new_tuner(
+    task: Task,
+    ref: str,
+    seed: int,
+    images: TextImages,
+    fusing: Fusing,
+    *,
+    dtype: torch.dtype = torch.float32,
+    offline: bool = False,
+) -> tuple[FusedTuner, Encoder]:
+    """Return a network to fine-tune, head and fusion drawn by the seed, and the encoder in it.
+
+    The head is that of the baseline with the same seed.
+
+    Raises:
+        DataError: as `finetune.new_tuner` and `Fusing.fusion_for`.
+    """
+    plain, encoder = finetune.new_tuner(task, ref, seed, dtype=dtype, offline=offline)
+    fusion = fusing.fusion_for(plain.net, images, ref)
+    return FusedTuner(plain.net, task.kind, fusion, dtype), encoder
+
+
+def learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    images: TextImages,
+    fusing: Fusing,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task of texts: a transformers model that sees retrieved images.
+
+    Args:
+        task: to learn.
+        ref: of the text encoder.
+        settings: of the fine-tuning.
+        device: where it learns.
+        images: of the texts.
+        fusing: how images are fused.
+        offline: never connect.
+
+    Source: Zhang et al. 2020, sections 2.3 to 2.5.
+    """
+
+    def new(seed: int) -> tuple[FusedTuner, Encoder]:
+        dtype = pick_dtype(settings["dtype"])
+        return new_tuner(task, ref, seed, images, fusing, dtype=dtype, offline=offline)
+
+    def read(name: str, path: str, tuner: FusedTuner, encoder: Encoder) -> Split:
+        split = finetune.read_split(task, name, path, tuner, encoder, settings)
+        official = Path(path).name == task.files.get(name)
+        texts = f"vg prepare task {task.name} {Path(path).parent if official else 'DATA'}"
+        way_out = f"make them: {texts} | vg retrieve - --index X.faiss -o ROWS.jsonl"
+        rows = images.rows_for([e.whole_text for e in split.examples], name, way_out)
+        return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows))
+
+    def batch(
+        tuner: FusedTuner, inputs: InputsWithRows, units: Array, part: int, parts: int
+    ) -> BatchWithImages:
+        text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
+        return with_images(text, *images.gather(inputs.of(units[part::parts]), device))
+
+    def ask(tuner: FusedTuner, split: Split) -> list[dict[str, Any]]:
+        inputs = split.inputs
+        size = 4 * settings["batch_size"]
+        outputs = finetune.predict(
+            tuner, inputs.text, size, device, lambda units: batch(tuner, inputs, units, 0, 1)
+        )
+        return predictions(task, split.examples, inputs.text, outputs, settings["null_threshold"])
+
+    def save(tuner: FusedTuner, encoder: Encoder, folder: Path) -> None:
+        save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
+        save_fusion(folder, tuner.fusion, images.backbone)
+
+    return Learner(new, read, batch, ask, save)
