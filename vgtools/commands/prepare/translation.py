@@ -60,7 +60,8 @@ def pairs(
     from vgtools.datasets.rows import save
     from vgtools.io import TextStats
 
-    check_streams([source, translations], target.output)
+    both = source == translations == "-"
+    refuse_if(both, "TARGET", "only one of the files can come from a pipe")
     tally = Tally()
     stats = TextStats()
     bounds: dict[str, Any] = {"ratio": ratio, "longest": longest}
