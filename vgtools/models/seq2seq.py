@@ -153,7 +153,7 @@ def generate(net: Any, ids: Tensor, mask: Tensor, how: Decoding) -> list[list[in
 
 def translate(
     net: Any,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int] | Array],
     how: Decoding,
     batch_size: int,
     *,
@@ -188,9 +188,9 @@ def translate(
         for row, number in zip(ids, numbers, strict=True):
             row[: lengths[number]] = sources[number]
         mask = (np.arange(ids.shape[1]) < lengths[numbers][:, None]).astype(np.int64)
-        given = [torch.from_numpy(array).to(device) for array in (ids, mask)]
+        tokens, known = (torch.from_numpy(array).to(device) for array in (ids, mask))
         with shown(numbers), autocast(device, dtype):
-            return generate(net, *given, how)
+            return generate(net, tokens, known, how)
 
     def hint(number: int) -> str:
         why = f"one sentence of {lengths[number]} tokens and {how.beams} beams"

@@ -151,7 +151,7 @@ def parse(task: Task, key: str, value: Any, file: str | Path | None, line: int |
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     """Score translations of a corpus; perplexity is per token, where rows tell its nats."""
-    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.chrf import CHRF
 
     counts = bleu_counts(joined.predicted, joined.gold)
     scores = {
@@ -169,7 +169,7 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
 
 def bleu_counts(predicted: Sequence[str], gold: Sequence[str]) -> Array:
     """Return (N, 10): words said and in the gold, n-grams right and said, n from 1 to 4."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(effective_order=True)  # what warns of scoring single sentences otherwise
     counts = np.zeros((len(predicted), 2 + 2 * _ORDERS))
@@ -199,7 +199,7 @@ def bleu(counts: Array) -> Array:
 
 def signature() -> str:
     """Return what identifies the BLEU that is printed."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU()
     metric.corpus_score(["a"], [["a"]])
