@@ -1,7 +1,7 @@
 """Write the pairs of Multi30k whose photo is in Flickr8k, split by photo as Flickr8k is.
 
 Rows are {"text", "target", "image", "split"}. `--mask` hides the colours or the nouns of the source
-(`[v]`), which a picture could tell: Caglayan et al. 2019, "Probing the need for visual context in
+(`[v]`), which a picture could show: Caglayan et al. 2019, "Probing the need for visual context in
 multimodal machine translation". Of pairs with equal sources the first is kept: images are found by
 the text.
 
@@ -18,11 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 COLOURS = frozenset(
-    "black blonde blue brown dark gold golden gray green grey light orange pink purple red silver"
-    " tan violet white yellow".split()
+    ("black", "blonde", "blue", "brown", "dark", "gold", "golden", "gray", "green", "grey")
+    + ("light", "orange", "pink", "purple", "red", "silver", "tan", "violet", "white", "yellow")
 )
 NOUNS = ("NN", "NNS", "NNP", "NNPS")
 HIDDEN = "[v]"
+
+
+def sentences(path: Path) -> list[str]:
+    """Return the lines of a compressed text."""
+    return gzip.decompress(path.read_bytes()).decode().split("\n")
 
 
 def pairs(multi30k: Path, of_photo: dict[str, tuple[str, str]]) -> Iterator[dict[str, str]]:
@@ -30,10 +35,7 @@ def pairs(multi30k: Path, of_photo: dict[str, tuple[str, str]]) -> Iterator[dict
     raw = multi30k / "task1/raw"
     for name in ("train", "val", "test_2016_flickr"):
         photos = (multi30k / f"task1/image_splits/{name}.txt").read_text().split("\n")
-        sides = [
-            gzip.open(raw / f"{name}.{side}.gz", "rt", newline="\n").read().split("\n")
-            for side in "en de".split()
-        ]
+        sides = [sentences(raw / f"{name}.{side}.gz") for side in ("en", "de")]
         for photo, text, target in zip(photos, *sides, strict=True):
             image, split = of_photo.get(photo.split(".")[0], ("", ""))
             if image and text.strip() and target.strip():

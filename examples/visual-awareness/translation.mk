@@ -1,4 +1,4 @@
-# Table 1 of the paper: translation with retrieved images, beside what a gain has to be told from. Included by the Makefile,
+# Table 1 of the paper: translation with retrieved images, beside its controls. Included by the Makefile,
 # whose index and features it uses; it also runs by itself.
 #
 #   make -f translation.mk table1 SCALE=small MULTI30K=… FLICKR8K=… INDEX=… FEATS=…
@@ -6,7 +6,7 @@
 #
 # small is Multi30k en→de, the pairs whose photo is in Flickr8k, split by photo. INDEX has no photo of a dev pair, and
 # --not-own leaves out a pair's own one. MASK=colours or nouns hides words of the sources, in training and in dev; `own` are
-# the photos themselves, which tell what is hidden, in place of retrieved ones.
+# the photos themselves, which show what is hidden, in place of retrieved ones.
 VG     ?= vg
 PYTHON ?= python
 SCALE  ?= small
@@ -26,8 +26,8 @@ MASK     ?=
 SHAPE    ?= transformer-small
 VOCABULARY ?= 4000
 LEARN    ?= --epochs 12 --lr 2e-3 --warmup 200 --batch-size 1024 --max-length 100 --keep last --device cpu
-# Fine-tuning from the finished baseline: a quarter of the epochs, half of the rate.
-ON       ?= --epochs 3 --lr 1e-3 --warmup 50 --batch-size 1024 --max-length 100 --keep last --device cpu
+# Fine-tuning from the finished baseline: a sixth of the epochs, half of the rate.
+ON       ?= --epochs 2 --lr 1e-3 --warmup 20 --batch-size 1024 --max-length 100 --keep last --device cpu
 DROPOUT  ?= .5
 NOT_OWN  := --not-own
 else

@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Write 80 lines, some of them empty, one with separators that are no line ends."""
+    """Write 80 lines, some of them empty, one with separators that do not end lines."""
     lines = [source for source, _ in pairs(78, seed=4)]
     lines[3], lines[67] = "", " \t"
     path = tmp_path / "in.txt"

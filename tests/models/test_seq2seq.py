@@ -22,7 +22,7 @@ from vgtools.text.subwords import SPECIAL
 
 
 def vocabulary(size: int) -> Tokenizer:
-    """Return a tokenizer with so many entries."""
+    """Return a tokenizer of a size."""
     entries = [*SPECIAL, *(f"w{i}" for i in range(size - 4))]
     bpe = tokenizer()
     bpe.model = models.WordLevel({name: i for i, name in enumerate(entries)}, unk_token="<unk>")

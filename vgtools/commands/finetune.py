@@ -22,7 +22,7 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
-from vgtools.tasks.table import Hyper
+from vgtools.tasks.table import Hyper, settings_of, start_of
 
 if TYPE_CHECKING:
     import torch
@@ -138,20 +138,6 @@ class Scratch:
         Value("DIR", "With --shape: of vg prepare tokenizer.", "--tokenizer", "-t"),
     ] = None
 
-    def check(self, task: Task, encoder: str | None) -> None:
-        """Refuse what the task has no use for, or what it lacks."""
-        scratch = self.shape is not None
-        unused = task.kind != "translate" and (scratch or self.tokenizer is not None)
-        refuse_if(unused, "--shape", f"is for translation; {task.name} needs --encoder")
-        why = "exactly one of --shape (from scratch) and --encoder (continue) is required"
-        refuse_if(task.kind == "translate" and scratch == bool(encoder), "--shape/--encoder", why)
-        why = "belongs to --shape; with --encoder it is the model's own"
-        refuse_if(scratch == (self.tokenizer is None), "--tokenizer", why)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what decides the weights, as `run.json` names it."""
-        return {} if self.shape is None else {"shape": self.shape}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
@@ -241,18 +227,6 @@ class Learning:
         clash = self.patience and self.keep == "last"
         refuse_if(clash, "--patience", "implies --keep best and conflicts with --keep last")
 
-    def settings(self, task: Task) -> dict[str, Any]:
-        """Return what decides the weights, as `run.json` names it."""
-        paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
-        values = asdict(self)
-        values |= {name: paper.get(name) for name, value in values.items() if value is None}
-        first = values.pop("seed")
-        values["steps"] = None if self.epochs else values["steps"]
-        values["epochs"] = None if values["steps"] else values["epochs"]
-        values["seeds"] = list(range(first, first + self.seeds))
-        values["keep"] = self.keep or ("best" if self.patience else task.hyper.keep)
-        return {"task": task.name, **values}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
@@ -332,6 +306,10 @@ def finetune(
     does not matter. vg prepare task writes the texts. The model is saved as transformers opens it,
     without images, and its fusion beside it; as --encoder with --retrieved it learns on with both.
 
+    translation learns rows of vg prepare pairs, in a --shape from scratch or from a model, with
+    retrieved images or without. A batch is a number of source tokens. Records have the perplexity
+    per token and greedy BLEU; the kept epoch is translated with beams, as vg translate does.
+
     An encoder of vg pretrain grounding learns whole: text encoder, cross-modal encoder, images. One
     that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds those
     of a text by all of its words; others see the placeholder.
@@ -364,6 +342,9 @@ def finetune(
         vg finetune snli snli_1.0 -e google-bert/bert-base-uncased --retrieved snli.images.jsonl
         --feats coco.npy -o snli.va
 
+        vg finetune translation wmt --shape transformer-base -t bpe --retrieved wmt.images.jsonl
+        --feats coco.npy -o ende.va
+
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
     from vgtools.tasks.saved import score_saved
@@ -386,18 +367,15 @@ def finetune(
         gold = files.dev or (data and str(Path(data) / task.files["dev"]))
         score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
-    scratch.check(task, encoder)
-    start = encoder or scratch.tokenizer
-    if start is None or output is None:
-        missing = "--encoder" if start is None else "--output"
-        raise typer.BadParameter("is required", param_hint=missing)
+    start = start_of(task, encoder, scratch.shape, scratch.tokenizer)
+    if output is None:
+        raise typer.BadParameter("is required", param_hint="--output")
     learning.check(task)
     pictures.check(task)
     shown.check(task)
     check_streams([files.train, files.dev, files.test, *(shown.retrieved or ())], output)
     found = find_splits(task, data, **vars(files))
-    settings = learning.settings(task) | scratch.settings()
-    work = _Work(task, found, settings, start)
+    work = _Work(task, found, settings_of(task, asdict(learning), scratch.shape), start)
     _run(work, pictures, shown, output, restart, runtime)
 
 
@@ -453,11 +431,9 @@ def _learner(
     from vgtools.systems.visual_awareness.slots import open_images
     from vgtools.systems.visual_awareness.tasks import Fusing
     from vgtools.systems.visual_awareness.tasks import learner as fused_learner
-    from vgtools.systems.visual_awareness.translation import learner as fused_translation
+    from vgtools.systems.visual_awareness.translation import learner as translation_learner
     from vgtools.tasks.finetune import text_learner
-    from vgtools.tasks.translation import Start
     from vgtools.tasks.translation import config as translation_config
-    from vgtools.tasks.translation import learner as translation_learner
 
     common = (work.task, work.ref, work.settings, device)
     offline = runtime.offline
@@ -473,19 +449,17 @@ def _learner(
         refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
         found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
         return grounding.learner(*common, found, offline=offline), found.config()
-    start = Start(work.ref, work.settings.get("shape"), offline)
-    translating = (work.task, start, work.settings, device)
-    is_translation = work.task.kind == "translate"
-    added = translation_config() if is_translation else {}
+    seen = None
+    added = dict[str, Any]()
     if shown.retrieved and shown.feats:
         images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
         fusing = Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
-        added |= images.config() | fusing.config(work.ref)
-        if is_translation:
-            return fused_translation(*translating, images, fusing), added
-        return fused_learner(*common, images, fusing, offline=offline), added
+        added = images.config() | fusing.config(work.ref)
+        seen = images, fusing
     why = "is for runs of vg pretrain grounding, or with --retrieved"
-    refuse_if(shown.index or shown.feats, "--index/--feats", why)
-    if is_translation:
-        return translation_learner(*translating), added
+    refuse_if(not seen and (shown.index or shown.feats), "--index/--feats", why)
+    if work.task.kind == "translate":
+        return translation_learner(*common, seen, offline=offline), added | translation_config()
+    if seen:
+        return fused_learner(*common, *seen, offline=offline), added
     return text_learner(*common, offline=offline), added

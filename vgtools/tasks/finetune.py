@@ -115,8 +115,8 @@ def collate(
 
 def cut_by_length(inputs: Any, settings: Mapping[str, Any], seed: int, epoch: int) -> list[Array]:
     """Return the units of each step of an epoch: `batch_size` of them, neighbours in length."""
-    size, window = settings["batch_size"], settings["window"]
-    return steps_by_length(inputs.lengths, size, seed, epoch, window)
+    size = settings["batch_size"]
+    return steps_by_length(inputs.lengths, size, seed, epoch, settings["window"])
 
 
 def make_batches(

@@ -439,6 +439,44 @@ def find_splits(
     return find_files(task, data, given, test=not no_test)
 
 
+def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) -> dict[str, Any]:
+    """Return what decides the weights, as `run.json` names it: what is given, else the paper's.
+
+    Args:
+        task: whose paper.
+        given: settings by name, None where the paper's holds; `seeds` is their number.
+        shape: of a network that is trained from scratch.
+    """
+    paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
+    values = dict(given)
+    values |= {name: paper.get(name) for name, value in given.items() if value is None}
+    first = values.pop("seed")
+    values["steps"] = None if given["epochs"] else values["steps"]
+    values["epochs"] = None if values["steps"] else values["epochs"]
+    values["seeds"] = list(range(first, first + given["seeds"]))
+    values["keep"] = given["keep"] or ("best" if given["patience"] else task.hyper.keep)
+    return {"task": task.name, **values, **({"shape": shape} if shape else {})}
+
+
+def start_of(task: Task, encoder: str | None, shape: str | None, tokenizer: str | None) -> str:
+    """Return the reference that training starts from: a model, or with a shape a tokenizer.
+
+    Raises:
+        DataError: flags that need or exclude one another, or that are for translation (usage).
+    """
+    why = ""
+    if task.kind != "translate" and (shape or tokenizer):
+        why = f"--shape: is for translation; {task.name} needs --encoder"
+    elif task.kind == "translate" and bool(shape) == bool(encoder):
+        why = "exactly one of --shape (from scratch) and --encoder (continue) is required"
+    elif bool(shape) != bool(tokenizer):
+        why = "--tokenizer: belongs to --shape; with --encoder it is the model's own"
+    start = encoder or tokenizer
+    if why or start is None:
+        raise DataError(why or "--encoder: is required", code=Exit.USAGE)
+    return start
+
+
 def describe_columns(form: Form, unlabelled: bool = False) -> str:
     """Return the columns that a file of this form has, for messages and `vg finetune --list`."""
     label = () if unlabelled else (form.label,)

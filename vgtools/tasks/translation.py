@@ -47,7 +47,7 @@ class Start:
 
     Attributes:
         ref: hub name, directory or model of a finished run; with `shape` that of the tokenizer.
-        shape: a key of `vgtools.models.seq2seq.SHAPES`; None goes on from `ref`.
+        shape: a key of `vgtools.models.seq2seq.SHAPES`; None continues from `ref`.
         offline: never connect.
     """
 

@@ -46,7 +46,7 @@ SCORES = tuple(_TABLES)  # numbers of the tables of scores
 
 
 def scores(table: int) -> list[Record]:
-    """Return the rows of a table as records of models, marked as reported."""
+    """Return the rows of a table of section 4.3 as records of models, marked as reported."""
     task, values = _TABLES[table]
     return [
         {

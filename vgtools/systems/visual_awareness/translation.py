@@ -23,6 +23,7 @@ from vgtools.systems.visual_awareness import tasks
 from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
 from vgtools.systems.visual_awareness.slots import TextImages, backbone_of
 from vgtools.systems.visual_awareness.tasks import Fusing
+from vgtools.tasks import translation
 from vgtools.tasks.finetune import Learner, Split
 from vgtools.tasks.kinds.translate import PairInputs
 from vgtools.tasks.sequences import InputsWithRows
@@ -61,27 +62,34 @@ class FusedTranslator(Translator):
 
 def learner(
     task: Task,
-    start: Start,
+    ref: str,
     settings: Mapping[str, Any],
     device: torch.device,
-    images: TextImages,
-    fusing: Fusing,
+    seen: tuple[TextImages, Fusing] | None = None,
+    *,
+    offline: bool = False,
 ) -> Learner:
-    """Return what learns to translate sentences that it sees retrieved images of.
+    """Return what learns to translate.
 
     Args:
         task: to learn.
-        start: of the network.
+        ref: of the model to start from; with a `shape` in the settings that of a tokenizer.
         settings: of the training.
         device: where it learns.
-        images: of the sentences.
-        fusing: how images are fused.
+        seen: retrieved images of the sentences, and how they are fused; None without images.
+        offline: never connect.
+
+    Source: Zhang et al. 2020, section 3.1.
     """
-    fused = tasks.learner(task, start.ref, settings, device, images, fusing)
+    start = Start(ref, settings.get("shape"), offline)
+    if seen is None:
+        return translation.learner(task, start, settings, device)
+    images, fusing = seen
+    fused = tasks.learner(task, ref, settings, device, images, fusing)
 
     def new(seed: int) -> tuple[FusedTranslator, Encoder]:
         encoder = start.open(seed)
-        fusion = fusing.fusion_for(encoder.model, images, start.ref)
+        fusion = fusing.fusion_for(encoder.model, images, ref)
         dtype = pick_dtype(settings["dtype"])
         return FusedTranslator(encoder, task.kind, fusion, dtype), encoder
 

@@ -150,7 +150,7 @@ def parse(task: Task, key: str, value: Any, file: str | Path | None, line: int |
 
 
 def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
-    """Score translations of a corpus; perplexity is per token, where rows tell its nats."""
+    """Score translations of a corpus; perplexity is per token, where rows have its nats."""
     from sacrebleu.metrics.chrf import CHRF
 
     counts = bleu_counts(joined.predicted, joined.gold)
@@ -184,7 +184,8 @@ def bleu(counts: Array) -> Array:
 
     Source: sacrebleu's `exp` smoothing: the k-th order without a hit counts 2**-k hits.
     """
-    said, real = counts[..., 0], counts[..., 1]
+    said = counts[..., 0]
+    real = counts[..., 1]
     right = counts[..., 2 : 2 + _ORDERS]
     total = counts[..., 2 + _ORDERS :]
     missed = np.cumsum(right == 0, -1)
