@@ -17,10 +17,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-COLOURS = frozenset(
-    ("black", "blonde", "blue", "brown", "dark", "gold", "golden", "gray", "green", "grey")
-    + ("light", "orange", "pink", "purple", "red", "silver", "tan", "violet", "white", "yellow")
-)
+COLOURS = {
+    "black", "blonde", "blue", "brown", "dark", "gold", "golden", "gray", "green", "grey", "light",
+    "orange", "pink", "purple", "red", "silver", "tan", "violet", "white", "yellow",
+}  # fmt: skip
 NOUNS = ("NN", "NNS", "NNP", "NNPS")
 HIDDEN = "[v]"
 

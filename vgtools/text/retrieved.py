@@ -436,5 +436,6 @@ class StreamedImages:
         table = _padded(images, max(map(len, images), default=0), -1, np.int32)
         if self._to_feats is None:
             return table
-        to_feats, made, feats = self._to_feats, self._manifest, self._feats_path
-        return _renumbered(self.path, table, to_feats, feats, made, None)
+        return _renumbered(
+            self.path, table, self._to_feats, self._feats_path, self._manifest, None
+        )
