@@ -316,6 +316,12 @@ def _grounded() -> None:
     _run(*args, "--device", "cpu", "-q", "-o", "grounded")
 
 
+def _sentences(split: str) -> list[str]:
+    """Return the sentences of a file of SST-2, whose test file has them second."""
+    lines = Path("sst-2", f"{split}.tsv").read_text().splitlines()[1:]
+    return [line.split("\t")[split == "test"] for line in lines]
+
+
 def _tasks() -> None:
     """Write official files of tasks, runs to compare, and predictions to score."""
     from tests.tiny import finetune as tiny_finetune
@@ -333,6 +339,9 @@ def _tasks() -> None:
     tiny_translation.save_tokenizer(Path("bpe"))
     tiny_translation.save_model(Path("translator"))
     tiny_grounded.save_grounded(Path("associated"), "scene")
+    words = {text for split in ("train", "dev", "test") for text in _sentences(split)}
+    rows = [{"text": text, "images": [len(text) % 8, 8][: len(text) % 3]} for text in sorted(words)]
+    _jsonl(Path("sst-2.images.jsonl"), rows)
     tiny_tasks.save_squad(Path("squad-1.1"))
     tiny_tasks.save_squad(Path("squad-2.0"), "2.0")
     pictures = tiny_vtasks.save_vqa(Path("vqa"), 6)

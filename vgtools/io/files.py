@@ -307,6 +307,17 @@ class Features:
     ids: list[str]
     manifest: dict[str, Any]
 
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """What made them: "ref" and "fingerprint", of network, preprocessing and pooling."""
+        made = self.manifest.get("backbone") or {}
+        view = made.get("preprocessing") or {}
+        pooling = self.manifest.get("pooling")
+        return {
+            "ref": f"{made.get('ref')}, pooling {pooling}",
+            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
+        }
+
 
 def open_features(path: str | Path) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.

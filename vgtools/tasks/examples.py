@@ -85,6 +85,8 @@ class ReadStats:
     moved: int = 0  # answers that occur elsewhere in the context than answer_start says
     unboxed: int = 0  # phrases without a box, left out
     documents: int = 0  # lines that mark the beginning of a document, left out
+    iob1: int = 0  # entities that begin with I-, as in IOB1
+    iob2: int = 0  # entities that begin with B- where IOB1 has I-
     lost: int = 0  # answers that do not occur in the context: scored, but not learnt from
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
@@ -101,6 +103,7 @@ class ReadStats:
         first = f"the first on line {self.first_broken}"
         moved = "answers are not where answer_start says; the nearest occurrence was taken"
         unboxed = "phrases have no box (scenes, or nothing visible) and are left out"
+        torn = "entities of IOB2 begin with I-; they are read as if with B-"
         lost = "answers do not occur in their context; they are scored, but not learnt from"
         for count, message in (
             (self.broken, f"rows with a wrong column count were left out, {first}"),
@@ -108,6 +111,7 @@ class ReadStats:
             (self.moved, moved),
             (self.unboxed, unboxed),
             (self.lost, lost),
+            (self.iob1 if self.iob2 else 0, torn),
             (self.documents, "lines mark the beginning of a document and are left out"),
             (self.text.replaced, "lines are not UTF-8; bad bytes were replaced"),
         ):

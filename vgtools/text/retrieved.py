@@ -436,6 +436,4 @@ class StreamedImages:
         table = _padded(images, max(map(len, images), default=0), -1, np.int32)
         if self._to_feats is None:
             return table
-        return _renumbered(
-            self.path, table, self._to_feats, self._feats_path, self._manifest, None
-        )
+        return _renumbered(self.path, table, self._to_feats, self._feats_path, self._manifest, None)

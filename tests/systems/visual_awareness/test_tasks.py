@@ -123,7 +123,7 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     assert tuner.fusion.config.kind == "gate"
     assert has_fusion(model)
     saved, backbone = open_fusion(model)
-    assert backbone == images.backbone
+    assert backbone == images.features.backbone
     for name, tensor in saved.state_dict().items():
         assert torch.equal(tuner.fusion.state_dict()[name], tensor)
     # With the head of before, it says what the run said.
@@ -275,6 +275,25 @@ def test_every_weight_has_a_gradient_even_without_images(world: Path) -> None:
     assert unused == []
     assert not tuner.fusion.image.weight.grad.any()
     assert tuner.fusion.joint.weight.grad.any()
+
+
+def test_products_in_bfloat16_agree_with_float32(world: Path) -> None:
+    tuner, encoder, _ = tuner_of(world)
+    from vgtools.tasks.dispatch import encode
+
+    examples = [Example("0", "bam den", None, 1), Example("1", "dun", None, 0)]
+    text = encode(find_task("sst-2"), examples, encoder.tokenizer, max_length=10)
+    plain = collate(text, np.arange(2), tuner.pad, tuner.segments)
+    mask = torch.tensor([[True, True], [False, False]])
+    batch = tuning.with_images(plain, torch.ones(2, 2, WIDTH), mask)
+    tuner.eval()
+    with torch.no_grad():
+        expected = tuner.outputs(batch)
+        tuner.dtype = torch.bfloat16
+        found = tuner.outputs(batch)
+    assert found.dtype == torch.float32
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(found, expected, atol=0.1 * scale, rtol=0)
 
 
 # ------------------------------------------------------------------------------------------- faults

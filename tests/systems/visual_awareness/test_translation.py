@@ -24,7 +24,6 @@ from vgtools.systems.visual_awareness.fusion import (
     save_fusion,
 )
 from vgtools.systems.visual_awareness.reported import SCORES, scores
-from vgtools.systems.visual_awareness.slots import backbone_of
 from vgtools.systems.visual_awareness.translation import FusedTranslator
 from vgtools.tasks.finetune import collate, with_images
 
@@ -163,7 +162,7 @@ def model(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tuner = fused()
     path = tmp_path_factory.mktemp("model") / "model"
     save_pretrained(path, as_encoder(tuner.net, tuner.tokenizer, "tiny"))
-    save_fusion(path, tuner.fusion, backbone_of(open_features(folder / "feats.npy")))
+    save_fusion(path, tuner.fusion, open_features(folder / "feats.npy").backbone)
     return path
 
 

@@ -58,6 +58,22 @@ def test_both_schemes_are_read_as_iob2(tmp_path: Path, text: str) -> None:
     assert "1 lines mark the beginning of a document and are left out" in list(stats.report())
 
 
+def test_an_entity_that_iob2_begins_with_i_is_read_and_counted(tmp_path: Path) -> None:
+    found, stats = read("conll-2003", tmp_path, IOB2, name="eng.train")
+    assert names(found[1]) == ["B-LOC", "B-MISC"]  # written as I-MISC
+    said = "1 entities of IOB2 begin with I-; they are read as if with B-"
+    assert said in list(stats.report())
+    for text in (IOB1, IOB2.replace("I-MISC", "B-MISC")):
+        assert all("IOB2" not in line for line in read("conll-2003", tmp_path, text)[1].report())
+
+
+def test_one_sentence_without_a_line_end_and_words_with_other_blanks(tmp_path: Path) -> None:
+    text = "New\u00a0York NNP I-NP I-LOC\nis\u2028 VB I-VP O\n \t\n\n, , O O"
+    found, _ = read("conll-2003", tmp_path, text)
+    assert [e.text for e in found] == ["New\u00a0York is\u2028", ","]
+    assert names(found[0]) == ["B-LOC", "O"]
+
+
 def test_an_entity_of_many_words_stays_one() -> None:
     assert entities(["I-PER", "I-PER", "B-PER", "I-PER", "O", "I-LOC", "I-ORG"]) == [
         (0, 2, "PER"),
@@ -169,6 +185,10 @@ def test_entities_are_scored_as_by_conlleval() -> None:
         "precision": pytest.approx(25),
         "recall": pytest.approx(20),
         "f1": pytest.approx(200 / 9),
+        "f1_PER": pytest.approx(100),
+        "f1_ORG": pytest.approx(0),
+        "f1_LOC": pytest.approx(0),
+        "f1_MISC": pytest.approx(0),
         "headline": pytest.approx(200 / 9),
         "total": 2,
     }

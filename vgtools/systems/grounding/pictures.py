@@ -62,13 +62,7 @@ class WholePictures:
         self.manifest = features.manifest
         self._array = features.array
         self._rows = {image: row for row, image in enumerate(features.ids)}
-        made = features.manifest.get("backbone") or {}
-        view = made.get("preprocessing") or {}
-        pooling = features.manifest.get("pooling")
-        self.backbone = {
-            "ref": f"{made.get('ref')}, pooling {pooling}",
-            "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
-        }
+        self.backbone = features.backbone
 
     def row(self, image: str) -> int:
         """Return the row of an image; -1 if it has none."""

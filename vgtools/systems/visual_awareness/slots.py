@@ -47,11 +47,6 @@ class TextImages:
         """D."""
         return int(self.features.array.shape[1])
 
-    @property
-    def backbone(self) -> dict[str, Any]:
-        """What made the features: "ref" and "fingerprint"."""
-        return backbone_of(self.features)
-
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, for `run.json`."""
         return {
@@ -101,17 +96,6 @@ class TextImages:
             torch.from_numpy(features).to(device, non_blocking=True),
             torch.from_numpy(mask).to(device, non_blocking=True),
         )
-
-
-def backbone_of(features: Features) -> dict[str, Any]:
-    """Return what made image features: "ref" and "fingerprint"."""
-    made = features.manifest.get("backbone") or {}
-    view = made.get("preprocessing") or {}
-    pooling = features.manifest.get("pooling")
-    return {
-        "ref": f"{made.get('ref')}, pooling {pooling}",
-        "fingerprint": f"{made.get('fingerprint')} {view.get('fingerprint', '')} {pooling}",
-    }
 
 
 def open_images(

@@ -81,7 +81,7 @@ class Fusing:
             fusion.reset(self.start, std)
             return fusion
         fusion, backbone = open_fusion(ref)
-        check_same("backbone", images.backbone, backbone, images.path)
+        check_same("backbone", images.features.backbone, backbone, images.path)
         kind = fusion.config.kind
         if self.kind not in (None, kind):
             why = f"has a fusion of kind {kind!r}, --fusion says {self.kind!r}; leave out the flag"
@@ -190,6 +190,6 @@ def learner(
 
     def save(tuner: FusedTuner, encoder: Encoder, folder: Path) -> None:
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
-        save_fusion(folder, tuner.fusion, images.backbone)
+        save_fusion(folder, tuner.fusion, images.features.backbone)
 
     return Learner(new, read, batch, ask, save)

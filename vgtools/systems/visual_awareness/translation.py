@@ -21,7 +21,7 @@ from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pi
 from vgtools.models.seq2seq import GREEDY, Decoding, translate
 from vgtools.systems.visual_awareness import tasks
 from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
-from vgtools.systems.visual_awareness.slots import TextImages, backbone_of
+from vgtools.systems.visual_awareness.slots import TextImages
 from vgtools.systems.visual_awareness.tasks import Fusing
 from vgtools.tasks import translation
 from vgtools.tasks.finetune import Learner, Split
@@ -159,7 +159,7 @@ def open_model(ref: str, feats: str | None, device: torch.device, *, offline: bo
         return Model(encoder, None, None, "")
     features = open_features(feats)
     fusion, backbone = open_fusion(folder)
-    check_same("backbone", backbone_of(features), backbone, feats)
+    check_same("backbone", features.backbone, backbone, feats)
     fusion.eval().requires_grad_(False).to(device).attach(net)
     return Model(encoder, fusion, features, feats)
 

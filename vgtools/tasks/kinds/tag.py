@@ -7,9 +7,10 @@ is read in windows with context, so that every word gets a tag.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 IGNORED = -100  # label of a token that has none
 _DOCUMENT = "-DOCSTART-"
+_CELLS = re.compile(r"[^ \t\r\n]+")
 _NO_TAG = -1  # of a word that is not scored
 
 
@@ -92,11 +94,11 @@ def _read_columns(
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
     """
     width = 0
-    for is_sentence, part in groupby(lines, key=lambda numbered: bool(numbered[1].strip())):
+    for is_sentence, part in groupby(lines, key=lambda line: bool(_CELLS.search(line[1]))):
         words = list[str]()
         tags = list[int]()
         for line, text in part if is_sentence else ():
-            cells = text.split()
+            cells = _CELLS.findall(text)  # a word may have blanks of other kinds inside
             width = width or len(cells)
             if len(cells) != width or width < 2:
                 expected = f"expected {max(width, 2)} columns, the word first and its tag last"
@@ -107,7 +109,18 @@ def _read_columns(
             words.append(cells[0])
             tags.append(class_number(task, "tag", cells[-1], path, line))
         if words:
+            if has_entities(task):
+                _count_schemes(_names(task, tags), stats)
             yield line, TaggedExample("", " ".join(words), tags=_iob2(task, tags))
+
+
+def _count_schemes(tags: Sequence[str], stats: ReadStats) -> None:
+    """Count entities that begin as only IOB2, or as only IOB1 writes it."""
+    for before, tag in pairwise(["O", *tags]):
+        if before[1:] == tag[1:]:  # of one type: in both, B- begins the next
+            continue
+        stats.iob2 += tag[0] == "B"
+        stats.iob1 += tag[0] == "I"
 
 
 def has_entities(task: Task) -> bool:
@@ -324,8 +337,22 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
         "precision": float(metrics.share(sums[[0, 1]])),
         "recall": float(metrics.share(sums[[0, 2]])),
         "f1": float(metrics.counted_f1(sums)),
+        **_by_type(task, joined),
     }
     return count_items(joined, counts, metrics.counted_f1, scores)
+
+
+def _by_type(task: Task, joined: Joined) -> dict[str, float]:
+    """Return the F1 of each type of entity."""
+    sums = {name[2:]: np.zeros(3) for name in task.labels if name.startswith("B-")}
+    for real, said in zip(joined.gold, joined.predicted, strict=True):
+        said = said * len(real) if len(said) == 1 else said
+        wanted = set(entities(_names(task, real)))
+        found = set(entities(_names(task, said)))
+        for place, part in enumerate((found & wanted, found, wanted)):
+            for _, _, kind in part:
+                sums[kind][place] += 1
+    return {f"f1_{kind}": float(metrics.counted_f1(counts)) for kind, counts in sums.items()}
 
 
 def _names(task: Task, tags: Sequence[int]) -> list[str]:
