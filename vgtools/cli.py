@@ -33,6 +33,7 @@ COMMANDS = (
     "pretrain",
     "perplexity",
     "finetune",
+    "translate",
     "score",
     "show",
     "stats",

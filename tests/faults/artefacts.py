@@ -97,6 +97,9 @@ def _prepare(folder: Path) -> None:
     (folder / "texts.txt").write_text("".join(f"A boat {n} .\n" for n in range(4)))
     wiki = " = Tower = \n \n It is on the rock . It is <unk> white . \n Two words \n"
     (folder / "wiki.txt").write_text(wiki)
+    for side, word in (("en", "dog"), ("de", "Hund")):
+        lines = (f"{word} {n} .\n" for n in range(6))
+        (folder / f"train.{side}").write_text("".join(lines))
     paragraphs = [{"context": f"One is here. Two is there {n}.", "qas": []} for n in range(3)]
     squad = {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}
     (folder / "squad.json").write_text(json.dumps(squad))
@@ -324,6 +327,7 @@ def _tasks() -> None:
     from tests.tiny import finetune as tiny_finetune
     from tests.tiny import grounded_runs as tiny_grounded
     from tests.tiny import tasks as tiny_tasks
+    from tests.tiny import translation as tiny_translation
     from tests.tiny import vtasks as tiny_vtasks
 
     tiny_tasks.save_sst2(Path("sst-2"), test=3)
@@ -331,6 +335,9 @@ def _tasks() -> None:
     tiny_tasks.save_mnli(Path("mnli"))
     tiny_tasks.save_codah(Path("codah"))
     tiny_tasks.save_tags(Path("vuan"))
+    tiny_translation.save_pairs(Path("pairs"))
+    tiny_translation.save_tokenizer(Path("bpe"))
+    tiny_translation.save_model(Path("translator"))
     tiny_grounded.save_grounded(Path("associated"), "scene")
     words = {text for split in ("train", "dev", "test") for text in _sentences(split)}
     rows = [{"text": text, "images": [len(text) % 8, 8][: len(text) % 3]} for text in sorted(words)]

@@ -157,6 +157,19 @@ CASES = (
         ("sst-2/train.tsv table", "sst-2/dev.tsv table"),
     ),
     Case(
+        "prepare-pairs",
+        "prepare pairs in/sets/train.en in/sets/train.de --longest 20 -o p.jsonl",
+        ("sets/train.en text", "sets/train.de text"),
+    ),
+    Case(
+        "prepare-tokenizer",
+        "prepare tokenizer in/pairs/train.jsonl --vocabulary 60 -o bpe",
+        ("pairs/train.jsonl jsonl",),
+        restart=False,
+        folder="bpe",
+        quick=True,
+    ),
+    Case(
         "prepare-sentences",
         "prepare sentences in/sets/wiki.txt -o s.jsonl.zst",
         ("sets/wiki.txt text",),
@@ -402,6 +415,24 @@ CASES = (
             "associated/words.npy npy!",
         ),
         folder="run",
+    ),
+    Case(
+        "finetune-translation",
+        "finetune translation in/pairs --shape transformer-small -t in/bpe --epochs 1 --lr 3e-3"
+        " --warmup 2 --batch-size 60 --max-length 40 --device cpu -q -o run",
+        ("pairs/train.jsonl jsonl", "pairs/dev.jsonl jsonl", "bpe/tokenizer.json json"),
+        folder="run",
+    ),
+    Case(
+        "translate",
+        "translate in/translator in/pairs/dev.jsonl --longer 2 --beams 2 --device cpu -q -o t.txt",
+        (
+            "pairs/dev.jsonl jsonl",
+            "translator/config.json json",
+            "translator/tokenizer.json json",
+            "translator/model.safetensors weights",
+        ),
+        quick=True,
     ),
     Case(
         "finetune-fused",

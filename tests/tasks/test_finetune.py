@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -303,10 +304,8 @@ def test_batches_go_on_where_they_stopped_and_end_with_the_steps(encoder: Path) 
     tuner, inputs = setup(encoder, "classify", count=10)
     settings = {"batch_size": 3, "window": 2}
     batches = finetune.make_batches(
-        inputs.lengths,
+        partial(finetune.cut_by_length, inputs, settings, 5),
         lambda units: finetune.collate(inputs, units, tuner.pad, tuner.segments),
-        settings,
-        5,
         6,
     )
     ids = [[b.ids.tolist() for b in batches(epoch, 0)] for epoch in (0, 1, 2)]

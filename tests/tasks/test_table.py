@@ -49,6 +49,7 @@ def test_table_has_the_paper_s_values() -> None:
         "squad-2.0": (2, 5e-5, 48),
         "swag": swag,
         "codah": swag,
+        "translation": (0, pytest.approx(4.9410588e-4, rel=1e-7), 16384),
     }
     assert rows["cola"]["columns"] == "source, label, star, sentence (no header)"
     assert rows["rte"]["labels"] == "entailment, not_entailment"

@@ -74,6 +74,17 @@ def test_learning_rate_rises_over_the_warm_up_and_falls_to_nothing(
     assert found == pytest.approx(wanted, abs=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("step", "wanted"), [(1, 6.1763236e-8), (8000, 4.9410588e-4), (32000, 2.4705294e-4)]
+)
+def test_the_schedule_of_the_transformer(step: int, wanted: float) -> None:
+    """Source: Vaswani et al. 2017, equation 3: 512**-0.5 * min(s**-0.5, s * 8000**-1.5)."""
+    config = TrainConfig(
+        epochs=1, steps=100_000, lr=(512 * 8000) ** -0.5, schedule="inverse-sqrt", warmup=8000
+    )
+    assert learning_rate(config, step - 1) == pytest.approx(wanted, rel=1e-7)
+
+
 def test_first_step_of_adam_is_the_learning_rate_and_losses_are_weighted() -> None:
     model = Line()
     (record, end) = train(model, numbers(3.0), config(), weights=BOTH)

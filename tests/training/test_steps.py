@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from vgtools.io import DataError
 from vgtools.training.steps import (
     Plan,
+    in_drawn_order,
     plan,
     plan_for,
+    plan_steps,
     prefetch,
     step_batches,
     steps_by_length,
+    steps_by_tokens,
     train_config,
 )
 
@@ -106,3 +109,36 @@ def test_steps_overrule_epochs() -> None:
     assert plan(100, 32, 32, 3, 6) == (4, 1, 6, 2)
     config = {"batch_size": 32, "epochs": 3, "steps": 6}
     assert plan_for(100, config) == plan_for(100, config | {"micro_batch": 32}) == (4, 1, 6, 2)
+
+
+def test_steps_of_tokens_hold_neighbours_in_length() -> None:
+    lengths = np.array([5, 2, 9, 2, 3, 1, 12, 4])
+    # Sorted 1 2 2 3 | 4 5 | 9 | 12: sums of at most 9, and one unit that is longer than that.
+    cut = [step.tolist() for step in steps_by_tokens(lengths, 9)]
+    assert cut == [[5, 1, 3, 4], [7, 0], [2], [6]]
+    assert [step.tolist() for step in steps_by_tokens(lengths, 38)] == [[5, 1, 3, 4, 7, 0, 2, 6]]
+    assert [len(step) for step in steps_by_tokens(lengths, 1)] == [1] * 8
+
+
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=60), tokens=st.integers(1, 80))
+def test_steps_of_tokens_leave_nothing_out_and_are_full(lengths: list[int], tokens: int) -> None:
+    cut = steps_by_tokens(np.array(lengths), tokens)
+    assert sorted(np.concatenate(cut).tolist()) == list(range(len(lengths)))
+    sums = [sum(lengths[i] for i in step) for step in cut]
+    assert all(total <= tokens or len(step) == 1 for total, step in zip(sums, cut, strict=True))
+    firsts = [lengths[step[0]] for step in cut[1:]]
+    assert all(total + first > tokens for total, first in zip(sums, firsts, strict=False))
+
+
+def test_the_order_of_steps_is_drawn_from_seed_and_epoch() -> None:
+    cut = [np.array([i]) for i in range(20)]
+    orders = [[int(step[0]) for step in in_drawn_order(cut, *key)] for key in ((3, 0), (3, 1))]
+    assert orders[0] != orders[1]
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    assert [int(step[0]) for step in in_drawn_order(cut, 3, 0)] == orders[0]
+
+
+def test_the_plan_of_steps_that_are_cut_already() -> None:
+    cut = [np.arange(3), np.arange(2), np.arange(4)]
+    assert plan_steps(cut, {"epochs": 2, "steps": None}) == Plan(3, 1, 6, 2)
+    assert plan_steps(cut, {"epochs": None, "steps": 7}) == Plan(3, 1, 7, 3)

@@ -22,7 +22,7 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
-from vgtools.tasks.table import Hyper
+from vgtools.tasks.table import Hyper, settings_of, start_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vgtools.tasks.table import Task
 
 _PAPER = "the task's paper"
-_FUSED = ("classify", "regress", "tag")  # kinds that images are fused for
+_FUSED = ("classify", "regress", "tag", "translate")  # kinds that images are fused for
 _ANSWERED = 9  # training questions that have an answer, for it to be predicted
 
 
@@ -126,19 +126,38 @@ class FoundImages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """What a translation model begins as, where it is not another one."""
+
+    shape: Annotated[
+        Literal["transformer-base", "transformer-small"] | None,
+        Flag(help="translation: train from scratch in this shape; --encoder continues instead."),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Value("DIR", "With --shape: of vg prepare tokenizer.", "--tokenizer", "-t"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Learning:
     """How a task is learned; most values are the task's own unless given."""
 
     epochs: Annotated[int | None, Count("Passes over the training set.", show_default=_PAPER)] = (
         None
     )
-    steps: Annotated[int | None, Count("Steps in total, in place of --epochs.")] = None
+    steps: Annotated[
+        int | None, Count("Steps in total, in place of --epochs.", show_default="none")
+    ] = None
     lr: Annotated[
         float | None, Value("RATE", "Highest learning rate of AdamW.", min=0, show_default=_PAPER)
     ] = None
     batch_size: Annotated[
         int | None,
-        Count("Items per step, over all processes; SQuAD: windows.", show_default=_PAPER),
+        Count(
+            "Items per step, over all processes; SQuAD: windows; translation: source tokens.",
+            show_default=_PAPER,
+        ),
     ] = None
     max_length: Annotated[
         int | None,
@@ -155,9 +174,8 @@ class Learning:
         float | None,
         Value(
             "SHARE",
-            "Share of the steps in which the learning rate rises.",
+            "Share of the steps in which the learning rate rises; from 1 on, their number.",
             min=0,
-            max=1,
             show_default=_PAPER,
         ),
     ] = None
@@ -174,7 +192,7 @@ class Learning:
     keep: Annotated[
         Literal["last", "best"] | None,
         Flag(
-            show_default="last; with --patience best",
+            show_default="last; translation, and with --patience: best",
             help="Epoch whose weights are kept; the paper chooses none.",
         ),
     ] = None
@@ -208,17 +226,6 @@ class Learning:
         refuse_if(unused, "--null-threshold", why)
         clash = self.patience and self.keep == "last"
         refuse_if(clash, "--patience", "implies --keep best and conflicts with --keep last")
-
-    def settings(self, task: Task) -> dict[str, Any]:
-        """Return what decides the weights, as `run.json` names it."""
-        paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
-        values = asdict(self)
-        values |= {name: paper.get(name) for name, value in values.items() if value is None}
-        first = values.pop("seed")
-        values["epochs"] = None if self.steps else values["epochs"]
-        values["seeds"] = list(range(first, first + self.seeds))
-        values["keep"] = self.keep or ("best" if self.patience else "last")
-        return {"task": task.name, **values}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +276,7 @@ def finetune(
             "the examples and labels of its files.",
         ),
     ] = False,
+    scratch: Scratch,
     pictures: Pictures,
     shown: FoundImages,
     saved: Saved,
@@ -297,6 +305,10 @@ def finetune(
     of vg retrieve, found by a text's own words (a pair's joined by a blank), so that their order
     does not matter. vg prepare task writes the texts. The model is saved as transformers opens it,
     without images, and its fusion beside it; as --encoder with --retrieved it learns on with both.
+
+    translation learns rows of vg prepare pairs, in a --shape from scratch or from a model, with
+    retrieved images or without. A batch is a number of source tokens. Records have the perplexity
+    per token and greedy BLEU; the kept epoch is translated with beams, as vg translate does.
 
     An encoder of vg pretrain grounding learns whole: text encoder, cross-modal encoder, images. One
     that finds images (--strategy scene, object, keyword) needs --index and --feats, and finds those
@@ -330,6 +342,9 @@ def finetune(
         vg finetune snli snli_1.0 -e google-bert/bert-base-uncased --retrieved snli.images.jsonl
         --feats coco.npy -o snli.va
 
+        vg finetune translation wmt --shape transformer-base -t bpe --retrieved wmt.images.jsonl
+        --feats coco.npy -o ende.va
+
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
     from vgtools.tasks.saved import score_saved
@@ -352,15 +367,15 @@ def finetune(
         gold = files.dev or (data and str(Path(data) / task.files["dev"]))
         score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
         return
-    if encoder is None or output is None:
-        missing = "--encoder" if encoder is None else "--output"
-        raise typer.BadParameter("is required", param_hint=missing)
+    start = start_of(task, encoder, scratch.shape, scratch.tokenizer)
+    if output is None:
+        raise typer.BadParameter("is required", param_hint="--output")
     learning.check(task)
     pictures.check(task)
     shown.check(task)
     check_streams([files.train, files.dev, files.test, *(shown.retrieved or ())], output)
     found = find_splits(task, data, **vars(files))
-    work = _Work(task, found, learning.settings(task), encoder)
+    work = _Work(task, found, settings_of(task, asdict(learning), scratch.shape), start)
     _run(work, pictures, shown, output, restart, runtime)
 
 
@@ -416,7 +431,9 @@ def _learner(
     from vgtools.systems.visual_awareness.slots import open_images
     from vgtools.systems.visual_awareness.tasks import Fusing
     from vgtools.systems.visual_awareness.tasks import learner as fused_learner
+    from vgtools.systems.visual_awareness.translation import learner as translation_learner
     from vgtools.tasks.finetune import text_learner
+    from vgtools.tasks.translation import config as translation_config
 
     common = (work.task, work.ref, work.settings, device)
     offline = runtime.offline
@@ -432,11 +449,17 @@ def _learner(
         refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
         found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
         return grounding.learner(*common, found, offline=offline), found.config()
+    seen = None
+    added = dict[str, Any]()
     if shown.retrieved and shown.feats:
         images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
         fusing = Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
-        learner = fused_learner(*common, images, fusing, offline=offline)
-        return learner, images.config() | fusing.config(work.ref)
+        added = images.config() | fusing.config(work.ref)
+        seen = images, fusing
     why = "is for runs of vg pretrain grounding, or with --retrieved"
-    refuse_if(shown.index or shown.feats, "--index/--feats", why)
-    return text_learner(*common, offline=offline), {}
+    refuse_if(not seen and (shown.index or shown.feats), "--index/--feats", why)
+    if work.task.kind == "translate":
+        return translation_learner(*common, seen, offline=offline), added | translation_config()
+    if seen:
+        return fused_learner(*common, *seen, offline=offline), added
+    return text_learner(*common, offline=offline), added

@@ -131,6 +131,27 @@ def load_masked_lm(ref: str, *, offline: bool = False, new_head: bool = True) ->
     return as_encoder(model, tokenizer, ref, folder=folder)
 
 
+def load_seq2seq(ref: str, *, offline: bool = False) -> Encoder:
+    """Load a translation model and its tokenizer, on the CPU, in float32.
+
+    Returns:
+        An `Encoder` whose model is the transformers encoder-decoder.
+
+    Raises:
+        DataError: as `_pretrained`; it has no decoder, or ends no translation (78).
+    """
+    from transformers import AutoModelForSeq2SeqLM
+
+    model, tokenizer, folder = _pretrained(
+        AutoModelForSeq2SeqLM, "translation model", ref, offline, "whole", dtype="float32"
+    )
+    ends = ("eos_token_id", "decoder_start_token_id", "pad_token_id")
+    lacking = [name for name in ends if not isinstance(getattr(model.config, name, None), int)]
+    if lacking:
+        raise DataError(f'config.json: lacks "{lacking[0]}", a number', ref, code=Exit.CONFIG)
+    return as_encoder(model, tokenizer, ref, folder=folder)
+
+
 def load_with_head(
     ref: str, network: str, seed: int, settings: Mapping[str, Any], *, offline: bool = False
 ) -> Encoder:

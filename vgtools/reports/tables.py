@@ -476,12 +476,13 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     for row in rows:
         print(f"{row['task']}  {row['title']}, {row['kind']}")
+        length = f"{row['steps']} steps" if row["steps"] else f"{row['epochs']} epochs"
         facts = {
             "metrics": ", ".join(row["metrics"]),
             "files": ", ".join(f"{split} {file}" for split, file in row["files"].items()),
             "columns": row["columns"],
             "labels": row["labels"],
-            "settings": f"{row['epochs']} epochs, lr {row['learning_rate']:g}, "
+            "settings": f"{length}, lr {row['learning_rate']:g}, "
             f"batch {row['batch_size']}, length {row['max_length']} ({row['source']})",
             "note": row["note"],
         }

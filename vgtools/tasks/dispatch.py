@@ -247,9 +247,9 @@ def score_predictions(
     Returns:
         The metrics by name, in percent as the papers print them (correlations times 100),
         `headline` (their mean: QQP and MRPC F1 and accuracy, STS-B both correlations, SQuAD exact
-        match and F1), and `total`, the number of examples. SQuAD 2.0 adds HasAns_/NoAns_ values,
-        and with `no_answer` best_exact, best_f1 and their thresholds (`_thresh`, in the unit of
-        `no_answer`).
+        match and F1), and `total`, the number of examples. Perplexity is not in percent. SQuAD 2.0
+        adds HasAns_/NoAns_ values, and with `no_answer` best_exact, best_f1 and their thresholds
+        (`_thresh`, in the unit of `no_answer`).
 
     Raises:
         DataError: as `gather`.
@@ -257,7 +257,7 @@ def score_predictions(
     task = find_task(task) if isinstance(task, str) else task
     items = gather(task, rows, examples, threshold=threshold, file=file)
     percent = {
-        name: value if name.endswith("_thresh") else 100 * value
+        name: value if name.endswith(("_thresh", "perplexity")) else 100 * value
         for name, value in items.scores.items()
     }
     return percent | {"headline": headline(task, percent), "total": len(items.ids)}

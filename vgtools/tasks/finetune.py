@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from vgtools.io import DataError, Exit, atomic_write, dumps, sha256_file
 from vgtools.io.arrays import Array
-from vgtools.io.errors import is_out_of_memory
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
+from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, score_predictions
@@ -38,7 +38,7 @@ from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training import processes
 from vgtools.training.loop import Batches, TrainState, halves
 from vgtools.training.session import Session
-from vgtools.training.steps import plan_for, prefetch, steps_by_length, train_config
+from vgtools.training.steps import plan_steps, prefetch, steps_by_length, train_config
 
 LOSS = "task"
 
@@ -113,22 +113,25 @@ def collate(
     return Batch(tensor(ids), tensor(mask), tensor(second) if segments else None, labels, whole)
 
 
+def cut_by_length(inputs: Any, settings: Mapping[str, Any], seed: int, epoch: int) -> list[Array]:
+    """Return the units of each step of an epoch: `batch_size` of them, neighbours in length."""
+    size = settings["batch_size"]
+    return steps_by_length(inputs.lengths, size, seed, epoch, settings["window"])
+
+
 def make_batches(
-    lengths: Array,
-    build: Callable[[Array], Any],
-    settings: Mapping[str, Any],
-    seed: int,
-    steps: int,
+    cut: Callable[[int], Sequence[Array]], build: Callable[[Array], Any], steps: int
 ) -> Batches:
     """Return the batches of an epoch as `train` expects them, up to the last step, prefetched.
 
     Args:
-        settings: `batch_size` and `window`, see `steps_by_length`.
+        cut: epoch -> the units of each of its steps.
+        build: a batch of units.
         steps: of all epochs together.
     """
 
     def batches(epoch: int, first: int) -> Iterator[Any]:
-        units = steps_by_length(lengths, settings["batch_size"], seed, epoch, settings["window"])
+        units = cut(epoch)
         yield from map(build, units[first : max(0, steps - epoch * len(units))])
 
     return lambda epoch, first: prefetch(batches(epoch, first))
@@ -201,29 +204,19 @@ def outputs_of(
     """
     was_training = tuner.training
     tuner.eval()
-    order = np.argsort(-lengths, kind="stable")
-    size = batch_size
-    done = 0
-    while done < len(order):
-        units = order[done : done + size]
-        try:
-            part = tuner.outputs(build(units)).cpu().numpy()  # type: ignore[operator]
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(units) == 1:
-                why = f"out of memory with one sequence of {int(lengths[units[0]])} tokens"
-                why += "; a smaller --max-length (with pictures: or --boxes) needs less"
-                raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
-            size = len(units) // 2
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            continue
+
+    def work(units: Array) -> Array:
+        return np.asarray(tuner.outputs(build(units)).cpu().numpy())  # type: ignore[operator]
+
+    def hint(unit: int) -> str:
+        one = f"one sequence of {int(lengths[unit])} tokens"
+        return f"{one}; a smaller --max-length (with pictures: or --boxes) needs less"
+
+    for units, part in in_batches(np.argsort(-lengths, kind="stable"), batch_size, work, hint):
         if not np.isfinite(part).all():
             why = "the model's outputs are no longer numbers; a lower --lr usually helps"
             raise DataError(why, code=Exit.CANNOT_CONTINUE)
         yield units, part
-        done += len(units)
     tuner.train(was_training)
 
 
@@ -349,6 +342,10 @@ class Learner(NamedTuple):
     predict: Callable[[Any, Split], list[dict[str, Any]]]
     # writes a network, as transformers opens it, to a folder
     save: Callable[[Any, Encoder, Path], None]
+    # (inputs, settings, seed, epoch) -> units of each step; equally many steps in each epoch
+    cut: Callable[[Any, Mapping[str, Any], int, int], Sequence[Array]] = cut_by_length
+    # as `predict`, of the epoch that is kept, where its predictions are others than each epoch's
+    predict_kept: Callable[[Any, Split], list[dict[str, Any]]] | None = None
 
 
 def text_learner(
@@ -414,7 +411,8 @@ class FineTuning:
             "fingerprint": encoder.fingerprint,
             "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
         }
-        self.plan = plan_for(len(self.splits["train"].inputs), settings)
+        first = self.learner.cut(self.splits["train"].inputs, settings, 0, 0)
+        self.plan = plan_steps(first, settings)
         self._made = {settings["seeds"][0]: (tuner, encoder)}
         self._asked = list[dict[str, Any]]()  # predictions of the last epoch
         self._kept = list[dict[str, Any]]()  # of the epoch that is kept, if it ran just now
@@ -473,12 +471,8 @@ class FineTuning:
         state = run.state
         settings = self.settings
         plan = self.plan
-        optimizer = settings | {
-            "schedule": "linear",
-            "warmup": round(settings["warmup"] * plan.steps),
-            "clip": self.task.hyper.clip,
-            "seed": seed,
-        }
+        hyper = self.task.hyper
+        optimizer = settings | {"schedule": hyper.schedule, "clip": hyper.clip, "seed": seed}
         if self._stale(session, seed):
             plan = plan._replace(epochs=state.epoch)
         inputs = self.splits["train"].inputs
@@ -489,8 +483,8 @@ class FineTuning:
 
         for record in session.fit(
             tuner,
-            make_batches(inputs.lengths, build, settings, seed, plan.steps),
-            train_config(optimizer, plan),
+            make_batches(partial(self.learner.cut, inputs, settings, seed), build, plan.steps),
+            train_config(optimizer, plan, betas=hyper.betas, eps=hyper.eps),
             weights={LOSS: 1.0},
             halve=halves,
             before=number * plan.steps,
@@ -534,15 +528,17 @@ class FineTuning:
         self, session: Session, tuner: Any, encoder: Encoder, seed: int
     ) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
-        tuner.load_state_dict(session.run.best_weights())
+        # Tied weights are stored once, under one of their names.
+        tuner.load_state_dict(session.run.best_weights(), strict=False)
         folder = session.folder / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
         scores: dict[str, float] = {}
         for name, split in self.splits.items():
             if name == "train":
                 continue
-            kept = self._kept if name == "dev" else []
-            rows = kept or self.learner.predict(tuner, split)
+            ask = self.learner.predict_kept
+            kept = self._kept if name == "dev" and ask is None else []
+            rows = kept or (ask or self.learner.predict)(tuner, split)
             scores |= self._score(name, rows)
             file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
             atomic_write(folder / file, b"".join(map(dumps, rows)))

@@ -19,11 +19,16 @@ class Hyper:
     learning_rate: float
     batch_size: int
     source: str
-    warmup: float = 0.1  # share of the steps
+    warmup: float = 0.1  # share of the steps, or from 1 on their number
     max_length: int = 126  # tokens, special ones included
     stride: int | None = None  # span: tokens from one window of a long context to the next
     seed: int = 9595
-    clip: float = 1.0  # largest norm of the gradient
+    clip: float = 1.0  # largest norm of the gradient; 0 does not clip
+    schedule: str = "linear"  # see `vgtools.training.loop.TrainConfig`
+    betas: tuple[float, float] = (0.9, 0.999)  # Adam's
+    eps: float = 1e-8  # Adam's
+    steps: int | None = None  # in total, in place of `epochs`
+    keep: str = "last"  # epoch whose weights are kept; or `best`
     weight_decay: float = 0.0  # of matrices
 
 
@@ -90,6 +95,13 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _STRATEGIES = Hyper(
     4, 1e-4, 32, "Grounding strategies (Sileo 2021), section 3.3; warm-up: LXMERT's released code",
     max_length=64,
+)  # fmt: skip
+_TRANSFORMER = Hyper(
+    0, (512 * 8000) ** -0.5, 16384,
+    "Visual awareness (Zhang et al. 2020), section 4.2; rate, betas and eps: Vaswani et al. 2017; "
+    "steps and length: not in the paper",
+    warmup=8000, max_length=256, clip=0.0, schedule="inverse-sqrt", betas=(0.9, 0.98), eps=1e-9,
+    steps=100_000, keep="best",
 )  # fmt: skip
 _AWARENESS = Hyper(
     3, 2e-5, 32, "Visual awareness (Zhang et al. 2020), section 4.2: within the grid it searched",
@@ -348,6 +360,11 @@ TASKS: tuple[Task, ...] = (
         official="CoNLL columns (word first, tag last), IOB1 or IOB2; or jsonl: text, tags",
         note="F1 of entities, as conlleval",
     ),
+    Task(
+        "translation", "Translation", "translate", _JSONL, ("bleu",), _TRANSFORMER,
+        official="jsonl of vg prepare pairs: text, target", targets="translations",
+        note="a batch is a number of source tokens; BLEU and chrF by sacrebleu",
+    ),
 )  # fmt: skip
 
 _ALIASES = {
@@ -422,6 +439,44 @@ def find_splits(
     return find_files(task, data, given, test=not no_test)
 
 
+def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) -> dict[str, Any]:
+    """Return what decides the weights, as `run.json` names it: what is given, else the paper's.
+
+    Args:
+        task: whose paper.
+        given: settings by name, None where the paper's holds; `seeds` is their number.
+        shape: of a network that is trained from scratch.
+    """
+    paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
+    values = dict(given)
+    values |= {name: paper.get(name) for name, value in given.items() if value is None}
+    first = values.pop("seed")
+    values["steps"] = None if given["epochs"] else values["steps"]
+    values["epochs"] = None if values["steps"] else values["epochs"]
+    values["seeds"] = list(range(first, first + given["seeds"]))
+    values["keep"] = given["keep"] or ("best" if given["patience"] else task.hyper.keep)
+    return {"task": task.name, **values, **({"shape": shape} if shape else {})}
+
+
+def start_of(task: Task, encoder: str | None, shape: str | None, tokenizer: str | None) -> str:
+    """Return the reference that training starts from: a model, or with a shape a tokenizer.
+
+    Raises:
+        DataError: flags that need or exclude one another, or that are for translation (usage).
+    """
+    why = ""
+    if task.kind != "translate" and (shape or tokenizer):
+        why = f"--shape: is for translation; {task.name} needs --encoder"
+    elif task.kind == "translate" and bool(shape) == bool(encoder):
+        why = "exactly one of --shape (from scratch) and --encoder (continue) is required"
+    elif bool(shape) != bool(tokenizer):
+        why = "--tokenizer: belongs to --shape; with --encoder it is the model's own"
+    start = encoder or tokenizer
+    if why or start is None:
+        raise DataError(why or "--encoder: is required", code=Exit.USAGE)
+    return start
+
+
 def describe_columns(form: Form, unlabelled: bool = False) -> str:
     """Return the columns that a file of this form has, for messages and `vg finetune --list`."""
     label = () if unlabelled else (form.label,)
@@ -442,6 +497,7 @@ def table() -> list[dict[str, Any]]:
             "labels": _describe_labels(task),
             "metrics": list(task.metrics),
             **asdict(task.hyper),
+            "betas": list(task.hyper.betas),
             "note": task.note,
         }
         for task in TASKS

@@ -394,3 +394,46 @@ def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> lis
         why = f"was retrieved from an index with ids of sha256 {made}; {file} has sha256 {now}"
         raise DataError(f"{why}; retrieve again", path)
     return read_ids(file)
+
+
+# ------------------------------------------------------------------------------------- in a stream
+
+
+class StreamedImages:
+    """The images of rows that are read once, in order, as rows of image features.
+
+    Args:
+        path: of the rows; without a manifest beside it, as on a pipe, a row of the bank is taken
+            for the same row of the features.
+        feats: of images, any that hold those of the rows.
+        feats_path: their file, for messages.
+
+    Raises:
+        DataError: the index has other ids than at retrieval (65).
+    """
+
+    def __init__(self, path: str, feats: Features, feats_path: str) -> None:
+        self.path = path
+        self.array: Array = feats.array
+        self._feats_path = feats_path
+        self._manifest = manifest_beside(path)
+        self._to_feats = _renumbering(path, self._manifest, feats, feats_path, None)
+        self._bank = len(feats.ids) if self._to_feats is None else len(self._to_feats)
+
+    def rows(self, rows: Sequence[dict[str, Any]], first: int) -> Array:
+        """Return (B, K) int32 rows of the features, best first, -1 where there are fewer.
+
+        Args:
+            rows: B retrieved rows.
+            first: line of the first of them.
+
+        Raises:
+            DataError: a row has no images (those of a text without any are an empty list), or one
+                without features (65, with its line).
+        """
+        checked = read_retrieved(self.path, self._bank, enumerate(rows, first))
+        images = [row["images"] for _, row in checked]
+        table = _padded(images, max(map(len, images), default=0), -1, np.int32)
+        if self._to_feats is None:
+            return table
+        return _renumbered(self.path, table, self._to_feats, self._feats_path, self._manifest, None)

@@ -45,7 +45,7 @@ from vgtools.models.references import pick_device
 from vgtools.models.runs import save_run
 from vgtools.models.sealed import check_file, check_files, digests, files_below, read_run
 from vgtools.training import processes
-from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, train
+from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
 from vgtools.training.steps import Plan, train_config
 
 _CHECKPOINT = "checkpoint.safetensors"
@@ -376,7 +376,7 @@ class TrainingRun:
         if best:
             self.state.notes["score"] = score
         if best and processes.rank() == 0:
-            weights = {k: t.detach().cpu().contiguous() for k, t in model.state_dict().items()}
+            weights = {k: t.cpu().contiguous() for k, t in own_tensors(model).items()}
             data = save(weights)
             atomic_write(self._best, data)
             self.state.notes["best"] = hashlib.sha256(data).hexdigest()

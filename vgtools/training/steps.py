@@ -7,7 +7,7 @@ a resumed run sees what the unbroken one saw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -60,11 +60,7 @@ def plan(
     per_epoch = -(-items // batch_size)
     most = -(-items // per_epoch)
     least = items // per_epoch
-    if least < processes:
-        raise DataError(
-            f"a step has {least} items for {processes} processes; "
-            "increase --batch-size or start fewer processes"
-        )
+    _check_share(least, processes)
     accumulate = min(-(-most // (micro_batch * processes)), least // processes)
     total = steps if steps is not None else (epochs or 1) * per_epoch
     return Plan(per_epoch, accumulate, total, -(-total // per_epoch))
@@ -82,8 +78,33 @@ def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
     )
 
 
+def plan_steps(cut: Sequence[Array], config: Mapping[str, Any]) -> Plan:
+    """Return the plan of an epoch that is cut into steps already: (B,) items of each.
+
+    Raises:
+        DataError: as `plan`.
+    """
+    least = min(map(len, cut))
+    _check_share(least, processes.world())
+    total = config["steps"] or config["epochs"] * len(cut)
+    return Plan(len(cut), 1, total, -(-total // len(cut)))
+
+
+def _check_share(least: int, count: int) -> None:
+    if least < count:
+        raise DataError(
+            f"a step has {least} items for {count} processes; "
+            "increase --batch-size or start fewer processes"
+        )
+
+
 def train_config(
-    config: Mapping[str, Any], plan: Plan, *, eps: float = 1e-8, log_every: int = 1
+    config: Mapping[str, Any],
+    plan: Plan,
+    *,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    log_every: int = 1,
 ) -> TrainConfig:
     """Return the optimiser's settings; a warm-up below 1 is a share of all steps."""
     warmup = config["warmup"]
@@ -91,6 +112,7 @@ def train_config(
         epochs=plan.epochs,
         steps=plan.steps,
         warmup=round(warmup * plan.steps if warmup < 1 else warmup),
+        betas=betas,
         eps=eps,
         accumulate=plan.accumulate,
         log_every=log_every,
@@ -154,6 +176,30 @@ def steps_by_length(
         part[:] = part[np.argsort(lengths[part], kind="stable")]
     batches = [order[a:b] for a, b in pairwise(edges)]
     return [batches[i] for i in rng.permutation(count)]
+
+
+def steps_by_tokens(lengths: Array, tokens: int) -> list[Array]:
+    """Return the units of each step of any epoch: as many neighbours in length as fit.
+
+    The cut is the same every epoch, so that epochs have equally many steps.
+
+    Args:
+        lengths: (U,) tokens per unit.
+        tokens: most of a step; a longer unit is a step by itself.
+    """
+    order = np.argsort(lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    cuts = [0]
+    while cuts[-1] < len(order):
+        done = ends[cuts[-1] - 1] if cuts[-1] else 0
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + tokens, "right"))))
+    return [order[a:b] for a, b in pairwise(cuts)]
+
+
+def in_drawn_order(steps: Sequence[Array], seed: int, epoch: int) -> list[Array]:
+    """Return the steps of an epoch in an order that is a pure function of seed and epoch."""
+    rng = np.random.default_rng([_ORDER_BY_LENGTH, seed, epoch])
+    return [steps[i] for i in rng.permutation(len(steps))]
 
 
 def prefetch(items: Iterable[Any]) -> Iterator[Any]:

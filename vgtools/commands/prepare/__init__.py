@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.prepare import captions, pictures, tasks, text, web, words
+from vgtools.commands.prepare import captions, pictures, tasks, text, translation, web, words
 
 _HELP = """Official data sets and texts → the toolkit's files.
 
@@ -26,6 +26,8 @@ for _name, _command in {
     "wikitext": text.wikitext,
     "squad": text.squad,
     "sentences": text.sentences,
+    "pairs": translation.pairs,
+    "tokenizer": translation.tokenizer,
     "pdtb": tasks.pdtb,
     "vua": tasks.vua,
     "task": tasks.task,

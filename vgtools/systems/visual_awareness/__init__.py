@@ -5,5 +5,6 @@ SECTIONS = {
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
     "section 2.5": ("tasks.FusedTuner",),
+    "section 3.1": ("translation.learner", "translation.StreamTranslator"),
     "section 4.3": ("reported.scores",),
 }

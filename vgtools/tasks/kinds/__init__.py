@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vgtools.tasks.examples import Example, ReadStats
-from vgtools.tasks.kinds import answer, choice, classify, ground, regress, span, tag
+from vgtools.tasks.kinds import answer, choice, classify, ground, regress, span, tag, translate
 from vgtools.tasks.predictions import Items, Joined
 from vgtools.tasks.sequences import Encoding, Inputs
 from vgtools.tasks.table import Task
@@ -73,4 +73,5 @@ KINDS: dict[str, Kind] = {
     "answer": answer,
     "ground": ground,
     "tag": tag,
+    "translate": translate,
 }

@@ -1,0 +1,71 @@
+"""Two files become pairs, line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgtools.datasets.pairs import pairs
+from vgtools.io import DataError, TextStats
+from vgtools.io.errors import Tally
+
+
+def save(folder: Path, source: str | bytes, target: str | bytes) -> tuple[str, str]:
+    names = (folder / "train.en", folder / "train.de")
+    for name, text in zip(names, (source, target), strict=True):
+        name.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(names[0]), str(names[1])
+
+
+def test_lines_end_at_a_line_feed_only(tmp_path: Path) -> None:
+    files = save(tmp_path, "a\u2028b\nc\x85d\ne\rf\ng\x0bh\n", "1\n2\r\n3\n4")
+    assert list(pairs(*files, Tally())) == [
+        {"text": "a\u2028b", "target": "1"},
+        {"text": "c\x85d", "target": "2"},
+        {"text": "e\rf", "target": "3"},
+        {"text": "g\x0bh", "target": "4"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "file", "counts"),
+    [
+        ("a\nb\nc\n", "1\n", "train.de", "has 1 lines, expected 3 as in"),
+        ("a\n", "1\n2\n\n", "train.en", "has 1 lines, expected 3 as in"),
+        ("", "1\n2", "train.en", "has 0 lines, expected 2 as in"),
+    ],
+)
+def test_unequal_counts_are_refused_with_both(
+    tmp_path: Path, source: str, target: str, file: str, counts: str
+) -> None:
+    with pytest.raises(DataError, match=counts) as caught:
+        list(pairs(*save(tmp_path, source, target), Tally()))
+    assert str(caught.value.file).endswith(file)
+    assert caught.value.code == 65
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    files = save(tmp_path, "a b\n\na b c\n \na\nb\n", "1\n2\n3 4\n5\n6 7 8\n\t\n")
+    tally = Tally()
+    kept = [row["text"] for row in pairs(*files, tally)]
+    assert kept == ["a b", "a b c", "a"]
+    assert tally.left_out == {"pair with an empty side": 3}
+    tally = Tally()
+    # words: 2 to 1, 3 to 2, 1 to 3
+    kept = [row["text"] for row in pairs(*files, tally, ratio=2)]
+    assert kept == ["a b", "a b c"]
+    assert tally.left_out["pair with one side over 2 times the other"] == 1
+    tally = Tally()
+    kept = [row["text"] for row in pairs(*files, tally, longest=2)]
+    assert kept == ["a b"]
+    assert tally.left_out["pair with a side of more than 2 words"] == 2
+
+
+def test_bad_bytes_are_counted_and_nothing_is_refused(tmp_path: Path) -> None:
+    stats = TextStats()
+    files = save(tmp_path, b"a\xff\nb\n", b"1\n2\n")
+    assert [row["text"] for row in pairs(*files, Tally(), stats=stats)] == ["a\ufffd", "b"]
+    assert stats.replaced == 1
+    with pytest.raises(DataError, match="is empty"):
+        list(pairs(*save(tmp_path, "", ""), Tally()))

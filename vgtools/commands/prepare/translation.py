@@ -1,0 +1,123 @@
+"""`vg prepare pairs` and `tokenizer`: what a translation model is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from vgtools.commands.options import (
+    Count,
+    Quiet,
+    Target,
+    Value,
+    check_streams,
+    flags,
+    note,
+    refuse_if,
+    run_folder,
+)
+from vgtools.io.errors import Tally
+
+
+@flags
+def pairs(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="One sentence per line.")],
+    translations: Annotated[
+        str, typer.Argument(metavar="TARGET", help="Line N translates line N of SOURCE.")
+    ],
+    target: Target,
+    ratio: Annotated[
+        float | None,
+        Value(
+            "RATIO",
+            "Leave out pairs with more than RATIO times as many words on one side.",
+            min=1,
+            show_default="all are kept",
+        ),
+    ] = None,
+    longest: Annotated[
+        int | None,
+        Count("Leave out pairs with more than N words on a side.", show_default="all are kept"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write sentences and their translations, line by line of two files.
+
+    Rows are {"text", "target"}, as vg finetune translation reads them. Lines end at a line feed
+    only. Pairs with an empty side are left out and counted.
+
+    Examples:
+
+        vg prepare pairs train.en train.de -o wmt/train.jsonl
+
+        vg prepare pairs train.en.gz train.de.gz --ratio 1.5 --longest 250 -o wmt/train.jsonl
+
+        vg prepare pairs dev.en dev.de | vg retrieve - --index coco.faiss -k 8 > dev.images.jsonl
+    """
+    from vgtools.datasets import pairs as parallel
+    from vgtools.datasets.rows import save
+    from vgtools.io import TextStats
+
+    both = source == translations == "-"
+    refuse_if(both, "TARGET", "only one of the files can come from a pipe")
+    tally = Tally()
+    stats = TextStats()
+    bounds: dict[str, Any] = {"ratio": ratio, "longest": longest}
+    rows = parallel.pairs(source, translations, tally, stats=stats, **bounds)
+    config = {"command": "pairs", **bounds}
+    inputs = [source, translations]
+    save(rows, target.output, tally, "pairs", config, inputs, target.restart, quiet)
+    if stats.replaced:
+        note("prepare", f"{stats.replaced} lines are not UTF-8; bad bytes were replaced", quiet)
+
+
+@flags
+def tokenizer(
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE", help="Rows of vg prepare pairs, or text; - is stdin."),
+    ],
+    *,
+    vocabulary: Annotated[int, Count("Most entries of the vocabulary.", 8)],
+    output: Annotated[str, Value("DIR", "Folder to write.", "--output", "-o")],
+    quiet: Quiet = False,
+) -> None:
+    """Learn a vocabulary of subwords (BPE) from texts and their translations together.
+
+    Writes tokenizer.json, for -t of vg finetune translation, and tokenizer_config.json, with which
+    transformers' AutoTokenizer opens the folder. Entries 0 to 3 are <pad>, <s>, </s> and <unk>.
+    Unicode is composed (NFC), punctuation is apart, and decoding gives texts back.
+
+    Examples:
+
+        vg prepare tokenizer wmt/train.jsonl --vocabulary 40000 -o bpe
+
+        cat train.en train.de | vg prepare tokenizer - --vocabulary 8000 -o bpe
+    """
+    from vgtools.io import atomic_write, dumps, read_text_rows
+    from vgtools.text import subwords
+
+    check_streams(texts, output)
+    refuse_if(len(set(texts)) < len(texts), "FILE", "is named twice")
+
+    def both() -> Iterator[str]:
+        for file in texts:
+            for row in read_text_rows(file):
+                yield row["text"]
+                if isinstance(row.get("target"), str):
+                    yield row["target"]
+
+    learnt = subwords.train_bpe(both(), vocabulary, texts[0])
+    folder = run_folder(output, restart=False)
+    names = dict(zip(("pad", "bos", "eos", "unk"), subwords.SPECIAL, strict=True))
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    facts |= {f"{name}_token": token for name, token in names.items()}
+    atomic_write(folder / "tokenizer_config.json", dumps(facts))
+    atomic_write(folder / "tokenizer.json", learnt.to_str(pretty=True).encode())
+    size = learnt.get_vocab_size()
+    fewer = (
+        f" (the texts have no more than that, below {vocabulary:,})" if size < vocabulary else ""
+    )
+    note("prepare", f"{size:,} entries in {output}{fewer}", quiet)

@@ -1,0 +1,57 @@
+"""Two files whose lines translate one another become rows of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from vgtools.datasets.rows import Row
+from vgtools.io import DataError, TextStats, read_lines
+from vgtools.io.errors import Tally
+
+
+def pairs(
+    source: str,
+    target: str,
+    tally: Tally,
+    *,
+    ratio: float | None = None,
+    longest: int | None = None,
+    stats: TextStats | None = None,
+) -> Iterator[Row]:
+    """Yield `{"text", "target"}` of two files, line by line.
+
+    Lines end at a line feed only: U+2028, NEL or a carriage return inside a sentence would shift
+    all pairs after it.
+
+    Args:
+        source: file of the sentences.
+        target: file of their translations, one per line.
+        tally: counts the pairs that are left out: those with an empty side, and those below.
+        ratio: leave out pairs whose longer side has more than `ratio` times as many words as the
+            other.
+        longest: leave out pairs with a side of more words.
+        stats: counts lines with bytes that are not UTF-8.
+
+    Raises:
+        DataError: the files have unequal numbers of lines (65, both numbers).
+    """
+    count = 0
+    both = zip_longest(read_lines(source, stats), read_lines(target, stats))
+    for count, (text, translation) in enumerate(both, 1):
+        if text is None or translation is None:
+            rest = 1 + sum(1 for _ in both)
+            fewer, more = (source, target) if text is None else (target, source)
+            why = f"has {count - 1} lines, expected {count - 1 + rest} as in {more}"
+            raise DataError(f"{why}; line N of one must translate line N of the other", fewer)
+        words = (len(text.split()), len(translation.split()))
+        if not min(words):
+            tally.left_out["pair with an empty side"] += 1
+        elif longest is not None and max(words) > longest:
+            tally.left_out[f"pair with a side of more than {longest} words"] += 1
+        elif ratio is not None and max(words) > ratio * min(words):
+            tally.left_out[f"pair with one side over {ratio:g} times the other"] += 1
+        else:
+            yield {"text": text, "target": translation}
+    if not count:
+        raise DataError("is empty; expected one sentence per line", source)

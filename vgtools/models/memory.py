@@ -1,0 +1,49 @@
+"""Batches that are halved when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+
+from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
+from vgtools.io.errors import is_out_of_memory
+
+Result = TypeVar("Result")
+
+
+def in_batches(
+    order: Array, size: int, work: Callable[[Array], Result], hint: Callable[[int], str]
+) -> Iterator[tuple[Array, Result]]:
+    """Yield (numbers, what `work` makes of them) for consecutive parts of an order.
+
+    If memory runs out, this part and all after it are half as large.
+
+    Args:
+        order: (N,) numbers of items, those that need most memory first.
+        size: of a part.
+        work: on (B,) of the numbers.
+        hint: on one number: what did not fit by itself, and what helps.
+
+    Raises:
+        DataError: memory ran out with a single item (exit 70).
+    """
+    done = 0
+    while done < len(order):
+        part = order[done : done + size]
+        try:
+            result = work(part)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(part) == 1:
+                why = f"out of memory with {hint(int(part[0]))}"
+                raise DataError(why, code=Exit.CANNOT_CONTINUE) from None
+            size = len(part) // 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        yield part, result
+        done += len(part)

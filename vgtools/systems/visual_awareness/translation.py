@@ -1,0 +1,230 @@
+"""Translation with retrieved images: what learns it, and what translates streams of sentences.
+
+Axes: B sentences of a batch, K images of a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vgtools.io import DataError, Exit, Features, Window, open_features
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
+from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pick_dtype, resolve
+from vgtools.models.seq2seq import GREEDY, Decoding, translate
+from vgtools.systems.visual_awareness import tasks
+from vgtools.systems.visual_awareness.fusion import Fusion, has_fusion, open_fusion
+from vgtools.systems.visual_awareness.slots import TextImages
+from vgtools.systems.visual_awareness.tasks import Fusing
+from vgtools.tasks import translation
+from vgtools.tasks.finetune import Learner, Split
+from vgtools.tasks.kinds.translate import PairInputs
+from vgtools.tasks.sequences import InputsWithRows
+from vgtools.tasks.table import Task
+from vgtools.tasks.translation import Start, Translator, cut_by_tokens, predict
+from vgtools.text.retrieved import StreamedImages, gather
+from vgtools.text.subwords import encode_all
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+class FusedTranslator(Translator):
+    """An encoder-decoder whose decoder reads states that are fused with images.
+
+    Args:
+        encoder: the network with its tokenizer.
+        kind: of the task.
+        fusion: of states and images.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Zhang et al. 2020, sections 2.5 and 3.1.
+    """
+
+    def __init__(
+        self, encoder: Encoder, kind: str, fusion: Fusion, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(encoder, kind, dtype)
+        self.fusion = fusion
+        fusion.attach(encoder.model)
+
+    def outputs(self, batch: Any) -> Tensor:
+        """Return logits, as `Translator`, of a batch with images."""
+        with self.fusion.show(batch.slots, batch.slot_mask):
+            return super().outputs(batch)
+
+
+def learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    seen: tuple[TextImages, Fusing] | None = None,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns to translate.
+
+    Args:
+        task: to learn.
+        ref: of the model to start from; with a `shape` in the settings that of a tokenizer.
+        settings: of the training.
+        device: where it learns.
+        seen: retrieved images of the sentences, and how they are fused; None without images.
+        offline: never connect.
+
+    Source: Zhang et al. 2020, section 3.1.
+    """
+    start = Start(ref, settings.get("shape"), offline)
+    if seen is None:
+        return translation.learner(task, start, settings, device)
+    images, fusing = seen
+    fused = tasks.learner(task, ref, settings, device, images, fusing)
+
+    def new(seed: int) -> tuple[FusedTranslator, Encoder]:
+        encoder = start.open(seed)
+        fusion = fusing.fusion_for(encoder.model, images, ref)
+        dtype = pick_dtype(settings["dtype"])
+        return FusedTranslator(encoder, task.kind, fusion, dtype), encoder
+
+    def ask(how: Decoding, tuner: FusedTranslator, split: Split) -> list[dict[str, Any]]:
+        inputs: InputsWithRows = split.inputs
+        assert isinstance(inputs.text, PairInputs)
+        return predict(
+            task,
+            tuner,
+            split.examples,
+            inputs.text,
+            how,
+            lambda units: fused.collate(tuner, inputs, units, 0, 1),
+            lambda units: tuner.fusion.show(*images.gather(inputs.of(units), device)),
+        )
+
+    return fused._replace(
+        new=new,
+        predict=partial(ask, GREEDY),
+        predict_kept=partial(ask, Decoding()),
+        cut=cut_by_tokens,
+    )
+
+
+# ----------------------------------------------------------------------------------------- streams
+
+
+@dataclass(frozen=True)
+class Model:
+    """A translation model with its tokenizer, and the fusion in it, if it has one."""
+
+    encoder: Encoder
+    fusion: Fusion | None
+    features: Features | None  # of the images that the fusion looks at
+    feats_path: str
+
+    def config(self) -> dict[str, Any]:
+        """Return what decides the translations, beside the search."""
+        config: dict[str, Any] = {"model": self.encoder.fingerprint}
+        if self.fusion is not None and self.features is not None:
+            config["fusion"] = fingerprint(self.fusion)
+            config["features"] = self.features.manifest["files"]
+        return config
+
+
+def open_model(ref: str, feats: str | None, device: torch.device, *, offline: bool) -> Model:
+    """Open a translation model for a device.
+
+    Args:
+        ref: hub name, directory, or model of a run of `vg finetune translation`.
+        feats: features of images; None for a model that looks at none.
+        device: where it translates.
+        offline: never connect.
+
+    Raises:
+        DataError: as `load_seq2seq` and `open_fusion`; the model looks at images and `feats` is
+            missing, or the reverse (usage), or they are of another backbone (65).
+    """
+    folder = resolve(ref, ENCODER_FILES, offline)
+    looks = has_fusion(folder)
+    if looks != (feats is not None):
+        why = "looks at images: expected --feats X.npy" if looks else "looks at no images"
+        raise DataError(why if looks else f"{why}; leave out --feats", ref, code=Exit.USAGE)
+    encoder = load_seq2seq(ref, offline=offline)
+    net = encoder.model.eval().requires_grad_(False).to(device)
+    if feats is None:
+        return Model(encoder, None, None, "")
+    features = open_features(feats)
+    fusion, backbone = open_fusion(folder)
+    check_same("backbone", features.backbone, backbone, feats)
+    fusion.eval().requires_grad_(False).to(device).attach(net)
+    return Model(encoder, fusion, features, feats)
+
+
+class StreamTranslator:
+    """Translates the windows of one stream.
+
+    Args:
+        model: of translations.
+        path: of the stream.
+        how: the search.
+        batch_size: sentences per batch; affects rounding only.
+        dtype: of matrix products.
+
+    Source: Zhang et al. 2020, section 3.1; Vaswani et al. 2017, section 6.1 (the search).
+    """
+
+    def __init__(
+        self, model: Model, path: str, how: Decoding, batch_size: int, dtype: torch.dtype
+    ) -> None:
+        self.model = model
+        self.how = how
+        self.batch_size = batch_size
+        self.dtype = dtype
+        self._cut = 0
+        self._images: StreamedImages | None = None
+        if model.features is not None:
+            self._images = StreamedImages(path, model.features, model.feats_path)
+
+    def __call__(self, window: Window) -> list[str]:
+        """Return the translation of each line, none of which has a line end in it.
+
+        That of an empty line is empty.
+
+        Raises:
+            DataError: a row has no text, or none of the images that the model looks at (65).
+        """
+        rows = window.rows()
+        images = None if self._images is None else self._images.rows(rows, window.first)
+        tokenizer = self.model.encoder.tokenizer
+        most = max_positions(self.model.encoder.model.config)
+        sources, cut = encode_all(tokenizer, [row["text"] for row in rows], most)
+        self._cut += cut
+        found = translate(
+            self.model.encoder.model,
+            [s if row["text"].strip() else s[:0] for s, row in zip(sources, rows, strict=True)],
+            self.how,
+            self.batch_size,
+            shown=lambda numbers: self._shown(None if images is None else images[numbers]),
+            dtype=self.dtype,
+        )
+        return [text.replace("\n", " ") for text in tokenizer.decode_batch(found)]
+
+    def take_cut(self) -> int:
+        """Return how many sentences were longer than the model reads since this was asked last."""
+        count = self._cut
+        self._cut = 0
+        return count
+
+    def _shown(self, images: Array | None) -> AbstractContextManager[Any]:
+        """Return a context in which the model sees the (B, K) images of a batch."""
+        fusion = self.model.fusion
+        if fusion is None or self._images is None or images is None:
+            return nullcontext()
+        device = fusion.image.weight.device
+        shown = gather(self._images.array, images)
+        features, mask = (torch.from_numpy(array).to(device) for array in shown)
+        return fusion.show(features, mask)

@@ -1,0 +1,203 @@
+"""Translation: an encoder-decoder learns pairs of sentences, and translates after every epoch.
+
+Axes: B pairs of a batch, T source tokens, S target tokens, V entries of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, as_encoder, load_seq2seq, save_pretrained
+from vgtools.models.memory import in_batches
+from vgtools.models.precision import autocast
+from vgtools.models.references import fingerprint, load_tokenizer, pick_dtype
+from vgtools.models.seq2seq import GREEDY, Decoding, new_seq2seq, shift_right, translate
+from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.examples import Example
+from vgtools.tasks.finetune import (
+    Batch,
+    FineTuner,
+    Learner,
+    Split,
+    collate,
+    read_split,
+)
+from vgtools.tasks.kinds.translate import IGNORED, PairInputs, signature
+from vgtools.tasks.table import Task
+from vgtools.training.steps import in_drawn_order, steps_by_tokens
+
+_SENTENCES = 64  # decoded together
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a translation model begins as: a shape with a tokenizer, or a model.
+
+    Attributes:
+        ref: hub name, directory or model of a finished run; with `shape` that of the tokenizer.
+        shape: a key of `vgtools.models.seq2seq.SHAPES`; None continues from `ref`.
+        offline: never connect.
+    """
+
+    ref: str
+    shape: str | None = None
+    offline: bool = False
+
+    def open(self, seed: int) -> Encoder:
+        """Return the model with its tokenizer, in float32 on the CPU.
+
+        Raises:
+            DataError: as `load_seq2seq`, `load_tokenizer` and `new_seq2seq`.
+        """
+        torch.manual_seed(seed)
+        if self.shape is None:
+            return load_seq2seq(self.ref, offline=self.offline)
+        tokenizer = load_tokenizer(self.ref, offline=self.offline)
+        return as_encoder(new_seq2seq(self.shape, tokenizer, self.ref), tokenizer, self.ref)
+
+
+class Translator(FineTuner):
+    """A transformers encoder-decoder and its loss.
+
+    Args:
+        encoder: the network with its tokenizer.
+        kind: of the task.
+        dtype: numbers that the products are computed with (autocast); weights stay float32.
+    """
+
+    def __init__(self, encoder: Encoder, kind: str, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(encoder.model, kind, dtype)
+        self.tokenizer = encoder.tokenizer
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Return (B, S, V) logits of the tokens of (B, S) labels, each after those before it."""
+        assert batch.labels is not None
+        with autocast(batch.ids.device, self.dtype):
+            made = self.net(
+                input_ids=batch.ids,
+                attention_mask=batch.mask,
+                decoder_input_ids=shift_right(batch.labels, self.net.config),
+                use_cache=False,
+            )
+        return made.logits.float()  # type: ignore[no-any-return]
+
+    def nats(self, batch: Batch) -> Tensor:
+        """Return (B,) summed negative log probabilities of the labels, nothing smoothed."""
+        assert batch.labels is not None
+        each = F.cross_entropy(
+            self.outputs(batch).transpose(1, 2),
+            batch.labels,
+            ignore_index=IGNORED,
+            reduction="none",
+        )
+        return each.sum(1)
+
+
+def config() -> dict[str, Any]:
+    """Return what decides scores beside the settings, for `run.json`."""
+    return {"sacrebleu": signature()}
+
+
+def cut_by_tokens(
+    inputs: Any, settings: Mapping[str, Any], seed: int, epoch: int
+) -> Sequence[Array]:
+    """Return the units of each step of an epoch: `batch_size` source tokens, neighbours in length.
+
+    Source: Zhang et al. 2020, section 4.2.
+    """
+    steps = steps_by_tokens(inputs.lengths, settings["batch_size"])
+    return in_drawn_order(steps, seed, epoch)
+
+
+def predict(
+    task: Task,
+    tuner: Translator,
+    examples: Sequence[Example],
+    inputs: PairInputs,
+    how: Decoding,
+    build: Callable[[Array], Any],
+    shown: Callable[[Array], AbstractContextManager[Any]] = lambda units: nullcontext(),
+) -> list[dict[str, Any]]:
+    """Return a row of predictions per pair, with the nats of its translation where that is known.
+
+    Args:
+        task: of the examples.
+        tuner: what translates.
+        examples: to translate.
+        inputs: their tokens.
+        how: the search.
+        build: makes a batch of units.
+        shown: as `vgtools.models.seq2seq.translate`.
+    """
+    lengths = inputs.lengths
+    sources = np.split(inputs.ids, inputs.starts[1:-1])
+    found = translate(tuner.net, sources, how, _SENTENCES, shown=shown, dtype=tuner.dtype)
+    texts = tuner.tokenizer.decode_batch(found)
+    nats = np.zeros(len(inputs))
+    tokens = np.zeros(len(inputs), np.int64)
+    if inputs.target_starts is not None:
+        tokens = np.diff(inputs.target_starts)
+
+        @torch.no_grad()
+        def work(units: Array) -> Array:
+            return np.asarray(tuner.nats(build(units)).cpu().numpy())
+
+        def hint(unit: int) -> str:
+            return f"one pair of {lengths[unit] + tokens[unit]} tokens"
+
+        was_training = tuner.training
+        tuner.eval()
+        order = np.argsort(-lengths - tokens, kind="stable")
+        for units, part in in_batches(order, _SENTENCES, work, hint):
+            nats[units] = part
+        tuner.train(was_training)
+    outputs = zip(texts, nats.tolist(), tokens.tolist(), strict=True)
+    return predictions(task, examples, inputs, list(outputs))
+
+
+def learner(task: Task, start: Start, settings: Mapping[str, Any], device: torch.device) -> Learner:
+    """Return what learns to translate, greedily each epoch and with beams at the end.
+
+    Source: Zhang et al. 2020, section 4.2.
+    """
+    dtype = pick_dtype(settings["dtype"])
+
+    def new(seed: int) -> tuple[Translator, Encoder]:
+        encoder = start.open(seed)
+        return Translator(encoder, task.kind, dtype), encoder
+
+    def batch(tuner: Translator, inputs: Any, units: Array, part: int = 0, parts: int = 1) -> Batch:
+        return collate(inputs, units, tuner.pad, False, device, part, parts)
+
+    def ask(how: Decoding, tuner: Translator, split: Split) -> list[dict[str, Any]]:
+        build = partial(batch, tuner, split.inputs)
+        return predict(task, tuner, split.examples, split.inputs, how, build)
+
+    return Learner(
+        new=new,
+        read=lambda name, path, tuner, encoder: read_split(
+            task, name, path, tuner, encoder, settings
+        ),
+        collate=batch,
+        predict=partial(ask, GREEDY),
+        save=save,
+        cut=cut_by_tokens,
+        predict_kept=partial(ask, Decoding()),
+    )
+
+
+def save(tuner: Translator, encoder: Encoder, folder: Path) -> None:
+    """Write a translation model as transformers opens it."""
+    save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))

@@ -1,0 +1,95 @@
+"""Subword vocabularies learnt from texts, for networks that are trained from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
+from vgtools.text.tokens import special_ids
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+PAD = "<pad>"
+START = "<s>"
+END = "</s>"
+UNKNOWN = "<unk>"
+SPECIAL = (PAD, START, END, UNKNOWN)  # ids 0 to 3
+_AT_ONCE = 4096  # texts that are tokenised at a time
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int, file: str | None = None) -> Tokenizer:
+    """Return a tokenizer by byte-pair encoding that puts `</s>` after a text.
+
+    Unicode is composed (NFC); a blank is part of the word after it (`▁`); each punctuation mark is
+    a piece. Decoding gives the text back, but for a leading blank, characters that are not in the
+    vocabulary (half of it at most are single characters, the most frequent ones), and a `▁` of the
+    text itself.
+
+    Args:
+        texts: of all languages that share the vocabulary.
+        vocabulary: most entries, `SPECIAL` included; fewer if the texts have no more pairs.
+        file: named in errors.
+
+    Raises:
+        DataError: the texts are empty.
+
+    Source: Sennrich et al. 2016, section 3.2; joint over both languages, section 3.2.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers.trainers import BpeTrainer
+
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        limit_alphabet=vocabulary // 2,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() == len(SPECIAL):
+        raise DataError("has no characters to learn a vocabulary from", file)
+    end = tokenizer.token_to_id(END)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, end)]
+    )
+    return tokenizer
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> tuple[list[Array], int]:
+    """Return the tokens of texts with the special ones around them, and how many texts were cut.
+
+    Special tokens that a text spells out (`</s>`) are its characters.
+
+    Args:
+        tokenizer: padding and truncation off.
+        texts: N texts.
+        most: tokens of one, special ones included; the last ones of a longer text are cut off.
+
+    Raises:
+        DataError: no token of a text fits beside the special ones (78).
+    """
+    before, after = special_ids(tokenizer)
+    room = most - len(before) - len(after)
+    if room < 1:
+        why = f"--max-length {most}: {most - room} tokens are special tokens, no text fits"
+        raise DataError(why, code=Exit.CONFIG)
+    tokenizer.encode_special_tokens = True
+    found = list[Array]()
+    cut = 0
+    for start in range(0, len(texts), _AT_ONCE):
+        part = list(texts[start : start + _AT_ONCE])
+        for encoded in tokenizer.encode_batch_fast(part, add_special_tokens=False):
+            ids = encoded.ids
+            cut += len(ids) > room
+            found.append(np.array([*before, *ids[:room], *after], np.int32))
+    return found, cut
