@@ -1,4 +1,4 @@
-"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`, `karpathy`: pictures that people described."""
+"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`, `karpathy`: described pictures."""
 
 from __future__ import annotations
 
