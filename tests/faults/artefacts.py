@@ -28,6 +28,7 @@ def build(folder: Path) -> None:
     _prepare(Path("sets"))
     _pictures()
     _bank()
+    _retriever()
     _words()
     _language()
     _visual()
@@ -220,6 +221,17 @@ def _bank() -> None:
         Path("bank.jsonl"),
         ({"image": f"image{i:03}", "path": f"bank/image{i:03}.png"} for i in range(60)),
     )
+
+
+def _retriever() -> None:
+    """Write feature maps, word vectors of skip-thoughts, a retriever's run and its index."""
+    from tests.tiny.retriever import save_captions, save_grid, save_retriever, save_skip_thoughts
+
+    save_grid(Path("grid.npy"))
+    save_skip_thoughts(Path("skip"))
+    save_captions(Path("shown.jsonl"))
+    save_retriever(Path("retriever"), Path("encoder"))
+    _run("build-index", "grid.npy", "-m", "retriever", "-o", "grid.faiss", "--device", "cpu", "-q")
 
 
 def _words() -> None:

@@ -9,6 +9,10 @@ SECTIONS = {
         "recipe.RetrieverConfig",
         "retriever.Retriever",
         "retriever.triplet_loss",
+        "retrieve.RetrieverSearch",
+        "training.fit",
+        "words.WordReader",
     ),
     "figure 2": ("retriever.ImagePath",),
+    "section 4.1": ("reported.retrieval",),
 }
