@@ -242,11 +242,14 @@ class SRU(nn.Module):
         texts = torch.cat([torch.arange(size) for size in sizes]).to(words.device)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            gates = (self._drop(words, texts) @ weight).split(self.dim, dim=1)
-            inputs, forget, reset, *skip = gates
-            states = scan(inputs, (forget + bias[: self.dim]).sigmoid(), sizes)
-            reset = (reset + bias[self.dim :]).sigmoid()
-            skipped = skip[0] if skip else words
+            more = weight.shape[1] - 3 * self.dim
+            padded = F.pad(bias, (self.dim, more))
+            product = torch.addmm(padded, self._drop(words, texts), weight)
+            # One split of all: its gradient is one concatenation.
+            inputs, gates, skip = product.split([self.dim, 2 * self.dim, more], 1)
+            forget, reset = gates.sigmoid().split(self.dim, 1)
+            states = scan(inputs, forget, sizes)
+            skipped = skip if more else words
             seen = reset if i == last else self._drop(reset, texts)
             words = torch.addcmul(skipped, states.tanh() - skipped, seen)
         return words
