@@ -1,6 +1,6 @@
-"""Visual awareness (Zhang et al. 2020).
+"""Visual awareness (Zhang et al. 2019).
 
-"Learning Contextualized Sentence Representations with Visual Awareness".
+"Probing Contextualized Sentence Representations with Visual Awareness".
 """
 
 # Where each section of the paper is implemented: `module.definition` of this package.

@@ -1,4 +1,4 @@
-"""Training of the retriever of sentences and images (Zhang et al. 2020, section 2.1)."""
+"""Training of the retriever of sentences and images (Zhang et al. 2019, section 2.1)."""
 
 from __future__ import annotations
 
