@@ -231,7 +231,7 @@ def _retriever() -> None:
     save_skip_thoughts(Path("skip"))
     save_captions(Path("shown.jsonl"))
     save_retriever(Path("retriever"), Path("encoder"))
-    _run("build-index", "grid.npy", "-m", "retriever", "-o", "grid.faiss", "--device", "cpu", "-q")
+    _run("build-index", "grid.npy", "-m", "retriever", "-o", "maps.faiss", "--device", "cpu", "-q")
 
 
 def _words() -> None:

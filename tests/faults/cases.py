@@ -302,8 +302,8 @@ CASES = (
     ),
     Case(
         "retrieve-retriever",
-        "retrieve in/text.txt --index in/grid.faiss --device cpu -k 3 --emb e.npy -o r.jsonl",
-        ("text.txt text", "grid.faiss faiss!", "grid.ids ids!", "grid.json manifest", *_RETRIEVER),
+        "retrieve in/text.txt --index in/maps.faiss --device cpu -k 3 --emb e.npy -o r.jsonl",
+        ("text.txt text", "maps.faiss faiss!", "maps.ids ids!", "maps.json manifest", *_RETRIEVER),
     ),
     Case(
         "retrieve-score",

@@ -49,7 +49,7 @@ def test_recalls_are_those_of_a_loop() -> None:
     config = RetrieverConfig(text_width=3, image_width=3, dim=4, layers=1, regions=2, dropout=0.9)
     retriever = Retriever(config)
     found = evaluate(retriever, captions, reader, feats)
-    assert retriever.training, "it goes on as it was"
+    assert retriever.training, "its mode is what it was"
     retriever.eval()
     bank = sorted(set(images))
     with torch.inference_mode():
