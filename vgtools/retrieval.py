@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, Window, read_ids, read_manifest
+from vgtools.io import DataError, Exit, Features, Window, read_ids, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.windows import pipelined
 
@@ -390,6 +391,100 @@ class Retriever(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Bank:
+    """Image features, and how a finished run embeds them."""
+
+    features: Features
+    backbone: Mapping[str, Any] | None  # that of the run
+    fingerprint: str  # of the run
+    dim: int  # E
+    # (features, their ids, called with the number of images done) -> (N, E) float32
+    embed: Callable[[Array, list[str], Callable[[int], None]], Array]
+    queries: Callable[[], Array]  # (Q, E) embeddings of words, to measure an index with
+
+
+class Prepared(Protocol):
+    """B texts that are ready to be embedded."""
+
+    @property
+    def starts(self) -> Array:
+        """Where each text starts, (B + 1,)."""
+        ...
+
+
+Texts = TypeVar("Texts", bound=Prepared)
+
+
+class NearestImages(Generic[Texts]):
+    """A `Retriever` that finds the images nearest to an embedding of the text.
+
+    Args:
+        index: the image bank.
+        fingerprint: of the run that embeds texts.
+    """
+
+    def __init__(self, index: Index, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self._index = index
+        self._kept: deque[Array] | None = None
+
+    def keep(self, kept: deque[Array]) -> None:
+        """Let `search` leave the (B, E) embeddings of its texts there, 0 where none asks."""
+        self._kept = kept
+
+    @property
+    def device(self) -> torch.device:
+        """Where texts are embedded."""
+        raise NotImplementedError
+
+    def prepare(self, texts: Sequence[str]) -> Texts:
+        """Return what `embed` takes."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
+
+    def embed(self, texts: Texts) -> tuple[torch.Tensor, Array]:
+        """Return (Q, E) unit vectors of the texts that ask for something, and their numbers."""
+        raise NotImplementedError
+
+    def search(self, texts: Texts, k: int, own: Array) -> Found:
+        """Return the k most relevant images of texts, without a row of the text's own.
+
+        Args:
+            texts: B of them.
+            k: images per text.
+            own: (B,) int32 row to leave out, -1 for none.
+        """
+        queries, asking = self.embed(texts)
+        if self._kept is not None:
+            vectors = np.zeros((len(own), queries.shape[1]), np.float32)
+            vectors[asking] = queries.float().cpu().numpy()
+            self._kept.append(vectors)
+        most = min(k + bool((own >= 0).any()), len(self._index.ids))
+        best = leave_out(self._index.search(queries, most), own[asking], k)
+        found = nothing_found(len(own), k)
+        found.rows[asking] = best.rows
+        found.scores[asking] = best.scores
+        return found
+
+    def relevance(self, texts: Texts, images: Array) -> Ranking:
+        """Return the relevance of some images to texts, -inf for a text that asks for nothing.
+
+        Raises:
+            DataError: the index is not exact (usage).
+        """
+        if self._index.bank is None:
+            why = "holds no exact vectors to rank with; build it with --factory Flat"
+            raise DataError(why, self._index.path, code=Exit.USAGE)
+        queries, asking = self.embed(texts)
+        bank = self._index.bank[images].astype(np.float64)
+        found = np.full((len(texts.starts) - 1, len(images)), -np.inf)
+        found[asking] = queries.double().cpu().numpy() @ bank.T
+        return Ranking(found, found)
+
+
 Row = Mapping[str, Any]  # of an input: "text", and "image" where it names its own
 
 
@@ -611,3 +706,22 @@ def open_index(path: str | Path) -> Index:
         bank = flat.reshape(index.ntotal, index.d)
         check_embeddings(bank, ids, file=path)
     return Index(str(path), ids, manifest, index, bank)
+
+
+def matcher_path(index: Index, run: str | None = None) -> str:
+    """Return the path of the run that embedded an index: `run`, if it has moved.
+
+    The manifest names it as seen from the index's own folder.
+
+    Raises:
+        DataError: the index names none (65), or it is not there (66).
+    """
+    named = index.manifest.get("matcher")
+    if not isinstance(named, Mapping):
+        why = "does not name the matcher that made it; rebuild it with vg build-index"
+        raise DataError(why, index.path)
+    path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+    if run is None and not os.path.isdir(path):
+        why = f"its matcher {path} does not exist; give its new place with --matcher"
+        raise DataError(why, index.path, code=Exit.NO_INPUT)
+    return path

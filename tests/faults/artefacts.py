@@ -28,6 +28,7 @@ def build(folder: Path) -> None:
     _prepare(Path("sets"))
     _pictures()
     _bank()
+    _retriever()
     _words()
     _language()
     _visual()
@@ -79,6 +80,15 @@ def _prepare(folder: Path) -> None:
     boxes = [{"id": n, "image_id": n} | box for n in range(1, 4)]
     coco = {"images": images, "annotations": captions}
     (folder / "captions.json").write_text(json.dumps(coco))
+    split = [
+        {
+            "filename": f"{n}_x.jpg",
+            "split": name,
+            "sentences": [{"raw": f"A red square {n}."}, {"raw": f"Red {n}"}],
+        }
+        for n, name in enumerate(("train", "restval", "test"), 1)
+    ]
+    (folder / "karpathy.json").write_text(json.dumps({"images": split, "dataset": "coco"}))
     instances = {
         "images": images,
         "annotations": boxes,
@@ -214,6 +224,17 @@ def _bank() -> None:
         Path("bank.jsonl"),
         ({"image": f"image{i:03}", "path": f"bank/image{i:03}.png"} for i in range(60)),
     )
+
+
+def _retriever() -> None:
+    """Write feature maps, word vectors of skip-thoughts, a retriever's run and its index."""
+    from tests.tiny.retriever import save_captions, save_grid, save_retriever, save_skip_thoughts
+
+    save_grid(Path("grid.npy"))
+    save_skip_thoughts(Path("skip"))
+    save_captions(Path("shown.jsonl"))
+    save_retriever(Path("retriever"), Path("encoder"))
+    _run("build-index", "grid.npy", "-m", "retriever", "-o", "maps.faiss", "--device", "cpu", "-q")
 
 
 def _words() -> None:

@@ -50,6 +50,13 @@ _MATCHER = (
     "matcher/encoder/model.safetensors weights!",
 )
 _INDEX = ("vg.faiss faiss!", "vg.ids ids!", "vg.json manifest", *_MATCHER)
+_GRID = ("grid.npy npy!", "grid.ids ids!", "grid.json manifest")
+_RETRIEVER = (
+    "retriever/run.json run!",
+    "retriever/retriever.safetensors weights!",
+    "retriever/encoder/tokenizer.json json!",
+    "retriever/encoder/model.safetensors weights!",
+)
 _FEATS = ("feats.npy npy!", "feats.ids ids!", "feats.json manifest")
 _PHOTOS = ("photos.npy npy!", "photos.ids ids!", "photos.json manifest")
 _JOINT = (
@@ -94,6 +101,12 @@ CASES = (
         " c.jsonl",
         ("sets/captions.json json",),
         quick=True,
+    ),
+    Case(
+        "prepare-karpathy",
+        "prepare karpathy in/sets/karpathy.json --images in/sets/photos --images-out i.jsonl -o"
+        " c.jsonl",
+        ("sets/karpathy.json json",),
     ),
     Case(
         "prepare-instances",
@@ -223,6 +236,18 @@ CASES = (
         quick=True,
     ),
     Case(
+        "train-retriever",
+        "train-matcher visual-awareness in/shown.jsonl in/grid.npy --words in/skip --epochs 2"
+        " --batch-size 6 --dim 6 --layers 1 --regions 3 --valid-split dev --device cpu -q -o run",
+        ("shown.jsonl jsonl", *_GRID, "skip/dictionary.txt text", "skip/utable.npy npy"),
+        folder="run",
+    ),
+    Case(
+        "build-index-retriever",
+        "build-index in/grid.npy -m in/retriever --device cpu --emb e.npy -o b.faiss",
+        (*_GRID, *_RETRIEVER),
+    ),
+    Case(
         "build-index",
         "build-index in/feats.npy -m in/matcher --device cpu -o b.faiss",
         (*_FEATS, *_MATCHER),
@@ -292,6 +317,11 @@ CASES = (
         "retrieve-jsonl",
         "retrieve in/captions.jsonl --index in/vg.faiss --device cpu -k 2 --not-own -o r.jsonl.gz",
         ("captions.jsonl jsonl",),
+    ),
+    Case(
+        "retrieve-retriever",
+        "retrieve in/text.txt --index in/maps.faiss --device cpu -k 3 --emb e.npy -o r.jsonl",
+        ("text.txt text", "maps.faiss faiss!", "maps.ids ids!", "maps.json manifest", *_RETRIEVER),
     ),
     Case(
         "retrieve-score",

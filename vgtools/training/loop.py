@@ -43,8 +43,10 @@ class TrainConfig:
     epochs: int  # passes over the batches
     steps: int  # of all epochs together; the schedule ends there
     lr: float = 1e-3  # highest learning rate
-    schedule: str = "constant"  # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up;
-    # or `inverse-sqrt`: as one over the root of the step
+    # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up; `inverse-sqrt`: as one over the
+    # root of the step; or `halving` at `milestones`
+    schedule: str = "constant"
+    milestones: tuple[int, ...] = ()  # steps, counted from 0, from which the rate is halved
     warmup: int = 0  # steps over which the learning rate rises from 0
     weight_decay: float = 0.0  # AdamW's, on matrices only; with 0 it is plain Adam
     betas: tuple[float, float] = (0.9, 0.999)  # AdamW's
@@ -69,6 +71,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
         "linear": 1 - done,
         "cosine": 0.5 * (1 + math.cos(math.pi * done)),
         "inverse-sqrt": math.sqrt(max(1, config.warmup) / (step + 1)),
+        "halving": 0.5 ** sum(milestone <= step for milestone in config.milestones),
     }
     return config.lr * factor[config.schedule]
 

@@ -6,6 +6,7 @@ import pytest
 
 from vgtools.io import DataError
 from vgtools.reports.tables import reported, score_table
+from vgtools.systems.visual_awareness.reported import retrieval
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,9 @@ def test_the_table_names_its_source() -> None:
 def test_other_tables_are_refused() -> None:
     with pytest.raises(DataError, match="visual-awareness:1, 2, 3"):
         reported("visual-awareness:5")
+
+
+def test_recall_of_section_4_1() -> None:
+    folds = retrieval()["folds"]
+    assert (folds["count"], folds["images"]) == (5, 1000)
+    assert folds["text_to_image"] == {"r10": 94.0}

@@ -17,17 +17,24 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Exit
+from vgtools.io import open_features
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Found, Index, Ranking, leave_out, nothing_found
+from vgtools.retrieval import Bank, Index, NearestImages
 from vgtools.systems.vokenization.matcher import sentence_means
-from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
+from vgtools.systems.vokenization.vokenize import (
+    Matcher,
+    Vokenizer,
+    embed_bank,
+    load_for,
+    open_matcher,
+    vocabulary_queries,
+)
 from vgtools.text.tokens import Tokens
 
 _TOKENS = 1 << 15  # tokens whose embeddings are held at a time; a longer sentence is held whole
 
 
-class SentenceRetriever:
+class SentenceRetriever(NearestImages[Tokens]):
     """Finds the images of sentences; a `retrieval.Retriever`.
 
     Args:
@@ -41,8 +48,14 @@ class SentenceRetriever:
     """
 
     def __init__(self, matcher: Matcher, index: Index) -> None:
+        super().__init__(index, matcher.fingerprint)
         self._vokenizer = Vokenizer(matcher, index)
-        self._index = index
+
+    @property
+    def device(self) -> torch.device:
+        """Where texts are embedded."""
+        device: torch.device = self._vokenizer.encoder.device
+        return device
 
     def prepare(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of texts."""
@@ -73,40 +86,36 @@ class SentenceRetriever:
         flat = torch.cat([part.vectors[torch.from_numpy(part.owner)] for part in parts])
         return flat[torch.from_numpy(order)]
 
-    def search(self, tokens: Tokens, k: int, own: Array) -> Found:
-        """Return the k most relevant images of texts, without a row of the text's own.
-
-        Args:
-            tokens: of B texts.
-            k: images per text.
-            own: (B,) int32 row to leave out, -1 for none.
-        """
-        queries, asking = self.embed(tokens)
-        most = min(k + bool((own >= 0).any()), len(self._index.ids))
-        best = leave_out(self._index.search(queries, most), own[asking], k)
-        found = nothing_found(len(own), k)
-        found.rows[asking] = best.rows
-        found.scores[asking] = best.scores
-        return found
-
-    def relevance(self, tokens: Tokens, images: Array) -> Ranking:
-        """Return the relevance of some images to texts, -inf for a text without a token.
-
-        Raises:
-            DataError: the index is not exact (usage).
-        """
-        if self._index.bank is None:
-            why = "holds no exact vectors to rank with; build it with --factory Flat"
-            raise DataError(why, self._index.path, code=Exit.USAGE)
-        queries, asking = self.embed(tokens)
-        bank = self._index.bank[images].astype(np.float64)
-        found = np.full((len(tokens.starts) - 1, len(images)), -np.inf)
-        found[asking] = queries.double().cpu().numpy() @ bank.T
-        return Ranking(found, found)
-
     def cancel(self) -> None:
         """Make work in another thread end soon."""
         self._vokenizer.cancel()
+
+
+def open_search(index: Index, run: str, device: str, offline: bool) -> SentenceRetriever:
+    """Open a run of `vg train-matcher` for the index that it embedded.
+
+    Raises:
+        DataError: as `load_for`.
+    """
+    return SentenceRetriever(load_for(index, run, device=device, offline=offline), index)
+
+
+def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
+    """Open pooled features and the run that embeds them.
+
+    Raises:
+        DataError: as `open_features` and `open_matcher`.
+    """
+    features = open_features(feats)
+    matcher = open_matcher(run, device=device, offline=offline)
+    return Bank(
+        features,
+        matcher.info.get("backbone"),
+        matcher.fingerprint,
+        matcher.matcher.config.dim,
+        lambda array, ids, advance: embed_bank(matcher, array, ids, advance, feats),
+        lambda: vocabulary_queries(matcher),
+    )
 
 
 def _parts(tokens: Tokens) -> list[Tokens]:
