@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgtools.datasets.rows import Row
+from vgtools.images.masks import Outline, parse_outline
 from vgtools.io import DataError, Exit, read_json, read_jsonl
 from vgtools.io.errors import Tally
 from vgtools.io.json_items import json_items
@@ -126,6 +127,54 @@ def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], 
     category = _get(item, "category_id", int, path, location)
     crowd = int(bool(item.get("iscrowd", 0)))
     return [x, y, round(x + width, 2), round(y + height, 2)], category, crowd
+
+class ClassMask(NamedTuple):
+    """A class in a picture, outlined."""
+
+    image: str  # the official file name
+    name: str  # of the class
+    width: int  # of the picture, px
+    height: int
+    outlines: tuple[Outline, ...]  # of all its instances, crowds too
+
+
+def coco_masks(path: str | Path) -> Iterator[ClassMask]:
+    """Yield the classes of each picture of an `instances_*.json`, in the order of their numbers.
+
+    All outlines are held in memory, about a kilobyte each.
+
+    Raises:
+        DataError: an item of another form, a duplicate id, or an annotation of a picture or a
+            category that the file does not have; with its place.
+    """
+    file = _Coco(path)
+    found = dict[int, dict[int, list[Outline]]]()  # image -> category -> outlines
+    for key, index, item in json_items(path, surrogates=True):
+        location = f"{key}[{index}]"
+        if key != "annotations":
+            file.add(key, item, location)
+            continue
+        image = _get(item, "image_id", int, path, location)
+        category = _get(item, "category_id", int, path, location)
+        try:
+            outline = parse_outline(item.get("segmentation"))
+        except ValueError as error:
+            raise DataError(f'{location}: "segmentation": {error}', path) from None
+        found.setdefault(image, {}).setdefault(category, []).append(outline)
+    if not found:
+        raise DataError('has no "annotations"; expected an instances_*.json', path)
+    for unknown in sorted(found.keys() - file.images.keys()):
+        raise DataError(f'annotations of image {unknown}, which "images" does not have', path)
+    for number, image_row in file.images.items():
+        size = (image_row["width"], image_row["height"])
+        for category, outlines in sorted(found.pop(number, {}).items()):
+            if category not in file.names:
+                why = f'image {number} has a category_id that "categories" does not have'
+                raise DataError(f"{why}: {category}", path)
+            if any(outline.size not in (None, size) for outline in outlines):
+                why = f"image {number} is {size[0]}×{size[1]}, the runs of a mask have another size"
+                raise DataError(why, path)
+            yield ClassMask(image_row["image"], file.names[category], *size, tuple(outlines))
 
 
 def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> Iterator[Row]:
