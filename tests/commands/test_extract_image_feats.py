@@ -140,6 +140,23 @@ def test_float16_grid_and_limit(photos: Path, backbone: Path) -> None:
     )
 
 
+def test_a_grid_of_the_whole_picture(photos: Path, backbone: Path) -> None:
+    more = ("-q", "--limit", "2", "--pooling", "none", "--picture", "96")
+    assert extract(photos, backbone, *more, output="g.npy") == Exit.OK
+    found = open_features("g.npy", positions=1)
+    seen = found.manifest["backbone"]["preprocessing"]
+    assert (seen["crop_mode"], seen["crop_pct"], seen["input_size"]) == ("squash", 1.0, [3, 96, 96])
+    network = timm.create_model(f"local-dir:{backbone}", pretrained=True, num_classes=0).eval()
+    picture = decoding.decode((photos / "p1.png").read_bytes())
+    filter_ = Image.Resampling[seen["interpolation"].upper()]
+    pixels = np.asarray(picture.resize((96, 96), filter_), np.float32) / 255
+    normal = (pixels - np.float32(seen["mean"])) / np.float32(seen["std"])
+    with torch.inference_mode():
+        expected = network.forward_features(torch.from_numpy(normal).permute(2, 0, 1)[None])
+    expected = expected.flatten(2).transpose(1, 2)[0].numpy()
+    np.testing.assert_allclose(found.array[1], expected, rtol=2e-4, atol=2e-5)
+
+
 def test_what_is_done_is_not_done_again_but_changed_images_are(
     photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -627,7 +644,7 @@ def test_a_detector_as_source(backbone: Path) -> None:
     ("more", "code", "why"),
     [
         (["--regions", "grid", "--pooling", "max"], Exit.USAGE, "regions are pooled by the mean"),
-        (["--picture", "96"], Exit.USAGE, "belongs to --regions or --detector"),
+        (["--picture", "96"], Exit.USAGE, "belongs to --regions, --detector or --pooling none"),
         (["--regions", "no.jsonl"], Exit.NO_INPUT, "no.jsonl"),
         (["--detector", "no.safetensors"], Exit.NO_INPUT, "no.safetensors: does not exist"),
         (["--regions", "grid", "--captions", "c.jsonl"], Exit.USAGE, "and no regions"),

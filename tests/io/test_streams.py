@@ -173,10 +173,11 @@ def test_ids_must_match_and_be_unique(tmp_path: Path) -> None:
 
 def write_features(folder: Path, array: np.ndarray[Any, Any]) -> Path:
     path = folder / "feats.npy"
-    with Output([path, folder / "feats.ids"], {}, npy={0: (array.dtype, array.shape[1])}) as out:
+    kind = "image-features" if array.ndim == 2 else "image-grid"
+    with Output([path, folder / "feats.ids"], {}, npy={0: (array.dtype, array.shape[1:])}) as out:
         out.write(array.tobytes())
         out.write("".join(f"img{i}\n" for i in range(len(array))).encode(), 1)
-        out.finish(kind="image-features", rows=len(array))
+        out.finish(kind=kind, rows=len(array))
     return path
 
 
@@ -196,6 +197,22 @@ def test_features_round_trip_and_refuse_bad_rows(tmp_path: Path) -> None:
         path = write_features(folder, bad)
         with pytest.raises(DataError, match=r"row 1 \(img1\)"):
             io.open_features(path)
+
+
+def test_feature_maps_and_pooled_features_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    grid = np.arange(1, 25, dtype=np.float16).reshape(2, 4, 3)
+    (tmp_path / "grid").mkdir()
+    path = write_features(tmp_path / "grid", grid)
+    assert io.open_features(path, positions=4).array.tolist() == grid.tolist()
+    why = r"expected pooled features \(N, D\), got feature maps \(2, 4, 3\); .*--pooling mean -o"
+    with pytest.raises(DataError, match=why):
+        io.open_features(path)
+    with pytest.raises(DataError, match=r"P >= 5 positions, got \(2, 4, 3\): --picture N"):
+        io.open_features(path, positions=5)
+    pooled = write_features(tmp_path, np.ones((2, 3), np.float32))
+    why = r"expected feature maps \(N, P, D\), got pooled features \(2, 3\); .*--pooling none -o"
+    with pytest.raises(DataError, match=why):
+        io.open_features(pooled, positions=1)
 
 
 def test_any_flip_in_an_artifact_or_its_manifest_is_refused(tmp_path: Path) -> None:

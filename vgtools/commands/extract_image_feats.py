@@ -108,9 +108,10 @@ class Regions:
     picture: Annotated[
         int | None,
         Count(
-            "With regions: pixels per side of what the backbone sees.",
+            "With regions or --pooling none: the backbone sees the whole picture, squashed to N"
+            " pixels per side.",
             32,
-            show_default="the backbone's own",
+            show_default="its own size; without regions a centre crop",
         ),
     ] = None
 
@@ -147,6 +148,9 @@ def extract_image_feats(
     stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
     counted.
 
+    --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
+    reads; with --picture of the whole picture, without it of the backbone's centre crop.
+
     With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
     boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
     row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
@@ -165,6 +169,8 @@ def extract_image_feats(
         find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
 
         vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
+
+        vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
 
         vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
     """
@@ -237,9 +243,11 @@ def _check(
     refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
     pooled = bool(boxes.regions or boxes.detector)
     refuse_if(pooled and features.pooling != "mean", "--pooling", "regions are pooled by the mean")
-    chosen = boxes.max_regions is not None or boxes.min_confidence or boxes.picture or boxes.cut
-    hint = "--max-regions/--min-confidence/--picture/--cut"
+    chosen = boxes.max_regions is not None or boxes.min_confidence or boxes.cut
+    hint = "--max-regions/--min-confidence/--cut"
     refuse_if(chosen and not pooled, hint, "belongs to --regions or --detector")
+    unseen = boxes.picture and not pooled and features.pooling != "none"
+    refuse_if(unseen, "--picture", "belongs to --regions, --detector or --pooling none")
     if captions is None:
         return
     unfit = pooled or not os.path.isdir(source)
@@ -273,11 +281,6 @@ def _pipeline(
     """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
     from vgtools.images import extract
     from vgtools.images.featurizer import Featurizer, describe
-
-    seen = net.preprocessing
-    if found is None:
-        featurizer = Featurizer(net.model, seen, features.pooling, features.dtype, size)
-        return featurizer, describe(seen), extract.FeatureOutput, None
     from vgtools.images.region_features import (
         RegionOutput,
         region_featurizer,
@@ -285,7 +288,12 @@ def _pipeline(
         whole_picture,
     )
 
-    seen = whole_picture(seen, boxes.picture)
+    seen = net.preprocessing
+    if found is not None or boxes.picture is not None:
+        seen = whole_picture(seen, boxes.picture)
+    if found is None:
+        featurizer = Featurizer(net.model, seen, features.pooling, features.dtype, size)
+        return featurizer, describe(seen), extract.FeatureOutput, None
     featurizer = region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
     work = region_work(found.source)
     return featurizer, describe(seen), RegionOutput, work

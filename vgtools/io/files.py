@@ -36,6 +36,7 @@ FORMAT = 1  # of manifests and run.json
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {
     "image-features": "X.npy of vg extract-image-feats",
+    "image-grid": "X.npy of vg extract-image-feats --pooling none",
     "region-features": "X.npy of vg extract-image-feats --regions",
     "index": "X.faiss of vg build-index",
     "vokens": "X.npy of vg vokenize",
@@ -303,31 +304,58 @@ def read_ids(path: str | Path, count: int | None = None) -> list[str]:
 class Features:
     """Image features as `extract-image-feats` wrote them: row i belongs to ids[i]."""
 
-    array: np.ndarray[Any, Any]  # (N, D), float16 or float32, memory-mapped
+    array: np.ndarray[Any, Any]  # (N, D) or (N, P, D), float16 or float32, memory-mapped
     ids: list[str]
     manifest: dict[str, Any]
 
 
-def open_features(path: str | Path) -> Features:
+def open_features(path: str | Path, positions: int | None = None) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
+    Args:
+        path: of mean or max features, (N, D); with `positions` of feature maps, (N, P, D).
+        positions: open feature maps, as `--pooling none` writes them, of at least that many.
+
     Raises:
-        DataError: any of the three is missing, damaged or from another run; or a row is NaN,
-            infinite or all zero.
+        DataError: any of the three is missing, damaged or from another run; pooled features in the
+            place of feature maps, or the reverse; or a row is NaN, infinite or all zero.
     """
     import numpy as np
 
-    manifest = read_manifest(path, "image-features")
-    array = open_npy(path, ndim=2)
+    kind = "image-features" if positions is None else "image-grid"
+    _check_pooling(path, kind)
+    manifest = read_manifest(path, kind)
+    array = open_npy(path, ndim=2 if positions is None else 3)
+    if positions is not None and array.shape[1] < positions:
+        why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
+        raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
     ids = read_ids(Path(path).with_suffix(".ids"), len(array))
-    for start in range(0, len(array), 4096):
-        block = np.asarray(array[start : start + 4096], np.float32)
+    size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
+    for start in range(0, len(array), size):
+        block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)
         bad = ~np.isfinite(block).all(1) | ~block.any(1)
         if bad.any():
             row = start + int(bad.argmax())
             why = f"row {row} ({ids[row]}) is NaN, infinite or all zero"
             raise DataError(f"{why}; extract it again or leave it out", path)
     return Features(array, ids, manifest)
+
+
+def _check_pooling(path: str | Path, kind: str) -> None:
+    """Refuse pooled features in the place of feature maps, and the reverse, with the way out."""
+    file = manifest_path(path)
+    if str(path) == "-" or not file.is_file():
+        return
+    body = read_json(file, "a vg manifest")
+    forms = {
+        "image-features": ("(N, D)", "mean", "pooled features"),
+        "image-grid": ("(N, P, D)", "none", "feature maps"),
+    }
+    if body.get("kind") in forms.keys() - {kind}:
+        shape, pooling, what = forms[kind]
+        why = f"expected {what} {shape}, got {forms[body['kind']][2]} {open_npy(path).shape}"
+        command = f"vg extract-image-feats SOURCE --pooling {pooling} -o X.npy"
+        raise DataError(f"{why}; make the right ones with: {command}", path)
 
 
 def dumps(row: object) -> bytes:

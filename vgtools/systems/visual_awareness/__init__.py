@@ -1,0 +1,14 @@
+"""Visual awareness (Zhang et al. 2020).
+
+"Learning Contextualized Sentence Representations with Visual Awareness".
+"""
+
+# Where each section of the paper is implemented: `module.definition` of this package.
+SECTIONS = {
+    "section 2.1": (
+        "recipe.RetrieverConfig",
+        "retriever.Retriever",
+        "retriever.triplet_loss",
+    ),
+    "figure 2": ("retriever.ImagePath",),
+}
