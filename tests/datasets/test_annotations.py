@@ -10,7 +10,13 @@ import pytest
 from PIL import Image
 
 from tests.tiny.datasets import stops_at
-from vgtools.datasets.annotations import coco, vcr, visual_genome, visual_genome_regions
+from vgtools.datasets.annotations import (
+    coco,
+    coco_masks,
+    vcr,
+    visual_genome,
+    visual_genome_regions,
+)
 from vgtools.datasets.box_files import FileBoxes
 from vgtools.io import DataError
 from vgtools.io.errors import Tally
@@ -307,3 +313,75 @@ def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said
         "lsmdc_1/b@0.jpg"
     ]
     assert len(tally.errors) == 1
+
+
+# ------------------------------------------------------------------------------------------- masks
+
+
+def _instances(path: Path, **changes: object) -> Path:
+    square = [[0, 0, 2, 0, 2, 2, 0, 2]]
+    body = {
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 3, "segmentation": square},
+            {
+                "id": 2,
+                "image_id": 7,
+                "category_id": 1,
+                "segmentation": {"size": [2, 4], "counts": [6, 2]},
+                "iscrowd": 1,
+            },
+            {"id": 3, "image_id": 5, "category_id": 3, "segmentation": square},
+            {"id": 4, "image_id": 7, "category_id": 3, "segmentation": square},
+        ],
+        "images": [
+            {"id": 7, "file_name": "7.jpg", "width": 4, "height": 2},
+            {"id": 5, "file_name": "5.jpg", "width": 3, "height": 3},
+            {"id": 9, "file_name": "9.jpg", "width": 3, "height": 3},
+        ],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 3, "name": "dog"}],
+    }
+    path.write_text(json.dumps(body | changes))
+    return path
+
+
+def test_masks_come_by_class_of_each_picture(tmp_path: Path) -> None:
+    rows = list(coco_masks(_instances(tmp_path / "i.json")))
+    found = [(row.image, row.name, len(row.outlines)) for row in rows]
+    assert found == [("7.jpg", "cat", 1), ("7.jpg", "dog", 2), ("5.jpg", "dog", 1)]
+    assert (rows[1].width, rows[1].height) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"annotations": []}, 'has no "annotations"'),
+        ({"images": []}, 'annotations of image 5, which "images" does not have'),
+        ({"categories": [{"id": 1, "name": "cat"}]}, '"categories" does not have: 3'),
+        (
+            {"annotations": [{"image_id": 7, "category_id": 1, "segmentation": 5}]},
+            r'annotations\[0\]: "segmentation": expected polygons or runs, got 5',
+        ),
+        (
+            {
+                "annotations": [
+                    {
+                        "image_id": 7,
+                        "category_id": 1,
+                        "segmentation": {"size": [4, 2], "counts": [8]},
+                    }
+                ]
+            },
+            "image 7 is 4×2, the runs of a mask have another size",
+        ),
+        (
+            {"images": [{"id": n, "file_name": "x", "width": 9, "height": 99999} for n in (5, 7)]},
+            "image 5 is 9×99999, at most 32768 px",
+        ),
+        ({"annotations": [{"image_id": 7}]}, r'annotations\[0\]: "category_id" is missing'),
+    ],
+)
+def test_masks_of_other_forms_are_refused(
+    tmp_path: Path, change: dict[str, object], why: str
+) -> None:
+    with pytest.raises(DataError, match=why):
+        list(coco_masks(_instances(tmp_path / "i.json", **change)))

@@ -28,7 +28,6 @@ from vgtools.io.errors import DataError, amount
 
 if TYPE_CHECKING:
     from vgtools.images.maps import Grids, Locator, Step
-    from vgtools.io.arrays import Array
 
 _WINDOW = 64  # lines, or classes of pictures, per step
 _NOT_ROWS = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
@@ -99,10 +98,10 @@ def locate(
     vokens embeds each position, and the heat is its relevance. Extract the grid with --picture: the
     backbone then sees the whole picture, and not its centre alone.
 
-    --score prints one record in place of rows. Boxes: how often the point hits, beside the picture's
-    centre, a random cell and the area of the boxes. Masks: the share of pictures with a class whose
-    IoU exceeds .3, .4, .5, beside a map that falls with the distance from the centre, and the whole
-    picture. All with 95 % intervals of a bootstrap over pictures.
+    --score prints one record in place of rows. Boxes: how often the point hits, beside the centre
+    of the picture, a random cell and the area of the boxes. Masks: the share of pictures with a
+    class whose IoU exceeds .3, .4, .5, beside a map that falls with the distance from the centre,
+    and the whole picture. All with 95 % intervals of a bootstrap over pictures.
 
     Examples:
 
@@ -174,12 +173,13 @@ def _write(work: Work) -> None:
         counts = Counter[str](out.state.get("counts", {}))
         for step, maps, verdicts in work.found(out.state):
             for each, verdict in zip(maps, verdicts, strict=True):
-                out.write(io.dumps(each.row(**({} if verdict is None else verdict.marks))))
+                marks: dict[str, Any] = {} if verdict is None else verdict.marks
+                out.write(io.dumps(each.row(**marks)))
                 counts.update(
                     queries=1,
                     without=not len(each.heat),
-                    boxed=verdict is not None and "hit" in verdict.marks,
-                    hits=verdict is not None and verdict.marks.get("hit", False),
+                    boxed="hit" in marks,
+                    hits=marks.get("hit", False),
                 )
             out.commit(step.state | {"counts": counts})
             bar.advance(len(maps))
@@ -299,20 +299,24 @@ def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Ope
     refuse_if(maps.dims is not None, "--dims", why)
     refuse_if(maps.heat == "concepts", "--heat", why)
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
-    config = {"matcher": loaded.fingerprint, "heat": "relevance"}
+    device = loaded.encoder.model.device.type
+    config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
     return Opened(RelevanceLocator(loaded), config)
 
 
 def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
     """Return the concept activation maps of a retriever."""
-    from vgtools.systems.visual_awareness.concepts import open_locator
+    from vgtools.systems.visual_awareness.concepts import ConceptLocator
+    from vgtools.systems.visual_awareness.retrieve import open_retriever
 
     plain = maps.heat == "relevance"
     refuse_if(plain and maps.dims is not None, "--dims", "belongs to --heat concepts")
     dims = None if plain else maps.dims or (10 if coco else 180)
-    locator = open_locator(matcher, dims, device=runtime.device, offline=runtime.offline)
-    config = {"matcher": locator.fingerprint, "heat": maps.heat or "concepts", "dims": dims}
-    return Opened(locator, config)
+    loaded = open_retriever(matcher, device=runtime.device, offline=runtime.offline)
+    device = next(loaded.retriever.parameters()).device.type
+    made = {"heat": "relevance"} if plain else {"heat": "concepts", "dims": dims}
+    config = {"matcher": loaded.fingerprint, **made, "device": device}
+    return Opened(ConceptLocator(loaded, dims), config)
 
 
 # By what maps are made: the kind of the run.

@@ -128,6 +128,10 @@ def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], 
     crowd = int(bool(item.get("iscrowd", 0)))
     return [x, y, round(x + width, 2), round(y + height, 2)], category, crowd
 
+
+_LONGEST = 1 << 15  # px of a side of a picture whose masks are drawn
+
+
 class ClassMask(NamedTuple):
     """A class in a picture, outlined."""
 
@@ -167,6 +171,9 @@ def coco_masks(path: str | Path) -> Iterator[ClassMask]:
         raise DataError(f'annotations of image {unknown}, which "images" does not have', path)
     for number, image_row in file.images.items():
         size = (image_row["width"], image_row["height"])
+        if number in found and max(size) > _LONGEST:
+            why = f"image {number} is {size[0]}×{size[1]}, at most {_LONGEST} px per side are read"
+            raise DataError(why, path)
         for category, outlines in sorted(found.pop(number, {}).items()):
             if category not in file.names:
                 why = f'image {number} has a category_id that "categories" does not have'

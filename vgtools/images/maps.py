@@ -5,11 +5,11 @@ where only those characters of the text are meant, and `"boxes"` where it is kno
 or captions with `"phrases"` as `vg prepare flickr30k-entities` writes them: then each phrase is a
 query. Boxes are `[x1, y1, x2, y2]` in pixels of a picture of `"width"` times `"height"`.
 
-Heat rows, one per query: `{"text", "image", "grid": [h, w], "heat": [h·w numbers], "point": [x, y]}`
-and what is known of `"span"`, `"boxes"`, `"width"`, `"height"`, `"hit"`, `"iou"`. Cell p is in row
-p // w and column p % w; the point is the centre of the hottest cell, from 0 to 1 of the picture's
-width and height. Where a backbone saw only a part of the picture, `"frame"` says which: [x1, y1,
-x2, y2], from 0 to 1. A text that asks for nothing has no heat, and the point null.
+Heat rows, one per query: `{"text", "image", "grid": [h, w], "heat": [h·w numbers],
+"point": [x, y]}` and what is known of `"span"`, `"boxes"`, `"width"`, `"height"`, `"hit"`, `"iou"`.
+Cell p is in row p // w and column p % w; the point is the centre of the hottest cell, from 0 to 1
+of the picture's width and height. Where a backbone saw only a part of the picture, `"frame"` says
+which: [x1, y1, x2, y2], from 0 to 1. A text that asks for nothing has no heat, and the point null.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vgtools.images.phrases import (
     phrase_span,
     picture_size,
 )
-from vgtools.io import DataError, Window, open_npy, read_ids, read_jsonl, read_manifest, require
+from vgtools.io import DataError, Window, open_features, read_jsonl, require
 from vgtools.io.arrays import Array
 
 _DIGITS = 5  # of heat: batches change no more than the last
@@ -114,7 +114,6 @@ def _parts(row: Mapping[str, Any], path: str | Path, line: int) -> list[dict[str
 
 Frame = tuple[float, float, float, float]  # left, top, right, bottom; 0 to 1 of the picture
 WHOLE: Frame = (0.0, 0.0, 1.0, 1.0)
-_MAKE = "vg extract-image-feats IMAGES -b {} --pooling none --picture 400 -o grid.npy"
 
 
 @dataclass(frozen=True)
@@ -139,34 +138,22 @@ class Grids:
 
 
 def open_grids(path: str) -> Grids:
-    """Open `X.npy` with its `X.ids` and `X.json`; hashes and shapes are checked.
+    """Open `X.npy` with its `X.ids` and `X.json`; hashes, counts and values are checked.
 
     Raises:
-        DataError: a file is missing, damaged or from another run; or it holds pooled features
-            (65), with the command that makes a grid.
+        DataError: as `io.open_features`; or the backbone has no map of rows and columns (65).
     """
-    manifest = read_manifest(path)
-    kind = manifest.get("kind")
-    backbone = manifest.get("backbone")
-    ref = backbone.get("ref", "REF") if isinstance(backbone, dict) else "REF"
-    if kind != "image-grid":
-        held = f"{kind!r}"
-        if kind == "image-features":
-            count, dim = open_npy(path, ndim=2).shape
-            held = f"one row per image ({count}, {dim})"
-        why = f"holds {held}, expected a grid of positions (images, positions, dimensions)"
-        raise DataError(f"{why}; make one: {_MAKE.format(ref)}", path)
-    array = open_npy(path, ndim=3)
-    shape = manifest.get("grid")
+    features = open_features(path, positions=1)
+    positions = features.array.shape[1]
+    shape = features.manifest.get("grid")
     sides = shape if isinstance(shape, list) and len(shape) == 2 else [0, 0]
-    if not all(type(side) is int for side in sides) or math.prod(sides) != array.shape[1]:
-        why = f"its manifest says grid {shape!r:.40}, the array has shape {array.shape}"
+    if not all(type(side) is int for side in sides) or math.prod(sides) != positions:
+        why = f"its manifest says grid {shape!r:.40}, the array has {positions} positions"
         raise DataError(f"{why}; extract it again", path)
     if 1 in sides:
-        why = f"has positions in a row ({sides[0]}×{sides[1]}): the backbone has no map of a picture"
+        why = f"has {positions} positions in a line: its backbone has no map of the picture"
         raise DataError(f"{why}; use one that has, such as a convolutional network", path)
-    ids = read_ids(Path(path).with_suffix(".ids"), len(array))
-    return Grids(path, array, ids, (sides[0], sides[1]), manifest)
+    return Grids(path, features.array, features.ids, (sides[0], sides[1]), features.manifest)
 
 
 def seen_frame(
@@ -292,8 +279,7 @@ def locate(
         path: the file of the queries, for messages.
 
     Raises:
-        DataError: a picture without a grid, or with one that is NaN, infinite or all zero; or as
-            `Grids.frame`.
+        DataError: a picture without a grid; or as `Grids.frame`.
     """
     find = image_finder({name: row for row, name in enumerate(grids.ids)})
     for step in steps:
@@ -303,19 +289,19 @@ def locate(
         for row in np.unique(rows):
             numbers = np.flatnonzero(rows == row)
             grid = np.asarray(grids.array[row], np.float32)
-            if not np.isfinite(grid).all() or not grid.any():
-                why = f"the grid of {grids.ids[row]!r:.80} is NaN, infinite or all zero"
-                raise DataError(f"{why}; extract it again", grids.path)
             heat[numbers] = locator.maps(prepared, numbers, grid)
-        yield step, [
-            Located(
-                _of_image(query, grids.ids[row]),
-                _rounded(values),
-                grids.shape,
-                grids.frame(query, path),
-            )
-            for query, row, values in zip(step.queries, rows, heat, strict=True)
-        ]
+        yield (
+            step,
+            [
+                Located(
+                    _of_image(query, grids.ids[row]),
+                    _rounded(values),
+                    grids.shape,
+                    grids.frame(query, path),
+                )
+                for query, row, values in zip(step.queries, rows, heat, strict=True)
+            ],
+        )
 
 
 def _row_of(query: Query, row: int | None, grids: Grids, path: str) -> int:
@@ -401,5 +387,6 @@ def _frame(row: Mapping[str, Any], path: str | Path, line: int) -> Frame:
     good = isinstance(sides, list) and len(sides) == 4
     good = good and all(type(side) in (int, float) and 0 <= side <= 1 for side in sides)
     if not good or not (sides[0] < sides[2] and sides[1] < sides[3]):
-        raise DataError(f'"frame" must be [x1, y1, x2, y2] in 0 to 1, got {sides!r:.60}', path, line)
+        why = f'"frame" must be [x1, y1, x2, y2] from 0 to 1, got {sides!r:.60}'
+        raise DataError(why, path, line)
     return sides[0], sides[1], sides[2], sides[3]

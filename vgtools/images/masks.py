@@ -41,7 +41,9 @@ def parse_outline(segmentation: Any) -> Outline:
             raise ValueError(f"expected {size!r:.40} pixels in its runs, got {int(runs.sum()):,}")
         return Outline(runs=runs, size=(sides[1], sides[0]))
     polygons = list[Array]()
-    for points in segmentation if isinstance(segmentation, list) else [None]:
+    if not isinstance(segmentation, list):
+        raise ValueError(f"expected polygons or runs, got {segmentation!r:.60}")
+    for points in segmentation:
         good = isinstance(points, list) and len(points) >= 6 and len(points) % 2 == 0
         if not good or not all(type(v) in (int, float) and abs(v) < 1e9 for v in points):
             raise ValueError(f"expected polygons [x1, y1, x2, y2, x3, y3, …], got {points!r:.60}")

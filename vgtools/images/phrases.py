@@ -16,7 +16,7 @@ from vgtools.images.boxes import box_fault, clip
 from vgtools.io import DataError
 
 Size = tuple[float, float]  # width and height, px
-PhraseBoxes = tuple[tuple[float, ...], ...]  # (x1, y1, x2, y2) each, px
+PhraseBoxes = tuple[tuple[float, float, float, float], ...]  # x1, y1, x2, y2; px
 
 
 def picture_size(row: Mapping[str, Any], path: str | Path, line: int | None) -> Size | None:
@@ -69,7 +69,7 @@ def phrase_boxes(
     fault = box_fault(boxes, *sides)
     if fault:
         raise DataError(f"phrase {number}: {fault}", path, line)
-    return tuple(tuple(box) for box in clip(boxes, *sides).tolist())
+    return tuple((x1, y1, x2, y2) for x1, y1, x2, y2 in clip(boxes, *sides).tolist())
 
 
 def image_finder(rows: Mapping[str, int]) -> Callable[[str], int | None]:

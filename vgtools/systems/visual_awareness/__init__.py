@@ -10,5 +10,7 @@ SECTIONS = {
         "retriever.Retriever",
         "retriever.triplet_loss",
     ),
+    "section 5.1": ("localisation.pointing", "localisation.segmentation"),
     "figure 2": ("retriever.ImagePath",),
+    "figure 4": ("concepts.concept_maps",),
 }

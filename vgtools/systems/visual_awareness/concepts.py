@@ -4,27 +4,34 @@
 
 over the n largest dimensions k of the text embedding c. A is the feature map behind the 1x1
 convolution, fc_k the row of the projection that makes dimension k of an image's embedding; its bias
-is the same everywhere and left out.
+is the same at every position and left out.
 
 Axes: B texts, E width of the shared space and of A, P positions of a feature map, D its channels.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from vgtools.io.arrays import Array
+from vgtools.systems.visual_awareness.retrieve import Opened, embed_texts
+from vgtools.systems.visual_awareness.retriever import ImagePath
+
 
 def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
-    """Return what the channels of A are weighted with for some texts.
+    """Return what concept activation maps weigh the channels of A with.
 
     Args:
         texts: (B, E) embeddings c.
-        fc: (E, E) weight of the projection, a row for each dimension of the embedding.
+        fc: (E, E) weight of the projection, a row for each dimension of an embedding.
         dims: n, dimensions with the largest c_k that count; more than E are all.
 
     Returns:
-        (B, E).
+        (B, E): the map of a text is its product with A_p.
 
     Source: Zhang et al. 2020 (Visual awareness), section 5.1; Engilberge et al. 2018, section 3.3,
         and its code: the largest by value, not by magnitude.
@@ -34,22 +41,87 @@ def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
     return strength @ fc
 
 
-def concept_maps(texts: Tensor, fc: Tensor, maps: Tensor, dims: int) -> Tensor:
-    """Return the heat of texts in one picture, (B, P).
+def relevance_weights(texts: Tensor, fc: Tensor) -> Tensor:
+    """Return weights for the inner product of texts with the projection of each position.
+
+    Deviation: not in Zhang et al. 2020. All dimensions count, those with c_k < 0 against a
+        position.
+    """
+    return texts @ fc
+
+
+class Weights(NamedTuple):
+    """What maps of B texts are made with, of which Q have a known word."""
+
+    channels: Tensor  # (Q, D)
+    offset: Tensor  # (Q,)
+    place: Array  # (B,) which of them a text is, -1 for none
+
+
+def weigh(
+    image: ImagePath, texts: Tensor, asking: Array, count: int, dims: int | None
+) -> Weights:
+    """Return the weights of texts.
+
+    The convolution is a linear map of each position, so it is applied to a text's weights once, and
+    not to every position: A itself is never made.
 
     Args:
-        texts: (B, E) embeddings.
-        fc: (E, E) weight of the projection.
-        maps: (P, E), A.
-        dims: n.
+        image: the image path of a retriever, in eval mode.
+        texts: (Q, E) embeddings.
+        asking: (Q,) number of each among all texts.
+        count: B, all texts.
+        dims: n of concept activation maps; None makes plain relevance.
     """
-    return concept_weights(texts, fc, dims) @ maps.T
+    place = np.full(count, -1)
+    place[asking] = np.arange(len(asking))
+    if dims is None:
+        weights = relevance_weights(texts, image.fc.weight)
+    else:
+        weights = concept_weights(texts, image.fc.weight, dims)
+    return Weights(weights @ image.conv.weight, weights @ image.conv.bias, place)
 
 
-def relevance_maps(texts: Tensor, fc: Tensor, maps: Tensor) -> Tensor:
-    """Return the plain inner product of texts with each position's projection, (B, P).
+class ConceptLocator:
+    """Makes maps of what a retriever sees; an `images.maps.Locator`.
 
-    Deviation: not in Zhang et al. 2020. It is the part of the score that a position adds: dimensions
-        that the text has not (c_k < 0) count against it.
+    Args:
+        opened: the retriever.
+        dims: n of concept activation maps; None makes plain relevance.
     """
-    return texts @ fc @ maps.T
+
+    def __init__(self, opened: Opened, dims: int | None) -> None:
+        self._opened = opened
+        self._dims = dims
+
+    @torch.inference_mode()
+    def prepare(self, texts: Sequence[str]) -> Weights:
+        """Return the weights of texts."""
+        retriever, reader = self._opened.retriever, self._opened.reader
+        vectors, asking = embed_texts(retriever, reader, reader.read(texts))
+        return weigh(retriever.image, vectors, asking, len(texts), self._dims)
+
+    @torch.inference_mode()
+    def maps(self, prepared: Weights, numbers: Array, grid: Array) -> Array:
+        """Return (q, P) heat of some of the texts over a (P, D) grid."""
+        return map_cells(prepared, numbers, grid)
+
+
+def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
+    """Return the heat of some texts at every position of a picture.
+
+    Args:
+        weights: of B texts.
+        numbers: (q,) which of them.
+        grid: (P, D) float32.
+
+    Returns:
+        (q, P) float64, NaN for texts without a known word.
+    """
+    device = weights.channels.device
+    heat = np.full((len(numbers), len(grid)), np.nan)
+    place = weights.place[numbers]
+    chosen = torch.from_numpy(place[place >= 0]).to(device)
+    products = weights.channels[chosen] @ torch.from_numpy(grid).to(device).T
+    heat[place >= 0] = (products + weights.offset[chosen, None]).double().cpu().numpy()
+    return heat

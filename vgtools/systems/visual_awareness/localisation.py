@@ -144,7 +144,7 @@ def segment(heat: Array, width: int, height: int, frame: Frame = WHOLE) -> Array
 def overlap(mask: Array, gold: Array) -> float:
     """Return the intersection over union of two masks; 0 where both are empty."""
     union = np.count_nonzero(mask | gold)
-    return np.count_nonzero(mask & gold) / union if union else 0.0
+    return float(np.count_nonzero(mask & gold) / union) if union else 0.0
 
 
 def segment_as(located: Located, gold: Array) -> Array:
@@ -166,7 +166,7 @@ def segment_as(located: Located, gold: Array) -> Array:
         heat = located.heat.reshape(located.shape)
         found = overlap(segment(heat, width, height, located.frame), gold)
     middle = overlap(segment(centre, width, height), gold)
-    return np.array([found, middle, gold.mean()])
+    return np.array([found, middle, float(gold.mean())])
 
 
 def segmentation(
