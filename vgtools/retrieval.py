@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -388,6 +388,64 @@ class Retriever(Protocol):
     def cancel(self) -> None:
         """Make work in another thread end soon."""
         ...
+
+
+class Prepared(Protocol):
+    """B texts that are ready to be embedded."""
+
+    @property
+    def starts(self) -> Array:
+        """Where each text starts, (B + 1,)."""
+        ...
+
+
+Texts = TypeVar("Texts", bound=Prepared, contravariant=True)
+
+
+class NearestImages(Generic[Texts]):
+    """A `Retriever` that finds the images nearest to an embedding of the text.
+
+    Args:
+        index: the image bank.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def embed(self, texts: Texts) -> tuple[torch.Tensor, Array]:
+        """Return (Q, E) unit vectors of the texts that ask for something, and their numbers."""
+        raise NotImplementedError
+
+    def search(self, texts: Texts, k: int, own: Array) -> Found:
+        """Return the k most relevant images of texts, without a row of the text's own.
+
+        Args:
+            texts: B of them.
+            k: images per text.
+            own: (B,) int32 row to leave out, -1 for none.
+        """
+        queries, asking = self.embed(texts)
+        most = min(k + bool((own >= 0).any()), len(self._index.ids))
+        best = leave_out(self._index.search(queries, most), own[asking], k)
+        found = nothing_found(len(own), k)
+        found.rows[asking] = best.rows
+        found.scores[asking] = best.scores
+        return found
+
+    def relevance(self, texts: Texts, images: Array) -> Ranking:
+        """Return the relevance of some images to texts, -inf for a text that asks for nothing.
+
+        Raises:
+            DataError: the index is not exact (usage).
+        """
+        if self._index.bank is None:
+            why = "holds no exact vectors to rank with; build it with --factory Flat"
+            raise DataError(why, self._index.path, code=Exit.USAGE)
+        queries, asking = self.embed(texts)
+        bank = self._index.bank[images].astype(np.float64)
+        found = np.full((len(texts.starts) - 1, len(images)), -np.inf)
+        found[asking] = queries.double().cpu().numpy() @ bank.T
+        return Ranking(found, found)
 
 
 Row = Mapping[str, Any]  # of an input: "text", and "image" where it names its own

@@ -115,8 +115,8 @@ def _open(
     """Read what matchers are evaluated on."""
     from vgtools.io import read_texts
     from vgtools.systems.vokenization.evaluation import Evaluation
-    from vgtools.systems.vokenization.matcher_training import read_splits
     from vgtools.text.parses import open_parser
+    from vgtools.training.splits import read_splits
 
     parser = None if words.parser is None else open_parser(words.parser, lemmas=True)
     splits = read_splits(captions, bank, split, None)

@@ -2,7 +2,8 @@
 
 A line is a word and its E numbers, between spaces; a first line of two integers says how many words
 and numbers there are. The packed form is `X.npy`, `X.ids` and `X.json`, which
-`vgtools.text.word_vectors` opens. Binary forms are not read: some of them are pickles.
+`vgtools.text.word_vectors` opens. The folder of skip-thoughts, an array and its words, is read as
+well. Other binary forms are not: some of them are pickles.
 """
 
 from __future__ import annotations
@@ -10,22 +11,24 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import orjson
 
-from vgtools.io import DataError, Inputs, TextStats, read_lines
+from vgtools.io import DataError, Inputs, TextStats, open_npy, read_lines
 from vgtools.io.arrays import Array
 from vgtools.io.errors import input_changed
 from vgtools.io.output import Output
-from vgtools.text.word_vectors import KIND
+from vgtools.text.word_vectors import BUILTIN, KIND, open_word_vectors
 
 _BLOCK = 1 << 18  # code points of the lines that are read together: 5 MB while they are parsed
 _STEP = 1 << 28  # bytes of vectors between commits
+SKIP_THOUGHTS = ("dictionary.txt", "utable.npy")  # row i of the array is the word of line i
 _BINARY = {".bin", ".model", ".kv", ".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".magnitude"}
 
 
@@ -36,6 +39,17 @@ class Block(NamedTuple):
     vectors: Array  # (n, E) float32, finite
     line: int  # of the first of them
     damaged: list[int]  # which have bytes that are not UTF-8
+
+
+class VectorSource(Protocol):
+    """Word vectors that are read in blocks, whatever their form."""
+
+    path: str
+    width: int  # numbers per word, E
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all words in blocks, the same ones in each run."""
+        ...
 
 
 class VectorFile:
@@ -154,10 +168,102 @@ def _json_numbers(text: str) -> Array | None:
         return None
 
 
+class VectorTable:
+    """Word vectors in an array, and their words in lines beside it.
+
+    Args:
+        path: what a user calls them.
+        words: V words.
+        array: (V, E) numbers, memory-mapped.
+
+    Raises:
+        DataError: unlike numbers of both (65).
+    """
+
+    def __init__(self, path: str, words: Sequence[str], array: Array) -> None:
+        if len(words) != len(array):
+            why = f"has {len(words)} words for {len(array)} vectors; both must belong together"
+            raise DataError(why, path)
+        self.path = path
+        self.width = int(array.shape[1])
+        self._words = words
+        self._array = array
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all words in blocks.
+
+        Raises:
+            DataError: a vector is NaN or infinite (65).
+        """
+        size = max(1, _BLOCK // self.width)
+        for start in range(0, len(self._words), size):
+            vectors = np.asarray(self._array[start : start + size], np.float32)
+            bad = ~np.isfinite(vectors).all(1)
+            if bad.any():
+                word = self._words[start + int(bad.argmax())]
+                raise DataError(f"the vector of {word!r:.60} is NaN or infinite", self.path)
+            yield Block(list(self._words[start : start + size]), vectors, start + 1, [])
+
+
+def vector_files(ref: str) -> list[str] | None:
+    """Return the files of word vectors, to be hashed; None if `ref` does not look like any.
+
+    Args:
+        ref: a folder with the dictionary.txt and utable.npy of skip-thoughts; `X.npy` of vg prepare
+            vectors; `builtin:glove-50d`; or a text form, `.vec`, `.txt`, `.gz`, `.zst`.
+    """
+    if ref in BUILTIN:
+        return []
+    if all((Path(ref) / name).is_file() for name in SKIP_THOUGHTS):
+        return [str(Path(ref) / name) for name in SKIP_THOUGHTS]
+    suffix = Path(ref.removesuffix(".gz").removesuffix(".zst")).suffix
+    if suffix == ".npy":
+        return [ref, str(Path(ref).with_suffix(".ids"))]
+    return [ref] if suffix in (".vec", ".txt") and not Path(ref).is_dir() else None
+
+
+def open_vectors(ref: str) -> VectorSource:
+    """Open word vectors of any form that `vector_files` knows.
+
+    Raises:
+        DataError: as `VectorFile`, `VectorTable` and `open_word_vectors`.
+    """
+    files = vector_files(ref) or []
+    if len(files) == 1:
+        return VectorFile(ref)
+    if ref in BUILTIN or Path(ref).suffix == ".npy":
+        packed = open_word_vectors(ref)
+        return VectorTable(ref, list(packed.rows), packed.array)
+    words, array = files
+    return VectorTable(ref, list(read_lines(words)), open_npy(array, ndim=2))
+
+
+def select_vectors(source: VectorSource, words: Set[str]) -> tuple[dict[str, int], Array]:
+    """Return the vectors of some words, the first of each.
+
+    Args:
+        source: read to its end once.
+        words: which to keep; unknown ones are not in the result.
+
+    Returns:
+        Word -> row, and (V, E) float32 vectors.
+    """
+    rows: dict[str, int] = {}
+    parts = [np.empty((0, source.width), np.float32)]
+    for block in source.blocks():
+        places = []
+        for place, word in enumerate(block.words):
+            if word in words and word not in rows:
+                rows[word] = len(rows)
+                places.append(place)
+        parts.append(block.vectors[places])
+    return rows, np.concatenate(parts)
+
+
 def pack_vectors(
     path: str, output: str, *, limit: int | None = None, restart: bool = False
 ) -> tuple[int, Counter[str], bool]:
-    """Write the packed form of word vectors, resumably.
+    """Write the packed form of word vectors in text form, resumably.
 
     Of a word that is there twice the first vector is kept.
 
@@ -180,22 +286,45 @@ def pack_vectors(
         why = f"the first line says {source.header[1]} numbers per word, this one has"
         raise DataError(f"{why} {source.width}", path, 2)
     config = {"command": "vectors", "limit": limit}
-    files = [output, str(Path(output).with_suffix(".ids"))]
+    return _pack(source, output, config, inputs, lambda: _check_end(source, limit), restart)
+
+
+def copy_vectors(ref: str, output: str) -> None:
+    """Write the packed form of word vectors of any form that `vector_files` knows, resumably.
+
+    Raises:
+        DataError: as `open_vectors` and `pack_vectors`.
+    """
+    source = open_vectors(ref)
+    check = partial(_check_end, source, None) if isinstance(source, VectorFile) else lambda: None
+    inputs = Inputs(vector_files(ref) or [])
+    _pack(source, output, {"command": "copy-vectors"}, inputs, check, False)
+
+
+def _pack(
+    source: VectorSource,
+    output: str,
+    config: dict[str, Any],
+    inputs: Inputs,
+    check: Callable[[], None],
+    restart: bool,
+) -> tuple[int, Counter[str], bool]:
     left_out: Counter[str] = Counter()
     seen: set[str] = set()
+    files = [output, str(Path(output).with_suffix(".ids"))]
     with Output(
         files, config, npy={0: (np.float32, source.width)}, inputs=inputs, restart=restart
     ) as out:
         if out.complete:
             return 0, left_out, True
         _write(out, source, seen, left_out)
-        _check_end(source, limit)
+        check()
         facts: dict[str, Any] = {"rows": len(seen), "dim": source.width}
         out.finish(kind=KIND, **facts, left_out=dict(left_out))
     return len(seen), left_out, False
 
 
-def _write(out: Output, source: VectorFile, seen: set[str], left_out: Counter[str]) -> None:
+def _write(out: Output, source: VectorSource, seen: set[str], left_out: Counter[str]) -> None:
     """Write what a resumed run has not, block by block."""
     done = int(out.state.get("line", 0))
     resumed = not done

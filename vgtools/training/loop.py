@@ -43,7 +43,9 @@ class TrainConfig:
     epochs: int  # passes over the batches
     steps: int  # of all epochs together; the schedule ends there
     lr: float = 1e-3  # highest learning rate
-    schedule: str = "constant"  # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up
+    # or `linear`, `cosine`: down to 0 at `steps`, after the warm-up; or `halving` at `milestones`
+    schedule: str = "constant"
+    milestones: tuple[int, ...] = ()  # steps, counted from 0, from which the rate is halved
     warmup: int = 0  # steps over which the learning rate rises from 0
     weight_decay: float = 0.0  # AdamW's, on matrices only; with 0 it is plain Adam
     betas: tuple[float, float] = (0.9, 0.999)  # AdamW's
@@ -63,7 +65,12 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup
     done = min(1.0, (step - config.warmup) / max(1, config.steps - config.warmup))
-    factor = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+    factor = {
+        "constant": 1.0,
+        "linear": 1 - done,
+        "cosine": 0.5 * (1 + math.cos(math.pi * done)),
+        "halving": 0.5 ** sum(milestone <= step for milestone in config.milestones),
+    }
     return config.lr * factor[config.schedule]
 
 

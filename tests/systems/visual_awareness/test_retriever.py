@@ -20,7 +20,7 @@ from vgtools.systems.visual_awareness.retriever import (
     weldon,
 )
 
-X = torch.tensor([[1.0, 0], [0, 1], [-1, 2]], dtype=torch.float64)[:, None]  # (T, 1, 2)
+X = torch.tensor([[1.0, 0], [0, 1], [-1, 2]], dtype=torch.float64)  # (T, 2): one text
 
 
 def sru_of(*columns: list[list[float]], bias: list[float]) -> SRU:
@@ -43,14 +43,14 @@ def test_sru_by_hand() -> None:
         [-0.0188936331, 1.6570514929],
     ]
     torch.testing.assert_close(
-        sru(X)[:, 0], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=6e-11
+        sru(X, [1, 1, 1]), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=6e-11
     )
 
 
 def test_sru_by_hand_where_widths_differ() -> None:
     sru = sru_of([[1, 1]], [[0, 1]], [[1, 0]], [[2, -1]], bias=[0.0, 0.0])
     expected = torch.tensor([0.8757175549, -0.2194385171, -2.7654928285], dtype=torch.float64)
-    torch.testing.assert_close(sru(X)[:, 0, 0], expected, rtol=0, atol=6e-11)
+    torch.testing.assert_close(sru(X, [1, 1, 1])[:, 0], expected, rtol=0, atol=6e-11)
 
 
 def test_states_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_states_by_hand() -> None:
         [0.2027542079, -1.3626846310],
     ]
     torch.testing.assert_close(
-        scan(inputs, forget.sigmoid())[:, 0],
+        scan(inputs, forget.sigmoid(), [1, 1, 1]),
         torch.tensor(expected, dtype=torch.float64),
         rtol=0,
         atol=6e-11,
@@ -71,27 +71,30 @@ def test_states_by_hand() -> None:
 
 def test_scan_has_the_gradient_of_the_loop() -> None:
     torch.manual_seed(0)
-    inputs = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
-    forget = torch.rand(5, 2, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(scan, (inputs, forget))
-    state = torch.zeros(2, 3, dtype=torch.float64)
+    sizes = [3, 3, 2, 1]
+    inputs = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
+    forget = torch.rand(9, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z, f: scan(z, f, sizes), (inputs, forget))
+    state = torch.zeros(3, 2, dtype=torch.float64)
     states = []
-    for z, f in zip(inputs, forget, strict=True):
-        state = f * state + (1 - f) * z
+    for z, f in zip(inputs.split(sizes), forget.split(sizes), strict=True):
+        state = f * state[: len(z)] + (1 - f) * z
         states.append(state)
-    torch.testing.assert_close(scan(inputs, forget), torch.stack(states))
+    torch.testing.assert_close(scan(inputs, forget, sizes), torch.cat(states))
 
 
 def test_dropout_of_the_sru_has_one_mask_per_text_and_none_in_evaluation() -> None:
     torch.manual_seed(0)
-    sru = SRU(4, 4, 1, 0.5)
-    words = torch.randn(1, 8, 4).expand(6, 8, 4)
-    with torch.no_grad():
-        masked = sru._drop(words)
-    assert (masked == masked[:1]).all()
-    assert {0.0, 2.0} == set((masked / words).unique().tolist())
+    sru = SRU(64, 4, 1, 0.5)
+    words = torch.ones(5, 64)
+    texts = torch.tensor([0, 1, 0, 1, 0])
+    masked = sru._drop(words, texts)
+    assert set(masked.unique().tolist()) == {0, 2}
+    assert (masked[texts == 0] == masked[0]).all()
+    assert (masked[texts == 1] == masked[1]).all()
+    assert (masked[0] != masked[1]).any()
     sru.eval()
-    assert sru._drop(words) is words
+    assert sru._drop(words, texts) is words
 
 
 def test_weldon_by_hand() -> None:

@@ -18,11 +18,10 @@ from vgtools.commands.options import (
     Value,
     flags,
     is_given,
-    note,
     refuse_if,
     run_folder,
 )
-from vgtools.io.errors import amount
+from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
 from vgtools.systems.vokenization.recipe import PAPER, MatcherConfig
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
@@ -116,22 +115,6 @@ class Recipe:
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Validation:
-    """What is validated on."""
-
-    valid: Annotated[
-        str | None, File("Captions to validate on; their images must be in FEATS, too.")
-    ] = None
-    hold_out: Annotated[int, Count("Hold N images out of training and validate on them.", 0)] = 0
-    split: Annotated[str, Value("NAME", 'Of rows that have a "split", train on this one.')] = (
-        "train"
-    )
-    valid_split: Annotated[
-        str | None, Value("NAME", 'Of rows that have a "split", validate on this one.')
-    ] = None
-
-
 @flags
 def vokenization(
     context: typer.Context,
@@ -201,24 +184,13 @@ def vokenization(
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import matcher_training as system
     from vgtools.text.tokens import load_stop_words
-    from vgtools.training import processes
     from vgtools.training.session import Session, process_device
+    from vgtools.training.splits import digest
 
-    if processes.world() > 1:
-        why = "the images of a step are one another's negatives, which several processes would not"
-        why = f"train-matcher is single-process: {why} share; start it without torchrun"
-        raise io.DataError(why, code=io.Exit.USAGE)
+    refuse_processes()
     bank = io.open_features(feats)
     inputs = io.Inputs(name for name in (captions, valid, feats, stop_words) if name)
-    splits = system.read_splits(captions, bank, validation.split, validation.valid_split)
-    if splits.unsplit:
-        left_out = amount(splits.unsplit, "caption")
-        note(
-            "train-matcher", f"{left_out} without a split left out, others have one", runtime.quiet
-        )
-    if valid is not None:
-        splits.valid += system.read_splits(valid, bank, None, None).train
-    splits = system.hold_out(splits, validation.hold_out, captions)
+    splits = read_captions(captions, bank, validation, runtime.quiet)
     device = process_device(runtime.device)
     folder = run_folder(target.output, target.restart, encoder)
     with Session(
@@ -236,7 +208,7 @@ def vokenization(
             "captions": splits.digest(),
             "feats": bank.manifest["files"],
             "encoder": text.fingerprint,
-            "stop_words": system.digest(sorted(words)),
+            "stop_words": digest(sorted(words)),
             "device": device.type,
         }
         run = session.open("matcher", config, target.restart, inputs=inputs)

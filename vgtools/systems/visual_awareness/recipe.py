@@ -25,6 +25,15 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
     "clip": 0.0,
 }
+# What measured best at small scale (examples/visual-awareness/NOTES.md), beside `RetrieverConfig`.
+DEFAULT: dict[str, Any] = {
+    "epochs": 8,
+    "batch_size": 160,
+    "lr": 1e-3,
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "clip": 5.0,
+}
 MILESTONES = (2, 3, 4, 5, 6)  # epochs, counted from 0, at whose start the rate is halved
 
 

@@ -13,6 +13,7 @@ feature map, D its channels, E width of the shared space.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from vgtools.io import DataError
 from vgtools.models.references import check_whole, first_line, pick_device
@@ -148,9 +150,12 @@ class SruPath(nn.Module):
         self.sru = SRU(config.text_width, config.dim, config.layers, config.text_dropout)
 
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Return (T, B, W) word vectors as (B, E): what follows a text's end has no effect."""
-        states: Tensor = self.sru(words)
-        return states[lengths - 1, torch.arange(len(lengths), device=lengths.device)]
+        """Return (T, B, W) word vectors as (B, E): what follows a text's end is not looked at."""
+        packed = pack_padded_sequence(words, lengths.cpu(), enforce_sorted=False)
+        states: Tensor = self.sru(packed.data, packed.batch_sizes.tolist())
+        starts = F.pad(packed.batch_sizes.cumsum(0), (1, 0))[:-1].to(lengths.device)
+        assert packed.unsorted_indices is not None  # as enforce_sorted=False returns them
+        return states[starts[lengths - 1] + packed.unsorted_indices]
 
 
 class StatePath(nn.Module):
@@ -223,59 +228,83 @@ class SRU(nn.Module):
             bound = math.sqrt(3 / len(weight))
             nn.init.uniform_(weight, -bound, bound)
 
-    def forward(self, words: Tensor) -> Tensor:
-        """Return the states of the last layer, (T, B, W) -> (T, B, E)."""
+    def forward(self, words: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return the states of the last layer.
+
+        Args:
+            words: (N, W) first words of all texts, then second words, and so on: as
+                `pack_padded_sequence` sorts them, the longest text first, without padding.
+            sizes: (T,) texts that have a first word, a second word, and so on; they sum to N.
+
+        Returns:
+            (N, E).
+        """
+        texts = torch.cat([torch.arange(size) for size in sizes]).to(words.device)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            words = self._layer(words, weight, bias, last=i == last)
+            gates = (self._drop(words, texts) @ weight).split(self.dim, dim=1)
+            inputs, forget, reset, *skip = gates
+            states = scan(inputs, (forget + bias[: self.dim]).sigmoid(), sizes)
+            reset = (reset + bias[self.dim :]).sigmoid()
+            skipped = skip[0] if skip else words
+            seen = reset if i == last else self._drop(reset, texts)
+            words = torch.addcmul(skipped, states.tanh() - skipped, seen)
         return words
 
-    def _layer(self, x: Tensor, weight: Tensor, bias: Tensor, *, last: bool) -> Tensor:
-        inputs, forget, reset, *skip = (self._drop(x) @ weight).split(self.dim, dim=2)
-        states = scan(inputs, (forget + bias[: self.dim]).sigmoid())
-        reset = (reset + bias[self.dim :]).sigmoid()
-        skipped = skip[0] if skip else x
-        return torch.addcmul(skipped, states.tanh() - skipped, reset if last else self._drop(reset))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return x * F.dropout(torch.ones_like(x[0]), self.dropout) if self.training else x
+    def _drop(self, x: Tensor, texts: Tensor) -> Tensor:
+        """Mask the same channels of all words of a text."""
+        if not self.training or not self.dropout:
+            return x
+        mask = F.dropout(x.new_ones(int(texts.max()) + 1, x.shape[1]), self.dropout)
+        return x * mask[texts]
 
 
-def scan(inputs: Tensor, forget: Tensor) -> Tensor:
-    """Return c_t = f_t c_{t-1} + (1 - f_t) z_t for all t, with c_{-1} = 0.
+def scan(inputs: Tensor, forget: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return c_t = f_t c_{t-1} + (1 - f_t) z_t of all words, with c_{-1} = 0.
 
     Args:
-        inputs: (T, B, E), z.
-        forget: (T, B, E), f.
+        inputs: (N, E), z, packed as `SRU.forward` describes.
+        forget: (N, E), f.
+        sizes: (T,) texts at each step.
 
     Returns:
-        (T, B, E).
+        (N, E).
     """
-    states: Tensor = _Scan.apply(inputs, forget)
+    states: Tensor = _Scan.apply(inputs, forget, list(sizes))
     return states
 
 
 class _Scan(torch.autograd.Function):
-    """The recurrence: one operation per step in either direction, as autograd's own has not."""
+    """The recurrence: one operation per step in either direction, where autograd would take six."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, forget: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, forget: Tensor, sizes: list[int]) -> Tensor:
         states = torch.empty_like(inputs)
-        before = torch.zeros_like(inputs[0])
-        for t in range(len(inputs)):
-            before = torch.lerp(inputs[t], before, forget[t], out=states[t])
+        before = torch.zeros_like(inputs[: sizes[0]])
+        for z, f, out in _steps(sizes, inputs, forget, states):
+            before = torch.lerp(z, before[: len(z)], f, out=out)
         ctx.save_for_backward(inputs, forget, states)
+        ctx.sizes = sizes
         return states
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
         inputs, forget, states = ctx.saved_tensors
         gradient = outer[0].clone()
-        for t in range(len(gradient) - 1, 0, -1):
-            gradient[t - 1].addcmul_(forget[t], gradient[t])
-        before = F.pad(states[:-1], (0, 0, 0, 0, 1, 0))
-        return gradient * (1 - forget), gradient * (before - inputs)
+        steps = list(_steps(ctx.sizes, gradient, forget))
+        for (before, _), (after, f) in zip(steps[-2::-1], steps[:0:-1], strict=True):
+            before[: len(after)].addcmul_(f, after)
+        difference = inputs.neg()  # c_{t-1} - z_t
+        later = difference.split(ctx.sizes)[1:]
+        for part, state in zip(later, states.split(ctx.sizes), strict=False):
+            part += state[: len(part)]
+        return gradient * (1 - forget), gradient * difference, None
+
+
+def _steps(sizes: Sequence[int], *packed: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Return the rows of each step of packed tensors, as views."""
+    return zip(*(tensor.split(sizes) for tensor in packed), strict=True)
 
 
 # ------------------------------------------------------------------------------------------ losses

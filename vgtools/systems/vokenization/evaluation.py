@@ -24,7 +24,6 @@ from vgtools.systems.vokenization.matcher_training import (
     Captions,
     HiddenStates,
     Ranked,
-    Rows,
     chance,
     concept_hits,
     rank_all,
@@ -35,6 +34,7 @@ from vgtools.systems.vokenization.matcher_training import (
 from vgtools.systems.vokenization.vokenize import Matcher
 from vgtools.text.parses import Parse, Parser
 from vgtools.text.tokens import stem_key
+from vgtools.training.splits import Rows
 
 POS = ("NOUN", "PROPN", "VERB", "ADJ", "NUM", "ADV", "ADP", "DET", "PRON", "AUX", "CCONJ", "PUNCT")
 SAMPLES = 1000  # bootstrap samples of the intervals

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Found, Index, Ranking, leave_out, nothing_found
+from vgtools.retrieval import Index, NearestImages
 from vgtools.systems.vokenization.matcher import sentence_means
 from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
 from vgtools.text.tokens import Tokens
@@ -27,7 +26,7 @@ from vgtools.text.tokens import Tokens
 _TOKENS = 1 << 15  # tokens whose embeddings are held at a time; a longer sentence is held whole
 
 
-class SentenceRetriever:
+class SentenceRetriever(NearestImages[Tokens]):
     """Finds the images of sentences; a `retrieval.Retriever`.
 
     Args:
@@ -41,8 +40,8 @@ class SentenceRetriever:
     """
 
     def __init__(self, matcher: Matcher, index: Index) -> None:
+        super().__init__(index)
         self._vokenizer = Vokenizer(matcher, index)
-        self._index = index
 
     def prepare(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of texts."""
@@ -72,37 +71,6 @@ class SentenceRetriever:
         order = np.argsort(np.concatenate([part.places for part in parts]))
         flat = torch.cat([part.vectors[torch.from_numpy(part.owner)] for part in parts])
         return flat[torch.from_numpy(order)]
-
-    def search(self, tokens: Tokens, k: int, own: Array) -> Found:
-        """Return the k most relevant images of texts, without a row of the text's own.
-
-        Args:
-            tokens: of B texts.
-            k: images per text.
-            own: (B,) int32 row to leave out, -1 for none.
-        """
-        queries, asking = self.embed(tokens)
-        most = min(k + bool((own >= 0).any()), len(self._index.ids))
-        best = leave_out(self._index.search(queries, most), own[asking], k)
-        found = nothing_found(len(own), k)
-        found.rows[asking] = best.rows
-        found.scores[asking] = best.scores
-        return found
-
-    def relevance(self, tokens: Tokens, images: Array) -> Ranking:
-        """Return the relevance of some images to texts, -inf for a text without a token.
-
-        Raises:
-            DataError: the index is not exact (usage).
-        """
-        if self._index.bank is None:
-            why = "holds no exact vectors to rank with; build it with --factory Flat"
-            raise DataError(why, self._index.path, code=Exit.USAGE)
-        queries, asking = self.embed(tokens)
-        bank = self._index.bank[images].astype(np.float64)
-        found = np.full((len(tokens.starts) - 1, len(images)), -np.inf)
-        found[asking] = queries.double().cpu().numpy() @ bank.T
-        return Ranking(found, found)
 
     def cancel(self) -> None:
         """Make work in another thread end soon."""

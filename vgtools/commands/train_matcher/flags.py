@@ -1,0 +1,62 @@
+"""Flags and steps that the systems of `vg train-matcher` share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from vgtools.commands.options import Count, File, Value, note
+from vgtools.io.errors import amount
+
+if TYPE_CHECKING:
+    from vgtools.io import Features
+    from vgtools.training.splits import Splits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """What is validated on."""
+
+    valid: Annotated[
+        str | None, File("Captions to validate on; their images must be in FEATS, too.")
+    ] = None
+    hold_out: Annotated[int, Count("Hold N images out of training and validate on them.", 0)] = 0
+    split: Annotated[str, Value("NAME", 'Of rows that have a "split", train on this one.')] = (
+        "train"
+    )
+    valid_split: Annotated[
+        str | None, Value("NAME", 'Of rows that have a "split", validate on this one.')
+    ] = None
+
+
+def refuse_processes() -> None:
+    """Refuse to train in several processes.
+
+    Raises:
+        DataError: there are several (usage).
+    """
+    from vgtools.io import DataError, Exit
+    from vgtools.training import processes
+
+    if processes.world() > 1:
+        why = "the images of a step are one another's negatives, which several processes would not"
+        why = f"train-matcher is single-process: {why} share; start it without torchrun"
+        raise DataError(why, code=Exit.USAGE)
+
+
+def read_captions(path: str, bank: Features, validation: Validation, quiet: bool) -> Splits:
+    """Return the captions to train and to validate on.
+
+    Raises:
+        DataError: a row is not a caption of an image of the bank, fewer than 2 images to train on,
+            or images that are in both parts (65).
+    """
+    from vgtools.training.splits import hold_out, read_splits
+
+    splits = read_splits(path, bank, validation.split, validation.valid_split)
+    if splits.unsplit:
+        left_out = amount(splits.unsplit, "caption")
+        note("train-matcher", f"{left_out} without a split left out, others have one", quiet)
+    if validation.valid is not None:
+        splits.valid += read_splits(validation.valid, bank, None, None).train
+    return hold_out(splits, validation.hold_out, path)

@@ -1,0 +1,204 @@
+"""`vg train-matcher visual-awareness`: captions and feature maps become a retriever."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Flag,
+    RunFolder,
+    Runtime,
+    Seed,
+    Value,
+    flags,
+    is_given,
+    refuse_if,
+    run_folder,
+)
+from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
+from vgtools.systems.visual_awareness.recipe import DEFAULT, PAPER, RetrieverConfig
+
+_SECONDS = 60.0  # between checkpoints inside an epoch
+
+
+def _recipe_flag(name: str, what: str, **options: Any) -> Any:
+    """Return a flag whose help also gives the paper's value."""
+    return Flag(help=f"{what} (paper: {PAPER[name]:g}).", **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What a retriever is and how it learns: by default the recipe that measured best.
+
+    An entry of `run.json` each.
+    """
+
+    text: Annotated[
+        Literal["sru", "encoder"],
+        Flag(help="Read word vectors with an SRU, or the mean state of a frozen encoder."),
+    ] = RetrieverConfig.text  # type: ignore[assignment]
+    dim: Annotated[
+        int, _recipe_flag("dim", "Width of the SRU and of the shared space", metavar="N", min=1)
+    ] = RetrieverConfig.dim
+    layers: Annotated[
+        int, _recipe_flag("layers", "Layers of the SRU; of the encoder", metavar="N", min=1)
+    ] = RetrieverConfig.layers
+    regions: Annotated[
+        int,
+        _recipe_flag(
+            "regions", "Positions of an image that are averaged, at either end", metavar="N", min=1
+        ),
+    ] = RetrieverConfig.regions
+    dropout: Annotated[
+        float, _recipe_flag("dropout", "Dropout after pooling", metavar="RATE", min=0, max=0.99)
+    ] = RetrieverConfig.dropout
+    text_dropout: Annotated[
+        float, _recipe_flag("text_dropout", "Dropout of the SRU", metavar="RATE", min=0, max=0.99)
+    ] = RetrieverConfig.text_dropout
+    loss: Annotated[
+        Literal["info_nce", "triplet"],
+        Flag(help="All of the batch as negatives, or the paper's: the hardest of it."),
+    ] = RetrieverConfig.loss  # type: ignore[assignment]
+    margin: Annotated[float, _recipe_flag("margin", "Margin of the triplet loss", metavar="N")] = (
+        RetrieverConfig.margin
+    )
+    warm_epochs: Annotated[
+        int,
+        _recipe_flag(
+            "warm_epochs",
+            "The triplet loss takes the mean over all negatives in the first N epochs",
+            metavar="N",
+            min=0,
+        ),
+    ] = RetrieverConfig.warm_epochs
+    text_from: Annotated[
+        int,
+        _recipe_flag("text_from", "The text path learns after N epochs only", metavar="N", min=0),
+    ] = RetrieverConfig.text_from
+    epochs: Annotated[
+        int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
+    ] = DEFAULT["epochs"]
+    batch_size: Annotated[
+        int, _recipe_flag("batch_size", "Captions per step", metavar="N", min=2)
+    ] = DEFAULT["batch_size"]
+    lr: Annotated[
+        float, _recipe_flag("lr", "Highest learning rate of Adam", metavar="RATE", min=0)
+    ] = DEFAULT["lr"]
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine", "halving"],
+        Flag(help="Learning rate after the warm-up; halving after epochs 2 to 6 is the paper's."),
+    ] = DEFAULT["schedule"]
+    warmup: Annotated[
+        float,
+        _recipe_flag("warmup", "Share of the steps in which the rate rises", metavar="N", min=0),
+    ] = DEFAULT["warmup"]
+    clip: Annotated[
+        float,
+        _recipe_flag("clip", "Clip gradients to this norm; 0 disables it", metavar="N", min=0),
+    ] = DEFAULT["clip"]
+
+    def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
+        """Return the settings of a preset with the flags of the command line, for `run.json`."""
+        values = dataclasses.asdict(self)
+        if preset == "paper":
+            values |= {name: v for name, v in PAPER.items() if not is_given(context, name)}
+        return values
+
+
+@flags
+def visual_awareness(
+    context: typer.Context,
+    captions: Annotated[
+        str,
+        typer.Argument(
+            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
+        ),
+    ],
+    feats: Annotated[
+        str,
+        typer.Argument(
+            metavar="GRID", help="X.npy of vg extract-image-feats --pooling none, with X.ids."
+        ),
+    ],
+    *,
+    target: RunFolder,
+    words: Annotated[
+        str,
+        Value(
+            "REF",
+            "Word vectors: the folder of skip-thoughts (dictionary.txt, utable.npy), X.vec, X.txt,"
+            " X.npy of vg prepare vectors, or an encoder, for its word pieces or states.",
+            "--words",
+            "-w",
+        ),
+    ] = "builtin:minilm",
+    preset: Annotated[
+        Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
+    ] = "default",
+    validation: Validation,
+    recipe: Recipe,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Train the retriever of sentences and images on captions and feature maps.
+
+    Text path: simple recurrent units over frozen word vectors, the last state. Image path: a 1x1
+    convolution of the backbone's last feature map, Weldon pooling, a projection. Prints one record
+    per epoch: the loss and, with --valid, --valid-split or --hold-out, R@1, 5, 10 in percent and
+    the median rank among all validation images and captions, both ways. The epoch with the largest
+    sum of the six recalls is kept; without validation it is the last.
+
+    The run directory holds retriever.safetensors, the word vectors or the encoder, run.json and
+    metrics.jsonl. vg build-index, vg retrieve and vg locate read it.
+
+    Examples:
+
+        vg train-matcher visual-awareness captions.jsonl grid.npy --valid-split dev -o retriever
+
+        vg train-matcher visual-awareness captions.jsonl grid.npy --preset paper --words
+        skip-thoughts/ --valid-split val -o retriever.paper
+    """
+    settings = recipe.settings(context, preset)
+    piped = "-" in (feats, target.output) or validation.valid == "-" == captions
+    refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
+    from vgtools import io
+    from vgtools.models.encoder import load_encoder
+    from vgtools.systems.visual_awareness import training as system
+    from vgtools.text.vector_files import vector_files
+    from vgtools.training.session import Session, process_device
+
+    refuse_processes()
+    files = vector_files(words)
+    unfit = files is not None and settings["text"] == "encoder"
+    refuse_if(unfit, "--text", f"encoder reads the states of an encoder, --words {words} has none")
+    bank = io.open_features(feats, positions=settings["regions"])
+    named = (captions, validation.valid, feats, *(files or []))
+    inputs = io.Inputs(name for name in named if name)
+    splits = read_captions(captions, bank, validation, runtime.quiet)
+    device = process_device(runtime.device)
+    folder = run_folder(target.output, target.restart, words if files is None else None)
+    with Session(
+        "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
+    ) as session:
+        encoder = None
+        if files is None:
+            encoder = load_encoder(words, device=str(device), offline=runtime.offline)
+        config = {
+            "preset": preset,
+            **settings,
+            "seed": seed,
+            "hold_out": validation.hold_out,
+            "captions": splits.digest(),
+            "feats": bank.manifest["files"],
+            "words": words if encoder is None else encoder.fingerprint,
+            "device": device.type,
+        }
+        run = session.open("retriever", config, target.restart, parts="words", inputs=inputs)
+        if not run.complete:
+            source = system.Words(encoder, words if encoder is None else None)
+            system.fit(session, source, bank, splits)
+        session.print(*run.records)

@@ -1,0 +1,180 @@
+"""Images of sentences by a retriever (Zhang et al. 2020, section 2.1), for `vg retrieve`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.io import DataError
+from vgtools.io.arrays import Array
+from vgtools.models.references import check_same
+from vgtools.models.runs import Run
+from vgtools.retrieval import Index, NearestImages, check_embeddings
+from vgtools.systems.visual_awareness.retriever import Retriever, load_retriever
+from vgtools.systems.visual_awareness.words import Reader, Texts, open_reader
+
+_WORDS = 1 << 13  # words of texts that are embedded at a time, padding included
+_NUMBERS = 1 << 23  # of feature maps that are embedded at a time: 32 MB
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A finished retriever with what its text path reads."""
+
+    retriever: Retriever  # eval mode
+    reader: Reader
+    run: Run
+    ref: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights, and of the encoder or the word vectors."""
+        parts = self.run.fingerprint + self.reader.fingerprint
+        return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = False) -> Opened:
+    """Open a run of `vg train-matcher visual-awareness`.
+
+    Raises:
+        DataError: not there or not finished (66); damaged, or its words are not those it was
+            trained with (65).
+    """
+    retriever, run = load_retriever(path, device=device)
+    reader = open_reader(run, device=device, offline=offline)
+    return Opened(retriever, reader, run, str(path))
+
+
+@torch.inference_mode()
+def embed_texts(
+    retriever: Retriever, reader: Reader, texts: Texts, check: Callable[[], None] = lambda: None
+) -> tuple[Tensor, Array]:
+    """Return the embeddings of the texts that have a word, and which they are.
+
+    Texts of like length go together; up to rounding an embedding depends on its text alone.
+
+    Args:
+        retriever: in eval mode.
+        reader: what made `texts`.
+        texts: B of them.
+        check: called between batches; what it raises ends the work.
+
+    Returns:
+        (Q, E) unit vectors on the retriever's device, and (Q,) int64 numbers of their texts.
+    """
+    device = next(retriever.parameters()).device
+    asking = texts.asking
+    vectors = torch.empty(len(asking), retriever.config.dim, device=device)
+    lengths = np.diff(texts.starts)[asking]
+    for part in _parts(lengths):
+        check()
+        words, counts = reader.inputs(texts, asking[part])
+        vectors[torch.from_numpy(part).to(device)] = retriever.embed_texts(
+            words.to(device), counts.to(device)
+        )
+    return vectors, asking
+
+
+def _parts(lengths: Array) -> Iterator[Array]:
+    """Yield the numbers of texts in parts of at most `_WORDS` words, padding included."""
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        padded = np.arange(1, len(order) - first + 1) * lengths[order[first:]]
+        size = max(1, int(np.searchsorted(padded, _WORDS, "right")))
+        yield order[first : first + size]
+        first += size
+
+
+@torch.inference_mode()
+def embed_images(
+    retriever: Retriever,
+    feats: Array,
+    rows: Array | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Array:
+    """Return the embeddings of feature maps, block by block.
+
+    Args:
+        retriever: in eval mode.
+        feats: (N, P, D).
+        rows: (I,) which of them; all by default.
+        advance: called with the number of images done.
+
+    Returns:
+        (I, E) float32 unit vectors.
+    """
+    device = next(retriever.parameters()).device
+    rows = np.arange(len(feats)) if rows is None else rows
+    found = np.empty((len(rows), retriever.config.dim), np.float32)
+    size = max(1, _NUMBERS // max(1, feats[:1].size))
+    for first in range(0, len(rows), size):
+        part = np.asarray(feats[rows[first : first + size]], np.float32)
+        block = retriever.embed_images(torch.from_numpy(part).to(device)).cpu().numpy()
+        found[first : first + size] = block
+        advance(len(block))
+    return found
+
+
+def embed_bank(
+    opened: Opened,
+    feats: Array,
+    ids: list[str],
+    advance: Callable[[int], None] = lambda count: None,
+    file: str | None = None,
+) -> Array:
+    """Return the embeddings of an image bank, (N, P, D) -> (N, E) float32.
+
+    Raises:
+        DataError: feature maps of another width than the retriever's, or an embedding that is NaN,
+            infinite or zero; both are named.
+    """
+    width = opened.retriever.config.image_width
+    if feats.shape[2] != width:
+        why = f"expected feature maps (images, positions, {width}) for the retriever {opened.ref}"
+        raise DataError(f"{why}, got {feats.shape}", file)
+    found = embed_images(opened.retriever, feats, advance=advance)
+    check_embeddings(found, ids, file=file)
+    return found
+
+
+class RetrieverSearch(NearestImages[Texts]):
+    """Finds the images of sentences; a `retrieval.Retriever`.
+
+    Args:
+        opened: the retriever.
+        index: the image bank, embedded by this very retriever.
+
+    Raises:
+        DataError: the index is another one's (65; both fingerprints).
+    """
+
+    def __init__(self, opened: Opened, index: Index) -> None:
+        made = index.manifest.get("matcher")
+        given = {"run": opened.ref, "fingerprint": opened.fingerprint}
+        check_same("retriever", made, given, index.path)
+        super().__init__(index)
+        self._opened = opened
+        self._cancelled = False
+
+    def prepare(self, texts: Sequence[str]) -> Texts:
+        """Return the words of texts."""
+        return self._opened.reader.read(texts, self._check)
+
+    def embed(self, texts: Texts) -> tuple[Tensor, Array]:
+        """Return y of texts, see `embed_texts`."""
+        return embed_texts(self._opened.retriever, self._opened.reader, texts, self._check)
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
+        self._cancelled = True
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise InterruptedError

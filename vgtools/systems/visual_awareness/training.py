@@ -1,0 +1,221 @@
+"""Training of the retriever of sentences and images (Zhang et al. 2020, section 2.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vgtools.analysis.recall import KS, image_ranks, text_ranks
+from vgtools.io import DataError, Features, Progress
+from vgtools.io.arrays import Array
+from vgtools.io.errors import amount
+from vgtools.models.encoder import Encoder
+from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig, retriever_config
+from vgtools.systems.visual_awareness.retrieve import embed_images, embed_texts
+from vgtools.systems.visual_awareness.retriever import KIND, Batch, Retriever
+from vgtools.systems.visual_awareness.words import (
+    TABLE,
+    Reader,
+    Texts,
+    WordReader,
+    encoder_reader,
+    words_of,
+)
+from vgtools.text.vector_files import copy_vectors, open_vectors, select_vectors
+from vgtools.training.loop import TrainConfig
+from vgtools.training.session import Session
+from vgtools.training.splits import Rows, Splits
+from vgtools.training.steps import plan_for, step_batches, train_config
+
+_BLOCK = 1024  # texts whose scores are computed at a time
+
+
+class Captions(NamedTuple):
+    """Captions that have a word, as a text path reads them."""
+
+    images: Array  # (S,) int64 feature row of each caption's image
+    numbers: Array  # (S,) int64 which of the texts each is
+    texts: Texts
+
+
+class Words(NamedTuple):
+    """Where the text path's words come from: either."""
+
+    encoder: Encoder | None  # its word pieces or states
+    vectors: str | None  # see `vgtools.text.vector_files.open_vectors`
+
+
+def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) -> Reader:
+    """Return the reader for a training; of word vectors it holds those of the captions only.
+
+    Raises:
+        DataError: as `open_vectors`, or no word of the captions is known (65).
+    """
+    if words.encoder is not None:
+        return encoder_reader(words.encoder, config["text"], config["layers"])
+    assert words.vectors is not None  # one of them is given
+    reader = WordReader(*select_vectors(open_vectors(words.vectors), words_of(texts)))
+    if not any(len(reader.read([text]).items) for text in texts[:1000]):
+        why = f"knows no word of the first {amount(min(1000, len(texts)), 'caption')}"
+        raise DataError(f"{why}; expected word vectors of their language", words.vectors)
+    return reader
+
+
+def read_captions(reader: Reader, rows: Rows, session: Session, name: str) -> Captions:
+    """Return captions as a text path reads them, and say what is left out."""
+    images, texts = zip(*rows, strict=True)
+    with Progress("train-matcher: captions", "captions", len(rows), session.quiet) as bar:
+        found = reader.read(texts, session.stop.check)
+        bar.advance(len(rows))
+    numbers = found.asking
+    empty = len(rows) - len(numbers)
+    if empty or found.unknown or found.cut:
+        unknown = f"{amount(found.unknown, 'word')} without a vector"
+        session.note(f"{name}: {unknown}, {amount(empty, 'caption')} left out, {found.cut} cut")
+    return Captions(np.asarray(images, np.int64)[numbers], numbers, found)
+
+
+def collate(
+    captions: Captions,
+    reader: Reader,
+    feats: Array,
+    numbers: Array,
+    epoch: int,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """Return the batch of some captions: a photo is in it once, however many captions it has.
+
+    Args:
+        captions: S of them.
+        reader: what read them.
+        feats: (N, P, D) feature maps of all images.
+        numbers: (B,) which captions.
+        epoch: counted from 0.
+        device: where it goes.
+    """
+    words, lengths = reader.inputs(captions.texts, captions.numbers[numbers])
+    rows, own = np.unique(captions.images[numbers], return_inverse=True)
+    return Batch(
+        words=words.to(device),
+        lengths=lengths.to(device),
+        feats=torch.from_numpy(np.asarray(feats[rows], np.float32)).to(device),
+        own=torch.from_numpy(own.reshape(-1)).to(device),
+        epoch=epoch,
+    )
+
+
+def evaluate(
+    retriever: Retriever, captions: Captions, reader: Reader, feats: Array
+) -> dict[str, Any]:
+    """Return how well captions find their photos among those of all, and photos their captions.
+
+    Returns:
+        `images`, `texts`, and for `text_to_image` and `image_to_text` R@1, 5, 10 in per cent and
+        the median rank.
+    """
+    was_training = retriever.training
+    retriever.eval()
+    bank, own = np.unique(captions.images, return_inverse=True)
+    own = own.reshape(-1)
+    images = embed_images(retriever, feats, bank)
+    texts = embed_texts(retriever, reader, captions.texts)[0].cpu().numpy()
+    retriever.train(was_training)
+    scores = np.empty((len(texts), len(bank)), np.float32)
+    ranks = np.empty(len(texts), np.int64)
+    for first in range(0, len(texts), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        scores[part] = texts[part] @ images.T
+        ranks[part] = text_ranks(scores[part], own[part])
+    return {
+        "images": len(bank),
+        "texts": len(texts),
+        "text_to_image": _recall(ranks),
+        "image_to_text": _recall(image_ranks(scores, own)),
+    }
+
+
+def _recall(ranks: Array) -> dict[str, float]:
+    """Return R@k in per cent, and the median, of ranks that start at 1."""
+    found = {f"r{k}": round(100 * float((ranks <= k).mean()), 2) for k in KS}
+    return found | {"median_rank": float(np.median(ranks))}
+
+
+def score(measured: Mapping[str, Any] | None) -> float:
+    """Return the sum of the six recalls, by which the best epoch is chosen; 0 if not measured.
+
+    Source: the published code of Engilberge et al. 2018.
+    """
+    if not measured:
+        return 0.0
+    ways = (measured["text_to_image"], measured["image_to_text"])
+    return float(sum(way[f"r{k}"] for way in ways for k in KS))
+
+
+def fit(session: Session, words: Words, bank: Features, splits: Splits) -> None:
+    """Train a retriever to its last epoch, and write the run with the best.
+
+    Args:
+        session: its run holds the settings.
+        words: what the text path reads.
+        bank: feature maps.
+        splits: captions to train and to validate on.
+
+    Raises:
+        DataError: captions of fewer than 2 images have a known word, or as `Session.fit`.
+    """
+    run = session.run
+    config = run.config
+    reader = open_words(words, config, [text for _, text in splits.train + splits.valid])
+    train = read_captions(reader, splits.train, session, "train")
+    valid = read_captions(reader, splits.valid, session, "valid") if splits.valid else None
+    if len(np.unique(train.images)) < 2:
+        why = "captions of fewer than 2 images have a known word; there is nothing to distinguish"
+        raise DataError(why)
+    shape = retriever_config(config, text_width=reader.width, image_width=int(bank.array.shape[2]))
+    torch.manual_seed(config["seed"])
+    retriever = Retriever(shape).to(session.device)
+    plan = plan_for(len(train.images), {**config, "steps": None})
+
+    def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
+        return [collate(train, reader, bank.array, numbers, epoch, session.device)]
+
+    batches = step_batches(len(train.images), config["seed"], plan, build)
+    settings = train_config({**config, "weight_decay": 0.0}, plan, log_every=10)
+    settings = with_milestones(settings, plan.per_epoch)
+    for record in session.fit(retriever, batches, settings, weights={shape.loss: 1.0}):
+        if record.pop("end"):
+            measured: Mapping[str, Any] | None = None
+            if valid is not None and len(valid.images):
+                measured = evaluate(retriever, valid, reader, bank.array)
+                record["valid"] = measured
+            run.end_epoch(retriever, record, score(measured))
+    session.finish(lambda: _facts(session, shape, words, bank))
+
+
+def with_milestones(settings: TrainConfig, per_epoch: int) -> TrainConfig:
+    """Return settings whose rate is halved at the start of the paper's epochs, if it is at all.
+
+    Source: the published code of Engilberge et al. 2018, 5 milestones.
+    """
+    return dataclasses.replace(settings, milestones=tuple(n * per_epoch for n in MILESTONES))
+
+
+def _facts(
+    session: Session, shape: RetrieverConfig, words: Words, bank: Features
+) -> tuple[dict[str, Any], Encoder | None]:
+    """Return what run.json says; a copy of the word vectors is made in the run first."""
+    if words.vectors is not None:
+        table = session.run.path / TABLE
+        table.parent.mkdir(exist_ok=True)
+        copy_vectors(words.vectors, str(table))
+        session.run.keep(table.parent.name)
+    facts = {
+        KIND: dataclasses.asdict(shape),
+        "backbone": bank.manifest.get("backbone"),
+        "grid": bank.manifest.get("grid"),
+    }
+    return facts, words.encoder

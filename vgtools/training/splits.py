@@ -1,0 +1,91 @@
+"""Captions to train and to validate on: read, split, held out by image."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from vgtools.io import DataError, Features, dumps, read_jsonl
+from vgtools.io.errors import amount
+
+Rows = list[tuple[int, str]]  # (feature row, caption)
+
+
+@dataclass
+class Splits:
+    """The captions of a training."""
+
+    train: Rows = field(default_factory=list)
+    valid: Rows = field(default_factory=list)
+    unsplit: int = 0  # captions without a split, left out as others have one
+
+    def digest(self) -> str:
+        """Return the sha256 of what is read."""
+        return digest({"train": self.train, "valid": self.valid})
+
+
+def digest(value: object) -> str:
+    """Return the sha256 of a JSON value."""
+    return hashlib.sha256(dumps(value)).hexdigest()
+
+
+def read_splits(path: str, bank: Features, split: str | None, valid_split: str | None) -> Splits:
+    """Return the captions to train and to validate on; in a file without splits all train.
+
+    `split` is the one to train on, None for all; `valid_split` the one to validate on.
+
+    Raises:
+        DataError: a row is not of this form, or its image has no features.
+    """
+    row_of = {name: i for i, name in enumerate(bank.ids)}
+    splits = Splits()
+    unsplit = Rows()
+    others = 0
+    for line, row in read_jsonl(path, {"image": str, "text": str}):
+        given = row.get("split")
+        if given is not None and not isinstance(given, str):
+            raise DataError(f'"split" must be a string, got {given!r:.60}', path, line)
+        if split is not None and given is not None and given not in (split, valid_split):
+            others += 1
+            continue
+        if row["image"] not in row_of:
+            why = f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS"
+            raise DataError(f"{why}; extract them, or leave the caption out", path, line)
+        if given is not None and given == valid_split:
+            part = splits.valid
+        elif split is not None and given is None:
+            part = unsplit
+        else:
+            part = splits.train
+        part.append((row_of[row["image"]], row["text"]))
+    if unsplit and not others and not splits.train and not splits.valid:
+        return Splits(train=unsplit)
+    splits.unsplit = len(unsplit)
+    return splits
+
+
+def hold_out(splits: Splits, number: int, path: str) -> Splits:
+    """Move the captions of some training images to validation: the same images for every seed.
+
+    Raises:
+        DataError: fewer than 2 images are left to train on, or images are in both parts.
+    """
+    images = sorted(
+        {image for image, _ in splits.train},
+        key=lambda image: hashlib.sha256(str(image).encode()).digest(),
+    )
+    if len(images) - number < 2:
+        raise DataError(
+            f"captions of {amount(len(images), 'image')} to train on, less {number} held out: at "
+            "least 2 must stay, one to match and one to distinguish; check --split and the "
+            '"split" of the rows',
+            path,
+        )
+    held = set(images[:number])
+    train = [row for row in splits.train if row[0] not in held]
+    valid = splits.valid + [row for row in splits.train if row[0] in held]
+    both = {image for image, _ in train} & {image for image, _ in valid}
+    if both:
+        why = f"{len(both)} images are in both training and validation; split by image"
+        raise DataError(why, path)
+    return Splits(train, valid, splits.unsplit)
