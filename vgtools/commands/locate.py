@@ -216,9 +216,12 @@ def _score(work: Work, names: Mapping[str, str]) -> None:
         if not judged:
             why = 'has no query with "boxes" or masks; nothing to score'
             raise DataError(why, work.queries)
-        record = {
+        made: dict[str, Any] = {
+            key: work.config[key] for key in ("heat", "dims") if key in work.config
+        }
+        record: dict[str, Any] = {
             **names,
-            **{key: work.config[key] for key in ("heat", "dims") if key in work.config},
+            **made,
             "grid": work.grids.shape,
             "left_out": total - len(judged),
             **score(judged),

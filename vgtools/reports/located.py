@@ -79,7 +79,7 @@ _FINE = 12  # pixels of an overlay per cell
 # Of the heat in a map's range: below it a veil, above it orange (red, green, blue, opacity).
 _SCALE = np.array([0.0, 0.45, 0.7, 1.0])
 _COLOURS = np.array(
-    [[12, 14, 28, 0.50], [12, 14, 28, 0.14], [251, 146, 20, 0.46], [255, 88, 0, 0.74]]
+    [[12, 14, 28, 0.42], [12, 14, 28, 0.12], [251, 146, 20, 0.46], [255, 88, 0, 0.74]]
 )
 
 
@@ -157,11 +157,21 @@ def page(
 def _photo(place: Pictures, row: int) -> dict[str, Any]:
     """Return what the page needs of a photo."""
     small = place.image(row, _SIDE)
-    photo: dict[str, Any] = {"key": f"p{row}", "id": readable(place.bank.ids[row]), "uri": None}
+    uri, gone, size = "", "", (320, 240)
     if small is None:
-        return photo | {"width": 320, "height": 240, "gone": readable(place.missing[row])}
-    size = {"width": small.width, "height": small.height}
-    return photo | size | {"uri": data_uri(small, "WEBP", quality=78, method=2)}
+        gone = readable(place.missing[row])
+    else:
+        uri = data_uri(small, "WEBP", quality=78, method=2)
+        size = small.size
+    name = readable(place.bank.ids[row])
+    return {
+        "key": f"p{row}",
+        "id": name,
+        "uri": uri,
+        "gone": gone,
+        "width": size[0],
+        "height": size[1],
+    }
 
 
 def _article(
@@ -280,17 +290,18 @@ def paint(photo: Image, found: Found) -> Image:
         heat = overlay(located).resize(size, Image.Resampling.BILINEAR)
         canvas.alpha_composite(heat, (left, top))
     draw = ImageDraw.Draw(canvas)
-    unit = max(1, round(max(width, height) / 180))
+    unit = max(1, round(max(width, height) / 240))
     for x, y, wide, high in _corners(found, width - 1, height - 1):
-        for colour, stroke in (("#000000", 2 * unit), ("#ffffff", unit)):
-            draw.rectangle((x, y, x + wide, y + high), None, colour, stroke)
+        draw.rectangle((x, y, x + wide, y + high), None, "#000000", 4 * unit)
+        x, y, wide, high = x + unit, y + unit, wide - 2 * unit, high - 2 * unit
+        if min(wide, high) > 0:
+            draw.rectangle((x, y, x + wide, y + high), None, "#ffffff", 2 * unit)
     if located.point is not None:
         x, y = located.point[0] * width, located.point[1] * height
-        for colour, line, radius in (
-            ("#000000", 3 * unit, 5.5 * unit),
-            ("#ffffff", unit, 5 * unit),
-        ):
-            draw.ellipse((x - radius, y - radius, x + radius, y + radius), None, colour, line)
+        for colour, stroke, radius in (("#000000", 4, 8), ("#ffffff", 2, 7)):
+            reach = radius * unit
+            place = (x - reach, y - reach, x + reach, y + reach)
+            draw.ellipse(place, None, colour, stroke * unit)
     return canvas.convert("RGB")
 
 

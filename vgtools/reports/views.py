@@ -92,7 +92,7 @@ def _of_heat(
         raise DataError(why, path, code=Exit.USAGE)
     return View(
         items=located.read_found(path, rows),
-        unit="query",
+        unit="map",
         noun="queries",
         bank=lambda items, number: located.bank_of(items),
         used=lambda items, number: range(len(located.bank_of(items).ids)),

@@ -11,6 +11,7 @@ Axes: B texts, E width of the shared space and of A, P positions of a feature ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,9 +59,7 @@ class Weights(NamedTuple):
     place: Array  # (B,) which of them a text is, -1 for none
 
 
-def weigh(
-    image: ImagePath, texts: Tensor, asking: Array, count: int, dims: int | None
-) -> Weights:
+def weigh(image: ImagePath, texts: Tensor, asking: Array, count: int, dims: int | None) -> Weights:
     """Return the weights of texts.
 
     The convolution is a linear map of each position, so it is applied to a text's weights once, and

@@ -123,7 +123,7 @@ def _weights(cells: int, pixels: int, start: float, end: float) -> Array:
     """Return how much each pixel of a line takes of each cell, (pixels, cells)."""
     share = ((np.arange(pixels) + 0.5) / pixels - start) / (end - start)
     place = np.clip(share * cells - 0.5, 0, cells - 1)
-    weights = np.maximum(0.0, 1 - np.abs(place[:, None] - np.arange(cells)))
+    weights: Array = np.maximum(0.0, 1 - np.abs(place[:, None] - np.arange(cells)))
     weights[(share < 0) | (share > 1)] = np.nan
     return weights
 
