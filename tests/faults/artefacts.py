@@ -202,6 +202,7 @@ def _bank() -> None:
     )
     flags = ("--index", "vg.faiss", "-k", 4, "--device", "cpu", "-q")
     _run("retrieve", "text.txt", *flags, "-o", "found.jsonl")
+    _located()
     from PIL import Image
 
     Path("bank").mkdir()
@@ -211,6 +212,19 @@ def _bank() -> None:
         Path("bank.jsonl"),
         ({"image": f"image{i:03}", "path": f"bank/image{i:03}.png"} for i in range(60)),
     )
+
+
+def _located() -> None:
+    """Write a retriever, feature maps, queries of pictures, masks, heat."""
+    from tests.tiny import save_grids
+    from tests.tiny.located import save_instances, save_queries, save_retriever
+
+    save_retriever(Path("retriever"), Path("encoder"))
+    save_grids(Path("grid.npy"))
+    save_queries(Path("queries.jsonl"))
+    save_instances(Path("instances.json"))
+    flags = ("--matcher", "retriever", "--feats", "grid.npy", "--device", "cpu", "-q")
+    _run("locate", "queries.jsonl", *flags, "-o", "heat.jsonl")
 
 
 def _words() -> None:

@@ -280,6 +280,32 @@ CASES = (
         "retrieve in/captions.jsonl --index in/vg.faiss --device cpu --score -o s.jsonl",
         ("captions.jsonl jsonl", "vg.ids ids!"),
     ),
+    Case(
+        "locate",
+        "locate in/queries.jsonl --matcher in/retriever --feats in/grid.npy --device cpu"
+        " -o h.jsonl",
+        (
+            "queries.jsonl jsonl",
+            "grid.npy npy!",
+            "grid.ids ids!",
+            "grid.json manifest",
+            "retriever/run.json run!",
+            "retriever/retriever.safetensors weights!",
+        ),
+        quick=True,
+    ),
+    Case(
+        "locate-classes",
+        "locate in/instances.json --matcher in/matcher --feats in/grid.npy --device cpu"
+        " -o h.jsonl.gz",
+        ("instances.json json",),
+    ),
+    Case(
+        "locate-score",
+        "locate in/queries.jsonl --matcher in/retriever --feats in/grid.npy --device cpu --score"
+        " -o s.jsonl",
+        ("queries.jsonl jsonl", "grid.ids ids!"),
+    ),
     # ------------------------------------------------------------------------------------ training
     Case(
         "pretrain",
@@ -466,6 +492,12 @@ CASES = (
             "vg.ids ids!",
             "bank.jsonl jsonl",
         ),
+        restart=False,
+    ),
+    Case(
+        "show-heat",
+        "show in/heat.jsonl --images in/bank.jsonl -o page.html --png sheet.png",
+        ("heat.jsonl jsonl!", "heat.json manifest", "bank.jsonl jsonl"),
         restart=False,
     ),
     Case(

@@ -61,6 +61,7 @@ class Opened:
     """What makes maps, and what manifests say about it."""
 
     locator: Locator
+    width: int  # of the features that it takes
     config: dict[str, Any]  # what decides the maps
 
 
@@ -279,7 +280,8 @@ def _open(matcher: str, grids: Grids, maps: Maps, coco: bool, runtime: Runtime) 
     """Return what makes maps with a run; its kind says how.
 
     Raises:
-        DataError: not a finished run, one of another kind, or of another backbone than the grid.
+        DataError: not a finished run, one of another kind, or of another backbone or width than
+            the grid.
     """
     from vgtools.models.references import check_same
     from vgtools.models.sealed import read_run
@@ -290,7 +292,11 @@ def _open(matcher: str, grids: Grids, maps: Maps, coco: bool, runtime: Runtime) 
         raise DataError(f"expected a run of kind {kinds}, got {info.get('kind')!r}", matcher)
     made = grids.manifest.get("backbone")
     check_same("backbone", made, info.get("backbone"), grids.path)
-    return LOCATORS[info["kind"]](matcher, maps, coco, runtime)
+    opened = LOCATORS[info["kind"]](matcher, maps, coco, runtime)
+    if grids.array.shape[2] != opened.width:
+        why = f"expected feature maps (images, positions, {opened.width}) for {matcher}"
+        raise DataError(f"{why}, got {grids.array.shape}", grids.path)
+    return opened
 
 
 def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
@@ -304,7 +310,7 @@ def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Ope
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
     device = loaded.encoder.model.device.type
     config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
-    return Opened(RelevanceLocator(loaded), config)
+    return Opened(RelevanceLocator(loaded), loaded.matcher.config.image_width, config)
 
 
 def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
@@ -319,7 +325,8 @@ def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Open
     device = next(loaded.retriever.parameters()).device.type
     made = {"heat": "relevance"} if plain else {"heat": "concepts", "dims": dims}
     config = {"matcher": loaded.fingerprint, **made, "device": device}
-    return Opened(ConceptLocator(loaded, dims), config)
+    width = loaded.retriever.config.image_width
+    return Opened(ConceptLocator(loaded, dims), width, config)
 
 
 # By what maps are made: the kind of the run.
