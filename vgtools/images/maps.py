@@ -130,8 +130,8 @@ class Grids:
         """Return the part of a query's picture that the grid covers.
 
         Raises:
-            DataError: it depends on the picture's size, which the query does not have; or the
-                backbone's crop is none that is known here.
+            DataError: it depends on the picture's size, which the query does not have; or its
+                backbone's crop is of a kind that is not known here.
         """
         made = self.manifest.get("backbone", {})
         return seen_frame(made.get("preprocessing", {}), query.size, self, path, query.line)

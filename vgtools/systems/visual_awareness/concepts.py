@@ -2,7 +2,7 @@
 
     heat_p = sum_k |c_k| (fc_k . A_p)
 
-over the n largest dimensions k of the text embedding c. A is the feature map behind the 1x1
+over the n largest dimensions k of the text embedding c. A is the feature map after the 1x1
 convolution, fc_k the row of the projection that makes dimension k of an image's embedding; its bias
 is the same at every position and left out.
 

@@ -1,6 +1,6 @@
 """Where in a picture a matcher finds what a text says, for `vg locate`.
 
-A matcher (Tan & Bansal 2020) has no projection behind its pooling that could be opened up. It
+A matcher (Tan & Bansal 2020) has no projection after its pooling that could be opened up. It
 embeds each position of a feature map as it would a picture with that mean feature, and the heat is
 the relevance of the text to it.
 """
