@@ -15,6 +15,7 @@ from vgtools.datasets.annotations import (
     coco_masks,
     vcr,
     visual_genome,
+    visual_genome_boxes,
     visual_genome_regions,
 )
 from vgtools.datasets.box_files import FileBoxes
@@ -247,6 +248,58 @@ def test_visual_genome_bad_regions(tmp_path: Path) -> None:
         '[0].regions[1]: "phrase" is missing',
     )
     stops_at(tmp_path, parse, json.dumps([{"id": 1}]), '[0]: "regions" is missing')
+
+
+BOXED = [
+    {
+        "id": 2,
+        "regions": [
+            {"phrase": " a thing\n", "x": -1, "y": 2, "width": 5, "height": 99},
+            {"phrase": "nothing", "x": 8, "y": 2, "width": 5, "height": 5},
+        ],
+    },
+    {"id": 3, "regions": [{"phrase": "other", "x": 1, "y": 1, "width": 2, "height": 2}]},
+]
+
+
+def test_visual_genome_boxes(tmp_path: Path) -> None:
+    images, regions, names = (tmp_path / name for name in ("i.json", "r.json", "c.json"))
+    images.write_text(json.dumps(DATA))
+    regions.write_text(json.dumps(BOXED))
+    size = {"width": 8, "height": 8}
+    first = {"image": "vg/2", "text": "a thing", **size, "boxes": [[0, 2, 4, 8]]}
+    second = {"image": "vg/3", "text": "other", **size, "boxes": [[1, 1, 3, 3]]}
+    tally = Tally()
+    assert list(visual_genome_boxes(images, regions, None, tally)) == [first, second]
+    assert tally.left_out == {"box without an area": 1}
+    names.write_text(json.dumps({"images": [{"id": 77, "file_name": "0077.jpg"}]}))
+    tally = Tally()
+    rows = list(visual_genome_boxes(images, regions, names, tally))
+    assert rows == [first | {"image": "0077.jpg"}]
+    assert tally.left_out == {"box without an area": 1, "region of an image left out": 1}
+    names.write_text('{"images": []}')
+    with pytest.raises(DataError, match='has no "images"'):
+        list(visual_genome_boxes(images, regions, names, tally))
+
+
+@pytest.mark.parametrize(
+    ("images", "regions", "why"),
+    [
+        ([DATA[0], DATA[0]], BOXED, "duplicate image_id 1"),
+        ([DATA[0] | {"width": 0}], BOXED, r"or invalid size \[0, 8\]"),
+        ([{"image_id": 1}], BOXED, '"width" is missing'),
+        (DATA, [{"id": 2, "regions": [{"phrase": "x"}]}], r'\[0\].regions\[0\]: "x" is missing'),
+        (DATA, [{"id": 2}], r'\[0\]: "regions" is missing'),
+    ],
+)
+def test_visual_genome_bad_boxes(tmp_path: Path, images: Any, regions: Any, why: str) -> None:
+    (tmp_path / "i.json").write_text(json.dumps(images))
+    (tmp_path / "r.json").write_text(json.dumps(regions))
+    with pytest.raises(DataError, match=why):
+        list(visual_genome_boxes(tmp_path / "i.json", tmp_path / "r.json", None, Tally()))
+    tally = Tally(skip=True)
+    list(visual_genome_boxes(tmp_path / "i.json", tmp_path / "r.json", None, tally))
+    assert len(tally.errors) == 1
 
 
 # ---------------------------------------------------------------------------------------------- VCR

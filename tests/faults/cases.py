@@ -112,6 +112,12 @@ CASES = (
         ("sets/image_data.json json", "sets/region_descriptions.json json"),
     ),
     Case(
+        "prepare-boxes",
+        "prepare visual-genome-boxes in/sets/image_data.json in/sets/region_descriptions.json"
+        " -o b.jsonl",
+        ("sets/image_data.json json", "sets/region_descriptions.json json"),
+    ),
+    Case(
         "prepare-web",
         "prepare conceptual-captions in/sets/web.tsv --images-out i.jsonl -o c.jsonl",
         ("sets/web.tsv table",),

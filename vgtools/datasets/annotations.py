@@ -292,3 +292,76 @@ def visual_genome_regions(
                 tally.bad(error)
             else:
                 yield images[number] | {"text": phrase}
+
+
+def visual_genome_boxes(
+    images: str | Path, regions: str | Path, coco: str | Path | None, tally: Tally
+) -> Iterator[Row]:
+    """Yield a phrase with its box per region of `region_descriptions.json`.
+
+    Rows: {"image", "text", "width", "height", "boxes": [[x1, y1, x2, y2]]}. The image is vg/ID, or
+    with `coco` (an `instances_*.json` or `captions_*.json`) the file name that MS COCO has for it;
+    regions of other images are then left out and counted, as are boxes without an area.
+    """
+    known = {} if coco is None else _coco_names(coco)
+    kept = dict[int, Row]()
+    for key, index, item in json_items(images, surrogates=True):
+        location = f"{key}[{index}]"
+        try:
+            number = _get(item, "image_id", int, images, location)
+            size = [_get(item, side, int, images, location) for side in ("width", "height")]
+            if number in kept or not 1 <= min(size) <= max(size) < 1e9:
+                why = f"{location}: duplicate image_id {number}, or invalid size {size}"
+                raise DataError(why, images)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        name = f"vg/{number}" if coco is None else known.get(item.get("coco_id"))
+        if name is not None:
+            kept[number] = {"image": name, "width": size[0], "height": size[1]}
+    for key, index, item in json_items(regions, surrogates=True):
+        location = f"{key}[{index}]"
+        try:
+            number = _get(item, "id", int, regions, location)
+            found = _get(item, "regions", list, regions, location)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        if number not in kept:
+            tally.left_out["region of an image left out"] += len(found)
+            continue
+        for nth, region in enumerate(found):
+            try:
+                yield from _boxed(
+                    region, kept[number], regions, f"{location}.regions[{nth}]", tally
+                )
+            except DataError as error:
+                tally.bad(error)
+
+
+def _boxed(item: Any, image: Row, path: str | Path, location: str, tally: Tally) -> Iterator[Row]:
+    """Yield the row of a region if its box has an area in its image."""
+    x, y, width, height = (
+        _get(item, key, int, path, location) for key in ("x", "y", "width", "height")
+    )
+    text = _get(item, "phrase", str, path, location).strip()
+    box = [max(x, 0), max(y, 0), min(x + width, image["width"]), min(y + height, image["height"])]
+    if box[0] >= box[2] or box[1] >= box[3]:
+        tally.left_out["box without an area"] += 1
+        return
+    size = {"width": image["width"], "height": image["height"]}
+    yield {"image": image["image"], "text": text, **size, "boxes": [box]}
+
+
+def _coco_names(path: str | Path) -> dict[int, str]:
+    """Return the file names of the images of a file of MS COCO, by their numbers."""
+    names = dict[int, str]()
+    for key, index, item in json_items(path, surrogates=True):
+        if key == "images":
+            location = f"{key}[{index}]"
+            number = _get(item, "id", int, path, location)
+            names[number] = _get(item, "file_name", str, path, location)
+    if not names:
+        why = 'has no "images"; expected an instances_*.json or captions_*.json of MS COCO'
+        raise DataError(why, path)
+    return names
