@@ -38,7 +38,7 @@ figure4: $(L)/figure4.png $(L)/figure4.html
 # ---------------------------------------------------------------------------------------------------------------- queries
 ifeq ($(SCALE),small)
 INSTANCES ?= $(wildcard $(COCO)/annotations*/instances_val2017.json)
-MASKED    ?= $(L)/coco.npy
+MASKED    ?= $(L)/coco.grid.npy
 
 # Flickr30k Entities calls a photo by its number alone. The first caption of each photo.
 $(L)/phrases.jsonl:
@@ -53,7 +53,7 @@ $(L)/coco.jsonl:
 	@mkdir -p $(L)
 	$(VG) prepare coco $(INSTANCES) --images $(wildcard $(COCO)/images*/val2017) --images-out $@ -o $(L)/coco.boxes.jsonl
 
-$(L)/coco.npy: $(L)/coco.jsonl
+$(L)/coco.grid.npy: $(L)/coco.jsonl
 	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture 224 --dtype float16 -o $@
 else
 INSTANCES ?= $(COCO)/instances_val2014.json
@@ -87,7 +87,7 @@ segmentation: $(CUTS)
 	@echo '| share of pictures with the class whose IoU exceeds | .3 | .4 | .5 |'
 	@echo '|---|---|---|---|'
 	@jq -r '"| \(.dims // "plain") | \(.map["over_0.3"]) | \(.map["over_0.4"]) | \(.map["over_0.5"]) |"' $^
-	@jq -r '"centre", "whole_picture" as $$c | "| \($$c) | \(.[$$c]["over_0.3"]) | \(.[$$c]["over_0.4"]) | \(.[$$c]["over_0.5"]) |"' $<
+	@jq -r '("centre", "whole_picture") as $$c | "| \($$c) | \(.[$$c]["over_0.3"]) | \(.[$$c]["over_0.4"]) | \(.[$$c]["over_0.5"]) |"' $<
 
 # ---------------------------------------------------------------------------------------------------------------- figures
 # Figure 3: the texts with the highest and the lowest score of their best image, a text once.

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -27,9 +26,9 @@ from vgtools.commands.options import (
 from vgtools.io.errors import DataError, amount
 
 if TYPE_CHECKING:
-    from vgtools.images.maps import Grids, Locator, Step
+    from vgtools.images.maps import Grids, Located, Locator, Query, Step
+    from vgtools.systems.visual_awareness.localisation import Verdict
 
-_WINDOW = 64  # lines, or classes of pictures, per step
 _NOT_ROWS = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
 
 
@@ -145,16 +144,18 @@ class Work:
     target: Target
     quiet: bool
 
-    def found(self, state: Mapping[str, Any]) -> Iterator[tuple[Step, list[Any], list[Any]]]:
+    def found(
+        self, state: Mapping[str, Any]
+    ) -> Iterator[tuple[Step, list[Located], list[Verdict | None]]]:
         """Yield each step with its maps, and what is right about each where that is known."""
-        from vgtools.images.maps import locate
+        from vgtools.images.maps import known_steps, line_steps, locate
         from vgtools.systems.visual_awareness.localisation import judge
 
-        steps = _classes if _is_coco(self.queries) else _lines
-        found = locate(
-            steps(self.queries, state, self.limit), self.locator, self.grids, self.queries
-        )
-        for step, maps in found:
+        if _is_coco(self.queries):
+            steps = known_steps(_classes(self.queries), state, self.limit)
+        else:
+            steps = line_steps(self.queries, state, self.limit)
+        for step, maps in locate(steps, self.locator, self.grids, self.queries):
             yield step, maps, list(map(judge, maps))
 
 
@@ -208,7 +209,7 @@ def _score(work: Work, names: Mapping[str, str]) -> None:
         if out.complete:
             note("locate", f"{target.output} is up to date", work.quiet)
             return
-        judged = list[Any]()
+        judged: list[Verdict] = []
         total = 0
         for _, maps, verdicts in work.found({}):
             judged += [verdict for verdict in verdicts if verdict is not None]
@@ -217,12 +218,10 @@ def _score(work: Work, names: Mapping[str, str]) -> None:
         if not judged:
             why = 'has no query with "boxes" or masks; nothing to score'
             raise DataError(why, work.queries)
-        made: dict[str, Any] = {
-            key: work.config[key] for key in ("heat", "dims") if key in work.config
-        }
         record: dict[str, Any] = {
             **names,
-            **made,
+            "heat": work.config["heat"],
+            "dims": work.config.get("dims"),
             "grid": work.grids.shape,
             "left_out": total - len(judged),
             **score(judged),
@@ -239,38 +238,17 @@ def _is_coco(queries: str) -> bool:
     return bool(re.search(r"\.json(\.gz|\.zst)?$", queries))
 
 
-def _lines(path: str, state: Mapping[str, Any], limit: int | None) -> Iterator[Step]:
-    """Yield the queries of rows, resuming after a state."""
-    from vgtools import io
-    from vgtools.images.maps import Step, read_queries
-
-    for window in io.read_windows(path, _WINDOW, state, limit):
-        done = {"rows": window.first - 1 + len(window.lines), "digest": window.digest}
-        yield Step(read_queries(window), done)
-
-
-def _classes(path: str, state: Mapping[str, Any], limit: int | None) -> Iterator[Step]:
-    """Yield the classes of the pictures of a file of COCO, resuming after a state."""
+def _classes(path: str) -> Iterator[Query]:
+    """Yield the classes of the pictures of a file of COCO."""
     from vgtools import io
     from vgtools.datasets.annotations import coco_masks
-    from vgtools.images.maps import Query, Step
+    from vgtools.images.maps import Query
 
     io.refuse_stream(path)
-    done = int(state.get("rows", 0))
-    classes = islice(coco_masks(path), done, limit)
-    while part := list(islice(classes, _WINDOW)):
-        done += len(part)
-        queries = [
-            Query(
-                f"{each.name} {each.name}s",
-                each.image,
-                None,
-                size=(each.width, each.height),
-                outlines=each.outlines,
-            )
-            for each in part
-        ]
-        yield Step(queries, {"rows": done})
+    for each in coco_masks(path):
+        text = f"{each.name} {each.name}s"
+        size = (each.width, each.height)
+        yield Query(text, each.image, None, size=size, outlines=each.outlines)
 
 
 # ------------------------------------------------------------------------------------------- runs
@@ -290,12 +268,9 @@ def _open(matcher: str, grids: Grids, maps: Maps, coco: bool, runtime: Runtime) 
     if info.get("kind") not in LOCATORS:
         kinds = " or ".join(map(repr, LOCATORS))
         raise DataError(f"expected a run of kind {kinds}, got {info.get('kind')!r}", matcher)
-    made = grids.manifest.get("backbone")
-    check_same("backbone", made, info.get("backbone"), grids.path)
+    check_same("backbone", grids.manifest.get("backbone"), info.get("backbone"), grids.path)
     opened = LOCATORS[info["kind"]](matcher, maps, coco, runtime)
-    if grids.array.shape[2] != opened.width:
-        why = f"expected feature maps (images, positions, {opened.width}) for {matcher}"
-        raise DataError(f"{why}, got {grids.array.shape}", grids.path)
+    grids.check_width(opened.width, matcher)
     return opened
 
 

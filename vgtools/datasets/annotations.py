@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgtools.datasets.rows import Row
-from vgtools.images.masks import Outline, parse_outline
 from vgtools.io import DataError, Exit, read_json, read_jsonl
 from vgtools.io.errors import Tally
 from vgtools.io.json_items import json_items
+
+if TYPE_CHECKING:
+    from vgtools.images.masks import Outline
 
 
 def _get(item: Any, key: str, kind: type, path: str | Path, location: str) -> Any:
@@ -151,6 +153,8 @@ def coco_masks(path: str | Path) -> Iterator[ClassMask]:
         DataError: an item of another form, a duplicate id, or an annotation of a picture or a
             category that the file does not have; with its place.
     """
+    from vgtools.images.masks import Outline, parse_outline
+
     file = _Coco(path)
     found = dict[int, dict[int, list[Outline]]]()  # image -> category -> outlines
     for key, index, item in json_items(path, surrogates=True):

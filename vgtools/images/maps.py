@@ -32,9 +32,17 @@ from vgtools.images.phrases import (
     phrase_span,
     picture_size,
 )
-from vgtools.io import DataError, Window, open_features, read_jsonl, require
+from vgtools.io import (
+    DataError,
+    Window,
+    open_features,
+    read_jsonl,
+    read_windows,
+    require,
+)
 from vgtools.io.arrays import Array
 
+_STEP = 64  # lines, or queries, per step
 _DIGITS = 5  # of heat: batches change no more than the last
 _SIDE = 4096  # cells of a grid's side at most, in rows that are read
 
@@ -110,6 +118,31 @@ def _parts(row: Mapping[str, Any], path: str | Path, line: int) -> list[dict[str
     return [part]
 
 
+class Step(NamedTuple):
+    """Queries that are located together, and the state of the output after them."""
+
+    queries: list[Query]
+    state: dict[str, Any]
+
+
+def line_steps(path: str, state: Mapping[str, Any], limit: int | None) -> Iterator[Step]:
+    """Yield the queries of a file of rows, resuming after a state; `limit` lines at most."""
+    for window in read_windows(path, _STEP, state, limit):
+        done = {"rows": window.first - 1 + len(window.lines), "digest": window.digest}
+        yield Step(read_queries(window), done)
+
+
+def known_steps(
+    queries: Iterable[Query], state: Mapping[str, Any], limit: int | None
+) -> Iterator[Step]:
+    """Yield queries in steps, resuming after a state; `limit` of them at most."""
+    done = int(state.get("rows", 0))
+    rest = islice(queries, done, limit)
+    while part := list(islice(rest, _STEP)):
+        done += len(part)
+        yield Step(part, {"rows": done})
+
+
 # ------------------------------------------------------------------------------------------- grids
 
 Frame = tuple[float, float, float, float]  # left, top, right, bottom; 0 to 1 of the picture
@@ -125,6 +158,12 @@ class Grids:
     ids: list[str]
     shape: tuple[int, int]  # rows and columns; P is their product
     manifest: dict[str, Any]
+
+    def check_width(self, width: int, ref: str) -> None:
+        """Refuse maps of other features than those of a `width` that a network takes."""
+        if self.array.shape[2] != width:
+            why = f"expected feature maps (images, positions, {width}) for {ref}"
+            raise DataError(f"{why}, got {self.array.shape}", self.path)
 
     def frame(self, query: Query, path: str) -> Frame:
         """Return the part of a query's picture that the grid covers.
@@ -176,7 +215,8 @@ def seen_frame(
         height, width = map(int, preprocessing["input_size"][1:])
         share = float(preprocessing.get("crop_pct", 0.875))
         mode = preprocessing.get("crop_mode", "center")
-        seen_x, seen_y = width / math.floor(width / share), height / math.floor(height / share)
+        seen_x = width / math.floor(width / share)
+        seen_y = height / math.floor(height / share)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise DataError("its manifest lacks the backbone's preprocessing", grids.path) from None
     if mode != "squash" and (mode != "center" or height != width):
@@ -189,7 +229,8 @@ def seen_frame(
         short = min(size)
         seen_x *= short / size[0]
         seen_y *= short / size[1]
-    left, top = (1 - seen_x) / 2, (1 - seen_y) / 2
+    left = (1 - seen_x) / 2
+    top = (1 - seen_y) / 2
     return left, top, 1 - left, 1 - top
 
 
@@ -223,13 +264,6 @@ class Locator(Protocol):
             Rows of NaN for texts that ask for nothing.
         """
         ...
-
-
-class Step(NamedTuple):
-    """Queries that are located together, and the state of the output after them."""
-
-    queries: list[Query]
-    state: dict[str, Any]
 
 
 @dataclass(frozen=True)

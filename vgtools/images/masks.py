@@ -117,7 +117,8 @@ def _fill(mask: Array, polygon: Array) -> None:
     for row in range(top, bottom + 1):
         y = row + 0.5
         crossing = (polygon[:, 1] <= y) != (following[:, 1] <= y)
-        (x1, y1), (x2, y2) = polygon[crossing].T, following[crossing].T
+        x1, y1 = polygon[crossing].T
+        x2, y2 = following[crossing].T
         edges = np.sort(x1 + (y - y1) / (y2 - y1) * (x2 - x1))
         # The first pixel whose centre is at or right of an edge.
         columns = np.clip(np.ceil(edges - 0.5), 0, width).astype(int)

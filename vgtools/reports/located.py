@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgtools.images.maps import Located, read_heat
+from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
 from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit, fonts
 from vgtools.reports.page import data_uri, readable, render
@@ -59,7 +60,8 @@ def read_found(
 ) -> Iterator[Found]:
     """Yield the rows of `vg locate`, checked as `read_heat` does."""
     for line, located, row in read_heat(path, rows):
-        hit, iou = row.get("hit"), row.get("iou")
+        hit = row.get("hit")
+        iou = row.get("iou")
         yield Found(
             line,
             located,
@@ -90,12 +92,18 @@ def overlay(located: Located) -> Image:
     rows, columns = located.shape
     fine = max(1, min(_FINE, 512 // max(rows, columns)))
     heat = enlarged(located.heat.reshape(rows, columns), columns * fine, rows * fine)
-    low, high = heat.min(), heat.max()
-    share = (heat - low) / (high - low) if high > low else np.zeros_like(heat)
+    share = _shares(heat)
     channels = [np.interp(share, _SCALE, column) for column in _COLOURS.T]
     channels[3] = channels[3] * 255
     pixels: Image.Image = Image.fromarray(np.stack(channels, 2).round().astype(np.uint8), "RGBA")
     return pixels
+
+
+def _shares(heat: Array) -> Array:
+    """Return heat from 0 to 1 of its range; 0 where it is the same everywhere."""
+    low = heat.min()
+    span = heat.max() - low
+    return np.asarray((heat - low) / span) if span else np.zeros_like(heat)
 
 
 def _corners(found: Found, width: float, height: float) -> list[tuple[float, ...]]:
@@ -103,7 +111,8 @@ def _corners(found: Found, width: float, height: float) -> list[tuple[float, ...
     query = found.located.query
     if not query.boxes or query.size is None:
         return []
-    x, y = width / query.size[0], height / query.size[1]
+    x = width / query.size[0]
+    y = height / query.size[1]
     return [(a * x, b * y, (c - a) * x, (d - b) * y) for a, b, c, d in query.boxes]
 
 
@@ -157,7 +166,8 @@ def page(
 def _photo(place: Pictures, row: int) -> dict[str, Any]:
     """Return what the page needs of a photo."""
     small = place.image(row, _SIDE)
-    uri, gone, size = "", "", (320, 240)
+    uri = gone = ""
+    size = (320, 240)
     if small is None:
         gone = readable(place.missing[row])
     else:
@@ -191,7 +201,8 @@ def _article(
 
 def _tile(found: Found, photo: dict[str, Any]) -> dict[str, Any]:
     """Return what the page needs of a query: heat, boxes and point in pixels of its photo."""
-    width, height = photo["width"], photo["height"]
+    width: int = photo["width"]
+    height: int = photo["height"]
     located = found.located
     point = located.point
     x1, y1, x2, y2 = located.frame
@@ -285,7 +296,8 @@ def paint(photo: Image, found: Found) -> Image:
     width, height = canvas.size
     if len(located.heat):
         x1, y1, x2, y2 = located.frame
-        left, top = round(x1 * width), round(y1 * height)
+        left = round(x1 * width)
+        top = round(y1 * height)
         size = (max(1, round(x2 * width) - left), max(1, round(y2 * height) - top))
         heat = overlay(located).resize(size, Image.Resampling.BILINEAR)
         canvas.alpha_composite(heat, (left, top))
@@ -293,11 +305,12 @@ def paint(photo: Image, found: Found) -> Image:
     unit = max(1, round(max(width, height) / 240))
     for x, y, wide, high in _corners(found, width - 1, height - 1):
         draw.rectangle((x, y, x + wide, y + high), None, "#000000", 4 * unit)
-        x, y, wide, high = x + unit, y + unit, wide - 2 * unit, high - 2 * unit
-        if min(wide, high) > 0:
-            draw.rectangle((x, y, x + wide, y + high), None, "#ffffff", 2 * unit)
+        if min(wide, high) > 2 * unit:
+            inner = (x + unit, y + unit, x + wide - unit, y + high - unit)
+            draw.rectangle(inner, None, "#ffffff", 2 * unit)
     if located.point is not None:
-        x, y = located.point[0] * width, located.point[1] * height
+        x = located.point[0] * width
+        y = located.point[1] * height
         for colour, stroke, radius in (("#000000", 4, 8), ("#ffffff", 2, 7)):
             reach = radius * unit
             place = (x - reach, y - reach, x + reach, y + reach)
@@ -326,9 +339,8 @@ def table(found: Found, console: Console) -> None:
     sought = Text(cell(found.sought) or "(an empty line)", "bold")
     console.print(Text(f"{found.line}  ", "dim") + sought + Text(f"  {cell(found.image)}", "dim"))
     if len(located.heat):
-        low, high = located.heat.min(), located.heat.max()
-        share = (located.heat - low) / (high - low) if high > low else np.zeros_like(located.heat)
-        level = (share * (len(_SHADES) - 1)).round().astype(int).reshape(located.shape)
+        level = (_shares(located.heat) * (len(_SHADES) - 1)).round().astype(int)
+        level = level.reshape(located.shape)
         for line in level[:40, :80].tolist():
             console.print(Text("   " + "".join(2 * _SHADES[value] for value in line), "yellow"))
     x, y = located.point or (None, None)

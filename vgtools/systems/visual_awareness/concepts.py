@@ -96,7 +96,8 @@ class ConceptLocator:
     @torch.inference_mode()
     def prepare(self, texts: Sequence[str]) -> Weights:
         """Return the weights of texts."""
-        retriever, reader = self._opened.retriever, self._opened.reader
+        retriever = self._opened.retriever
+        reader = self._opened.reader
         vectors, asking = embed_texts(retriever, reader, reader.read(texts))
         return weigh(retriever.image, vectors, asking, len(texts), self._dims)
 

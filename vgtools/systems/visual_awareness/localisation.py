@@ -137,8 +137,8 @@ def segment(heat: Array, width: int, height: int, frame: Frame = WHOLE) -> Array
     Source: Engilberge et al. 2018, section 4.3 and its code.
     """
     whole = enlarged(heat, width, height, frame)
-    low, high = np.nanmin(whole), np.nanmax(whole)
-    return np.asarray(whole > low + _CUT * (high - low))  # NaN is not
+    low = np.nanmin(whole)
+    return np.asarray(whole > low + _CUT * (np.nanmax(whole) - low))  # NaN is not
 
 
 def overlap(mask: Array, gold: Array) -> float:
