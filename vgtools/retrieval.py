@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, c
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, Window, read_ids, read_manifest
+from vgtools.io import DataError, Exit, Features, Window, read_ids, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.windows import pipelined
 
@@ -390,6 +391,19 @@ class Retriever(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Bank:
+    """Image features, and how a finished run embeds them."""
+
+    features: Features
+    backbone: Mapping[str, Any] | None  # that of the run
+    fingerprint: str  # of the run
+    dim: int  # E
+    # (features, their ids, called with the number of images done) -> (N, E) float32
+    embed: Callable[[Array, list[str], Callable[[int], None]], Array]
+    queries: Callable[[], Array]  # (Q, E) embeddings of words, to measure an index with
+
+
 class Prepared(Protocol):
     """B texts that are ready to be embedded."""
 
@@ -399,7 +413,7 @@ class Prepared(Protocol):
         ...
 
 
-Texts = TypeVar("Texts", bound=Prepared, contravariant=True)
+Texts = TypeVar("Texts", bound=Prepared)
 
 
 class NearestImages(Generic[Texts]):
@@ -407,10 +421,29 @@ class NearestImages(Generic[Texts]):
 
     Args:
         index: the image bank.
+        fingerprint: of the run that embeds texts.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
         self._index = index
+        self._kept: deque[Array] | None = None
+
+    def keep(self, kept: deque[Array]) -> None:
+        """Let `search` leave the (B, E) embeddings of its texts there, 0 where none asks."""
+        self._kept = kept
+
+    @property
+    def device(self) -> torch.device:
+        """Where texts are embedded."""
+        raise NotImplementedError
+
+    def prepare(self, texts: Sequence[str]) -> Texts:
+        """Return what `embed` takes."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
 
     def embed(self, texts: Texts) -> tuple[torch.Tensor, Array]:
         """Return (Q, E) unit vectors of the texts that ask for something, and their numbers."""
@@ -425,6 +458,10 @@ class NearestImages(Generic[Texts]):
             own: (B,) int32 row to leave out, -1 for none.
         """
         queries, asking = self.embed(texts)
+        if self._kept is not None:
+            vectors = np.zeros((len(own), queries.shape[1]), np.float32)
+            vectors[asking] = queries.float().cpu().numpy()
+            self._kept.append(vectors)
         most = min(k + bool((own >= 0).any()), len(self._index.ids))
         best = leave_out(self._index.search(queries, most), own[asking], k)
         found = nothing_found(len(own), k)
@@ -674,3 +711,22 @@ def open_index(path: str | Path) -> Index:
         bank = flat.reshape(index.ntotal, index.d)
         check_embeddings(bank, ids, file=path)
     return Index(str(path), ids, manifest, index, bank)
+
+
+def matcher_path(index: Index, run: str | None = None) -> str:
+    """Return the path of the run that embedded an index: `run`, if it has moved.
+
+    The manifest names it as seen from the index's own folder.
+
+    Raises:
+        DataError: the index names none (65), or it is not there (66).
+    """
+    named = index.manifest.get("matcher")
+    if not isinstance(named, Mapping):
+        why = "does not name the matcher that made it; rebuild it with vg build-index"
+        raise DataError(why, index.path)
+    path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+    if run is None and not os.path.isdir(path):
+        why = f"its matcher {path} does not exist; give its new place with --matcher"
+        raise DataError(why, index.path, code=Exit.NO_INPUT)
+    return path

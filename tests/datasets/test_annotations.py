@@ -13,6 +13,7 @@ from tests.tiny.datasets import stops_at
 from vgtools.datasets.annotations import (
     coco,
     coco_masks,
+    karpathy,
     vcr,
     visual_genome,
     visual_genome_boxes,
@@ -52,6 +53,38 @@ def official(images: Any = IMAGES, annotations: Any = CAPTIONS, **more: Any) -> 
         {"info": {"year": 2017}, "images": images, "licenses": [], "annotations": annotations}
         | more
     )
+
+
+def split_item(name: str, split: str, *texts: str) -> dict[str, Any]:
+    sentences = [{"raw": text, "tokens": text.lower().split(), "imgid": 0} for text in texts]
+    return {"filepath": "val2014", "filename": name, "split": split, "sentences": sentences}
+
+
+def test_karpathy_s_splits(tmp_path: Path) -> None:
+    file = tmp_path / "dataset_coco.json"
+    items = [split_item("b.jpg", "restval", "One.", "Two\n"), split_item("a.jpg", "test", "Drei")]
+    file.write_text(json.dumps({"images": items, "dataset": "coco"}))
+    assert list(karpathy(file, Tally())) == [
+        {"image": "b.jpg", "text": "One.", "split": "train"},
+        {"image": "b.jpg", "text": "Two", "split": "train"},
+        {"image": "a.jpg", "text": "Drei", "split": "test"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        ([split_item("a.jpg", "val")], r"images\[0\]: 'a.jpg' has no sentences"),
+        ([{"filename": "a.jpg"}], r'images\[0\]: "split" is missing, expected str'),
+        ([split_item("a.jpg", "val", "x")] * 2, r"images\[1\]: duplicate image 'a.jpg'"),
+        ([], "has no captions; expected"),
+    ],
+)
+def test_damaged_files_of_karpathy_are_refused(tmp_path: Path, items: Any, why: str) -> None:
+    file = tmp_path / "d.json"
+    file.write_text(json.dumps({"images": items}))
+    with pytest.raises(DataError, match=why):
+        list(karpathy(file, Tally()))
 
 
 def test_coco_captions(tmp_path: Path) -> None:

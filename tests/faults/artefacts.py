@@ -79,6 +79,15 @@ def _prepare(folder: Path) -> None:
     boxes = [{"id": n, "image_id": n} | box for n in range(1, 4)]
     coco = {"images": images, "annotations": captions}
     (folder / "captions.json").write_text(json.dumps(coco))
+    split = [
+        {
+            "filename": f"{n}_x.jpg",
+            "split": name,
+            "sentences": [{"raw": f"A red square {n}."}, {"raw": f"Red {n}"}],
+        }
+        for n, name in enumerate(("train", "restval", "test"), 1)
+    ]
+    (folder / "karpathy.json").write_text(json.dumps({"images": split, "dataset": "coco"}))
     instances = {
         "images": images,
         "annotations": boxes,

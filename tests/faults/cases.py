@@ -96,6 +96,12 @@ CASES = (
         quick=True,
     ),
     Case(
+        "prepare-karpathy",
+        "prepare karpathy in/sets/karpathy.json --images in/sets/photos --images-out i.jsonl -o"
+        " c.jsonl",
+        ("sets/karpathy.json json",),
+    ),
+    Case(
         "prepare-instances",
         "prepare coco in/sets/instances.json --images in/sets/photos -o c.jsonl",
         ("sets/instances.json json",),

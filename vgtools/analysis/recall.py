@@ -5,7 +5,7 @@ Axes: B texts, I images, S bootstrap samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,33 @@ def both_ways(
         "text_to_image": _measured(texts, own, drawn) | _chance(np.ones(1), count),
         "image_to_text": _measured(images, np.arange(count), drawn) | _chance(right, len(own)),
     }
+
+
+def mean_of_folds(
+    own: Array, folds: int, ranked: Callable[[Array, Array], Iterable[tuple[Array, Array]]]
+) -> dict[str, Any]:
+    """Return the mean of recalls and median ranks over parts of the images.
+
+    Args:
+        own: (B,) column of each text's image; each image has a text.
+        folds: parts, consecutive in the columns' order, of equal size but for one image.
+        ranked: returns the blocks of `both_ways` for the texts and the columns of a part.
+
+    Returns:
+        `count`, the fewest images of a part, `text_to_image` and `image_to_text`.
+    """
+    parts = np.array_split(np.arange(int(own.max()) + 1), folds)
+    found = []
+    for columns in parts:
+        texts = np.flatnonzero(np.isin(own, columns))
+        blocks = ranked(texts, columns)
+        found.append(both_ways(blocks, own[texts] - columns[0], samples=1))
+    names = [*(f"r{k}" for k in KS), "median_rank"]
+    means = {
+        way: {name: round(float(np.mean([f[way][name] for f in found])), 2) for name in names}
+        for way in ("text_to_image", "image_to_text")
+    }
+    return {"count": folds, "images": min(map(len, parts)), **means}
 
 
 def _chance(right: Array, count: int) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class Keys:
     keywords: Annotated[int | None, Count("By the N words per caption of the highest TF-IDF.")] = (
         None
     )
+    emb: Annotated[
+        str | None, Value("X.npy", "With --matcher: also write the embeddings, (N, E) float32.")
+    ] = None
     stop_words: Annotated[
         str | None, File("Words that do not count, one per line, in place of our list.")
     ] = None
@@ -62,6 +65,7 @@ class Keys:
         refuse_if(not output.endswith(suffix), "-o", f"must end in {suffix}, got {output!r}")
         wrong = self.stop_words is not None and self.matcher is not None
         refuse_if(wrong, "--stop-words", "belongs to --vectors and --keywords")
+        refuse_if(self.matcher is None and self.emb, "--emb", "belongs to --matcher")
         refuse_if(self.matcher is None and factory != "Flat", "--factory", "belongs to --matcher")
 
 
@@ -93,10 +97,11 @@ def build_index(
 ) -> None:
     """Write the index of an image bank: its images, and what they are found by.
 
-    --matcher embeds image features. The index names its matcher, so that vg vokenize needs nothing
-    else. Row i of the bank, a voken's number, is line i + 1 of X.ids. By default the search is
-    exact; any other --factory prints its recall@1 against exact search, measured on words of the
-    tokenizer's vocabulary. The paper takes 50,000 images: --limit 50000.
+    --matcher embeds image features: pooled ones for a token-image matcher, feature maps for a
+    retriever (vg train-matcher visual-awareness). The index names its run, so that vg vokenize and
+    vg retrieve need nothing else. Row i of the bank, a voken's number, is line i + 1 of X.ids. By
+    default the search is exact; any other --factory prints its recall@1 against exact search,
+    measured on words of the tokenizer's vocabulary. The paper takes 50,000 images: --limit 50000.
 
     --vectors and --keywords index captions for vg retrieve and vg pretrain grounding: rows of any
     vg prepare, one image per row of the bank in the order in which they first appear. Rows with
@@ -109,13 +114,15 @@ def build_index(
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss --limit 50000 --factory HNSW32
 
+        vg build-index grid.npy --matcher runs/retriever -o coco.faiss --emb images.npy
+
         vg build-index captions.jsonl --vectors builtin:glove-50d -o scene.faiss
 
         vg build-index captions.jsonl --keywords 8 -o keyword.jsonl
     """
     keys.check(output, factory)
     if keys.matcher is not None:
-        _embed(source, keys.matcher, output, runtime, factory, limit, restart)
+        _embed(source, keys, output, runtime, factory, limit, restart)
         return
     help_at_terminal(context, source)
     _find_by_words(source, keys, output, runtime, limit, restart)
@@ -123,42 +130,49 @@ def build_index(
 
 def _embed(
     feats: str,
-    matcher: str,
+    keys: Keys,
     output: str,
     runtime: Runtime,
     factory: str,
     limit: int | None,
     restart: bool,
 ) -> None:
-    """Write the index of image features, embedded by a matcher."""
+    """Write the index of image features, embedded by a matcher or a retriever."""
     from vgtools import io, retrieval
     from vgtools.io.output import Output
     from vgtools.models.references import check_same
-    from vgtools.systems.vokenization.vokenize import embed_bank, open_matcher, vocabulary_queries
+    from vgtools.systems import matcher_system
 
+    run = str(keys.matcher)
     inputs = io.Inputs([feats])
-    features = io.open_features(feats)
-    loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
-    check_same("backbone", features.manifest.get("backbone"), loaded.info.get("backbone"), feats)
+    system = matcher_system(run)
+    bank: retrieval.Bank = system.open_bank(run, feats, runtime.device, runtime.offline)
+    features = bank.features
+    check_same("backbone", features.manifest.get("backbone"), bank.backbone, feats)
     config = {
         "command": "build-index",
         "features": features.manifest["files"],
-        "matcher": loaded.fingerprint,
+        "matcher": bank.fingerprint,
         "factory": factory,
         "limit": limit,
+        **({"emb": True} if keys.emb else {}),
     }
-    with Output(_files(output), config, inputs=inputs, restart=restart) as out:
+    files = _files(output) + ([keys.emb] if keys.emb else [])
+    npy = {2: ("float32", bank.dim)} if keys.emb else None
+    with Output(files, config, npy=npy, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)
             return
         ids = features.ids[:limit]
         with io.Progress("build-index", "images", len(ids), runtime.quiet) as bar:
-            emb = embed_bank(loaded, features.array[:limit], ids, bar.advance, feats)
-        bank = retrieval.make_index(emb, factory)
+            emb = bank.embed(features.array[:limit], ids, bar.advance)
+        index = retrieval.make_index(emb, factory)
         recall = None
         if factory != retrieval.FLAT:
-            recall = retrieval.recall_at_1(bank, emb, vocabulary_queries(loaded))
-        _write(out, retrieval.serialize(bank), ids)
+            recall = retrieval.recall_at_1(index, emb, bank.queries())
+        _write(out, retrieval.serialize(index), ids)
+        if keys.emb:
+            out.write(emb.data, file=2)
         out.finish(
             kind="index",
             count=len(ids),
@@ -166,7 +180,7 @@ def _embed(
             metric=retrieval.METRIC,
             factory=factory,
             recall_at_1=recall,
-            matcher={"run": _beside(matcher, output), "fingerprint": loaded.fingerprint},
+            matcher={"run": _beside(run, output), "fingerprint": bank.fingerprint},
             backbone=features.manifest["backbone"],
         )
     if recall is not None:

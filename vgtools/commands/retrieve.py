@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +43,14 @@ class Search:
     score: Annotated[
         bool, Flag("--score", help="Print how well rows find their own images, and the reverse.")
     ] = False
+    folds: Annotated[
+        int,
+        Flag(metavar="N", min=1, help="With --score: also the mean over N parts of the images."),
+    ] = 1
+    emb: Annotated[
+        str | None,
+        Flag(metavar="X.npy", help="Index of a matcher: also write the texts' embeddings, (N, E)."),
+    ] = None
     clusters: Annotated[
         int | None,
         Flag(
@@ -70,6 +78,8 @@ class Opened:
     retriever: Retriever
     ids: list[str]
     config: dict[str, Any]  # what decides the rows
+    dim: int = 0  # of the texts' embeddings, where they have one
+    keep: Callable[[deque[Any]], None] = lambda kept: None  # leave the embeddings of windows there
 
 
 @flags
@@ -95,14 +105,16 @@ def retrieve(
     empty lists. With -o FILE the same command resumes after a kill and ends byte-identical.
 
     What is done follows from the index. Of a matcher: the images nearest to the mean of the text's
-    tokens in the shared space (a matcher of sentences: nearest to the sentence). Of captions: the
-    images whose captions are nearest in their mean word vector. Of nouns: images of the nouns that
-    represent the text, --clusters of them in turn. Of keywords: the images that share most words
-    with it. What a text gets depends only on the text, up to rounding; the search is exact.
+    tokens in the shared space (a matcher of sentences or a retriever: nearest to the sentence). Of
+    captions: the images whose captions are nearest in their mean word vector. Of nouns: images of
+    the nouns that represent the text, --clusters of them in turn. Of keywords: the images that
+    share most words with it. What a text gets depends only on the text, up to rounding; the search
+    is exact.
 
     --score prints one record in place of rows, of the rows whose "image" is in the bank: R@1, 5, 10
     in percent and the median rank, text to image among the images that the rows name, and image to
-    text among all those texts, with 95 % intervals of a bootstrap over images.
+    text among all those texts, with 95 % intervals of a bootstrap over images. --folds N adds the
+    mean over N parts of the images, in the order of the bank, each with its own texts alone.
 
     Examples:
 
@@ -116,10 +128,12 @@ def retrieve(
     """
     help_at_terminal(context, text)
     refuse_if(search.score and search.not_own, "--score", "ranks own images; drop --not-own")
+    refuse_if(search.folds > 1 and not search.score, "--folds", "belongs to --score")
+    refuse_if(search.emb and search.score, "--emb", "is written beside rows; drop --score")
     refuse_if(re.search(_NOT_ROWS, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
     opened = _open(index, search, runtime)
     if search.score:
-        _score(opened, text, limit, index, target, runtime.quiet)
+        _score(opened, text, limit, index, search.folds, target, runtime.quiet)
     else:
         _write(opened, text, limit, index, search, target, runtime.quiet)
 
@@ -148,8 +162,16 @@ def _write(
         return np.array([row_of.get(row.get("image", ""), -1) for row in rows], np.int32)
 
     config = {**opened.config, "k": search.k, "not_own": search.not_own, "limit": limit}
+    files = [target.output]
+    npy: dict[int, Any] = {}
+    kept = deque[Any]()
+    if search.emb is not None:
+        config["emb"] = True
+        files.append(search.emb)
+        npy[1] = ("float32", opened.dim)
+        opened.keep(kept)
     with (
-        Output([target.output], config, inputs=[text], restart=target.restart) as out,
+        Output(files, config, npy=npy, inputs=[text], restart=target.restart) as out,
         io.Progress("retrieve", "texts", quiet=quiet) as bar,
     ):
         if out.complete:
@@ -163,6 +185,8 @@ def _write(
             for window, (rows, (images, scores)) in steps:
                 parts = zip(rows, images, np.round(scores, 4), strict=True)
                 out.write(b"".join(io.dumps(output_row(*part)) for part in parts))
+                if search.emb is not None:
+                    out.write(kept.popleft().data, 1)
                 counts.update(
                     rows=len(rows),
                     without=int((images[:, 0] < 0).sum()),
@@ -191,19 +215,26 @@ def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:
 
 
 def _score(
-    opened: Opened, text: str, limit: int | None, index: str, target: Target, quiet: bool
+    opened: Opened,
+    text: str,
+    limit: int | None,
+    index: str,
+    folds: int,
+    target: Target,
+    quiet: bool,
 ) -> None:
     """Write one record of how well rows find their own images, and the reverse."""
     import numpy as np
 
     from vgtools import io
-    from vgtools.analysis.recall import both_ways
+    from vgtools.analysis.recall import both_ways, mean_of_folds
     from vgtools.io.output import Output
     from vgtools.retrieval import rank
     from vgtools.text.retrieved import input_rows
 
     row_of = {name: row for row, name in enumerate(opened.ids)}
     config = {**opened.config, "score": True, "limit": limit}
+    config |= {"folds": folds} if folds > 1 else {}
     with Output([target.output], config, inputs=[text], restart=target.restart) as out:
         if out.complete:
             note("retrieve", f"{target.output} is up to date", quiet)
@@ -212,19 +243,27 @@ def _score(
         rows = [row for window in windows for row in input_rows(window)]
         used = [row for row in rows if row.get("image") in row_of]
         if not used:
-            why = (
-                f'has no row with an "image" of the {len(opened.ids)} in {index}; nothing to score'
-            )
+            size = len(opened.ids)
+            why = f'has no row with an "image" of the {size} in {index}; nothing to score'
             raise DataError(why, text)
         images, own = np.unique([row_of[row["image"]] for row in used], return_inverse=True)
-        blocks = rank([row["text"] for row in used], images, opened.retriever)
+        if folds > len(images):
+            why = f"--folds {folds}: expected at most {len(images)}, one image in each"
+            raise DataError(why, text, code=io.Exit.USAGE)
+        texts = [row["text"] for row in used]
         record = {
             "index": index,
             "texts": len(used),
             "images": len(images),
             "left_out": len(rows) - len(used),
-            **both_ways(_counted(blocks, len(used), quiet), own),
+            **both_ways(_counted(rank(texts, images, opened.retriever), len(used), quiet), own),
         }
+        if folds > 1:
+
+            def ranked(texts_of: Array, fold: Array) -> Iterator[Ranking]:
+                return rank([texts[i] for i in texts_of], images[fold], opened.retriever)
+
+            record["folds"] = mean_of_folds(own, folds, ranked)
         out.write(io.dumps(record))
         out.finish(kind="retrieval-score")
 
@@ -254,27 +293,33 @@ def _open(index: str, search: Search, runtime: Runtime) -> Opened:
     if keys not in RETRIEVERS:
         why = f'has keys "{keys}", expected one of {", ".join(RETRIEVERS)}; build it again'
         raise DataError(why, index)
-    for flag, fits in (("clusters", "nouns"), ("tagger", "nouns"), ("matcher", "matcher")):
+    for flag, fits in (
+        ("clusters", "nouns"),
+        ("tagger", "nouns"),
+        ("matcher", "matcher"),
+        ("emb", "matcher"),
+    ):
         why = f"belongs to an index of {fits}, {index} has keys of kind {keys}"
         refuse_if(getattr(search, flag) is not None and keys != fits, f"--{flag}", why)
     return RETRIEVERS[keys](index, search, runtime)
 
 
 def _by_matcher(index: str, search: Search, runtime: Runtime) -> Opened:
-    """Return the search by a matcher's index."""
-    from vgtools.retrieval import open_index
-    from vgtools.systems.vokenization.retrieve import SentenceRetriever
-    from vgtools.systems.vokenization.vokenize import load_for
+    """Return the search by an index that a run of vg train-matcher embedded."""
+    from vgtools.retrieval import NearestImages, matcher_path, open_index
+    from vgtools.systems import matcher_system
 
     bank = open_index(index)
-    loaded = load_for(bank, search.matcher, device=runtime.device, offline=runtime.offline)
+    run = matcher_path(bank, search.matcher)
+    opened = matcher_system(run).open_search(bank, run, runtime.device, runtime.offline)
+    retriever: NearestImages[Any] = opened
     config = {
         "command": "retrieve",
         "index_sha256": bank.manifest["files"],
-        "matcher": loaded.fingerprint,
-        "device": loaded.encoder.model.device.type,
+        "matcher": retriever.fingerprint,
+        "device": retriever.device.type,
     }
-    return Opened(SentenceRetriever(loaded, bank), bank.ids, config)
+    return Opened(retriever, bank.ids, config, bank.manifest["dim"], retriever.keep)
 
 
 def _by_words(index: str, search: Search, runtime: Runtime) -> Opened:

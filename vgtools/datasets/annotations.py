@@ -1,4 +1,4 @@
-"""Annotated pictures: MS COCO instances, Visual Genome, VCR."""
+"""Annotated pictures: MS COCO with its captions and splits, Visual Genome, VCR."""
 
 from __future__ import annotations
 
@@ -81,6 +81,50 @@ class _Coco:
         self.kind = kind
         image = _get(item, "image_id", int, self.path, location)
         self.values.setdefault(image, []).append(value)
+
+
+def karpathy(path: str | Path, tally: Tally) -> Iterator[Row]:
+    """Yield {"image", "text", "split"} of a `dataset_coco.json` of Karpathy and Fei-Fei 2015.
+
+    Those of Flickr8k and Flickr30k have the same form. The split "restval", the rest of COCO's
+    validation photos, is training data: its rows have the split "train".
+    """
+    seen: dict[str, str] = {}
+    for key, index, item in json_items(path, surrogates=True):
+        if key != "images":
+            continue
+        location = f"images[{index}]"
+        try:
+            rows = _split_captions(item, path, location)
+            name = rows[0]["image"]
+            first = seen.setdefault(name, location)
+            if first != location:
+                why = f"{location}: duplicate image {name!r:.80} (first in {first})"
+                raise DataError(why, path)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        yield from rows
+    if not seen:
+        why = 'has no captions; expected {"images": [{"filename", "split", "sentences"}]}'
+        raise DataError(why, path)
+
+
+def _split_captions(item: Any, path: str | Path, location: str) -> list[Row]:
+    name = _get(item, "filename", str, path, location)
+    split = _get(item, "split", str, path, location)
+    sentences = _get(item, "sentences", list, path, location)
+    if not sentences:
+        raise DataError(f"{location}: {name!r:.80} has no sentences", path)
+    split = "train" if split == "restval" else split
+    return [
+        {
+            "image": name,
+            "text": _get(sentence, "raw", str, path, f"{location}.sentences[{i}]"),
+            "split": split,
+        }
+        for i, sentence in enumerate(sentences)
+    ]
 
 
 def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[Row]:

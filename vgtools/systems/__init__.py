@@ -1,1 +1,29 @@
 """One package per paper; its `SECTIONS` maps sections to the definitions that implement them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from vgtools.io.errors import DataError
+
+# The module that searches and embeds by a run of vg train-matcher, by the run's kind.
+MATCHERS = {
+    "matcher": "vgtools.systems.vokenization.retrieve",
+    "retriever": "vgtools.systems.visual_awareness.retrieve",
+}
+
+
+def matcher_system(run: str) -> Any:
+    """Return the module of a run of vg train-matcher, which has `open_bank` and `open_search`.
+
+    Raises:
+        DataError: no finished run (66), or of another command (65).
+    """
+    from vgtools.models.sealed import read_run
+
+    kind = read_run(run).get("kind")
+    if kind not in MATCHERS:
+        why = f"expected a run of vg train-matcher ({', '.join(MATCHERS)}), got one of kind"
+        raise DataError(f"{why} {kind!r}", run)
+    return importlib.import_module(MATCHERS[kind])

@@ -16,6 +16,7 @@ for _name, _command in {
     "flickr8k": captions.flickr8k,
     "flickr30k-entities": captions.flickr30k_entities,
     "coco": captions.coco,
+    "karpathy": captions.karpathy,
     "vcr": pictures.vcr,
     "visual-genome": web.visual_genome,
     "visual-genome-boxes": web.visual_genome_boxes,

@@ -1,4 +1,4 @@
-"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`: pictures that people described."""
+"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`, `karpathy`: described pictures."""
 
 from __future__ import annotations
 
@@ -119,6 +119,31 @@ def coco(
     rows = in_split(annotations_module.coco(annotations, tally, drop_crowd), as_split)
     config = {"command": "coco", "as_split": as_split, "drop_crowd": drop_crowd}
     output.write(rows, "rows", tally, [annotations], config, quiet)
+
+
+@flags
+def karpathy(
+    dataset: Annotated[
+        str, typer.Argument(metavar="FILE", help="dataset_coco.json, or that of Flickr8k or 30k.")
+    ],
+    output: Rows,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write the captions of COCO in the splits of Karpathy and Fei-Fei.
+
+    Rows are {"image", "text", "split"}: 113,287 photos to train on ("train" and "restval"), 5,000
+    of "val", 5,000 of "test". --images is the folder that holds train2014 and val2014.
+
+    Examples:
+
+        vg prepare karpathy dataset_coco.json --images coco \
+            --images-out images.jsonl -o captions.jsonl
+
+        vg prepare karpathy dataset_coco.json | jq -c 'select(.split == "test")' | wc -l
+    """
+    tally = output.tally()
+    rows = annotations_module.karpathy(dataset, tally)
+    output.write(rows, "captions", tally, [dataset], {"command": "karpathy"}, quiet)
 
 
 def _hash(lists: dict[str, str]) -> str:

@@ -12,5 +12,5 @@ SECTIONS = {
     ),
     "section 5.1": ("localisation.pointing", "localisation.segmentation"),
     "figure 2": ("retriever.ImagePath",),
-    "figure 4": ("concepts.concept_maps",),
+    "figure 4": ("concepts.concept_weights",),
 }

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError
+from vgtools.io import DataError, open_features
 from vgtools.io.arrays import Array
 from vgtools.models.references import check_same
 from vgtools.models.runs import Run
-from vgtools.retrieval import Index, NearestImages, check_embeddings
+from vgtools.retrieval import Bank, Index, NearestImages, check_embeddings
 from vgtools.systems.visual_awareness.retriever import Retriever, load_retriever
 from vgtools.systems.visual_awareness.words import Reader, Texts, open_reader
 
@@ -144,6 +144,39 @@ def embed_bank(
     return found
 
 
+def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
+    """Open feature maps and the retriever that embeds them.
+
+    Raises:
+        DataError: as `open_features` and `open_retriever`.
+    """
+    opened = open_retriever(run, device=device, offline=offline)
+    config = opened.retriever.config
+    return Bank(
+        open_features(feats, positions=config.regions),
+        opened.run.info.get("backbone"),
+        opened.fingerprint,
+        config.dim,
+        lambda array, ids, advance: embed_bank(opened, array, ids, advance, feats),
+        lambda: vocabulary_queries(opened),
+    )
+
+
+def open_search(index: Index, run: str, device: str, offline: bool) -> RetrieverSearch:
+    """Open a retriever for the index that it embedded.
+
+    Raises:
+        DataError: as `open_retriever` and `RetrieverSearch`.
+    """
+    return RetrieverSearch(open_retriever(run, device=device, offline=offline), index)
+
+
+def vocabulary_queries(opened: Opened, count: int = 4096) -> Array:
+    """Return the embeddings of single words, (at most `count`, E) float32."""
+    texts = opened.reader.read(opened.reader.words(count))
+    return embed_texts(opened.retriever, opened.reader, texts)[0].cpu().numpy()
+
+
 class RetrieverSearch(NearestImages[Texts]):
     """Finds the images of sentences; a `retrieval.Retriever`.
 
@@ -159,9 +192,14 @@ class RetrieverSearch(NearestImages[Texts]):
         made = index.manifest.get("matcher")
         given = {"run": opened.ref, "fingerprint": opened.fingerprint}
         check_same("retriever", made, given, index.path)
-        super().__init__(index)
+        super().__init__(index, opened.fingerprint)
         self._opened = opened
         self._cancelled = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where texts are embedded."""
+        return next(self._opened.retriever.parameters()).device
 
     def prepare(self, texts: Sequence[str]) -> Texts:
         """Return the words of texts."""

@@ -10,8 +10,9 @@ Axes: B texts, T items of all of them together, V rows of a table, W its width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from vgtools.models.runs import Run
 from vgtools.models.sealed import check_files
 from vgtools.text.tokens import Tokens, row_starts, tokenize, tokenizer_fingerprint, word_runs
 from vgtools.text.word_vectors import open_word_vectors, ragged, spelling
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TABLE = "words/table.npy"  # the word vectors of a run
 LONGEST = 512  # words of a text that are read; the rest is cut off
@@ -55,6 +59,10 @@ class Reader(Protocol):
 
     def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
         """Return the items of texts; `check` is called now and then and may raise."""
+        ...
+
+    def words(self, count: int) -> list[str]:
+        """Return some words that it knows, at most `count`."""
         ...
 
     def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
@@ -104,6 +112,10 @@ class WordReader:
         counts = np.bincount(texts_of[known], minlength=len(texts))
         return _cut(row_starts(counts.tolist()), rows[known], LONGEST, unknown)
 
+    def words(self, count: int) -> list[str]:
+        """Return the first words of the table."""
+        return list(islice(filter(str.isalnum, self._rows), count))
+
     def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return the word vectors of texts."""
         return _padded(texts, numbers, lambda items: self._table[items])
@@ -124,6 +136,10 @@ class PieceReader:
         """Return the word pieces of texts."""
         tokens = tokenize(self._tokenizer, texts, check)
         return _cut(tokens.starts, tokens.ids.astype(np.int32), LONGEST, 0)
+
+    def words(self, count: int) -> list[str]:
+        """Return words of the tokenizer's vocabulary."""
+        return _vocabulary(self._tokenizer, count)
 
     def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the word pieces of texts."""
@@ -162,9 +178,19 @@ class StateReader:
             found[pack.segments] = means.half().cpu().numpy()
         return found
 
+    def words(self, count: int) -> list[str]:
+        """Return words of the tokenizer's vocabulary."""
+        return _vocabulary(self._encoder.tokenizer, count)
+
     def inputs(self, texts: Texts, numbers: Array) -> tuple[Tensor, Tensor]:
         """Return (1, B, W) mean states of texts."""
         return _padded(texts, numbers, lambda states: states)
+
+
+def _vocabulary(tokenizer: Tokenizer, count: int) -> list[str]:
+    """Return words of a vocabulary in the order of their ids, without pieces of words."""
+    vocabulary = tokenizer.get_vocab()
+    return list(islice(filter(str.isalnum, sorted(vocabulary, key=vocabulary.__getitem__)), count))
 
 
 def _cut(starts: Array, items: Array, longest: int, unknown: int) -> Texts:

@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 class RelevanceLocator:
     """Makes maps of relevance; an `images.maps.Locator`.
 
-    Deviation: not in Tan & Bansal 2020.
+    Deviation: not in Tan & Bansal 2020, whose matcher (section 3.2) sees mean features.
     """
 
     def __init__(self, matcher: Matcher) -> None:

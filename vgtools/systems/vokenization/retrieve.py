@@ -17,10 +17,18 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from vgtools.io import open_features
 from vgtools.io.arrays import Array
-from vgtools.retrieval import Index, NearestImages
+from vgtools.retrieval import Bank, Index, NearestImages
 from vgtools.systems.vokenization.matcher import sentence_means
-from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer
+from vgtools.systems.vokenization.vokenize import (
+    Matcher,
+    Vokenizer,
+    embed_bank,
+    load_for,
+    open_matcher,
+    vocabulary_queries,
+)
 from vgtools.text.tokens import Tokens
 
 _TOKENS = 1 << 15  # tokens whose embeddings are held at a time; a longer sentence is held whole
@@ -40,8 +48,14 @@ class SentenceRetriever(NearestImages[Tokens]):
     """
 
     def __init__(self, matcher: Matcher, index: Index) -> None:
-        super().__init__(index)
+        super().__init__(index, matcher.fingerprint)
         self._vokenizer = Vokenizer(matcher, index)
+
+    @property
+    def device(self) -> torch.device:
+        """Where texts are embedded."""
+        device: torch.device = self._vokenizer.encoder.device
+        return device
 
     def prepare(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of texts."""
@@ -75,6 +89,33 @@ class SentenceRetriever(NearestImages[Tokens]):
     def cancel(self) -> None:
         """Make work in another thread end soon."""
         self._vokenizer.cancel()
+
+
+def open_search(index: Index, run: str, device: str, offline: bool) -> SentenceRetriever:
+    """Open a run of `vg train-matcher` for the index that it embedded.
+
+    Raises:
+        DataError: as `load_for`.
+    """
+    return SentenceRetriever(load_for(index, run, device=device, offline=offline), index)
+
+
+def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
+    """Open pooled features and the run that embeds them.
+
+    Raises:
+        DataError: as `open_features` and `open_matcher`.
+    """
+    features = open_features(feats)
+    matcher = open_matcher(run, device=device, offline=offline)
+    return Bank(
+        features,
+        matcher.info.get("backbone"),
+        matcher.fingerprint,
+        matcher.matcher.config.dim,
+        lambda array, ids, advance: embed_bank(matcher, array, ids, advance, feats),
+        lambda: vocabulary_queries(matcher),
+    )
 
 
 def _parts(tokens: Tokens) -> list[Tokens]:

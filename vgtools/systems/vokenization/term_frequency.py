@@ -21,8 +21,8 @@ import numpy as np
 from vgtools.io import DataError, read_jsonl, read_windows, sha256_file
 from vgtools.io.arrays import Array
 from vgtools.models.references import load_tokenizer
-from vgtools.retrieval import Index
-from vgtools.systems.vokenization.vokenize import Vokens, Work, matcher_path
+from vgtools.retrieval import Index, matcher_path
+from vgtools.systems.vokenization.vokenize import Vokens, Work
 from vgtools.text.tokens import Tokens, tokenize, tokenizer_fingerprint
 
 _CAPTIONS = 8192  # captions tokenised at a time
@@ -148,7 +148,7 @@ def draw_work(
 
     The run of the `matcher` is, by default, where the bank says.
     """
-    ref = matcher or matcher_path(bank)
+    ref = matcher_path(bank, matcher)
     tokenizer = load_tokenizer(ref, offline=offline)
     fingerprint = tokenizer_fingerprint(tokenizer)
     config = {

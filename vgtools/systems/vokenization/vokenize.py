@@ -11,7 +11,6 @@ exact (`vgtools.retrieval`).
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from vgtools.io.windows import pipelined
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
-from vgtools.retrieval import Index, bare_index, check_embeddings
+from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
 from vgtools.text.tokens import (
     Tokens,
@@ -299,12 +298,6 @@ def vokenize(
     return pipelined(windows, prepare, compute, vokenizer.cancel)
 
 
-def matcher_path(index: Index) -> str:
-    """Return the path of the run of an index's matcher, from its manifest."""
-    named = index.manifest.get("matcher", {})
-    return os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
-
-
 def load_for(
     index: Index,
     run: str | None = None,
@@ -329,18 +322,8 @@ def load_for(
         DataError: the run is not there (66), another one than the index was built with (65; both
             fingerprints are printed), or trained for another level (78).
     """
-    named = index.manifest.get("matcher")
-    if not isinstance(named, Mapping):
-        raise DataError(
-            "does not name the matcher that made it; rebuild it with vg build-index", index.path
-        )
-    path = run or matcher_path(index)
-    if run is None and not os.path.isdir(path):
-        raise DataError(
-            f"its matcher {path} does not exist; give its new place with --matcher",
-            index.path,
-            code=Exit.NO_INPUT,
-        )
+    path = matcher_path(index, run)
+    named = index.manifest["matcher"]
     matcher = open_matcher(path, device=device, dtype=dtype, offline=offline)
     check_same("matcher", named, {"run": path, "fingerprint": matcher.fingerprint}, index.path)
     trained = matcher.matcher.config.level
