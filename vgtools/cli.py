@@ -30,6 +30,7 @@ COMMANDS = (
     "vokenize",
     "revokenize",
     "retrieve",
+    "locate",
     "pretrain",
     "perplexity",
     "finetune",

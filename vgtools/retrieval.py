@@ -602,6 +602,11 @@ class Index:
         return Found(rows.astype(np.int32), np.where(rows < 0, 0, scores).astype(np.float32))
 
 
+def bare_index(dim: int) -> Index:
+    """Return an index without images, for work that only embeds texts."""
+    return Index("", [], {"dim": dim}, None, np.zeros((0, dim), np.float32))
+
+
 def check_embeddings(
     emb: Array, ids: list[str], first: int = 0, file: str | Path | None = None
 ) -> None:

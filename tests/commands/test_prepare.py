@@ -407,6 +407,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "coco",
         "vcr",
         "visual-genome",
+        "visual-genome-boxes",
         "conceptual-captions",
         "sbu",
         "imagenet",

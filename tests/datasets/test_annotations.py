@@ -12,9 +12,11 @@ from PIL import Image
 from tests.tiny.datasets import stops_at
 from vgtools.datasets.annotations import (
     coco,
+    coco_masks,
     karpathy,
     vcr,
     visual_genome,
+    visual_genome_boxes,
     visual_genome_regions,
 )
 from vgtools.datasets.box_files import FileBoxes
@@ -281,6 +283,58 @@ def test_visual_genome_bad_regions(tmp_path: Path) -> None:
     stops_at(tmp_path, parse, json.dumps([{"id": 1}]), '[0]: "regions" is missing')
 
 
+BOXED = [
+    {
+        "id": 2,
+        "regions": [
+            {"phrase": " a thing\n", "x": -1, "y": 2, "width": 5, "height": 99},
+            {"phrase": "nothing", "x": 8, "y": 2, "width": 5, "height": 5},
+        ],
+    },
+    {"id": 3, "regions": [{"phrase": "other", "x": 1, "y": 1, "width": 2, "height": 2}]},
+]
+
+
+def test_visual_genome_boxes(tmp_path: Path) -> None:
+    images, regions, names = (tmp_path / name for name in ("i.json", "r.json", "c.json"))
+    images.write_text(json.dumps(DATA))
+    regions.write_text(json.dumps(BOXED))
+    size = {"width": 8, "height": 8}
+    first = {"image": "vg/2", "text": "a thing", **size, "boxes": [[0, 2, 4, 8]]}
+    second = {"image": "vg/3", "text": "other", **size, "boxes": [[1, 1, 3, 3]]}
+    tally = Tally()
+    assert list(visual_genome_boxes(images, regions, None, tally)) == [first, second]
+    assert tally.left_out == {"box without an area": 1}
+    names.write_text(json.dumps({"images": [{"id": 77, "file_name": "0077.jpg"}]}))
+    tally = Tally()
+    rows = list(visual_genome_boxes(images, regions, names, tally))
+    assert rows == [first | {"image": "0077.jpg"}]
+    assert tally.left_out == {"box without an area": 1, "region of an image left out": 1}
+    names.write_text('{"images": []}')
+    with pytest.raises(DataError, match='has no "images"'):
+        list(visual_genome_boxes(images, regions, names, tally))
+
+
+@pytest.mark.parametrize(
+    ("images", "regions", "why"),
+    [
+        ([DATA[0], DATA[0]], BOXED, "duplicate image_id 1"),
+        ([DATA[0] | {"width": 0}], BOXED, r"or invalid size \[0, 8\]"),
+        ([{"image_id": 1}], BOXED, '"width" is missing'),
+        (DATA, [{"id": 2, "regions": [{"phrase": "x"}]}], r'\[0\].regions\[0\]: "x" is missing'),
+        (DATA, [{"id": 2}], r'\[0\]: "regions" is missing'),
+    ],
+)
+def test_visual_genome_bad_boxes(tmp_path: Path, images: Any, regions: Any, why: str) -> None:
+    (tmp_path / "i.json").write_text(json.dumps(images))
+    (tmp_path / "r.json").write_text(json.dumps(regions))
+    with pytest.raises(DataError, match=why):
+        list(visual_genome_boxes(tmp_path / "i.json", tmp_path / "r.json", None, Tally()))
+    tally = Tally(skip=True)
+    list(visual_genome_boxes(tmp_path / "i.json", tmp_path / "r.json", None, tally))
+    assert len(tally.errors) == 1
+
+
 # ---------------------------------------------------------------------------------------------- VCR
 
 SCENE = {
@@ -345,3 +399,75 @@ def test_bad_metadata_of_vcr(tmp_path: Path, change: dict[str, Any] | None, said
         "lsmdc_1/b@0.jpg"
     ]
     assert len(tally.errors) == 1
+
+
+# ------------------------------------------------------------------------------------------- masks
+
+
+def _instances(path: Path, **changes: object) -> Path:
+    square = [[0, 0, 2, 0, 2, 2, 0, 2]]
+    body = {
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 3, "segmentation": square},
+            {
+                "id": 2,
+                "image_id": 7,
+                "category_id": 1,
+                "segmentation": {"size": [2, 4], "counts": [6, 2]},
+                "iscrowd": 1,
+            },
+            {"id": 3, "image_id": 5, "category_id": 3, "segmentation": square},
+            {"id": 4, "image_id": 7, "category_id": 3, "segmentation": square},
+        ],
+        "images": [
+            {"id": 7, "file_name": "7.jpg", "width": 4, "height": 2},
+            {"id": 5, "file_name": "5.jpg", "width": 3, "height": 3},
+            {"id": 9, "file_name": "9.jpg", "width": 3, "height": 3},
+        ],
+        "categories": [{"id": 1, "name": "cat"}, {"id": 3, "name": "dog"}],
+    }
+    path.write_text(json.dumps(body | changes))
+    return path
+
+
+def test_masks_come_by_class_of_each_picture(tmp_path: Path) -> None:
+    rows = list(coco_masks(_instances(tmp_path / "i.json")))
+    found = [(row.image, row.name, len(row.outlines)) for row in rows]
+    assert found == [("7.jpg", "cat", 1), ("7.jpg", "dog", 2), ("5.jpg", "dog", 1)]
+    assert (rows[1].width, rows[1].height) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"annotations": []}, 'has no "annotations"'),
+        ({"images": []}, 'annotations of image 5, which "images" does not have'),
+        ({"categories": [{"id": 1, "name": "cat"}]}, '"categories" does not have: 3'),
+        (
+            {"annotations": [{"image_id": 7, "category_id": 1, "segmentation": 5}]},
+            r'annotations\[0\]: "segmentation": expected polygons or runs, got 5',
+        ),
+        (
+            {
+                "annotations": [
+                    {
+                        "image_id": 7,
+                        "category_id": 1,
+                        "segmentation": {"size": [4, 2], "counts": [8]},
+                    }
+                ]
+            },
+            "image 7 is 4×2, the runs of a mask have another size",
+        ),
+        (
+            {"images": [{"id": n, "file_name": "x", "width": 9, "height": 99999} for n in (5, 7)]},
+            "image 5 is 9×99999, at most 32768 px",
+        ),
+        ({"annotations": [{"image_id": 7}]}, r'annotations\[0\]: "category_id" is missing'),
+    ],
+)
+def test_masks_of_other_forms_are_refused(
+    tmp_path: Path, change: dict[str, object], why: str
+) -> None:
+    with pytest.raises(DataError, match=why):
+        list(coco_masks(_instances(tmp_path / "i.json", **change)))

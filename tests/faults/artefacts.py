@@ -215,6 +215,7 @@ def _bank() -> None:
     )
     flags = ("--index", "vg.faiss", "-k", 4, "--device", "cpu", "-q")
     _run("retrieve", "text.txt", *flags, "-o", "found.jsonl")
+    _located()
     from PIL import Image
 
     Path("bank").mkdir()
@@ -235,6 +236,16 @@ def _retriever() -> None:
     save_captions(Path("shown.jsonl"))
     save_retriever(Path("retriever"), Path("encoder"))
     _run("build-index", "grid.npy", "-m", "retriever", "-o", "maps.faiss", "--device", "cpu", "-q")
+def _located() -> None:
+    """Write queries of pictures, masks, feature maps of whole pictures, heat."""
+    from tests.tiny import save_grids
+    from tests.tiny.located import save_instances, save_queries
+
+    save_grids(Path("whole.npy"))
+    save_queries(Path("queries.jsonl"))
+    save_instances(Path("instances.json"))
+    flags = ("--matcher", "retriever", "--feats", "whole.npy", "--device", "cpu", "-q")
+    _run("locate", "queries.jsonl", *flags, "-o", "heat.jsonl")
 
 
 def _words() -> None:

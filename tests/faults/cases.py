@@ -125,6 +125,12 @@ CASES = (
         ("sets/image_data.json json", "sets/region_descriptions.json json"),
     ),
     Case(
+        "prepare-boxes",
+        "prepare visual-genome-boxes in/sets/image_data.json in/sets/region_descriptions.json"
+        " -o b.jsonl",
+        ("sets/image_data.json json", "sets/region_descriptions.json json"),
+    ),
+    Case(
         "prepare-web",
         "prepare conceptual-captions in/sets/web.tsv --images-out i.jsonl -o c.jsonl",
         ("sets/web.tsv table",),
@@ -327,6 +333,32 @@ CASES = (
         "retrieve-score",
         "retrieve in/captions.jsonl --index in/vg.faiss --device cpu --score -o s.jsonl",
         ("captions.jsonl jsonl", "vg.ids ids!"),
+    ),
+    Case(
+        "locate",
+        "locate in/queries.jsonl --matcher in/retriever --feats in/whole.npy --device cpu"
+        " -o h.jsonl",
+        (
+            "queries.jsonl jsonl",
+            "whole.npy npy!",
+            "whole.ids ids!",
+            "whole.json manifest",
+            "retriever/run.json run!",
+            "retriever/retriever.safetensors weights!",
+        ),
+        quick=True,
+    ),
+    Case(
+        "locate-classes",
+        "locate in/instances.json --matcher in/matcher --feats in/whole.npy --device cpu"
+        " -o h.jsonl.gz",
+        ("instances.json json",),
+    ),
+    Case(
+        "locate-score",
+        "locate in/queries.jsonl --matcher in/retriever --feats in/whole.npy --device cpu --score"
+        " -o s.jsonl",
+        ("queries.jsonl jsonl", "whole.ids ids!"),
     ),
     # ------------------------------------------------------------------------------------ training
     Case(
@@ -540,6 +572,12 @@ CASES = (
             "vg.ids ids!",
             "bank.jsonl jsonl",
         ),
+        restart=False,
+    ),
+    Case(
+        "show-heat",
+        "show in/heat.jsonl --images in/bank.jsonl -o page.html --png sheet.png",
+        ("heat.jsonl jsonl!", "heat.json manifest", "bank.jsonl jsonl"),
         restart=False,
     ),
     Case(

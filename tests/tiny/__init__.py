@@ -138,3 +138,24 @@ def text(count: int, seed: int = 0, longest: int = 30) -> list[str]:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, longest, count) * (rng.random(count) > 0.1)
     return [" ".join(rng.choice(WORDS, n)) for n in lengths]
+
+
+def save_grids(
+    path: Path,
+    array: np.ndarray[Any, Any] | None = None,
+    ids: list[str] | None = None,
+    backbone: dict[str, Any] | None = None,
+    shape: Any = (2, 2),
+    count: int = 60,
+) -> Path:
+    """Write feature maps of whole pictures as `vg extract-image-feats --pooling none` does."""
+    if array is None:
+        array = np.random.default_rng(0).standard_normal((count, 4, IMAGE))
+    seen = {"input_size": [3, 64, 64], "crop_pct": 1.0, "crop_mode": "squash"}
+    np.save(path, array.astype(np.float16))
+    table = path.with_suffix(".ids")
+    names = ids or [f"image{i:03}" for i in range(len(array))]
+    table.write_text("".join(f"{name}\n" for name in names))
+    made = backbone or BACKBONE | {"preprocessing": seen}
+    io.write_manifest(path, [path, table], kind="image-grid", grid=shape, backbone=made)
+    return path

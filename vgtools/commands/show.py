@@ -1,4 +1,4 @@
-"""`vg show`: vokens or retrieved images as a page, a contact sheet, a table or lines."""
+"""`vg show`: vokens, retrieved images or heat as a page, a contact sheet, a table or lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def show(
     rows: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ROWS", help="Rows of vg vokenize or vg retrieve (jsonl); - is stdin."
+            metavar="ROWS",
+            help="Rows of vg vokenize, vg retrieve or vg locate (jsonl); - is stdin.",
         ),
     ] = None,
     images: Annotated[
@@ -55,11 +56,14 @@ def show(
 
     Rows of vg vokenize: tokens with their images. Rows of vg retrieve: texts, and below each its
     images with their scores. Several files of the same texts are shown side by side; --index, --ids
-    and --images are then given once for all, or once per file in the same order.
+    and --images are then given once for all, or once per file in the same order. Rows of vg locate:
+    pictures with heat, the hottest cell and known boxes; they name their pictures, so --images is
+    enough.
 
     The page is one file that loads nothing: it can be mailed, and opened without a server. Without
     -o or --png a table goes to a terminal; into a pipe go tab-separated lines: line, token, start,
-    end, rank, voken, image id, score; or line, file, rank, row, image id, score, text.
+    end, rank, voken, image id, score; or line, file, rank, row, image id, score, text; or line,
+    image id, x, y, hit or miss, text.
 
     Examples:
 
@@ -70,6 +74,8 @@ def show(
         vg show vokens.jsonl --ids vg.ids | head
 
         vg show a.jsonl b.jsonl --index a.faiss --index b.faiss --images photos/ -o page.html
+
+        vg show heat.jsonl --images images.jsonl --png sheet.png --limit 8
     """
     paths = rows or ["-"]
     help_at_terminal(context, *paths)
@@ -140,11 +146,6 @@ def _check(
         None,
         "a page or sheet needs --images, the jsonl or directory that the images are in",
     )
-    refuse_if(
-        not index and not ids,
-        None,
-        "a page or sheet needs --index or --ids, which say which image a voken is",
-    )
     refuse_if(output == png == "-", None, "-o - and --png - cannot share stdout")
 
 
@@ -176,7 +177,9 @@ def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -
     from vgtools.reports import page
     from vgtools.reports import vokens as report
 
-    bank = view.banks[number]
+    bank = view.bank(items, number)
+    why = "a page or sheet needs --index or --ids, which say which image a voken is"
+    refuse_if(bank is None, None, why)
     assert bank is not None
     used = view.used(items, number)
     pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))

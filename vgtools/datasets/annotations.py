@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgtools.datasets.rows import Row
 from vgtools.io import DataError, Exit, read_json, read_jsonl
 from vgtools.io.errors import Tally
 from vgtools.io.json_items import json_items
+
+if TYPE_CHECKING:
+    from vgtools.images.masks import Outline
 
 
 def _get(item: Any, key: str, kind: type, path: str | Path, location: str) -> Any:
@@ -172,6 +175,63 @@ def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], 
     return [x, y, round(x + width, 2), round(y + height, 2)], category, crowd
 
 
+_LONGEST = 1 << 15  # px of a side of a picture whose masks are drawn
+
+
+class ClassMask(NamedTuple):
+    """A class in a picture, outlined."""
+
+    image: str  # the official file name
+    name: str  # of the class
+    width: int  # of the picture, px
+    height: int
+    outlines: tuple[Outline, ...]  # of all its instances, crowds too
+
+
+def coco_masks(path: str | Path) -> Iterator[ClassMask]:
+    """Yield the classes of each picture of an `instances_*.json`, in the order of their numbers.
+
+    All outlines are held in memory, about a kilobyte each.
+
+    Raises:
+        DataError: an item of another form, a duplicate id, or an annotation of a picture or a
+            category that the file does not have; with its place.
+    """
+    from vgtools.images.masks import Outline, parse_outline
+
+    file = _Coco(path)
+    found = dict[int, dict[int, list[Outline]]]()  # image -> category -> outlines
+    for key, index, item in json_items(path, surrogates=True):
+        location = f"{key}[{index}]"
+        if key != "annotations":
+            file.add(key, item, location)
+            continue
+        image = _get(item, "image_id", int, path, location)
+        category = _get(item, "category_id", int, path, location)
+        try:
+            outline = parse_outline(item.get("segmentation"))
+        except ValueError as error:
+            raise DataError(f'{location}: "segmentation": {error}', path) from None
+        found.setdefault(image, {}).setdefault(category, []).append(outline)
+    if not found:
+        raise DataError('has no "annotations"; expected an instances_*.json', path)
+    for unknown in sorted(found.keys() - file.images.keys()):
+        raise DataError(f'annotations of image {unknown}, which "images" does not have', path)
+    for number, image_row in file.images.items():
+        size = (image_row["width"], image_row["height"])
+        if number in found and max(size) > _LONGEST:
+            why = f"image {number} is {size[0]}×{size[1]}, at most {_LONGEST} px per side are read"
+            raise DataError(why, path)
+        for category, outlines in sorted(found.pop(number, {}).items()):
+            if category not in file.names:
+                why = f'image {number} has a category_id that "categories" does not have'
+                raise DataError(f"{why}: {category}", path)
+            if any(outline.size not in (None, size) for outline in outlines):
+                why = f"image {number} is {size[0]}×{size[1]}, the runs of a mask have another size"
+                raise DataError(why, path)
+            yield ClassMask(image_row["image"], file.names[category], *size, tuple(outlines))
+
+
 def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> Iterator[Row]:
     """Yield the boxes of VCR's pictures, each once, in the order of the questions.
 
@@ -280,3 +340,76 @@ def visual_genome_regions(
                 tally.bad(error)
             else:
                 yield images[number] | {"text": phrase}
+
+
+def visual_genome_boxes(
+    images: str | Path, regions: str | Path, coco: str | Path | None, tally: Tally
+) -> Iterator[Row]:
+    """Yield a phrase with its box per region of `region_descriptions.json`.
+
+    Rows: {"image", "text", "width", "height", "boxes": [[x1, y1, x2, y2]]}. The image is vg/ID, or
+    with `coco` (an `instances_*.json` or `captions_*.json`) the file name that MS COCO has for it;
+    regions of other images are then left out and counted, as are boxes without an area.
+    """
+    known = {} if coco is None else _coco_names(coco)
+    kept = dict[int, Row]()
+    for key, index, item in json_items(images, surrogates=True):
+        location = f"{key}[{index}]"
+        try:
+            number = _get(item, "image_id", int, images, location)
+            size = [_get(item, side, int, images, location) for side in ("width", "height")]
+            if number in kept or not 1 <= min(size) <= max(size) < 1e9:
+                why = f"{location}: duplicate image_id {number}, or invalid size {size}"
+                raise DataError(why, images)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        name = f"vg/{number}" if coco is None else known.get(item.get("coco_id"))
+        if name is not None:
+            kept[number] = {"image": name, "width": size[0], "height": size[1]}
+    for key, index, item in json_items(regions, surrogates=True):
+        location = f"{key}[{index}]"
+        try:
+            number = _get(item, "id", int, regions, location)
+            found = _get(item, "regions", list, regions, location)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        if number not in kept:
+            tally.left_out["region of an image left out"] += len(found)
+            continue
+        for nth, region in enumerate(found):
+            try:
+                yield from _boxed(
+                    region, kept[number], regions, f"{location}.regions[{nth}]", tally
+                )
+            except DataError as error:
+                tally.bad(error)
+
+
+def _boxed(item: Any, image: Row, path: str | Path, location: str, tally: Tally) -> Iterator[Row]:
+    """Yield the row of a region if its box has an area in its image."""
+    x, y, width, height = (
+        _get(item, key, int, path, location) for key in ("x", "y", "width", "height")
+    )
+    text = _get(item, "phrase", str, path, location).strip()
+    box = [max(x, 0), max(y, 0), min(x + width, image["width"]), min(y + height, image["height"])]
+    if box[0] >= box[2] or box[1] >= box[3]:
+        tally.left_out["box without an area"] += 1
+        return
+    size = {"width": image["width"], "height": image["height"]}
+    yield {"image": image["image"], "text": text, **size, "boxes": [box]}
+
+
+def _coco_names(path: str | Path) -> dict[int, str]:
+    """Return the file names of the images of a file of MS COCO, by their numbers."""
+    names = dict[int, str]()
+    for key, index, item in json_items(path, surrogates=True):
+        if key == "images":
+            location = f"{key}[{index}]"
+            number = _get(item, "id", int, path, location)
+            names[number] = _get(item, "file_name", str, path, location)
+    if not names:
+        why = 'has no "images"; expected an instances_*.json or captions_*.json of MS COCO'
+        raise DataError(why, path)
+    return names

@@ -1,4 +1,4 @@
-"""What rows are of, vokens or retrieved images, and how each kind is shown."""
+"""What rows are of, vokens, retrieved images or heat, and how each kind is shown."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from vgtools.images.maps import holds_heat
 from vgtools.io import DataError, Exit, read_jsonl
-from vgtools.reports import retrieved, vokens
+from vgtools.reports import located, retrieved, vokens
 from vgtools.reports.vokens import Bank
 from vgtools.text.retrieved import holds_images
 
@@ -20,7 +21,7 @@ class View:
     items: Iterator[Any]
     unit: str  # what an item is
     noun: str  # what names images
-    banks: Sequence[Bank | None]
+    bank: Callable[[Sequence[Any], int], Bank | None]  # that of a number; None where not known
     used: Callable[[Sequence[Any], int], Sequence[int]]  # rows of the bank of a number
     tsv: Callable[[Any], str]
     table: Callable[..., None]
@@ -42,6 +43,9 @@ def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
     texts, rows = holds_images(read_jsonl(paths[0]))
     if texts:
         return _of_texts(paths, banks, rows)
+    heat, rows = holds_heat(rows)
+    if heat and len(paths) == 1:
+        return _of_heat(paths[0], banks, rows)
     if len(paths) > 1:
         why = "only files of vg retrieve are shown side by side, and its first row is not one"
         raise DataError(why, paths[0], code=Exit.USAGE)
@@ -51,7 +55,7 @@ def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
         items=vokens.read_sentences(paths[0], len(ids) if ids else None, rows),
         unit="sentence",
         noun="vokens",
-        banks=banks,
+        bank=lambda items, number: banks[number],
         used=lambda items, number: [*vokens.used_rows(items)],
         tsv=partial(vokens.tsv, ids=ids),
         table=partial(vokens.table, ids=ids),
@@ -70,10 +74,30 @@ def _of_texts(
         items=retrieved.read_texts(sources, rows),
         unit="text",
         noun="rows",
-        banks=banks,
+        bank=lambda items, number: banks[number],
         used=retrieved.used_rows,
         tsv=partial(retrieved.tsv, sources=sources),
         table=partial(retrieved.table, sources=sources),
         page=partial(retrieved.page, sources=sources),
         sheet=partial(retrieved.sheet, sources=sources),
+    )
+
+
+def _of_heat(
+    path: str, banks: Sequence[Bank | None], rows: Iterator[tuple[int, dict[str, Any]]]
+) -> View:
+    """Return how to show heat over pictures, which rows name themselves."""
+    if any(banks):
+        why = "rows of vg locate name their pictures; leave --index and --ids out"
+        raise DataError(why, path, code=Exit.USAGE)
+    return View(
+        items=located.read_found(path, rows),
+        unit="map",
+        noun="queries",
+        bank=lambda items, number: located.bank_of(items),
+        used=lambda items, number: range(len(located.bank_of(items).ids)),
+        tsv=located.tsv,
+        table=located.table,
+        page=located.page,
+        sheet=located.sheet,
     )

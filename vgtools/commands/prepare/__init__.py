@@ -19,6 +19,7 @@ for _name, _command in {
     "karpathy": captions.karpathy,
     "vcr": pictures.vcr,
     "visual-genome": web.visual_genome,
+    "visual-genome-boxes": web.visual_genome_boxes,
     "conceptual-captions": web.conceptual_captions,
     "sbu": web.sbu,
     "imagenet": words.imagenet,

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import AsSplit, File, Flag, Limit, Quiet, flags, refuse_if
+from vgtools.commands.options import (
+    AsSplit,
+    Errors,
+    File,
+    Flag,
+    Limit,
+    Quiet,
+    Target,
+    flags,
+    refuse_if,
+)
 from vgtools.commands.prepare.photos import Rows
 from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
@@ -63,6 +73,37 @@ def visual_genome(
         tally = output.tally()
         rows = visual_genome_regions(regions, kept, tally)
         save(rows, output.output, tally, "captions", config, read, output.restart, quiet)
+
+
+@flags
+def visual_genome_boxes(
+    image_data: Annotated[str, typer.Argument(metavar="IMAGES", help="image_data.json")],
+    regions: Annotated[str, typer.Argument(metavar="REGIONS", help="region_descriptions.json")],
+    target: Target,
+    errors: Errors,
+    coco: Annotated[
+        str | None,
+        File("Only images of this instances_*.json of MS COCO, under its file names."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write phrases of regions with boxes.
+
+    Rows are {"image", "text", "width", "height", "boxes"}, one per region. Images are vg/ID; with
+    --coco only those that MS COCO has as well, under its names: the features of its photos fit.
+
+    Examples:
+
+        vg prepare visual-genome-boxes image_data.json region_descriptions.json \
+            --coco instances_val2014.json -o phrases.jsonl
+
+        vg locate phrases.jsonl --matcher retriever --feats grid.npy --score
+    """
+    tally = errors.tally()
+    rows = annotations_module.visual_genome_boxes(image_data, regions, coco, tally)
+    inputs = [path for path in (image_data, regions, coco) if path is not None]
+    config = {"command": "visual-genome-boxes", "on_error": errors.on_error}
+    save(rows, target.output, tally, "captions", config, inputs, target.restart, quiet)
 
 
 @flags

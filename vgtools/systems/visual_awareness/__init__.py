@@ -13,6 +13,7 @@ SECTIONS = {
         "training.fit",
         "words.WordReader",
     ),
+    "section 5.1": ("localisation.pointing", "localisation.segmentation"),
     "figure 2": ("retriever.ImagePath",),
     "section 2.3": ("slots.TextImages", "fusion.Fusion"),
     "section 2.4": ("fusion.Fusion",),
@@ -20,4 +21,5 @@ SECTIONS = {
     "section 3.1": ("translation.learner", "translation.StreamTranslator"),
     "section 4.1": ("reported.retrieval",),
     "section 4.3": ("reported.scores",),
+    "figure 4": ("concepts.concept_weights",),
 }

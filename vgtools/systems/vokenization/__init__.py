@@ -17,6 +17,7 @@ SECTIONS = {
         "matcher.hinge_loss",
         "matcher_training.evaluate_matcher",
         "evaluation.Evaluation",
+        "locate.RelevanceLocator",
     ),
     "section 3.3": ("revokenize.revokenize",),
     "section 5.2": ("term_frequency.TermFrequency",),

@@ -7,14 +7,14 @@ a split. Concept hit asks for any photo that shows the noun, which is what voken
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from vgtools.images.phrases import image_finder
 from vgtools.io import DataError, Features, read_jsonl
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
@@ -151,7 +151,7 @@ class Evaluation:
         Raises:
             DataError: a row is not of this form, or none is of a held-out photo.
         """
-        find = _finder({self._ids[row]: row for row in self.photos.tolist()})
+        find = image_finder({self._ids[row]: row for row in self.photos.tolist()})
         rows: dict[int, str] = {}
         spans = list[Spans]()
         for line, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
@@ -303,23 +303,6 @@ def _holders(rows: Rows, words: Sequence[Sequence[str]]) -> dict[str, set[int]]:
         for word in held:
             holders.setdefault(word.lower(), set()).add(image)
     return holders
-
-
-def _finder(rows: dict[str, int]) -> Callable[[str], int | None]:
-    """Return a function from an image's name to its row, or None.
-
-    In Flickr8k `1000268201_693b08cb0e.jpg` is the photo that Flickr30k Entities calls
-    `1000268201.jpg`: a name that is not among the ids is one up to their `_`.
-    """
-    numbers: dict[str, list[int]] = {}
-    for name, row in rows.items():
-        numbers.setdefault(Path(name).stem.split("_")[0], []).append(row)
-
-    def find(name: str) -> int | None:
-        known = numbers.get(Path(name).stem, [])
-        return rows.get(name, known[0] if len(known) == 1 else None)
-
-    return find
 
 
 def _visual_spans(phrases: Sequence[Any], path: str, line: int) -> Spans:

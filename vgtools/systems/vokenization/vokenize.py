@@ -28,7 +28,7 @@ from vgtools.io.windows import pipelined
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
-from vgtools.retrieval import Index, check_embeddings, matcher_path
+from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
 from vgtools.text.tokens import (
     Tokens,
@@ -458,8 +458,7 @@ def vocabulary_queries(matcher: Matcher, count: int = 2048) -> Array:
     words = sorted(word for word in vocabulary if word.isalpha() and len(word) > 2)
     texts = words[:: max(1, len(words) // count)][:count]
     dim = matcher.matcher.config.dim
-    bare = Index("", [], {"dim": dim}, None, np.zeros((0, dim), np.float32))
-    worker = Vokenizer(matcher, bare)
+    worker = Vokenizer(matcher, bare_index(dim))
     with torch.inference_mode():
         parts = [
             part.vectors.float().cpu().numpy() for part in worker.embed(worker.tokenize(texts))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.images.boxes import box_fault, clip, iou
+from vgtools.images.boxes import iou
+from vgtools.images.phrases import phrase_boxes, phrase_span, picture_size
 from vgtools.io import DataError, read_jsonl
 from vgtools.io.arrays import Array
 from vgtools.tasks.examples import Example, ReadStats, VisualExample
@@ -31,11 +32,11 @@ def read(
 ) -> Iterator[tuple[int, VisualExample]]:
     """Yield phrases with boxes, caption by caption, of `vg prepare flickr30k-entities`."""
     for line, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
-        size = _size(row, path, line)
+        size = picture_size(row, path, line)
         for number, phrase in enumerate(row["phrases"], 1):
             phrase = phrase if isinstance(phrase, dict) else {}
-            span = _span(phrase, len(row["text"]), number, path, line)
-            boxes = _boxes(phrase.get("boxes"), size, number, path, line)
+            span = phrase_span(phrase, len(row["text"]), number, path, line)
+            boxes = phrase_boxes(phrase.get("boxes"), size, number, path, line)
             if not boxes:
                 stats.unboxed += 1
                 continue
@@ -49,44 +50,6 @@ def read(
                 line=line,
             )
             yield line, example
-
-
-def _size(row: dict[str, Any], path: str | Path, line: int) -> tuple[float, float] | None:
-    """Return the size of the picture that a row's boxes refer to, if the row has it."""
-    if "width" not in row and "height" not in row:
-        return None
-    sides: list[Any] = [row.get("width"), row.get("height")]
-    if not all(type(side) in (int, float) and side > 0 for side in sides):
-        why = f'"width" and "height" must be the picture\'s size in pixels, got {sides}'
-        raise DataError(why, path, line)
-    return sides[0], sides[1]
-
-
-def _span(
-    phrase: dict[str, Any], length: int, number: int, path: str | Path, line: int
-) -> tuple[int, int]:
-    start, end = phrase.get("start"), phrase.get("end")
-    if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
-        why = f"phrase {number} has the span {start!r:.20} to {end!r:.20}"
-        raise DataError(f"{why}, the text has {length} characters", path, line)
-    return start, end
-
-
-def _boxes(given: Any, size: Any, number: int, path: str | Path, line: int) -> tuple[Any, ...]:
-    """Return a phrase's boxes, cut off at the edges of the picture if its size is known."""
-    try:
-        boxes = np.array(given, np.float64)
-        assert boxes.size == 0 or boxes.shape[1:] == (4,)
-    except (TypeError, ValueError, AssertionError):
-        why = f'phrase {number}: "boxes" must be a list of [x1, y1, x2, y2], got {given!r:.60}'
-        raise DataError(why, path, line) from None
-    if not boxes.size:
-        return ()
-    sides = size or (np.inf, np.inf)
-    fault = box_fault(boxes, *sides)
-    if fault:
-        raise DataError(f"phrase {number}: {fault}", path, line)
-    return tuple(tuple(box) for box in clip(boxes, *sides).tolist())
 
 
 def gold(task: Task, example: Example) -> list[list[float]] | None:

@@ -1,0 +1,311 @@
+"""`vg locate`: where in a picture a text is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Count,
+    File,
+    Flag,
+    Limit,
+    Runtime,
+    Target,
+    Value,
+    flags,
+    help_at_terminal,
+    note,
+    refuse_if,
+)
+from vgtools.io.errors import DataError, amount
+
+if TYPE_CHECKING:
+    from vgtools.images.maps import Grids, Located, Locator, Query, Step
+    from vgtools.systems.visual_awareness.localisation import Verdict
+
+_NOT_ROWS = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """How maps are made and what comes of them."""
+
+    heat: Annotated[
+        Literal["concepts", "relevance"] | None,
+        Flag(
+            show_default="as the run allows",
+            help="Concept activation map of a retriever, or the plain relevance of each position.",
+        ),
+    ] = None
+    dims: Annotated[
+        int | None,
+        Count(
+            "Concepts: the N largest dimensions of the text count; more than there are take all.",
+            show_default="180; 10 of COCO's classes",
+        ),
+    ] = None
+    score: Annotated[
+        bool, Flag("--score", help="Print how well boxes or masks are found, with controls.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What makes maps, and what manifests say about it."""
+
+    locator: Locator
+    width: int  # of the features that it takes
+    config: dict[str, Any]  # what decides the maps
+
+
+@flags
+def locate(
+    context: typer.Context,
+    matcher: Annotated[str, Value("RUN", "Run of vg train-matcher.")],
+    feats: Annotated[
+        str, File("Grid of the pictures: X.npy of vg extract-image-feats --pooling none.")
+    ],
+    maps: Maps,
+    target: Target,
+    runtime: Runtime,
+    queries: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERIES",
+            help='.jsonl with "text" and "image", .gz, .zst, or - for stdin; or an '
+            "instances_*.json of MS COCO.",
+        ),
+    ] = "-",
+    limit: Limit = None,
+) -> None:
+    """Show where in a picture a text is: a map of heat for every text and its picture.
+
+    One row per query, in order: {"text", "image", "grid": [h, w], "heat": [h * w numbers], "point":
+    [x, y]}, the point being the centre of the hottest cell, from 0 to 1 of the picture. A query is
+    a row with "text" and "image" ("span": only these characters of it), or each of the "phrases" of
+    a row of vg prepare flickr30k-entities. Where "boxes" are known, "hit" says whether the point is
+    in one of them. Of a file of COCO, each class of each picture is a query ("cat cats"), and "iou"
+    compares the pixels above 45 % of the map's range with the class's mask. A text without a known
+    word has no heat. With -o FILE the same command resumes after a kill and ends byte-identical.
+
+    A retriever (vg train-matcher visual-awareness) makes concept activation maps; a matcher of
+    vokens embeds each position, and the heat is its relevance. Extract the grid with --picture: the
+    backbone then sees the whole picture, and not its centre alone.
+
+    --score prints one record in place of rows. Boxes: how often the point hits, beside the centre
+    of the picture, a random cell and the area of the boxes. Masks: the share of pictures with a
+    class whose IoU exceeds .3, .4, .5, beside a map that falls with the distance from the centre,
+    and the whole picture. All with 95 % intervals of a bootstrap over pictures.
+
+    Examples:
+
+        vg locate phrases.jsonl --matcher retriever --feats grid.npy --score
+
+        vg locate instances_val2017.json --matcher retriever --feats grid.npy --score
+
+        vg locate queries.jsonl --matcher retriever --feats grid.npy -o heat.jsonl
+
+        vg show heat.jsonl --images images.jsonl -o heat.html
+    """
+    help_at_terminal(context, queries)
+    refuse_if(re.search(_NOT_ROWS, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
+    from vgtools.images.maps import open_grids
+
+    grids = open_grids(feats)
+    opened = _open(matcher, grids, maps, _is_coco(queries), runtime)
+    config = {
+        "command": "locate",
+        "feats": grids.manifest["files"],
+        **opened.config,
+        "limit": limit,
+    }
+    work = Work(queries, limit, opened.locator, grids, config, target, runtime.quiet)
+    if maps.score:
+        _score(work, {"matcher": matcher, "feats": feats})
+    else:
+        _write(work)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is read and written."""
+
+    queries: str
+    limit: int | None
+    locator: Locator
+    grids: Grids
+    config: dict[str, Any]
+    target: Target
+    quiet: bool
+
+    def found(
+        self, state: Mapping[str, Any]
+    ) -> Iterator[tuple[Step, list[Located], list[Verdict | None]]]:
+        """Yield each step with its maps, and what is right about each where that is known."""
+        from vgtools.images.maps import known_steps, line_steps, locate
+        from vgtools.systems.visual_awareness.localisation import judge
+
+        if _is_coco(self.queries):
+            steps = known_steps(_classes(self.queries), state, self.limit)
+        else:
+            steps = line_steps(self.queries, state, self.limit)
+        for step, maps in locate(steps, self.locator, self.grids, self.queries):
+            yield step, maps, list(map(judge, maps))
+
+
+def _write(work: Work) -> None:
+    """Write a row per query."""
+    from vgtools import io
+    from vgtools.io.output import Output
+
+    target = work.target
+    with (
+        Output([target.output], work.config, inputs=[work.queries], restart=target.restart) as out,
+        io.Progress("locate", "queries", quiet=work.quiet) as bar,
+    ):
+        if out.complete:
+            note("locate", f"{target.output} is up to date", work.quiet)
+            return
+        counts = Counter[str](out.state.get("counts", {}))
+        for step, maps, verdicts in work.found(out.state):
+            for each, verdict in zip(maps, verdicts, strict=True):
+                marks: dict[str, Any] = {} if verdict is None else verdict.marks
+                out.write(io.dumps(each.row(**marks)))
+                counts.update(
+                    queries=1,
+                    without=not len(each.heat),
+                    boxed="hit" in marks,
+                    hits=marks.get("hit", False),
+                )
+            out.commit(step.state | {"counts": counts})
+            bar.advance(len(maps))
+        out.finish(kind="heat", grid=work.grids.shape, **counts)
+    message = amount(counts["queries"], "query", "queries")
+    if counts["without"]:
+        message += f", {counts['without']:,} without a known word"
+    if counts["boxed"]:
+        message += f"; the point hits {counts['hits']:,} of {counts['boxed']:,} with boxes"
+    note("locate", message, work.quiet)
+
+
+def _score(work: Work, names: Mapping[str, str]) -> None:
+    """Write one record of how well queries are found."""
+    from vgtools import io
+    from vgtools.io.output import Output
+    from vgtools.systems.visual_awareness.localisation import score
+
+    target = work.target
+    config = {**work.config, "score": True}
+    with (
+        Output([target.output], config, inputs=[work.queries], restart=target.restart) as out,
+        io.Progress("locate", "queries", quiet=work.quiet) as bar,
+    ):
+        if out.complete:
+            note("locate", f"{target.output} is up to date", work.quiet)
+            return
+        judged: list[Verdict] = []
+        total = 0
+        for _, maps, verdicts in work.found({}):
+            judged += [verdict for verdict in verdicts if verdict is not None]
+            total += len(maps)
+            bar.advance(len(maps))
+        if not judged:
+            why = 'has no query with "boxes" or masks; nothing to score'
+            raise DataError(why, work.queries)
+        record: dict[str, Any] = {
+            **names,
+            "heat": work.config["heat"],
+            "dims": work.config.get("dims"),
+            "grid": work.grids.shape,
+            "left_out": total - len(judged),
+            **score(judged),
+        }
+        out.write(io.dumps(record))
+        out.finish(kind="heat-score")
+
+
+# ----------------------------------------------------------------------------------------- queries
+
+
+def _is_coco(queries: str) -> bool:
+    """Return whether queries are a file of MS COCO, by its name as elsewhere."""
+    return bool(re.search(r"\.json(\.gz|\.zst)?$", queries))
+
+
+def _classes(path: str) -> Iterator[Query]:
+    """Yield the classes of the pictures of a file of COCO."""
+    from vgtools import io
+    from vgtools.datasets.annotations import coco_masks
+    from vgtools.images.maps import Query
+
+    io.refuse_stream(path)
+    for each in coco_masks(path):
+        text = f"{each.name} {each.name}s"
+        size = (each.width, each.height)
+        yield Query(text, each.image, None, size=size, outlines=each.outlines)
+
+
+# ------------------------------------------------------------------------------------------- runs
+
+
+def _open(matcher: str, grids: Grids, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
+    """Return what makes maps with a run; its kind says how.
+
+    Raises:
+        DataError: not a finished run, one of another kind, or of another backbone or width than
+            the grid.
+    """
+    from vgtools.models.references import check_same
+    from vgtools.models.sealed import read_run
+
+    info = read_run(matcher)
+    if info.get("kind") not in LOCATORS:
+        kinds = " or ".join(map(repr, LOCATORS))
+        raise DataError(f"expected a run of kind {kinds}, got {info.get('kind')!r}", matcher)
+    check_same("backbone", grids.manifest.get("backbone"), info.get("backbone"), grids.path)
+    opened = LOCATORS[info["kind"]](matcher, maps, coco, runtime)
+    grids.check_width(opened.width, matcher)
+    return opened
+
+
+def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
+    """Return the maps of a matcher of vokens."""
+    from vgtools.systems.vokenization.locate import RelevanceLocator
+    from vgtools.systems.vokenization.vokenize import open_matcher
+
+    why = "belongs to a retriever: a matcher of vokens has maps of relevance alone"
+    refuse_if(maps.dims is not None, "--dims", why)
+    refuse_if(maps.heat == "concepts", "--heat", why)
+    loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
+    device = loaded.encoder.model.device.type
+    config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
+    return Opened(RelevanceLocator(loaded), loaded.matcher.config.image_width, config)
+
+
+def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
+    """Return the concept activation maps of a retriever."""
+    from vgtools.systems.visual_awareness.concepts import ConceptLocator
+    from vgtools.systems.visual_awareness.retrieve import open_retriever
+
+    plain = maps.heat == "relevance"
+    refuse_if(plain and maps.dims is not None, "--dims", "belongs to --heat concepts")
+    dims = None if plain else maps.dims or (10 if coco else 180)
+    loaded = open_retriever(matcher, device=runtime.device, offline=runtime.offline)
+    device = next(loaded.retriever.parameters()).device.type
+    made = {"heat": "relevance"} if plain else {"heat": "concepts", "dims": dims}
+    config = {"matcher": loaded.fingerprint, **made, "device": device}
+    width = loaded.retriever.config.image_width
+    return Opened(ConceptLocator(loaded, dims), width, config)
+
+
+# By what maps are made: the kind of the run.
+LOCATORS: dict[str, Callable[[str, Maps, bool, Runtime], Opened]] = {
+    "matcher": _by_relevance,
+    "retriever": _by_concepts,
+}

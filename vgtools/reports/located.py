@@ -1,0 +1,349 @@
+"""Maps of heat over photos as one HTML page, a contact sheet, or lines for a terminal or a pipe.
+
+Source: Zhang et al. 2020 (Visual awareness), figure 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vgtools.images.maps import Located, read_heat
+from vgtools.io.arrays import Array
+from vgtools.io.errors import amount
+from vgtools.reports.drawing import ACCENT, GREY, INK, first_fit, fonts
+from vgtools.reports.page import data_uri, readable, render
+from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
+from vgtools.reports.vokens import Bank, Pictures, cell
+from vgtools.systems.visual_awareness.localisation import enlarged
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from rich.console import Console
+
+# --------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True)
+class Found:
+    """A query with its heat, and what is known of it."""
+
+    line: int
+    located: Located
+    hit: bool | None = None
+    iou: float | None = None
+
+    @property
+    def image(self) -> str:
+        """The id of its picture."""
+        return self.located.query.image
+
+    @property
+    def sought(self) -> str:
+        """What was looked for."""
+        return self.located.query.sought
+
+    @property
+    def verdict(self) -> str:
+        """Whether it was found, in words; "" where that is not known."""
+        if self.iou is not None:
+            return f"IoU {self.iou:.2f}"
+        return "" if self.hit is None else "hit" if self.hit else "miss"
+
+
+def read_found(
+    path: str, rows: Iterable[tuple[int, dict[str, Any]]] | None = None
+) -> Iterator[Found]:
+    """Yield the rows of `vg locate`, checked as `read_heat` does."""
+    for line, located, row in read_heat(path, rows):
+        hit = row.get("hit")
+        iou = row.get("iou")
+        yield Found(
+            line,
+            located,
+            hit if isinstance(hit, bool) else None,
+            float(iou) if isinstance(iou, int | float) and not isinstance(iou, bool) else None,
+        )
+
+
+def bank_of(found: Sequence[Found]) -> Bank:
+    """Return the pictures that queries name, as a bank: heat rows need no index."""
+    return Bank(list(dict.fromkeys(each.image for each in found)))
+
+
+# ---------------------------------------------------------------------------------------- pictures
+
+_FINE = 12  # pixels of an overlay per cell
+# Of the heat in a map's range: below it a veil, above it orange (red, green, blue, opacity).
+_SCALE = np.array([0.0, 0.45, 0.7, 1.0])
+_COLOURS = np.array(
+    [[12, 14, 28, 0.42], [12, 14, 28, 0.12], [251, 146, 20, 0.46], [255, 88, 0, 0.74]]
+)
+
+
+def overlay(located: Located) -> Image:
+    """Return a map as a picture with transparency, for the part of the photo that it covers."""
+    from PIL import Image
+
+    rows, columns = located.shape
+    fine = max(1, min(_FINE, 512 // max(rows, columns)))
+    heat = enlarged(located.heat.reshape(rows, columns), columns * fine, rows * fine)
+    share = _shares(heat)
+    channels = [np.interp(share, _SCALE, column) for column in _COLOURS.T]
+    channels[3] = channels[3] * 255
+    pixels: Image.Image = Image.fromarray(np.stack(channels, 2).round().astype(np.uint8), "RGBA")
+    return pixels
+
+
+def _shares(heat: Array) -> Array:
+    """Return heat from 0 to 1 of its range; 0 where it is the same everywhere."""
+    low = heat.min()
+    span = heat.max() - low
+    return np.asarray((heat - low) / span) if span else np.zeros_like(heat)
+
+
+def _corners(found: Found, width: float, height: float) -> list[tuple[float, ...]]:
+    """Return the boxes of a query in a photo of another size: left, top, width, height."""
+    query = found.located.query
+    if not query.boxes or query.size is None:
+        return []
+    x = width / query.size[0]
+    y = height / query.size[1]
+    return [(a * x, b * y, (c - a) * x, (d - b) * y) for a, b, c, d in query.boxes]
+
+
+# --------------------------------------------------------------------------------------------- page
+
+_SIDE = 360  # px of a photo on the page
+
+
+def page(
+    found: Sequence[Found],
+    pictures: Sequence[Pictures],
+    title: str,
+    *,
+    more: bool = False,
+    credit: str = "",
+) -> bytes:
+    """Return one HTML page: the photos of queries with their heat, each photo in it once.
+
+    Args:
+        found: queries; consecutive ones of one text and photo are shown together.
+        pictures: one, of their photos; what it lacks is shown as a placeholder.
+        title: what they are, for example the file's name.
+        more: the file holds more than these.
+        credit: whose the photos are and their licence.
+
+    Source: Zhang et al. 2020 (Visual awareness), figure 4.
+    """
+    place = pictures[0]
+    photos = [_photo(place, row) for row in range(len(place.bank.ids))]
+    number = {name: row for row, name in enumerate(place.bank.ids)}
+    groups = groupby(found, lambda each: (each.image, each.located.query.text))
+    articles = [_article(list(group), photos, number) for _, group in groups]
+    counts = [amount(len(found), "query", "queries"), amount(len(photos), "picture")]
+    judged = [each.hit for each in found if each.hit is not None]
+    if judged:
+        counts.append(f"{sum(judged):,} of {len(judged):,} points are inside a box")
+    return render(
+        "located",
+        title,
+        None,
+        shared=["rows"],
+        credit=credit,
+        more=more,
+        counts=", ".join(counts),
+        boxed=any(each.located.query.boxes for each in found),
+        photos=[photo for photo in photos if photo["uri"]],
+        articles=articles,
+    )
+
+
+def _photo(place: Pictures, row: int) -> dict[str, Any]:
+    """Return what the page needs of a photo."""
+    small = place.image(row, _SIDE)
+    uri = gone = ""
+    size = (320, 240)
+    if small is None:
+        gone = readable(place.missing[row])
+    else:
+        uri = data_uri(small, "WEBP", quality=78, method=2)
+        size = small.size
+    name = readable(place.bank.ids[row])
+    return {
+        "key": f"p{row}",
+        "id": name,
+        "uri": uri,
+        "gone": gone,
+        "width": size[0],
+        "height": size[1],
+    }
+
+
+def _article(
+    group: Sequence[Found], photos: Sequence[dict[str, Any]], number: dict[str, int]
+) -> dict[str, Any]:
+    """Return what the page needs of the queries of one text and photo."""
+    first = group[0]
+    photo = photos[number[first.image]]
+    spanned = any(each.located.query.span for each in group)
+    return {
+        "line": first.line,
+        "text": readable(first.located.query.text) if spanned else "",
+        "photo": photo,
+        "tiles": [_tile(each, photo) for each in group],
+    }
+
+
+def _tile(found: Found, photo: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page needs of a query: heat, boxes and point in pixels of its photo."""
+    width: int = photo["width"]
+    height: int = photo["height"]
+    located = found.located
+    point = located.point
+    x1, y1, x2, y2 = located.frame
+    heat = None
+    if len(located.heat):
+        place = (x1 * width, y1 * height, (x2 - x1) * width, (y2 - y1) * height)
+        heat = {"uri": data_uri(overlay(located), "PNG"), "place": [round(v, 2) for v in place]}
+    told = [readable(found.sought), photo["id"]]
+    if point is not None:
+        told.append(f"hottest {point[0]:.0%} from the left, {point[1]:.0%} from the top")
+    return {
+        "line": found.line,
+        "sought": readable(found.sought),
+        "heat": heat,
+        "boxes": [[round(v, 2) for v in box] for box in _corners(found, width, height)],
+        "point": point and [round(point[0] * width, 2), round(point[1] * height, 2)],
+        "verdict": found.verdict,
+        "hit": found.hit,
+        "title": ", ".join(filter(None, [*told, found.verdict])),
+    }
+
+
+# -------------------------------------------------------------------------------------------- sheet
+
+_HEIGHT = 230  # px of a photo
+_GAP = 14
+
+
+def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, list[str]]:
+    """Draw a contact sheet: photos with their heat, and below each what was looked for.
+
+    Returns:
+        A PNG, 1600 px wide, and the characters that no installed font has a glyph for.
+
+    Raises:
+        DataError: the sheet would be over 40,000 px high (usage).
+
+    Source: Zhang et al. 2020 (Visual awareness), figure 4.
+    """
+    place = pictures[0]
+    number = {name: row for row, name in enumerate(place.bank.ids)}
+    layout = Sheet()
+    captions = fonts(CAPTION)
+    headings = fonts(TITLE)
+    at = 0  # of a query among all
+    for _, each in groupby(found, lambda each: (each.image, each.located.query.text)):
+        group = list(each)
+        first = group[0]
+        spanned = any(one.located.query.span for one in group)
+        title = first.located.query.text if spanned else first.image
+        y = layout.heading(first.line, title, captions, headings) + 8
+        x = float(EDGE)
+        opened = place.image(number[first.image], 2 * _HEIGHT)
+        wide = min(_HEIGHT * (opened.width / opened.height if opened else 4 / 3), WIDTH - 2 * EDGE)
+        for one in group:
+            if x + wide > WIDTH - EDGE:
+                x = EDGE
+                y += _HEIGHT + CAPTION + 30
+            layout.tiles.append(Tile(x, y, wide, _HEIGHT, at))
+            font = first_fit(readable(one.sought), captions)
+            shown = _fitted(readable(one.sought), font, wide - 70)
+            layout.write(x, y + _HEIGHT + 8, shown, font, INK)
+            colour = ACCENT if one.hit else GREY
+            layout.write(x + wide, y + _HEIGHT + 8, one.verdict, captions[0], colour, "ra")
+            x += wide + _GAP
+            at += 1
+        layout.height = y + _HEIGHT + CAPTION + 30 + EDGE * 0.4
+
+    def drawn(key: int, side: int) -> Image | None:
+        photo = place.image(number[found[key].image], side)
+        return None if photo is None else paint(photo, found[key])
+
+    return layout.png(drawn), sorted(layout.lacking)
+
+
+def _fitted(text: str, font: Any, width: float) -> str:
+    """Return a text cut to a width in px."""
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
+
+
+def paint(photo: Image, found: Found) -> Image:
+    """Return a photo with heat, boxes and the point drawn on it."""
+    from PIL import Image, ImageDraw
+
+    located = found.located
+    canvas = photo.convert("RGBA")
+    width, height = canvas.size
+    if len(located.heat):
+        x1, y1, x2, y2 = located.frame
+        left = round(x1 * width)
+        top = round(y1 * height)
+        size = (max(1, round(x2 * width) - left), max(1, round(y2 * height) - top))
+        heat = overlay(located).resize(size, Image.Resampling.BILINEAR)
+        canvas.alpha_composite(heat, (left, top))
+    draw = ImageDraw.Draw(canvas)
+    unit = max(1, round(max(width, height) / 240))
+    for x, y, wide, high in _corners(found, width - 1, height - 1):
+        draw.rectangle((x, y, x + wide, y + high), None, "#000000", 4 * unit)
+        if min(wide, high) > 2 * unit:
+            inner = (x + unit, y + unit, x + wide - unit, y + high - unit)
+            draw.rectangle(inner, None, "#ffffff", 2 * unit)
+    if located.point is not None:
+        x = located.point[0] * width
+        y = located.point[1] * height
+        for colour, stroke, radius in (("#000000", 4, 8), ("#ffffff", 2, 7)):
+            reach = radius * unit
+            place = (x - reach, y - reach, x + reach, y + reach)
+            draw.ellipse(place, None, colour, stroke * unit)
+    return canvas.convert("RGB")
+
+
+# -------------------------------------------------------------------------------- terminal and pipe
+
+
+def tsv(found: Found) -> str:
+    """Return a query as a line: its number, image id, x, y, verdict, text; `-` for none."""
+    x, y = (f"{at:.4f}" for at in found.located.point) if found.located.point else ("-", "-")
+    cells = (found.line, cell(found.image), x, y, found.verdict or "-", cell(found.sought))
+    return "\t".join(map(str, cells)) + "\n"
+
+
+_SHADES = " ·░▒▓█"
+
+
+def table(found: Found, console: Console) -> None:
+    """Print a query and its map in shades, the hottest cells the darkest."""
+    from rich.text import Text
+
+    located = found.located
+    sought = Text(cell(found.sought) or "(an empty line)", "bold")
+    console.print(Text(f"{found.line}  ", "dim") + sought + Text(f"  {cell(found.image)}", "dim"))
+    if len(located.heat):
+        level = (_shares(located.heat) * (len(_SHADES) - 1)).round().astype(int)
+        level = level.reshape(located.shape)
+        for line in level[:40, :80].tolist():
+            console.print(Text("   " + "".join(2 * _SHADES[value] for value in line), "yellow"))
+    x, y = located.point or (None, None)
+    told = "no heat" if x is None else f"hottest at {x:.0%} from the left, {y:.0%} from the top"
+    console.print(Text("   " + ", ".join(filter(None, [told, found.verdict])), "dim"))
+    console.print()

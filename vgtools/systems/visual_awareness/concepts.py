@@ -1,0 +1,127 @@
+"""Concept activation maps: where in a picture a retriever sees what a text says (figure 4).
+
+    heat_p = sum_k |c_k| (fc_k . A_p)
+
+over the n largest dimensions k of the text embedding c. A is the feature map after the 1x1
+convolution, fc_k the row of the projection that makes dimension k of an image's embedding; its bias
+is the same at every position and left out.
+
+Axes: B texts, E width of the shared space and of A, P positions of a feature map, D its channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.io.arrays import Array
+from vgtools.systems.visual_awareness.retrieve import Opened, embed_texts
+from vgtools.systems.visual_awareness.retriever import ImagePath
+
+
+def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
+    """Return what concept activation maps weigh the channels of A with.
+
+    Args:
+        texts: (B, E) embeddings c.
+        fc: (E, E) weight of the projection, a row for each dimension of an embedding.
+        dims: n, dimensions with the largest c_k that count; more than E are all.
+
+    Returns:
+        (B, E): the map of a text is its product with A_p.
+
+    Source: Zhang et al. 2020 (Visual awareness), section 5.1; Engilberge et al. 2018, section 3.3,
+        and its code: the largest by value, not by magnitude.
+    """
+    order = texts.argsort(dim=1, descending=True, stable=True)[:, :dims]
+    strength = torch.zeros_like(texts).scatter(1, order, texts.gather(1, order).abs())
+    return strength @ fc
+
+
+def relevance_weights(texts: Tensor, fc: Tensor) -> Tensor:
+    """Return weights for the inner product of texts with the projection of each position.
+
+    Deviation: not in Zhang et al. 2020. All dimensions count, those with c_k < 0 against a
+        position.
+    """
+    return texts @ fc
+
+
+class Weights(NamedTuple):
+    """What maps of B texts are made with, of which Q have a known word."""
+
+    channels: Tensor  # (Q, D)
+    offset: Tensor  # (Q,)
+    place: Array  # (B,) which of them a text is, -1 for none
+
+
+def weigh(image: ImagePath, texts: Tensor, asking: Array, count: int, dims: int | None) -> Weights:
+    """Return the weights of texts.
+
+    The convolution is a linear map of each position, so it is applied to a text's weights once, and
+    not to every position: A itself is never made.
+
+    Args:
+        image: the image path of a retriever, in eval mode.
+        texts: (Q, E) embeddings.
+        asking: (Q,) number of each among all texts.
+        count: B, all texts.
+        dims: n of concept activation maps; None makes plain relevance.
+    """
+    place = np.full(count, -1)
+    place[asking] = np.arange(len(asking))
+    if dims is None:
+        weights = relevance_weights(texts, image.fc.weight)
+    else:
+        weights = concept_weights(texts, image.fc.weight, dims)
+    return Weights(weights @ image.conv.weight, weights @ image.conv.bias, place)
+
+
+class ConceptLocator:
+    """Makes maps of what a retriever sees; an `images.maps.Locator`.
+
+    Args:
+        opened: the retriever.
+        dims: n of concept activation maps; None makes plain relevance.
+    """
+
+    def __init__(self, opened: Opened, dims: int | None) -> None:
+        self._opened = opened
+        self._dims = dims
+
+    @torch.inference_mode()
+    def prepare(self, texts: Sequence[str]) -> Weights:
+        """Return the weights of texts."""
+        retriever = self._opened.retriever
+        reader = self._opened.reader
+        vectors, asking = embed_texts(retriever, reader, reader.read(texts))
+        return weigh(retriever.image, vectors, asking, len(texts), self._dims)
+
+    @torch.inference_mode()
+    def maps(self, prepared: Weights, numbers: Array, grid: Array) -> Array:
+        """Return (q, P) heat of some of the texts over a (P, D) grid."""
+        return map_cells(prepared, numbers, grid)
+
+
+def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
+    """Return the heat of some texts at every position of a picture.
+
+    Args:
+        weights: of B texts.
+        numbers: (q,) which of them.
+        grid: (P, D) float32.
+
+    Returns:
+        (q, P) float64, NaN for texts without a known word.
+    """
+    device = weights.channels.device
+    heat = np.full((len(numbers), len(grid)), np.nan)
+    place = weights.place[numbers]
+    chosen = torch.from_numpy(place[place >= 0]).to(device)
+    products = weights.channels[chosen] @ torch.from_numpy(grid).to(device).T
+    heat[place >= 0] = (products + weights.offset[chosen, None]).double().cpu().numpy()
+    return heat
