@@ -26,7 +26,16 @@ _SMALL = {
 _ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 
 # Of the families whose head `mlm_hidden` knows.
-_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "deberta-v2", "longformer", "mpnet")
+_FAMILIES = (
+    "bert",
+    "roberta",
+    "electra",
+    "xlm-roberta",
+    "camembert",
+    "deberta-v2",
+    "longformer",
+    "mpnet",
+)
 
 # Far beyond any encoder; more would only end in "out of memory" after a long time.
 _MOST = {
@@ -92,6 +101,9 @@ def mlm_hidden(lm: Any) -> nn.Module:
     bert = getattr(getattr(lm, "cls", None), "predictions", None)
     if hasattr(bert, "transform"):
         return bert.transform  # type: ignore[union-attr,no-any-return]
+    electra = getattr(lm, "generator_predictions", None)
+    if electra is not None:
+        return electra  # type: ignore[no-any-return]
     albert = getattr(lm, "predictions", None)
     if hasattr(albert, "dense") and hasattr(albert, "LayerNorm"):
         parts = (albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
@@ -101,7 +113,7 @@ def mlm_hidden(lm: Any) -> nn.Module:
         head: Any = roberta
         return nn.Sequential(head.dense, nn.GELU(), head.layer_norm)
     raise DataError(
-        "expected a masked language model with a head like that of BERT, RoBERTa or ALBERT, "
+        "expected a masked language model with a head like that of BERT, RoBERTa, ELECTRA or ALBERT, "
         f"got {lm.config.model_type}",
         code=Exit.CONFIG,
     )
