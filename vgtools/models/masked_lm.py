@@ -113,8 +113,8 @@ def mlm_hidden(lm: Any) -> nn.Module:
         head: Any = roberta
         return nn.Sequential(head.dense, nn.GELU(), head.layer_norm)
     raise DataError(
-        "expected a masked language model with a head like that of BERT, RoBERTa, ELECTRA or ALBERT, "
-        f"got {lm.config.model_type}",
+        "expected a masked language model with a head like that of BERT, RoBERTa, ELECTRA or "
+        f"ALBERT, got {lm.config.model_type}",
         code=Exit.CONFIG,
     )
 

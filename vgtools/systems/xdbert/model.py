@@ -448,5 +448,3 @@ def load_part(module: nn.Module, weights: dict[str, Tensor], prefix: str, file: 
     wrong = [name for name in own if name not in part or own[name].shape != part[name].shape]
     check_whole(part, wrong, file)
     module.load_state_dict(part, strict=False)
-
-
