@@ -70,7 +70,7 @@ def test_a_saved_tokenizer_is_the_same_one(tmp_path: Path) -> None:
 def test_another_list_of_merges_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
     file.write_bytes(gzip.compress(b"# other\na b\n"))
-    with pytest.raises(DataError, match="sha256 .* expected 924691ac.*open-clip-torch") as error:
+    with pytest.raises(DataError, match=r"sha256 .* expected 924691ac.*open-clip-torch") as error:
         clip_bpe.open_merges(file)
     assert error.value.code == Exit.DATA
     with pytest.raises(DataError) as error:

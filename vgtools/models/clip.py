@@ -1,8 +1,8 @@
 """Text towers of CLIP: loading, states of their tokens, long texts in blocks, without padding.
 
 A tower reads at most 77 tokens, START and END included; a longer text becomes several blocks. The
-blocks of a batch run together, sorted by length, and the states of their real tokens are laid
-behind one another, row by row.
+blocks of a batch run together, sorted by length; the states of a row's real tokens then follow one
+another without gaps.
 
 Axes: B rows, S blocks of a row, t tokens of a block, U tokens of a row, N tokens of all blocks, E
 width of the projection.
@@ -193,7 +193,7 @@ def token_states(model: Any, ids: Tensor) -> Tensor:
 
 
 def lay_out(values: Tensor, lengths: Tensor, fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Lay the values of a row's real tokens behind one another.
+    """Return the values of each row's real tokens, one after another.
 
     Args:
         values: (B, S, t).
