@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.tiny import save_feats
-from tests.tiny.clip import TOWER, clip_tokenizer, save_captions, save_tower
+from tests.tiny.clip import clip_tokenizer, save_captions, save_shape, save_tower
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
 from vgtools.io import DataError, Exit
@@ -32,8 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_feats(folder / "f.npy")
     (folder / "tokenizer").mkdir()
     clip_tokenizer().save(str(folder / "tokenizer" / "tokenizer.json"))
-    sizes = {k: v for k, v in TOWER.items() if "token" not in k and k != "vocab_size"}
-    (folder / "shape.json").write_text(json.dumps(sizes))
+    save_shape(folder / "shape.json")
     return folder
 
 

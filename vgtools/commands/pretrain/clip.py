@@ -114,12 +114,12 @@ def clip(
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
-    """Pretrain a text tower of CLIP's form on captions, for vg pretrain xdbert where there is none.
+    """Pretrain a text tower of CLIP's form on captions: a teacher where no CLIP is at hand.
 
-    The tower and a small network over image features, which stay as they are, learn to tell the
-    photo of a caption from the others of a step, and the captions of a photo likewise (InfoNCE).
+    The tower learns to tell the photo of a caption from the others of a step, and the captions of a
+    photo from the others (InfoNCE), beside a small network that reads the features of the photos.
     Prints one record per --log-every steps: the loss, and with --valid R@1, 5 and 10 in percent
-    among all of its photos and captions, both ways, with 95 % intervals and chance.
+    among all photos and captions of that file, both ways, with 95 % intervals and chance.
 
     The run directory holds encoder/ (a CLIPTextModelWithProjection with its tokenizer, as
     transformers saves it), clip.safetensors (the network over image features), run.json and
