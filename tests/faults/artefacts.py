@@ -32,6 +32,7 @@ def build(folder: Path) -> None:
     _language()
     _visual()
     _grounded()
+    _clip(Path("clip"))
     _tasks()
 
 
@@ -311,6 +312,20 @@ def _grounded() -> None:
     args = ["pretrain", "grounding", "mixed.jsonl", "--strategy", "i2t", "--feats", "photos.npy"]
     args += ["-e", "joint", "--steps", "2", "--batch-size", "8", "--block", "24"]
     _run(*args, "--device", "cpu", "-q", "-o", "grounded")
+
+
+def _clip(folder: Path) -> None:
+    """Write a text tower, its shape, captions and features of their photos."""
+    from tests.tiny import save_feats
+    from tests.tiny import clip as tiny_clip
+
+    folder.mkdir()
+    tiny_clip.save_tower(folder / "tower")
+    tiny_clip.save_shape(folder / "shape.json")
+    rows = [(f"image{i % 10:03}", f"the {'abcdef'[i % 6]}") for i in range(24)]
+    tiny_clip.save_captions(folder / "train.jsonl", rows)
+    tiny_clip.save_captions(folder / "dev.jsonl", [(f"image{i:03}", "the") for i in range(10, 14)])
+    save_feats(folder / "feats.npy")
 
 
 def _tasks() -> None:

@@ -338,6 +338,23 @@ CASES = (
         folder="run",
     ),
     Case(
+        "pretrain-clip",
+        "pretrain clip in/clip/train.jsonl --feats in/clip/feats.npy --valid in/clip/dev.jsonl"
+        " --shape in/clip/shape.json -t in/clip/tower --batch-size 8 --steps 4"
+        " --checkpoint-steps 2 --device cpu -q -o run",
+        (
+            "clip/train.jsonl jsonl",
+            "clip/dev.jsonl jsonl",
+            "clip/shape.json json",
+            "clip/tower/tokenizer.json json",
+            "clip/feats.npy npy!",
+            "clip/feats.ids ids!",
+            "clip/feats.json manifest",
+        ),
+        folder="run",
+        quick=True,
+    ),
+    Case(
         "perplexity",
         "perplexity in/mixed.jsonl -e in/grounded -e in/joint --feats in/photos.npy"
         " --pictures own --pictures other --samples 20 --block 24 --device cpu -q -o nll.jsonl",
@@ -395,6 +412,17 @@ CASES = (
             "associated/scene.ids ids!",
             "associated/scene.json manifest",
             "associated/words.npy npy!",
+        ),
+        folder="run",
+    ),
+    Case(
+        "finetune-tower",
+        "finetune sst-2 in/sst-2 -e in/clip/tower --epochs 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        (
+            "clip/tower/config.json json",
+            "clip/tower/tokenizer.json json",
+            "clip/tower/model.safetensors weights",
         ),
         folder="run",
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,17 @@ def save_tower(folder: Path, seed: int = 0, **changes: Any) -> Path:
     tokenizer = clip_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def save_shape(path: Path) -> Path:
+    """Write the sizes of such a tower; what follows from the tokenizer is not among them."""
+    sizes = {k: v for k, v in TOWER.items() if not k.endswith("_id") and k != "vocab_size"}
+    path.write_text(json.dumps(sizes))
+    return path
+
+
+def save_captions(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
+    """Write rows {"image", "text"}."""
+    lines = (json.dumps({"image": image, "text": text}) + "\n" for image, text in rows)
+    path.write_text("".join(lines))
+    return path

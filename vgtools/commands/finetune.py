@@ -294,6 +294,9 @@ def finetune(
     of a text by all of its words; others see the placeholder. --images random, shuffle and none are
     the controls: a gain of found images over none says little if random ones gain as much.
 
+    A CLIP, or a tower of vg pretrain clip, learns by its text tower alone, which reads both texts
+    of a pair as one sequence: --max-length 77 or less.
+
     Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
     into halves, whose gradients add up to the same step.
 
@@ -315,6 +318,8 @@ def finetune(
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
         vg finetune rte RTE -e run.scene --index scene.faiss --feats cc.npy --seeds 8 -o rte.scene
+
+        vg finetune rte glue/RTE -e openai/clip-vit-base-patch32 --max-length 77 -o rte.clip
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
@@ -366,8 +371,10 @@ def _run(
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import Inputs, read_json
+    from vgtools.models.clip import is_tower
     from vgtools.systems.grounding import tasks as grounding
     from vgtools.systems.grounding.model import is_grounded
+    from vgtools.systems.xdbert.tasks import tower_learner
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
@@ -389,7 +396,8 @@ def _run(
         learner = grounding.learner(task, ref, settings, device, images, offline=runtime.offline)
     else:
         refuse_if(shown.index or shown.feats, "--index", "is for runs of vg pretrain grounding")
-        learner = text_learner(task, ref, settings, device, offline=runtime.offline)
+        of_text = tower_learner if is_tower(ref, offline=runtime.offline) else text_learner
+        learner = of_text(task, ref, settings, device, offline=runtime.offline)
     tuning = FineTuning(task, learner, files, settings, ref)
     folder = run_folder(output, restart, ref)
     with Session("finetune", folder, device, quiet=runtime.quiet) as session:

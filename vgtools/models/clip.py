@@ -13,9 +13,9 @@ Source: Hsu et al. 2022 (XDBERT), appendix B.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from vgtools.io import DataError, read_json
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder, as_encoder
+from vgtools.models.masked_lm import check_sizes
 from vgtools.models.references import (
     ENCODER_FILES,
     SAFE_LOADING,
@@ -35,7 +36,23 @@ from vgtools.models.references import (
     resolve,
     safetensors_files,
 )
-from vgtools.text.clip_bpe import frame_texts
+from vgtools.text.clip_bpe import END, START, frame_texts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# Radford et al. 2021 (CLIP), section 2.4: the text tower of ViT-B/32, and one for a laptop; the
+# vocabulary and its marks come from the tokenizer.
+SHAPES: dict[str, dict[str, Any]] = {
+    "clip-text": {},
+    "clip-text-small": {
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+        "projection_dim": 128,
+    },
+}
 
 ROOM = 75  # tokens of a block, between START and END
 _MODELS = ("clip", "clip_text_model")
@@ -97,8 +114,47 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         why = "lacks text_projection.weight, so it is a bare tower; take the CLIP that it is from"
         raise DataError(why, folder)
     check_whole(model, missing, folder)
+    return _as_teacher(model, tokenizer, ref, folder)
+
+
+def _as_teacher(model: Any, tokenizer: Tokenizer, ref: str, folder: Path | None = None) -> Encoder:
     encoder = as_encoder(model.eval(), tokenizer, ref, fingerprint(model), folder)
     return dataclasses.replace(encoder, width=int(model.config.projection_dim))
+
+
+def new_teacher(
+    shape: Mapping[str, Any], tokenizer: Tokenizer, ref: str, file: str | None = None
+) -> Encoder:
+    """Return an untrained text tower with projection, drawn from torch's random state.
+
+    Args:
+        shape: of a transformers CLIPTextConfig; what follows from the tokenizer is set here.
+        tokenizer: of a CLIP.
+        ref: of the tokenizer.
+        file: the shape's, named in errors.
+
+    Raises:
+        DataError: the tokenizer has no START or END, or the shape is of another model or not
+            usable (65).
+    """
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    tokenizer = frame_texts(tokenizer, ref)
+    values = {"model_type": "clip_text_model", **shape}
+    if values.pop("model_type") != "clip_text_model":
+        why = f'"model_type": {shape["model_type"]!r:.40}, expected clip_text_model'
+        raise DataError(why, file)
+    check_sizes(values, file)
+    start, end = (tokenizer.token_to_id(mark) for mark in (START, END))
+    marks = {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+    try:
+        size = max(tokenizer.get_vocab().values()) + 1
+        config = CLIPTextConfig(**{**values, "vocab_size": size, **marks})
+        with quiet_transformers():
+            model = CLIPTextModelWithProjection(config)
+    except Exception as error:  # of values that do not go together
+        raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
+    return _as_teacher(model, tokenizer, ref)
 
 
 def _config(folder: Path) -> Any:

@@ -70,10 +70,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
     if values["model_type"] not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         why = f'"model_type": {values["model_type"]!r:.40} names no masked language model'
         raise DataError(f"{why}; vg trains {', '.join(_FAMILIES)} and others like them", file)
-    for key, most in _MOST.items():
-        if key in values and not (type(values[key]) is int and 1 <= values[key] <= most):
-            why = f'"{key}": expected a whole number from 1 to {most}, got {values[key]!r:.40}'
-            raise DataError(why, file)
+    check_sizes(values, file)
     values["vocab_size"] = tokenizer.get_vocab_size()
     values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
     if values["model_type"] == "roberta":
@@ -88,6 +85,18 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
             return AutoModelForMaskedLM.from_config(config)
     except Exception as error:  # of values that do not go together
         raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
+
+
+def check_sizes(shape: Mapping[str, Any], file: str | None = None) -> None:
+    """Refuse sizes in a transformers configuration that no encoder has.
+
+    Raises:
+        DataError: one is not a whole number, or out of range (65).
+    """
+    for key, most in _MOST.items():
+        if key in shape and not (type(shape[key]) is int and 1 <= shape[key] <= most):
+            why = f'"{key}": expected a whole number from 1 to {most}, got {shape[key]!r:.40}'
+            raise DataError(why, file)
 
 
 def mlm_hidden(lm: Any) -> nn.Module:

@@ -442,7 +442,7 @@ class Job(NamedTuple):
     batches: Batches
     plan: Plan
     halve: Halve
-    evaluate: Callable[[int], dict[str, float]] | None  # batch size -> losses on held-out data
+    evaluate: Callable[[int], dict[str, Any]] | None  # batch size -> measures on held-out data
     finish: Callable[[], tuple[Any, ...]]  # arguments of `TrainingRun.finish`
     start: Callable[[], None] | None = None  # what comes before the first step
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from vgtools.commands.options import DefaultGroup
+from vgtools.commands.pretrain.clip import clip
 from vgtools.commands.pretrain.grounding import grounding
 from vgtools.commands.pretrain.lm import lm
 from vgtools.commands.pretrain.visualbert import visualbert
@@ -15,4 +16,5 @@ pretrain.command("lm")(lm)
 pretrain.command("visualbert")(visualbert)
 pretrain.command("grounding")(grounding)
 pretrain.command("xdbert")(xdbert)
+pretrain.command("clip")(clip)
 pretrain.command("vokenization", hidden=True)(lm)  # its name for --system
