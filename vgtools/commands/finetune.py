@@ -402,8 +402,7 @@ def _run(
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
     elif settings.get("full"):
-        why = f"{ref} is not a finished run of vg pretrain xdbert, whose layers it learns on"
-        refuse_if(not is_xdbert(ref), "--full", why)
+        refuse_if(not is_xdbert(ref), "--full", f"{ref} is not a run of vg pretrain xdbert")
         learner = full_learner(task, ref, settings, device, offline=runtime.offline)
     elif is_grounded(ref):
         images = grounding.open_images(ref, shown.feats, shown.index, shown.images)

@@ -146,7 +146,7 @@ def test_full_is_for_runs_of_xdbert(
     args = ["finetune", "sst-2", str(tmp_path / "sst-2"), "--full", *FAST, "-o"]
     args += [str(tmp_path / "out"), "-e"]
     assert cli.run([*args, str(run / "encoder")]) == Exit.USAGE
-    refused(capfd, "--full", "is not a finished run of vg pretrain xdbert")
+    refused(capfd, "--full", "is not a run of vg pretrain xdbert")
     shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "teacher")
     assert cli.run([*args, str(tmp_path / "run")]) == Exit.NO_INPUT

@@ -414,6 +414,12 @@ class XDBertRun:
     teacher: Encoder
     cross: CrossModal
 
+    def to(self, device: torch.device | str) -> XDBertRun:
+        """Move its networks to a device, and return it."""
+        for network in (self.student.model, self.teacher.model, self.cross):
+            network.to(device)
+        return self
+
 
 def is_xdbert(ref: str) -> bool:
     """Return whether a reference is a run of `vg pretrain xdbert`."""
