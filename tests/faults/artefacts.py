@@ -316,8 +316,8 @@ def _grounded() -> None:
 
 def _clip(folder: Path) -> None:
     """Write a text tower, its shape, captions and features of their photos."""
-    from tests.tiny import save_feats
     from tests.tiny import clip as tiny_clip
+    from tests.tiny import save_feats
 
     folder.mkdir()
     tiny_clip.save_tower(folder / "tower")

@@ -179,7 +179,9 @@ def test_more_than_77_tokens_are_refused(
     refused(capfd, "at most 77 tokens", "lower --max-length (78) to 77")
 
 
-def test_the_end_of_a_text_is_the_tokenizers(tower: Path, tmp_path: Path) -> None:
+def test_the_end_of_a_text_is_the_tokenizers(
+    tower: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Configurations of older versions of transformers have another id, or none."""
     shutil.copytree(tower, tmp_path / "tower")
     file = tmp_path / "tower" / "config.json"
@@ -191,6 +193,7 @@ def test_the_end_of_a_text_is_the_tokenizers(tower: Path, tmp_path: Path) -> Non
         tuner, encoder = opened(folder, "rte")
         results.append(tuner.outputs(batch_of(tuner, encoder, "rte", PAIRS)))
     assert torch.equal(*results)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("way", ["signal", "kill"])
