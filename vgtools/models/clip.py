@@ -176,7 +176,8 @@ def _config(folder: Path) -> Any:
     width = values.get("projection_dim")
     known = {} if width is None else {"projection_dim": width}
     try:
-        return CLIPTextConfig.from_dict({**(text or {}), **known})
+        with quiet_transformers():
+            return CLIPTextConfig.from_dict({**(text or {}), **known})
     except Exception as error:  # transformers checks types and ranges in its own ways
         raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
 

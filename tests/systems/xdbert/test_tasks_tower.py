@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def tower(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(tower: Path, task: str) -> tuple[TowerTuner, Encoder]:
     encoder = load_teacher(str(tower))
     torch.manual_seed(3)
-    return TowerTuner(encoder.model, find_task(task)), encoder
+    return TowerTuner(encoder, find_task(task)), encoder
 
 
 def batch_of(tuner: TowerTuner, encoder: Encoder, task: str, examples: list[Any]) -> Batch:
@@ -176,6 +177,23 @@ def test_more_than_77_tokens_are_refused(
     data = save_sst2(tmp_path / "data")
     assert tune(tower, data, tmp_path / "run", "--max-length", 78) == Exit.CONFIG
     refused(capfd, "at most 77 tokens", "lower --max-length (78) to 77")
+
+
+def test_the_end_of_a_text_is_the_tokenizers(
+    tower: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Configurations of older versions of transformers have another id, or none."""
+    shutil.copytree(tower, tmp_path / "tower")
+    file = tmp_path / "tower" / "config.json"
+    config = json.loads(file.read_text())
+    del config["eos_token_id"]
+    file.write_text(json.dumps(config))
+    results = []
+    for folder in (tower, tmp_path / "tower"):
+        tuner, encoder = opened(folder, "rte")
+        results.append(tuner.outputs(batch_of(tuner, encoder, "rte", PAIRS)))
+    assert torch.equal(*results)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("way", ["signal", "kill"])

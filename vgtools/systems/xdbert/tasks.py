@@ -52,7 +52,7 @@ class TowerTuner(nn.Module):
     only token that has seen all of them; of tags and SQuAD each token.
 
     Args:
-        tower: transformers' CLIPTextModelWithProjection.
+        encoder: the tower, as `load_teacher` returns it.
         task: what is learnt.
         dtype: of matrix products (autocast); weights stay float32.
 
@@ -63,14 +63,14 @@ class TowerTuner(nn.Module):
 
     segments = False  # a tower does not number the texts of a pair
 
-    def __init__(self, tower: Any, task: Task, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, encoder: Encoder, task: Task, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.tower = tower
+        self.tower = encoder.model
         self.kind = task.kind
         self.dtype = dtype
-        self.pad = int(tower.config.eos_token_id)  # any id will do: nothing reads it
+        self.pad = encoder.suffix[-1]  # any id will do: nothing reads it
         outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
-        self.head = nn.Linear(int(tower.config.projection_dim), outputs)
+        self.head = nn.Linear(encoder.width, outputs)
         nn.init.normal_(self.head.weight, std=_STD)
         nn.init.zeros_(self.head.bias)
 
@@ -110,7 +110,7 @@ def tower_learner(
     def new(seed: int) -> tuple[TowerTuner, Encoder]:
         encoder = load_teacher(ref, offline=offline)
         torch.manual_seed(seed)
-        return TowerTuner(encoder.model, task, pick_dtype(settings["dtype"])), encoder
+        return TowerTuner(encoder, task, pick_dtype(settings["dtype"])), encoder
 
     def ask(tuner: TowerTuner, split: Split) -> list[dict[str, Any]]:
         outputs = finetune.predict(tuner, split.inputs, 4 * settings["batch_size"], device)
@@ -153,7 +153,7 @@ def open_tower(folder: str, task: Task) -> tuple[TowerTuner, Encoder]:
     from safetensors.torch import load
 
     encoder = load_teacher(folder, offline=True)
-    tuner = TowerTuner(encoder.model, task)
+    tuner = TowerTuner(encoder, task)
     file = Path(folder, HEAD)
     with file_errors(file, reading=True):
         data = file.read_bytes()
