@@ -326,6 +326,9 @@ def _clip(folder: Path) -> None:
     tiny_clip.save_captions(folder / "train.jsonl", rows)
     tiny_clip.save_captions(folder / "dev.jsonl", [(f"image{i:03}", "the") for i in range(10, 14)])
     save_feats(folder / "feats.npy")
+    args = ["pretrain", "xdbert", "plain.txt", "-e", "joint", "--teacher", folder / "tower"]
+    args += ["--steps", "2", "--batch-size", "4", "--block", "16", "--device", "cpu", "-q"]
+    _run(*args, "-o", "xdbert")
 
 
 def _tasks() -> None:
