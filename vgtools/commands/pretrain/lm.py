@@ -65,8 +65,11 @@ class VokenFlags:
         ),
     ] = False
     pack: Annotated[
-        Literal["stream", "document"],
-        Flag(help="stream: blocks cross sentences; document: none crosses an empty row."),
+        Literal["stream", "document", "row"],
+        Flag(
+            help="What no block crosses: nothing (stream), an empty row (document), the end of a "
+            "row (row)."
+        ),
     ] = "stream"
 
 

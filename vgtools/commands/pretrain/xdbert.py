@@ -76,7 +76,10 @@ class TextBlocks(Masking):
     block: int = 512
     pack: Annotated[
         Literal["stream", "document", "row"],
-        Flag(help="What no block crosses: nothing, an empty row, the end of a row."),
+        Flag(
+            help="What no block crosses: nothing (stream), an empty row (document), the end of a "
+            "row (row)."
+        ),
     ] = "stream"
 
 

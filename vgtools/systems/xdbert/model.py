@@ -274,8 +274,8 @@ class XDBert(nn.Module):
         dtype: numbers that the products are computed with (autocast); weights stay float32.
         freeze_teacher: the teacher does not learn.
 
-    Source: Hsu et al. 2022, sections 2.1 and 2.3. Student and teacher learn, as in the published
-        code.
+    Source: Hsu et al. 2022, sections 2.1 and 2.3: `mlm` (2.3.1), `match` (2.3.2), `clip_token`
+        (2.3.3), each with the weight 1. Student and teacher learn, as in the published code.
     Deviation: tokens of the teacher are chosen among words alone; the published code also learns
         padding and the marks of start and end.
     """
