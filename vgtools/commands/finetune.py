@@ -265,6 +265,10 @@ def finetune(
             "the examples and labels of its files.",
         ),
     ] = False,
+    full: Annotated[
+        bool,
+        Flag("--full", help="Run of vg pretrain xdbert: learn on all of it, the teacher, too."),
+    ] = False,
     pictures: Pictures,
     shown: FoundImages,
     saved: Saved,
@@ -294,6 +298,9 @@ def finetune(
     of a text by all of its words; others see the placeholder. --images random, shuffle and none are
     the controls: a gain of found images over none says little if random ones gain as much.
 
+    A run of vg pretrain xdbert is an encoder; with --full it learns whole: encoder, CLIP's text
+    tower and the layers over both (XBERT).
+
     A CLIP, or a tower of vg pretrain clip, learns by its text tower alone, which reads both texts
     of a pair as one sequence: --max-length 77 or less.
 
@@ -320,6 +327,8 @@ def finetune(
         vg finetune rte RTE -e run.scene --index scene.faiss --feats cc.npy --seeds 8 -o rte.scene
 
         vg finetune rte glue/RTE -e openai/clip-vit-base-patch32 --max-length 77 -o rte.clip
+
+        vg finetune rte glue/RTE -e run.xdbert --full --lr 1e-4 -o rte.xbert
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
@@ -352,9 +361,10 @@ def finetune(
     learning.check(task)
     pictures.check(task)
     shown.check(task)
+    refuse_if(full and task.images, "--full", f"is for tasks of texts; {task.name} has pictures")
     check_streams(list(given.values()), output)
     found = find_files(task, data, given, test=not files.no_test)
-    settings = learning.settings(task)
+    settings = learning.settings(task) | ({"full": True} if full else {})
     _run(task, found, settings, encoder, pictures, shown, output, restart, runtime)
 
 
@@ -374,7 +384,8 @@ def _run(
     from vgtools.models.clip import is_tower
     from vgtools.systems.grounding import tasks as grounding
     from vgtools.systems.grounding.model import is_grounded
-    from vgtools.systems.xdbert.tasks import tower_learner
+    from vgtools.systems.xdbert.model import is_xdbert
+    from vgtools.systems.xdbert.tasks import full_learner, tower_learner
     from vgtools.tasks.finetune import FineTuning, text_learner
     from vgtools.training.session import Session, process_device
 
@@ -390,6 +401,9 @@ def _run(
         regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)
+    elif settings.get("full"):
+        refuse_if(not is_xdbert(ref), "--full", f"{ref} is not a run of vg pretrain xdbert")
+        learner = full_learner(task, ref, settings, device, offline=runtime.offline)
     elif is_grounded(ref):
         images = grounding.open_images(ref, shown.feats, shown.index, shown.images)
         settings = settings | images.config()

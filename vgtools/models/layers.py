@@ -81,7 +81,15 @@ class Attention(nn.Module):
 
     def _split(self, states: Tensor) -> Tensor:
         """Return (B, A, T, H / A) of (B, T, H)."""
-        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        split: Tensor = states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split
+
+
+def checkpoint_activations(network: Any) -> None:
+    """Let a network of transformers keep no activations of a layer: less memory, more time."""
+    # The general way of torch, where transformers has none of its own for the class.
+    general = getattr(network, "activation_checkpointing_enable", None)
+    (general or network.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 class LayerStack(nn.Module):

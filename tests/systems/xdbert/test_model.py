@@ -9,15 +9,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertConfig, CLIPTextConfig, ElectraConfig
 
+from tests.systems.xdbert.test_pairs import batch_of, corpus_of
+from tests.tiny.clip import clip_tokenizer, new_tower
+from tests.tiny.lm import SHAPE, make_tokenizer
+from tests.tiny.visual import encoder_of
 from vgtools.io import DataError, Exit
+from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.layers import Attention
+from vgtools.models.masked_lm import mlm_hidden, new_lm
 from vgtools.systems.xdbert.model import (
+    LOSSES,
     CrossLayer,
     CrossModal,
     Shape,
     Stream,
+    XDBert,
+    XDBertConfig,
+    halve,
     paper_parameters,
 )
+from vgtools.systems.xdbert.pairs import Recipe, TeacherText, collate
 
 STUDENT = BertConfig()
 ELECTRA_LARGE = ElectraConfig(
@@ -169,3 +180,113 @@ def test_the_last_view_of_the_teacher_can_be_left_out() -> None:
     assert torch.equal(whole[0], part[0])
     assert not torch.equal(whole[1], part[1])
     assert cross.pool(whole[0]).shape == (2, 8)
+
+
+# ------------------------------------------------------------------------------------------- losses
+
+
+def model_of(losses: tuple[str, ...] = LOSSES, **changes: object) -> XDBert:
+    """Return a random model whose parts all matter."""
+    student = encoder_of()
+    torch.manual_seed(1)
+    model = XDBert(student.model, new_tower(), XDBertConfig(), losses, **changes)
+    with torch.no_grad():
+        for weight in model.cross.parameters():
+            weight.add_(0.2 * torch.randn_like(weight))
+    return model
+
+
+def test_losses_are_sums_over_the_counts_of_a_step() -> None:
+    """Worked from the outputs with the whole table of logits, row by row, in float64."""
+    corpus = corpus_of(240)
+    model = model_of().double().eval()
+    batch = batch_of(corpus, list(range(6)), [0, 5, 2, 3, 3, 1])
+    batch = batch._replace(token_count=7.0, row_count=12.0, clip_count=5.0)
+    with torch.no_grad():
+        losses = {name: float(value) for name, value in model(batch).items()}
+        seen, seen_mask = model.see(batch)
+        encoded = model.lm.base_model(batch.ids, batch.attention).last_hidden_state
+        states, seen = model.cross(encoded, batch.attention.bool(), seen, seen_mask)
+        head = mlm_hidden(model.lm)
+        logits = model.lm.get_output_embeddings()(head(states)).flatten(0, 1)[batch.masked]
+        mlm = F.cross_entropy(logits, batch.tokens, reduction="sum")
+        match = F.cross_entropy(model.match(model.cross.pool(states)), batch.same, reduction="sum")
+        clip = 0.0
+        for row in range(6):
+            length = int(batch.lengths[row, 0])
+            for place in range(length):
+                if batch.chosen[row, 0, place] >= 0:
+                    hidden = model.clip_token.hidden(seen[row, place])
+                    table = model.teacher.get_input_embeddings().weight
+                    scores = table @ hidden + model.clip_token.bias
+                    clip -= scores.log_softmax(0)[batch.blocks[row, 0, place]]
+    assert losses == pytest.approx(
+        {"mlm": float(mlm) / 7, "match": float(match) / 12, "clip_token": float(clip) / 5}, rel=1e-5
+    )
+
+
+def test_the_halves_of_a_batch_add_up() -> None:
+    model = model_of().eval()
+    batch = batch_of(corpus_of(240), list(range(5)), [0, 4, 2, 3, 1])
+    with torch.no_grad():
+        whole = model(batch)
+        parts = [model(part) for part in halve(batch)]
+    for name in LOSSES:
+        assert float(sum(part[name] for part in parts)) == pytest.approx(
+            float(whole[name]), rel=1e-5
+        )
+
+
+def test_a_frozen_teacher_gets_no_gradient() -> None:
+    batch = batch_of(corpus_of(240), [0, 1], [0, 3])
+    for frozen in (False, True):
+        model = model_of(freeze_teacher=frozen).train()
+        sum(model(batch).values()).backward()
+        grads = [p.grad is not None for p in model.teacher.parameters()]
+        assert any(grads) != frozen
+        assert model.teacher.training != frozen
+        assert all(p.grad is not None for p in model.cross.parameters())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bert",
+        pytest.param("roberta", marks=pytest.mark.slow),
+        pytest.param("electra", marks=pytest.mark.slow),
+    ],
+)
+def test_all_three_losses_fall(kind: str) -> None:
+    """8 rows, learned by heart: every part of the model takes part."""
+    student = student_of(kind)
+    torch.manual_seed(0)
+    model = XDBert(student.model, new_tower(hidden_size=32, projection_dim=32), XDBertConfig())
+    texts = TeacherText.of(student, as_encoder(new_tower(), clip_tokenizer(), "tiny"), 16)
+    recipe = Recipe.of(student.tokenizer)
+    numbers, others = np.arange(8), np.array([0, 3, 2, 1, 4, 7, 6, 5])
+    (batch,) = collate(corpus_of(96), numbers, others, recipe, texts, 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(60):
+        losses = model(batch)
+        sum(losses.values()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not step:
+            first = {name: float(value.detach()) for name, value in losses.items()}
+    assert 0.5 < first["match"] < 1.0
+    for name, value in losses.items():
+        assert float(value.detach()) < 0.3 * first[name], name
+
+
+def student_of(kind: str) -> Encoder:
+    """Return a tiny student of a family, with its head of masked words."""
+    changes = {
+        "bert": {},
+        "roberta": {"max_position_embeddings": 67},
+        "electra": {"embedding_size": 16},
+    }[kind]
+    torch.manual_seed(0)
+    words = make_tokenizer()
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    values = SHAPE | still | changes | {"model_type": kind, "hidden_size": 32}
+    return as_encoder(new_lm(values, words), words, "tiny")

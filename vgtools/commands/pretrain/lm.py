@@ -24,6 +24,7 @@ from vgtools.commands.pretrain.flags import (
     GradientCheckpointing,
     Masking,
     Start,
+    StopEpoch,
     Valid,
     config_of,
     open_session,
@@ -80,6 +81,7 @@ class LmOptimizer(Optimizer):
     """
 
     epochs: int | None = 40
+    stop_epoch: StopEpoch = None
     batch_size: int = 256
     lr: float = 2e-4
     warmup: float = 0.05

@@ -14,6 +14,7 @@ from torch import Tensor
 from vgtools.io import DataError, Exit, Inputs, open_features
 from vgtools.io.errors import about
 from vgtools.models.encoder import Encoder
+from vgtools.models.layers import checkpoint_activations
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
@@ -148,9 +149,7 @@ class Pretraining:
         table = torch.from_numpy(bank.array.astype("float32")) if bank is not None else None
         model = VisuallySupervisedLM(self.encoder.model, shape, table, pick_dtype(config["dtype"]))
         if self.gradient_checkpointing:
-            # The general way of torch, where transformers has none of its own for the class.
-            general = getattr(model.lm, "activation_checkpointing_enable", None)
-            (general or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
+            checkpoint_activations(model.lm)
         if self.compiled:
             model.lm.base_model.compile()
         return model

@@ -32,7 +32,7 @@ from vgtools.models.precision import autocast
 from vgtools.models.references import check_whole
 from vgtools.models.runs import Run, as_config, open_run, read_run
 from vgtools.models.sealed import check_files
-from vgtools.training.loop import halves
+from vgtools.training.loop import halves, on_device
 
 KIND = "xdbert"
 LOSSES = ("mlm", "match", "clip_token")
@@ -244,6 +244,10 @@ class Batch(NamedTuple):
     row_count: float
     clip_count: float
 
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch on a device."""
+        return on_device(self, device)
+
 
 def halve(batch: Batch) -> tuple[Batch, ...]:
     """Return the halves of a batch, whose losses add up to its own; one row cannot be cut."""
@@ -336,21 +340,23 @@ class XDBert(nn.Module):
             made = self.outputs(batch)
             losses: dict[str, Tensor] = {}
             if "mlm" in self.losses:
-                total = self._decode(self.lm.get_output_embeddings(), made.words, batch.tokens)
+                decoder = self.lm.get_output_embeddings()
+                table, bias = decoder.weight, decoder.bias
+                total = linear_cross_entropy(made.words, table, bias, batch.tokens, self.dtype)
                 losses["mlm"] = total / batch.token_count
             if "match" in self.losses:
                 total = F.cross_entropy(self.match(made.pooled), batch.same, reduction="sum")
                 losses["match"] = total / batch.row_count
             if "clip_token" in self.losses:
-                head = self.clip_token
-                table = self.teacher.get_input_embeddings().weight
-                rows = head.hidden(made.clip)
-                total = linear_cross_entropy(rows, table, head.bias, made.clip_tokens, self.dtype)
-                losses["clip_token"] = total / batch.clip_count
+                losses["clip_token"] = self.clip_loss(made) / batch.clip_count
         return losses
 
-    def _decode(self, decoder: Any, rows: Tensor, target: Tensor) -> Tensor:
-        return linear_cross_entropy(rows, decoder.weight, decoder.bias, target, self.dtype)
+    def clip_loss(self, made: Outputs) -> Tensor:
+        """Return the summed cross entropy of the teacher's chosen tokens."""
+        head = self.clip_token
+        table = self.teacher.get_input_embeddings().weight
+        rows = head.hidden(made.clip)
+        return linear_cross_entropy(rows, table, head.bias, made.clip_tokens, self.dtype)
 
     def own_weights(self) -> dict[str, Tensor]:
         """Return the weights beside the student's and the teacher's: layers, pooler, heads.
@@ -392,7 +398,7 @@ def paper_parameters(student: Any, teacher: Any, layers: int = 2) -> int:
             CLIPTextModelWithProjection(teacher),
             *(CrossLayer(Shape.of(student, teacher)) for _ in range(layers)),
         ]
-    return 1 + sum(p.numel() for part in parts for p in part.parameters())
+    return 1 + sum(int(p.numel()) for part in parts for p in part.parameters())
 
 
 # ------------------------------------------------------------------------------------ finished runs
@@ -407,6 +413,12 @@ class XDBertRun:
     student: Encoder
     teacher: Encoder
     cross: CrossModal
+
+    def to(self, device: torch.device | str) -> XDBertRun:
+        """Move its networks to a device, and return it."""
+        for network in (self.student.model, self.teacher.model, self.cross):
+            network.to(device)
+        return self
 
 
 def is_xdbert(ref: str) -> bool:
