@@ -3,11 +3,12 @@
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 2.1": ("model.CrossLayer", "model.CrossModal"),
+    "section 2.2": ("teacher.TowerPretraining",),
     "section 2.3": ("model.XDBert", "pretraining.Pretraining"),
     "section 2.3.1": ("model.XDBert", "pairs.collate"),
     "section 2.3.2": ("model.XDBert", "pairs.partners"),
     "section 2.3.3": ("model.ClipTokenHead", "pairs.collate"),
-    "section 3": ("reported.scores",),
+    "section 3": ("reported.scores", "tasks.TowerTuner"),
     "section 5": ("maps.CrossProbe",),
     "appendix B": ("pairs.TeacherText", "tasks.FullInputs"),
     "appendix C.1": ("pretraining.Pretraining",),
