@@ -349,7 +349,7 @@ class TowerPretraining:
 
         settings = {"batch_size": config["batch_size"], "window": _WINDOW}
         batches = make_batches(captions.lengths, build, settings, config["seed"], plan.steps)
-        # A batch cannot be cut: what its captions are told from would change.
+        # A batch cannot be cut: its photos are one another's negatives.
         measure = judge if self._held is not None else None
         return Job(model, batches, plan, lambda batch: (batch,), measure, finish)
 
