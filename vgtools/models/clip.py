@@ -185,6 +185,11 @@ def _config(folder: Path) -> Any:
 # ------------------------------------------------------------------------------------------- texts
 
 
+def ends_of(encoder: Encoder) -> tuple[int, int]:
+    """Return the ids of START and END of a tower."""
+    return encoder.prefix[0], encoder.suffix[0]
+
+
 def most_blocks(length: int) -> int:
     """Return the blocks that a text of the student has: 9 for 512 tokens, 2 for 128.
 
@@ -201,7 +206,7 @@ def clip_blocks(
     Args:
         ids: (n,) of the text, without marks; what is beyond `most * room` of them is cut.
         most: blocks.
-        ends: ids of START and END, `(*encoder.prefix, *encoder.suffix)`.
+        ends: ids of START and END, `ends_of(encoder)`.
         room: tokens of a block between them, `encoder.max_tokens`.
 
     Returns:

@@ -45,9 +45,9 @@ def table(records: Sequence[Record]) -> Table:
 
 
 def _cell(record: Record, name: str) -> str:
-    value, low, high = (record[f"{name}{end}"] for end in ("", "_low", "_high"))
     digits = 4 if name in ("entropy", "diversity") else 3
-    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    value, *ends = (f"{record[name + end]:.{digits}f}" for end in ("", "_low", "_high"))
+    return f"{value} ({' to '.join(ends)})"
 
 
 def print_records(records: Sequence[Record]) -> None:
@@ -66,7 +66,8 @@ def map_figure(example: Example, layer: int) -> Figure:
     """Return the maps of a layer, student on teacher, one per head, each on its own scale."""
     maps = example.maps[layer]
     rows, columns = maps.shape[1:]
-    wide, high = _CELL * columns, _CELL * rows
+    wide = _CELL * columns
+    high = _CELL * rows
     across = min(_COLUMNS, len(maps))
     down = -(-len(maps) // across)
     size = (20 + across * (max(wide, 150) + _GAP), 84 + down * (high + _GAP))
@@ -77,7 +78,8 @@ def map_figure(example: Example, layer: int) -> Figure:
     for head, weights in enumerate(maps):
         x = 20 + (head % across) * (max(wide, 150) + _GAP)
         y = 84 + (head // across) * (high + _GAP)
-        least, most = float(weights.min()), float(weights.max())
+        least = float(weights.min())
+        most = float(weights.max())
         figure.text(x, y - 6, f"head {head + 1}: {least:.3f} to {most:.3f}", SOFT, 10)
         figure.picture(x, y, wide, high, _picture(weights, least, most))
     return figure
@@ -88,7 +90,8 @@ def _picture(weights: Array, least: float, most: float) -> Any:
     from PIL import Image
 
     place = (weights - least) / max(most - least, 1e-12)
-    light, dark = np.array([244, 243, 239]), np.array([11, 94, 87])
+    light = np.array([244, 243, 239])
+    dark = np.array([11, 94, 87])
     pixels = light + place[..., None] * (dark - light)
     return Image.fromarray(pixels.astype(np.uint8).repeat(_CELL, 0).repeat(_CELL, 1))
 

@@ -125,6 +125,24 @@ def test_a_frozen_teacher_stays_as_it_is(data: Path, tmp_path: Path) -> None:
     assert len(opened.cross.layers) == 1
 
 
+def test_new_layers_can_learn_faster(data: Path, tmp_path: Path) -> None:
+    """A first step of Adam moves each weight by its rate; the encoder has no decay here."""
+    save_pretrained(tmp_path / "still", encoder_of())
+    flags = ["--steps", 1, "--warmup", 0, "--weight-decay", 0, "--schedule", "constant"]
+    flags += ["--encoder", tmp_path / "still", "--lr", "1e-5", "--log-every", 1]
+    moved = {}
+    for name, more in {"same": [], "faster": ["--cross-lr", "1e-3"]}.items():
+        assert pretrain(data, tmp_path / name, *flags, *more) == 0
+        moved[name] = load_file(tmp_path / name / "xdbert.safetensors")
+    assert read_run(tmp_path / "faster")["config"]["cross_lr"] == 1e-3
+    bias = "cross.layers.0.student.up.bias"
+    for name, rate in {"same": 1e-5, "faster": 1e-3}.items():
+        assert moved[name][bias].abs().max().item() == pytest.approx(rate, rel=1e-3)
+    one, other = (open_xdbert(str(tmp_path / name)) for name in moved)
+    assert fingerprint(one.student.model) == fingerprint(other.student.model)
+    assert pretrain(data, tmp_path / "a", "--lr", 0, "--cross-lr", "1e-3") == Exit.USAGE
+
+
 def test_losses_can_be_chosen(data: Path, tmp_path: Path) -> None:
     """Without match every block is read beside its own text: the rows of table 3."""
     held = ["--valid", data / "valid.txt"]

@@ -95,6 +95,16 @@ class XDBertOptimizer(Optimizer):
     stop_epoch: StopEpoch = None
     batch_size: int = 256
     lr: float = 1e-4
+    cross_lr: Annotated[
+        float | None,
+        Value(
+            "RATE",
+            "Highest rate of the new layers and heads; a higher one teaches match in thousands of "
+            "rows.",
+            min=0,
+            show_default="--lr",
+        ),
+    ] = None
     warmup: float = 0.05
 
 
@@ -158,6 +168,8 @@ def xdbert(
     """
     optimizer = settle(context, None, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _LOSSES) or dict.fromkeys(_LOSSES, 1.0)
+    why = "is a multiple of --lr, which is 0"
+    refuse_if(optimizer.cross_lr is not None and not optimizer.lr, "--cross-lr", why)
     import torch
 
     from vgtools.systems.xdbert.model import XDBertConfig

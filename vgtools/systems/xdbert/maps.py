@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from vgtools.io import Progress, read_texts
 from vgtools.io.arrays import Array
-from vgtools.models.clip import block_states, clip_blocks, most_blocks, stack_blocks
+from vgtools.models.clip import block_states, clip_blocks, ends_of, most_blocks, stack_blocks
 from vgtools.models.encoder import Encoder
-from vgtools.systems.xdbert.model import XDBertRun
+from vgtools.systems.xdbert.model import CrossLayer, XDBertRun
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.sequences import longest_first, special_tokens
 from vgtools.text.tokens import Tokens, content_mask, tokenize
@@ -89,7 +89,9 @@ def _join(
 ) -> Side:
     """Return a side: marks, given as ids, between pieces (text, from, to) of the texts' tokens."""
     punctuation, stop_words = _kinds(texts, tokens)
-    ids, part, spans = list[int](), list[int](), list[tuple[int, int]]()
+    ids = list[int]()
+    part = list[int]()
+    spans = list[tuple[int, int]]()
     kinds: dict[str, list[bool]] = {"marks": [], "punctuation": [], "stop_words": []}
     for piece in frame:
         inner = range(0)
@@ -121,7 +123,9 @@ def read_student(texts: Sequence[str], encoder: Encoder, longest: int = LONGEST)
     sizes = np.diff(tokens.starts).tolist()
     most = encoder.max_tokens + len(encoder.prefix) + len(encoder.suffix)
     room = min(longest, most) - sum(map(len, marks))
-    kept = list(longest_first(*sizes, room)) if len(texts) > 1 else [min(sizes[0], room)]
+    kept = [min(sizes[0], room)]
+    if len(texts) > 1:
+        kept = list(longest_first(sizes[0], sizes[1], room))
     frame: list[int | tuple[int, int, int]] = [*marks[0]]
     for number, (size, after) in enumerate(zip(kept, marks[1:], strict=True)):
         frame += [(number, 0, size), *after]
@@ -133,8 +137,9 @@ def read_student(texts: Sequence[str], encoder: Encoder, longest: int = LONGEST)
 def read_teacher(texts: Sequence[str], teacher: Encoder, longest: int = LONGEST) -> Side:
     """Return what the teacher reads: each text whole, in blocks of its own."""
     tokens = tokenize(teacher.tokenizer, texts)
-    most, room = most_blocks(longest), teacher.max_tokens
-    start, end = *teacher.prefix, *teacher.suffix
+    most = most_blocks(longest)
+    room = teacher.max_tokens
+    start, end = ends_of(teacher)
     frame = list[int | tuple[int, int, int]]()
     blocks = list[Array]()
     for number in range(len(texts)):
@@ -147,10 +152,13 @@ def read_teacher(texts: Sequence[str], teacher: Encoder, longest: int = LONGEST)
 
 def same_characters(student: Side, teacher: Side) -> Array:
     """Return which tokens are under the same characters of the same text, (T, U) bool."""
-    (a, b), (c, d) = student.spans.T[:, :, None], teacher.spans.T[:, None]
+    ours = student.spans[:, None]
+    theirs = teacher.spans[None]
+    start = np.maximum(ours[..., 0], theirs[..., 0])
+    end = np.minimum(ours[..., 1], theirs[..., 1])
     part = student.part[:, None]
-    own: Array = (part == teacher.part) & (part >= 0) & (np.maximum(a, c) < np.minimum(b, d))
-    return own
+    same: Array = (part == teacher.part) & (part >= 0) & (start < end)
+    return same
 
 
 # ----------------------------------------------------------------------------------------- measures
@@ -246,9 +254,9 @@ class CrossProbe:
         blocks, lengths = (table.to(network.device) for table in tables)
         seen, seen_mask = block_states(self.run.teacher.model, blocks, lengths)
         for layer in self.run.cross.layers:
-            (states, seen), both = layer.maps(states, mask, seen, seen_mask)  # type: ignore[operator]
-            ours, theirs = (weights.float().cpu().numpy() for weights in both)
-            yield ours, theirs
+            after, weights = cast(CrossLayer, layer).maps(states, mask, seen, seen_mask)
+            states, seen = after
+            yield weights[0].float().cpu().numpy(), weights[1].float().cpu().numpy()
 
     def _add(self, student: Side, teacher: Side, maps: Sequence[Sequence[Array]]) -> None:
         same = same_characters(student, teacher)
@@ -270,7 +278,7 @@ class CrossProbe:
     ) -> Example:
         names = []
         for side, encoder in ((student, self.run.student), (teacher, self.run.teacher)):
-            names.append([encoder.tokenizer.id_to_token(i) for i in side.ids.tolist()])
+            names.append([str(encoder.tokenizer.id_to_token(i)) for i in side.ids.tolist()])
         rows, columns = names
         own = [both[0][:, : len(rows), : len(columns)] for both in maps]
         return Example(texts, rows, columns, own)

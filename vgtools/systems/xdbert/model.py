@@ -273,6 +273,10 @@ class XDBert(nn.Module):
         losses: those that are learned.
         dtype: numbers that the products are computed with (autocast); weights stay float32.
         freeze_teacher: the teacher does not learn.
+        faster: multiple of the learning rate at which layers and heads over both learn.
+
+    Attributes:
+        rates: these multiples, by name, for `vgtools.training.loop.make_optimizer`.
 
     Source: Hsu et al. 2022, sections 2.1 and 2.3: `mlm` (2.3.1), `match` (2.3.2), `clip_token`
         (2.3.3), each with the weight 1. Student and teacher learn, as in the published code.
@@ -288,8 +292,10 @@ class XDBert(nn.Module):
         losses: Sequence[str] = LOSSES,
         dtype: torch.dtype = torch.float32,
         freeze_teacher: bool = False,
+        faster: float = 1.0,
     ) -> None:
         super().__init__()
+        self.rates = dict.fromkeys(("cross.", "match.", "clip_token."), faster)
         shape = Shape.of(lm.config, teacher.config)
         self.config = config
         self.losses = tuple(losses)
@@ -340,16 +346,20 @@ class XDBert(nn.Module):
             made = self.outputs(batch)
             losses: dict[str, Tensor] = {}
             if "mlm" in self.losses:
-                decoder = self.lm.get_output_embeddings()
-                table, bias = decoder.weight, decoder.bias
-                total = linear_cross_entropy(made.words, table, bias, batch.tokens, self.dtype)
-                losses["mlm"] = total / batch.token_count
+                losses["mlm"] = self.word_loss(made, batch) / batch.token_count
             if "match" in self.losses:
                 total = F.cross_entropy(self.match(made.pooled), batch.same, reduction="sum")
                 losses["match"] = total / batch.row_count
             if "clip_token" in self.losses:
                 losses["clip_token"] = self.clip_loss(made) / batch.clip_count
         return losses
+
+    def word_loss(self, made: Outputs, batch: Batch) -> Tensor:
+        """Return the summed cross entropy of the masked words."""
+        decoder = self.lm.get_output_embeddings()
+        return linear_cross_entropy(
+            made.words, decoder.weight, decoder.bias, batch.tokens, self.dtype
+        )
 
     def clip_loss(self, made: Outputs) -> Tensor:
         """Return the summed cross entropy of the teacher's chosen tokens."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vgtools.io.arrays import Array
-from vgtools.models.clip import clip_blocks, most_blocks, stack_blocks
+from vgtools.models.clip import clip_blocks, ends_of, most_blocks, stack_blocks
 from vgtools.models.encoder import Encoder
 from vgtools.systems.xdbert.model import Batch
 from vgtools.text.blocks import Corpus
@@ -71,8 +71,7 @@ class TeacherText:
 
     def blocks(self, tokens: Sequence[int]) -> list[Array]:
         """Return the blocks of a text."""
-        start, end = *self.teacher.prefix, *self.teacher.suffix
-        return clip_blocks(tokens, self.most, (start, end), self.teacher.max_tokens)
+        return clip_blocks(tokens, self.most, ends_of(self.teacher), self.teacher.max_tokens)
 
 
 def tokens_of(corpus: Corpus, number: int) -> Array:

@@ -148,6 +148,7 @@ class Pretraining:
             tuple(self.weights),
             pick_dtype(config["dtype"]),
             self.freeze_teacher,
+            1.0 if config["cross_lr"] is None else config["cross_lr"] / config["lr"],
         )
         if self.gradient_checkpointing:
             for network in (model.lm, *(() if self.freeze_teacher else (model.teacher,))):

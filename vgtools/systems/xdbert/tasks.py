@@ -22,6 +22,7 @@ from vgtools.io.errors import file_errors
 from vgtools.models.clip import (
     block_states,
     clip_blocks,
+    ends_of,
     load_teacher,
     most_blocks,
     stack_blocks,
@@ -221,7 +222,6 @@ def with_blocks(
 
     Source: Hsu et al. 2022, appendix B: 2 blocks per text beside 128 tokens.
     """
-    start, end = *teacher.prefix, *teacher.suffix
     most = most_blocks(max_length)
     room = most * teacher.max_tokens
     blocks = list[Array]()
@@ -236,7 +236,7 @@ def with_blocks(
             for _ in texts:
                 ids = next(encoded).ids
                 cut += len(ids) > room
-                blocks += clip_blocks(ids, most, (start, end), teacher.max_tokens)
+                blocks += clip_blocks(ids, most, ends_of(teacher), teacher.max_tokens)
             counts.append(len(blocks) - before)
     starts = row_starts(map(len, blocks))
     return FullInputs(text, np.concatenate(blocks), starts, row_starts(counts), cut, room)
