@@ -145,13 +145,15 @@ def loss_of(way: str) -> None:
     target = torch.randint(TOKENS, (ROWS,))
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     base = peak_kib()
-    start = bench.clock()
-    if way == "chunks":
-        linear_cross_entropy(rows, table, bias, target).backward()
-    else:
-        F.cross_entropy(F.linear(rows, table, bias), target, reduction="sum").backward()
-    seconds = bench.clock() - start
-    print(json.dumps({"seconds": seconds, "mib": (peak_kib() - base) / 1024}))
+    seconds = []
+    for _ in range(4):  # the first one touches new memory
+        start = bench.clock()
+        if way == "chunks":
+            linear_cross_entropy(rows, table, bias, target).backward()
+        else:
+            F.cross_entropy(F.linear(rows, table, bias), target, reduction="sum").backward()
+        seconds.append(bench.clock() - start)
+    print(json.dumps({"seconds": min(seconds), "mib": (peak_kib() - base) / 1024}))
 
 
 def peak_kib() -> int:

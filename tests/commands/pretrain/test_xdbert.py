@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,9 @@ def test_a_damaged_part_of_a_run_is_refused(
     flags = ["--steps", 1, "--teacher", run / "teacher"]
     assert pretrain(data, tmp_path / "b", *flags) == Exit.DATA
     refused(capfd, "teacher/model.safetensors", "is damaged or from another run")
+    shutil.copy(data / "clip" / "tokenizer.json", run / "encoder" / "tokenizer.json")
+    assert pretrain(data, tmp_path / "b", "--steps", 1, "--encoder", run) == Exit.DATA
+    refused(capfd, "encoder/tokenizer.json", "is damaged or from another run")
 
 
 def test_memory_that_runs_out_halves_the_rows(
