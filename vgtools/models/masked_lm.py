@@ -146,11 +146,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learn: bool,
     ) -> Tensor:
         learn = learn and any(ctx.needs_input_grad)
+        table_learns = learn and ctx.needs_input_grad[1]  # not that of a frozen teacher
         total = torch.zeros((), device=rows.device)
         low_weight = weight.to(dtype)
         low_rows = rows.to(dtype)
         rows_grad = torch.empty_like(low_rows) if learn else None
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if learn else None
+        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if table_learns else None
         bias_grad = None
         if learn and bias is not None:
             bias_grad = torch.zeros_like(bias, dtype=torch.float32)
@@ -162,13 +163,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits += bias
             norm = logits.logsumexp(1, keepdim=True)
             total += (norm - logits.gather(1, labels)).sum()
-            if rows_grad is not None and weight_grad is not None:
+            if rows_grad is not None:
                 grad = logits.sub_(norm).exp_()  # softmax, in the memory of the logits
                 grad.scatter_add_(1, labels, grad.new_full((1, 1), -1.0).expand_as(labels))
                 if bias_grad is not None:
                     bias_grad += grad.sum(0)
                 grad = grad.to(dtype)
                 torch.mm(grad, low_weight, out=rows_grad[start : start + chunk])
+                if weight_grad is None:
+                    continue
                 if dtype == torch.float32:
                     weight_grad.addmm_(grad.T, part)
                 else:
@@ -185,7 +188,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = grads[0]
         return (
             (rows_grad * scale).to(rows_dtype),
-            (weight_grad * scale).to(weight_dtype),
+            None if weight_grad is None else (weight_grad * scale).to(weight_dtype),
             None if bias_grad is None else bias_grad * scale,
             *[None] * 4,  # target, dtype, chunk, learn
         )
