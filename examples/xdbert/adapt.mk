@@ -23,6 +23,7 @@ ADAPTED  ?= bert xdbert
 ABLATED  ?= xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 MAPPED   ?= xdbert no-clip-token
 ROW      :=
+FASTER   ?=
 else
 TEXT     ?= $(OUT)/flickr.train.jsonl
 VALID    := $(or $(VALID),$(OUT)/flickr.valid.jsonl)
@@ -30,7 +31,9 @@ VALID    := $(or $(VALID),$(OUT)/flickr.valid.jsonl)
 STUDENT  ?= $(OUT)/run.student
 STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
 HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
-SCHEDULE ?= --block 32 --batch-size 32 --lr 5e-4 --warmup 0.1 --steps 600 --log-every 100 --eval-every 200
+SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps 300 --log-every 50 --eval-every 100
+# New layers learn faster than what they join: match needs it within so few rows (NOTES.md).
+FASTER   ?= --cross-lr 1e-3
 STOP     ?=
 TWO      ?=
 TWENTY   ?=
@@ -66,7 +69,7 @@ $(OUT)/run.bert/run.json: $(TEXT) $(VALID) $(STUDENT_RUN)
 define adapt
 $(OUT)/run.$(1)/run.json: $(or $(INPUT.$(1)),$(TEXT)) $(VALID) $(STUDENT_RUN) $(TAUGHT)
 	$(VG) pretrain xdbert $(or $(INPUT.$(1)),$(TEXT)) $(VALID:%=--valid %) -e $(STUDENT) --teacher $(TEACHER) $(SCHEDULE) $(ROW) \
-	  $(FLAGS.$(1)) -o $$(@D)
+	  $(FASTER) $(FLAGS.$(1)) -o $$(@D)
 endef
 $(foreach r,$(BESIDE),$(eval $(call adapt,$(r))))
 

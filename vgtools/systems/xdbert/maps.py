@@ -72,47 +72,40 @@ def read_sequences(source: str) -> Iterator[tuple[str, ...]]:
         yield (example.text, *second)
 
 
-def _kinds(texts: Sequence[str], tokens: Tokens) -> tuple[Array, Array]:
-    """Return which tokens are punctuation, and which are of stop words."""
-    content = content_mask(texts, tokens.spans, tokens.starts)
-    text = np.repeat(np.arange(len(texts)), np.diff(tokens.starts))
-    letters = [
-        any(map(str.isalnum, texts[i][a:b]))
-        for i, (a, b) in zip(text.tolist(), tokens.spans.tolist(), strict=True)
-    ]
-    word = np.array(letters, bool)
-    return ~word, word & ~content
-
-
 def _join(
     texts: Sequence[str], tokens: Tokens, frame: Sequence[int | tuple[int, int, int]], **more: Any
 ) -> Side:
     """Return a side: marks, given as ids, between pieces (text, from, to) of the texts' tokens."""
-    punctuation, stop_words = _kinds(texts, tokens)
-    ids = list[int]()
-    part = list[int]()
-    spans = list[tuple[int, int]]()
-    kinds: dict[str, list[bool]] = {"marks": [], "punctuation": [], "stop_words": []}
+    places = list[Array]()
+    marks = list[Array]()
     for piece in frame:
-        inner = range(0)
         if isinstance(piece, int):
-            ids.append(piece)
-            part.append(-1)
-            spans.append((0, 0))
+            places.append(np.array([-1]))
+            marks.append(np.array([piece]))
         else:
             text, start, end = piece
-            base = int(tokens.starts[text])
-            inner = range(base + start, base + end)
-            ids += tokens.ids[inner.start : inner.stop].tolist()
-            part += [text] * len(inner)
-            spans += map(tuple, tokens.spans[inner.start : inner.stop].tolist())
-        kinds["marks"] += [True] if isinstance(piece, int) else [False] * len(inner)
-        for name, found in (("punctuation", punctuation), ("stop_words", stop_words)):
-            kinds[name] += [bool(found[i]) for i in inner] if inner else []
-            kinds[name] += [False] * isinstance(piece, int)
-    arrays = {name: np.array(values, bool) for name, values in kinds.items()}
-    places = np.array(spans, np.int64).reshape(-1, 2)
-    return Side(np.array(ids, np.int64), np.array(part), places, arrays, **more)
+            places.append(np.arange(start, end) + tokens.starts[text])
+            marks.append(np.zeros(end - start, np.int64))
+    at = np.concatenate(places)  # -1, the last of what follows, is a mark
+    own = at >= 0
+    text_of = np.append(np.repeat(np.arange(len(texts)), np.diff(tokens.starts)), -1)
+    letters = [
+        any(map(str.isalnum, texts[i][a:b]))
+        for i, (a, b) in zip(text_of[:-1].tolist(), tokens.spans.tolist(), strict=True)
+    ]
+    word = np.array([*letters, True], bool)
+    content = np.append(content_mask(texts, tokens.spans, tokens.starts), True)
+    return Side(
+        ids=np.where(own, np.append(tokens.ids, 0)[at], np.concatenate(marks)).astype(np.int64),
+        part=text_of[at],
+        spans=np.vstack([tokens.spans, np.zeros((1, 2), np.int64)])[at],
+        kinds={
+            "marks": ~own,
+            "punctuation": ~word[at],
+            "stop_words": word[at] & ~content[at],
+        },
+        **more,
+    )
 
 
 def read_student(texts: Sequence[str], encoder: Encoder, longest: int = LONGEST) -> Side:
