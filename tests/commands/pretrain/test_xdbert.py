@@ -144,6 +144,15 @@ def test_new_layers_can_learn_faster(data: Path, tmp_path: Path) -> None:
     assert pretrain(data, tmp_path / "a", "--lr", 0, "--cross-lr", "1e-3") == Exit.USAGE
 
 
+def test_products_in_bfloat16_learn_as_well(data: Path, tmp_path: Path) -> None:
+    flags = ["--steps", 4, "--valid", data / "valid.txt"]
+    for dtype in ("float32", "bfloat16"):
+        assert pretrain(data, tmp_path / dtype, *flags, "--dtype", dtype) == 0
+    high, low = (records(tmp_path / name)[-1]["valid"] for name in ("float32", "bfloat16"))
+    for name in ("mlm", "match", "clip_token"):
+        assert low[name] == pytest.approx(high[name], rel=0.03)
+
+
 def test_losses_can_be_chosen(data: Path, tmp_path: Path) -> None:
     """Without match every block is read beside its own text: the rows of table 3."""
     held = ["--valid", data / "valid.txt"]

@@ -348,7 +348,8 @@ class XDBert(nn.Module):
             if "mlm" in self.losses:
                 losses["mlm"] = self.word_loss(made, batch) / batch.token_count
             if "match" in self.losses:
-                total = F.cross_entropy(self.match(made.pooled), batch.same, reduction="sum")
+                answers = self.match(made.pooled).float()
+                total = F.cross_entropy(answers, batch.same, reduction="sum")
                 losses["match"] = total / batch.row_count
             if "clip_token" in self.losses:
                 losses["clip_token"] = self.clip_loss(made) / batch.clip_count
