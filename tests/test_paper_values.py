@@ -16,6 +16,7 @@ from vgtools.commands.options import Optimizer
 from vgtools.commands.pretrain.flags import Masking
 from vgtools.commands.pretrain.lm import LmOptimizer
 from vgtools.commands.pretrain.visualbert import VisualBertOptimizer
+from vgtools.commands.pretrain.xdbert import TextBlocks, XDBertOptimizer
 from vgtools.commands.vokenize import Control
 from vgtools.images.regions import RegionSet
 from vgtools.systems.attention_probes import grounding, scores
@@ -31,6 +32,9 @@ def test_defaults() -> None:
     assert (lm.epochs, lm.batch_size, lm.lr, lm.warmup) == (40, 256, 2e-4, 0.05)
     assert (visualbert.epochs, visualbert.batch_size) == (10, 64)
     assert (visualbert.lr, visualbert.warmup) == (5e-5, 0.1)
+    xdbert = XDBertOptimizer()
+    assert (xdbert.epochs, xdbert.batch_size, xdbert.lr, xdbert.warmup) == (1, 256, 1e-4, 0.05)
+    assert (TextBlocks.block, TextBlocks.mask_rate) == (512, 0.15)
     assert (Optimizer.weight_decay, Optimizer.clip, Optimizer.schedule) == (0.01, 1.0, "linear")
     assert (Masking.block, Masking.mask_rate) == (128, 0.15)
     assert (Control.gamma, scores.ACTIVE, grounding.OVERLAP) == (0.01, 0.2, 0.5)

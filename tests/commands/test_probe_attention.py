@@ -16,8 +16,11 @@ from PIL import Image
 
 from tests.tiny import WORDS, save_encoder
 from tests.tiny import probe as t
+from tests.tiny.runs import refused
+from tests.tiny.xdbert import save_xdbert
 from vgtools import io
 from vgtools.cli import run
+from vgtools.io import Exit, read_manifest
 from vgtools.systems.attention_probes.text import Texts
 
 
@@ -502,3 +505,50 @@ def test_a_visualbert_without_early_fusion_has_one_layer_more(
     assert code == 0, err
     layers = [r for r in records if r["kind"] == "layer"]
     assert [r["attention"] > 0 for r in layers] == [False, False, False, True]
+
+
+# ------------------------------------------------------------------------------------------- cross
+
+
+def test_what_two_streams_look_at(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Records on stdout, the same in the folder, and a picture per example and layer."""
+    model = save_xdbert(tmp_path)
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("index\tsentence1\tsentence2\tlabel\n" + "".join(
+        f"{n}\tbam den\tfur the kit {n}\tentailment\n" for n in range(6)
+    ))  # fmt: skip
+    args = ["probe-attention", f"rte={dev}", "--encoder", str(model), "--cross", "--limit", "5"]
+    args += ["--samples", "50", "--device", "cpu", "-q"]
+    assert run([*args, "--examples", "1", "-o", str(tmp_path / "maps")]) == 0
+    out = capfd.readouterr().out
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["kind"] for row in rows] == ["cross-head"] * 8 + ["cross-layer"] * 4 + [
+        "cross-summary"
+    ]
+    assert rows[-1]["texts"] == 5
+    maps = tmp_path / "maps"
+    assert (maps / "probe.jsonl").read_text() == out
+    pictures = [f"example-1.layer-{n}.{kind}" for n in (1, 2) for kind in ("png", "svg")]
+    names = sorted([*pictures, "probe.json", "probe.jsonl", "tables.md"])
+    assert sorted(p.name for p in maps.iterdir()) == names
+    assert read_manifest(maps / "probe.jsonl", "cross-attention")["config"]["limit"] == 5
+    assert "student on teacher" in (maps / "tables.md").read_text()
+    assert "head 2: " in (maps / "example-1.layer-2.svg").read_text()
+    assert run(args) == 0, "without a folder nothing is written"
+    assert capfd.readouterr().out == out
+
+
+def test_cross_is_for_runs_of_xdbert(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = save_xdbert(tmp_path)
+    text = tmp_path / "a.txt"
+    text.write_text("bam\n")
+    (tmp_path / "empty.txt").write_text("\n")
+    for args, code, why in (
+        ([text, "--encoder", model / "encoder"], Exit.NO_INPUT, "is not a finished vg run"),
+        ([text, "--encoder", model, "--parser", "x"], Exit.USAGE, "reads texts alone"),
+        ([tmp_path / "empty.txt", "--encoder", model], Exit.DATA, "holds no text"),
+        ([f"no={text}", "--encoder", model], Exit.USAGE, "no"),
+    ):
+        whole = ["probe-attention", *args, "--cross", "--device", "cpu", "-q"]
+        assert run([str(a) for a in whole]) == code
+        refused(capfd, why)

@@ -33,6 +33,7 @@ def build(folder: Path) -> None:
     _language()
     _visual()
     _grounded()
+    _clip(Path("clip"))
     _tasks()
 
 
@@ -352,6 +353,23 @@ def _sentences(split: str) -> list[str]:
     """Return the sentences of a file of SST-2, whose test file has them second."""
     lines = Path("sst-2", f"{split}.tsv").read_text().splitlines()[1:]
     return [line.split("\t")[split == "test"] for line in lines]
+
+
+def _clip(folder: Path) -> None:
+    """Write a text tower, its shape, captions and features of their photos."""
+    from tests.tiny import clip as tiny_clip
+    from tests.tiny import save_feats
+
+    folder.mkdir()
+    tiny_clip.save_tower(folder / "tower")
+    tiny_clip.save_shape(folder / "shape.json")
+    rows = [(f"image{i % 10:03}", f"the {'abcdef'[i % 6]}") for i in range(24)]
+    tiny_clip.save_captions(folder / "train.jsonl", rows)
+    tiny_clip.save_captions(folder / "dev.jsonl", [(f"image{i:03}", "the") for i in range(10, 14)])
+    save_feats(folder / "feats.npy")
+    args = ["pretrain", "xdbert", "plain.txt", "-e", "joint", "--teacher", folder / "tower"]
+    args += ["--steps", "2", "--batch-size", "4", "--block", "16", "--device", "cpu", "-q"]
+    _run(*args, "-o", "xdbert")
 
 
 def _tasks() -> None:

@@ -64,6 +64,19 @@ _JOINT = (
     "joint/tokenizer.json json",
     "joint/model.safetensors weights",
 )
+_TOWER = (
+    "clip/tower/config.json json",
+    "clip/tower/tokenizer.json json",
+    "clip/tower/model.safetensors weights",
+)
+_XDBERT = (
+    "xdbert/run.json run!",
+    "xdbert/xdbert.safetensors weights!",
+    "xdbert/encoder/model.safetensors weights!",
+    "xdbert/encoder/tokenizer.json json!",
+    "xdbert/teacher/config.json json!",
+    "xdbert/teacher/model.safetensors weights!",
+)
 _WORDS = ("words.npy npy!", "words.ids ids!", "words.json manifest")
 _LM = (
     "lm/run.json run!",
@@ -418,6 +431,31 @@ CASES = (
         folder="run",
     ),
     Case(
+        "pretrain-clip",
+        "pretrain clip in/clip/train.jsonl --feats in/clip/feats.npy --valid in/clip/dev.jsonl"
+        " --shape in/clip/shape.json -t in/clip/tower --batch-size 8 --steps 4"
+        " --checkpoint-steps 2 --device cpu -q -o run",
+        (
+            "clip/train.jsonl jsonl",
+            "clip/dev.jsonl jsonl",
+            "clip/shape.json json",
+            "clip/tower/tokenizer.json json",
+            "clip/feats.npy npy!",
+            "clip/feats.ids ids!",
+            "clip/feats.json manifest",
+        ),
+        folder="run",
+        quick=True,
+    ),
+    Case(
+        "pretrain-xdbert",
+        "pretrain xdbert in/plain.txt -e in/joint --teacher in/clip/tower --batch-size 4 --block 16"
+        " --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
+        ("plain.txt text", *_JOINT, *_TOWER),
+        folder="run",
+        quick=True,
+    ),
+    Case(
         "perplexity",
         "perplexity in/mixed.jsonl -e in/grounded -e in/joint --feats in/photos.npy"
         " --pictures own --pictures other --samples 20 --block 24 --device cpu -q -o nll.jsonl",
@@ -502,6 +540,24 @@ CASES = (
         " --feats in/feats.npy --image-dropout 0.5 --epochs 2 --batch-size 8 --max-length 40"
         " --device cpu -q -o run",
         ("sst-2.images.jsonl jsonl", *_FEATS, "encoder/model.safetensors weights"),
+        folder="run",
+    ),
+    Case(
+        "finetune-tower",
+        "finetune sst-2 in/sst-2 -e in/clip/tower --epochs 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        (
+            "clip/tower/config.json json",
+            "clip/tower/tokenizer.json json",
+            "clip/tower/model.safetensors weights",
+        ),
+        folder="run",
+    ),
+    Case(
+        "finetune-full",
+        "finetune sst-2 in/sst-2 -e in/xdbert --full --epochs 2 --batch-size 8 --max-length 40"
+        " --device cpu -q -o run",
+        ("sst-2/train.tsv table", *_XDBERT),
         folder="run",
     ),
     Case(
@@ -656,6 +712,14 @@ CASES = (
         "probe-attention in/plain.txt --encoder in/lm --limit 8 --samples 20 --distances 8"
         " --device cpu -o probe",
         ("plain.txt text", *_LM),
+        restart=False,
+        folder="probe",
+    ),
+    Case(
+        "probe-cross",
+        "probe-attention in/plain.txt --encoder in/xdbert --cross --limit 8 --samples 20"
+        " --examples 1 --device cpu -q -o probe",
+        ("plain.txt text", *_XDBERT),
         restart=False,
         folder="probe",
     ),

@@ -183,7 +183,7 @@ def test_offline_connects_nowhere_and_names_what_is_missing(
 @pytest.mark.parametrize(
     ("load", "ref", "why", "code"),
     [
-        (load_encoder, "builtin:nothing", "there are efficientnet-lite0", Exit.USAGE),
+        (load_encoder, "builtin:nothing", "there are clip-bpe, efficientnet-lite0", Exit.USAGE),
         (load_encoder, "./nowhere", "is not a model directory", Exit.NO_INPUT),
         (backbone.load_backbone, "resnext101_32x8e", "similar: ", Exit.USAGE),
         (

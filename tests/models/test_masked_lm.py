@@ -1,4 +1,4 @@
-"""Shapes of masked language models."""
+"""Shapes of masked language models, their heads, and the cross entropy in chunks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.models.test_backbone import refusal
 from tests.models.test_encoder import save_tiny_bert
-from vgtools.models.masked_lm import new_lm
+from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden, new_lm
 from vgtools.models.references import load_tokenizer
 
 SHAPE = {
@@ -42,3 +43,33 @@ def test_a_shape_that_cannot_be_is_one_line(
     message = refusal(lambda: new_lm(SHAPE | values, tokenizer, "shape.json"))
     assert message.startswith("shape.json: ")
     assert why in message
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "albert"])
+def test_a_head_in_two_parts_is_the_head(tmp_path: Path, kind: str) -> None:
+    """Embeddings of ELECTRA and ALBERT may be narrower than their layers."""
+    tokenizer = load_tokenizer(str(save_tiny_bert(tmp_path)))
+    torch.manual_seed(0)
+    lm = new_lm(SHAPE | {"model_type": kind, "embedding_size": 4}, tokenizer).eval()
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+        ids = torch.tensor([[2, 5, 6, 3]])
+        states = lm.base_model(input_ids=ids).last_hidden_state
+        logits = lm.get_output_embeddings()(mlm_hidden(lm)(states))
+        assert logits.numpy() == pytest.approx(lm(input_ids=ids).logits.numpy(), abs=1e-5)
+
+
+def test_a_frozen_table_changes_no_gradient_of_the_rows() -> None:
+    torch.manual_seed(0)
+    rows = torch.randn(7, 4)
+    table = torch.randn(9, 4)
+    target = torch.randint(9, (7,))
+    found = {}
+    for learns in (True, False):
+        own = rows.clone().requires_grad_(True)
+        weight = table.clone().requires_grad_(learns)
+        linear_cross_entropy(own, weight, None, target, chunk=3).backward()
+        found[learns] = own.grad
+        assert (weight.grad is not None) == learns
+    assert torch.equal(found[True], found[False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import stat
@@ -16,7 +17,7 @@ from tests.models.test_encoder import save_tiny_bert
 from vgtools.io import DataError, Exit, dumps
 from vgtools.models import runs, sealed
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
-from vgtools.models.references import load_tokenizer, read_weights
+from vgtools.models.references import fingerprint, load_tokenizer, read_weights
 from vgtools.systems.vokenization.matcher import load_matcher
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -226,3 +227,28 @@ def test_everything_is_on_the_disk_before_a_run_is_complete(
     for name in ("model.safetensors", "config.json", "tokenizer.json", "encoder"):
         assert order[name] < order["run.json"], name
     assert str(run) in synced
+
+
+def test_a_second_network_is_part_of_the_run(tmp_path: Path) -> None:
+    """Its files are named and checked, and the run's fingerprint covers it."""
+    first = load_encoder(str(save_tiny_bert(tmp_path / "bert")))
+    torch.manual_seed(7)
+    other = load_encoder(str(tmp_path / "bert"))
+    for parameter in other.model.parameters():
+        parameter.add_(torch.randn_like(parameter))
+    other = dataclasses.replace(other, fingerprint=fingerprint(other.model))
+    found = {}
+    for name, teacher in (("a", first), ("b", other)):
+        runs.save_run(tmp_path / name, "x", {}, {}, first, more={"teacher": teacher})
+        info = sealed.read_run(tmp_path / name)
+        assert info["teacher"]["fingerprint"] == teacher.fingerprint
+        assert "teacher/model.safetensors" in info["files"]
+        found[name] = info["fingerprint"]
+    runs.save_run(tmp_path / "c", "x", {}, {}, first)
+    found["c"] = sealed.read_run(tmp_path / "c")["fingerprint"]
+    assert len(set(found.values())) == 3
+    assert sealed.run_of(tmp_path / "a" / "teacher") == (tmp_path / "a", "teacher/")
+    flip(tmp_path / "a" / "teacher" / "model.safetensors")
+    with pytest.raises(DataError, match="is damaged or from another run"):
+        load_encoder(str(tmp_path / "a" / "teacher"))
+    load_encoder(str(tmp_path / "a"))

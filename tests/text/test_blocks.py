@@ -38,25 +38,29 @@ def test_stream_cuts_everything_into_full_blocks() -> None:
 
 
 def test_document_blocks_cross_no_empty_row_and_no_file() -> None:
-    corpus = Corpus([packed([2, 3, 0, 0, 1, 5]), packed([4], first=11)], 4, by_document=True)
+    corpus = Corpus([packed([2, 3, 0, 0, 1, 5]), packed([4], first=11)], 4, "document")
     found = [corpus.block(i)[0][:, 0].tolist() for i in range(len(corpus))]
     assert found == [[0, 1, 2, 3], [4], [5, 6, 7, 8], [9, 10], [11, 12, 13, 14]]
+
+
+def test_row_blocks_cross_no_row() -> None:
+    corpus = Corpus([packed([2, 0, 5]), packed([1], first=7)], 4, "row")
+    found = [corpus.block(i)[0][:, 0].tolist() for i in range(len(corpus))]
+    assert found == [[0, 1], [2, 3, 4, 5], [6], [7]]
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=4),
     st.integers(1, 12),
-    st.booleans(),
+    st.sampled_from(("stream", "document", "row")),
 )
-def test_every_token_is_in_exactly_one_block(
-    files: list[list[int]], size: int, by_document: bool
-) -> None:
+def test_every_token_is_in_exactly_one_block(files: list[list[int]], size: int, pack: str) -> None:
     parts, first = [], 0
     for lengths in files:
         parts.append(packed(lengths, first))
         first += sum(lengths)
-    corpus = Corpus(parts, size, by_document)
+    corpus = Corpus(parts, size, pack)
     blocks = [corpus.block(i) for i in range(len(corpus))]
     assert [t for tokens, _ in blocks for t in tokens[:, 0].tolist()] == list(range(first))
     assert all(0 < len(tokens) <= size for tokens, _ in blocks)
@@ -64,7 +68,7 @@ def test_every_token_is_in_exactly_one_block(
     starts = {int(e) - n + int(p.tokens[0, 0]) for p in parts if len(p.tokens) for e, n in
               zip(p.ends, np.diff(p.ends, prepend=0), strict=True) if n}  # fmt: skip
     assert heads == sorted(starts)
-    if not by_document:
+    if pack == "stream":
         assert all(len(tokens) == size for tokens, _ in blocks[:-1])
 
 

@@ -95,6 +95,29 @@ def test_first_step_of_adam_is_the_learning_rate_and_losses_are_weighted() -> No
     assert (record["end"], end["end"], end["epoch"], end["step"]) == (False, True, 1, 1)
 
 
+def test_parts_of_a_model_can_learn_faster() -> None:
+    """The first step of Adam is the learning rate, times that of the part."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rates = {"new.": 4.0}
+            self.old = nn.Linear(2, 1)
+            self.new = nn.Linear(2, 1)
+
+        def forward(self, batch: float) -> dict[str, Tensor]:
+            return {"up": sum(p.sum() for p in self.parameters()) * batch}
+
+    model = Two()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    list(train(model, numbers(1.0), config(lr=0.25), weights={"up": 1.0}))
+    for name, parameter in model.named_parameters():
+        moved = (before[name] - parameter.detach()).flatten()
+        assert moved.tolist() == pytest.approx(
+            [1.0 if name.startswith("new.") else 0.25] * len(moved)
+        )
+
+
 def test_decay_spares_vectors() -> None:
     model = nn.Module()
     model.matrix, model.bias = nn.Parameter(torch.ones(1, 1)), nn.Parameter(torch.ones(1))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools.io import DataError
+from vgtools.training.loop import learning_rate
 from vgtools.training.steps import (
     Plan,
     in_drawn_order,
@@ -25,8 +26,8 @@ from vgtools.training.steps import (
 
 
 def test_a_plan_leaves_nothing_out_and_has_no_small_step() -> None:
-    assert plan(10, 4, 2, epochs=3) == Plan(per_epoch=3, accumulate=2, steps=9, epochs=3)
-    assert plan(10, 4, 4, steps=4) == Plan(per_epoch=3, accumulate=1, steps=4, epochs=2)
+    assert plan(10, 4, 2, epochs=3) == Plan(per_epoch=3, accumulate=2, steps=9, epochs=3, stop=9)
+    assert plan(10, 4, 4, steps=4) == Plan(per_epoch=3, accumulate=1, steps=4, epochs=2, stop=4)
     assert plan(10, 4, 1, epochs=1, processes=2).accumulate == 1
     with pytest.raises(DataError, match="a step has 1 items for 2 processes"):
         plan(3, 2, 2, epochs=1, processes=2)
@@ -54,6 +55,22 @@ def test_a_warm_up_below_one_is_a_share_of_the_steps() -> None:
     assert train_config(settings | {"warmup": 0.1}, schedule).warmup == 5
     found = train_config(settings | {"warmup": 8}, schedule, eps=1e-6)
     assert (found.warmup, found.steps, found.epochs, found.eps) == (8, 50, 17, 1e-6)
+
+
+def test_a_schedule_can_be_ended_after_an_epoch() -> None:
+    """The rate is that of all epochs: 40 epochs of 3 steps, of which 1 is trained."""
+    schedule = plan(10, 4, 4, epochs=40, stop_epoch=1)
+    assert schedule == Plan(per_epoch=3, accumulate=1, steps=120, epochs=1, stop=3)
+    assert plan(10, 4, 4, steps=2, stop_epoch=9).stop == 2
+    config = {"batch_size": 4, "epochs": 40, "steps": None}
+    assert plan_for(10, config | {"stop_epoch": 1}) == schedule
+    assert plan_for(10, config).stop == 120
+    settings = {"lr": 1.0, "schedule": "linear", "weight_decay": 0.0, "clip": 1.0, "seed": 3}
+    found = train_config(settings | {"warmup": 0.05}, schedule)
+    assert (found.epochs, found.steps, found.warmup) == (1, 120, 6)
+    assert learning_rate(found, 2) == 0.5, "half way up the warm-up of two epochs"
+    batches = step_batches(10, 7, schedule, lambda numbers, epoch, parts: [numbers])
+    assert (len(list(batches(0, 0))), list(batches(1, 0))) == (3, [])
 
 
 def test_prefetching_keeps_order_and_passes_errors_on() -> None:
@@ -105,10 +122,10 @@ def test_neighbours_in_length_share_a_batch() -> None:
 
 
 def test_steps_overrule_epochs() -> None:
-    assert plan(100, 32, 32, 3, None) == (4, 1, 12, 3)
-    assert plan(100, 32, 32, 3, 6) == (4, 1, 6, 2)
+    assert plan(100, 32, 32, 3, None) == (4, 1, 12, 3, 12)
+    assert plan(100, 32, 32, 3, 6) == (4, 1, 6, 2, 6)
     config = {"batch_size": 32, "epochs": 3, "steps": 6}
-    assert plan_for(100, config) == plan_for(100, config | {"micro_batch": 32}) == (4, 1, 6, 2)
+    assert plan_for(100, config) == plan_for(100, config | {"micro_batch": 32}) == (4, 1, 6, 2, 6)
 
 
 def test_steps_of_tokens_hold_neighbours_in_length() -> None:
@@ -140,5 +157,5 @@ def test_the_order_of_steps_is_drawn_from_seed_and_epoch() -> None:
 
 def test_the_plan_of_steps_that_are_cut_already() -> None:
     cut = [np.arange(3), np.arange(2), np.arange(4)]
-    assert plan_steps(cut, {"epochs": 2, "steps": None}) == Plan(3, 1, 6, 2)
-    assert plan_steps(cut, {"epochs": None, "steps": 7}) == Plan(3, 1, 7, 3)
+    assert plan_steps(cut, {"epochs": 2, "steps": None}) == Plan(3, 1, 6, 2, 6)
+    assert plan_steps(cut, {"epochs": None, "steps": 7}) == Plan(3, 1, 7, 3, 7)

@@ -277,6 +277,10 @@ def finetune(
         ),
     ] = False,
     scratch: Scratch,
+    full: Annotated[
+        bool,
+        Flag("--full", help="Run of vg pretrain xdbert: learn on all of it, the teacher, too."),
+    ] = False,
     pictures: Pictures,
     shown: FoundImages,
     saved: Saved,
@@ -317,6 +321,12 @@ def finetune(
     --images random, shuffle and none are the controls: a gain over an encoder without images may be
     that of more parameters, and a gain over none says little if random images gain as much.
 
+    A run of vg pretrain xdbert is an encoder; with --full it learns whole: encoder, CLIP's text
+    tower and the layers over both (XBERT).
+
+    A CLIP, or a tower of vg pretrain clip, learns by its text tower alone, which reads both texts
+    of a pair as one sequence: --max-length 77 or less.
+
     Batches hold neighbours in length, so that little is padding. If memory runs out they are cut
     into halves, whose gradients add up to the same step.
 
@@ -344,6 +354,10 @@ def finetune(
 
         vg finetune translation wmt --shape transformer-base -t bpe --retrieved wmt.images.jsonl
         --feats coco.npy -o ende.va
+
+        vg finetune rte glue/RTE -e openai/clip-vit-base-patch32 --max-length 77 -o rte.clip
+
+        vg finetune rte glue/RTE -e run.xdbert --full --lr 1e-4 -o rte.xbert
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
@@ -373,9 +387,11 @@ def finetune(
     learning.check(task)
     pictures.check(task)
     shown.check(task)
+    refuse_if(full and task.images, "--full", f"is for tasks of texts; {task.name} has pictures")
     check_streams([files.train, files.dev, files.test, *(shown.retrieved or ())], output)
     found = find_splits(task, data, **vars(files))
-    work = _Work(task, found, settings_of(task, asdict(learning), scratch.shape), start)
+    settings = settings_of(task, asdict(learning), scratch.shape)
+    work = _Work(task, found, settings | ({"full": True} if full else {}), start)
     _run(work, pictures, shown, output, restart, runtime)
 
 
@@ -386,6 +402,10 @@ class _Work(NamedTuple):
     files: Mapping[str, str]
     settings: dict[str, Any]
     ref: str  # of the encoder
+
+    def common(self, device: torch.device) -> tuple[Task, str, dict[str, Any], torch.device]:
+        """Return what every learner takes first."""
+        return self.task, self.ref, self.settings, device
 
 
 def _run(
@@ -426,40 +446,67 @@ def _learner(
     work: _Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
     """Return what learns the task with its images, and the settings that these add."""
-    from vgtools.systems.grounding import tasks as grounding
     from vgtools.systems.grounding.model import is_grounded
+
+    if pictures.regions is not None:
+        return _with_regions(work, pictures, pictures.regions, device, runtime)
+    if work.settings.get("full"):
+        from vgtools.systems.xdbert.model import is_xdbert
+        from vgtools.systems.xdbert.tasks import full_learner
+
+        refuse_if(not is_xdbert(work.ref), "--full", f"{work.ref} is not a run of pretrain xdbert")
+        refuse_if(shown.given, "--full", "learns without images; leave out what finds them")
+        return full_learner(*work.common(device), offline=runtime.offline), {}
+    if is_grounded(work.ref) and work.task.kind != "translate":
+        from vgtools.systems.grounding import tasks as grounding
+
+        refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
+        found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
+        learner = grounding.learner(*work.common(device), found, offline=runtime.offline)
+        return learner, found.config()
+    return _of_text(work, shown, device, runtime)
+
+
+def _with_regions(
+    work: _Work, pictures: Pictures, file: str, device: torch.device, runtime: Runtime
+) -> tuple[Learner, dict[str, Any]]:
+    """Return what learns a task with pictures."""
+    from vgtools.systems.visualbert.tasks import known_answers, learner, open_regions_of
+
+    answers = pictures.answers or str(_ANSWERED)
+    known = known_answers(work.task, answers, work.files["train"], work.settings["limit"])
+    regions = open_regions_of(work.ref, file, pictures.boxes, known)
+    return learner(*work.common(device), regions, offline=runtime.offline), regions.config()
+
+
+def _of_text(
+    work: _Work, shown: FoundImages, device: torch.device, runtime: Runtime
+) -> tuple[Learner, dict[str, Any]]:
+    """Return what learns a task on an encoder of text, with fused images or without."""
+    from vgtools.models.clip import is_tower
+    from vgtools.systems.visual_awareness import tasks as fused
     from vgtools.systems.visual_awareness.slots import open_images
-    from vgtools.systems.visual_awareness.tasks import Fusing
-    from vgtools.systems.visual_awareness.tasks import learner as fused_learner
     from vgtools.systems.visual_awareness.translation import learner as translation_learner
+    from vgtools.systems.xdbert.tasks import tower_learner
     from vgtools.tasks.finetune import text_learner
     from vgtools.tasks.translation import config as translation_config
 
-    common = (work.task, work.ref, work.settings, device)
+    common = work.common(device)
     offline = runtime.offline
-    if pictures.regions is not None:
-        from vgtools.systems.visualbert.tasks import known_answers, open_regions_of
-        from vgtools.systems.visualbert.tasks import learner as visual_learner
-
-        answers = pictures.answers or str(_ANSWERED)
-        known = known_answers(work.task, answers, work.files["train"], work.settings["limit"])
-        regions = open_regions_of(work.ref, pictures.regions, pictures.boxes, known)
-        return visual_learner(*common, regions, offline=offline), regions.config()
-    if is_grounded(work.ref):
-        refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
-        found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
-        return grounding.learner(*common, found, offline=offline), found.config()
     seen = None
     added = dict[str, Any]()
     if shown.retrieved and shown.feats:
         images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
-        fusing = Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
+        fusing = fused.Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
         added = images.config() | fusing.config(work.ref)
         seen = images, fusing
     why = "is for runs of vg pretrain grounding, or with --retrieved"
     refuse_if(not seen and (shown.index or shown.feats), "--index/--feats", why)
     if work.task.kind == "translate":
         return translation_learner(*common, seen, offline=offline), added | translation_config()
+    if is_tower(work.ref, offline=offline):
+        refuse_if(seen, "--retrieved", "images are fused into encoders like BERT, not into a CLIP")
+        return tower_learner(*common, offline=offline), {}
     if seen:
-        return fused_learner(*common, *seen, offline=offline), added
-    return text_learner(*common, offline=offline), added
+        return fused.learner(*common, *seen, offline=offline), added
+    return text_learner(*common, offline=offline), {}

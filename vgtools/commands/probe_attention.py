@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -33,7 +31,7 @@ from vgtools.commands.options import (
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.systems.attention_probes.probing import Findings
+    pass
 
 
 # What the manifest of the results names, in its order.
@@ -155,9 +153,13 @@ def probe_attention(
         typer.Argument(
             metavar="CAPTIONS",
             help="Captions with phrase boxes (vg prepare flickr30k-entities); any text without "
-            "--regions.",
+            "--regions; with --cross also TASK=FILE, the texts of a task.",
         ),
     ] = "-",
+    cross: Annotated[
+        bool,
+        Flag("--cross", help="Run of vg pretrain xdbert: attention between encoder and teacher."),
+    ] = False,
     regions: Annotated[
         str | None, Value("X.npy", "Region features of the photos; without: text-side probes.")
     ] = None,
@@ -183,6 +185,12 @@ def probe_attention(
     offset, with intervals over sentences. --classifier learns from all heads together which word is
     whose head, and reports how often it is right on other sentences.
 
+    With --cross: what encoder and CLIP text tower of a run of vg pretrain xdbert look at in one
+    another, per layer and head, with intervals over texts: entropy, diversity (Jensen-Shannon
+    divergence of a text's rows; 0 if every token looks alike), shares on start and end,
+    punctuation, stop words, and the same characters; beside what even attention gives. -o also
+    draws maps.
+
     One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
     tables. Captions longer than the encoder and photos without regions are left out and counted.
     Any transformers VisualBERT can be probed. If it is interrupted, the results so far are kept.
@@ -194,9 +202,17 @@ def probe_attention(
         vg probe-attention phrases.jsonl --encoder run --regions regions.npy --split test | jq -c .
 
         vg probe-attention wiki.txt --encoder builtin:minilm --parser en_core_web_sm -o probe
+
+        vg probe-attention rte=glue/RTE/dev.tsv --encoder run.xdbert --cross --limit 200 -o maps
     """
     help_at_terminal(context, captions)
     _check(splits, learning, page, regions, parser, captions)
+    if cross:
+        needless = regions or parser or splits.split or learning.classifier or page.images
+        refuse_if(needless, "--cross", "reads texts alone, without regions, parser or split")
+        _cross(captions, encoder, questions.samples, page, batch_size, limit, seed, runtime)
+        return
+    from vgtools.reports import probes
     from vgtools.systems.attention_probes import probing
     from vgtools.text.parses import open_parser
 
@@ -226,10 +242,10 @@ def probe_attention(
     if folder is not None:
         config = {name: values[name] for name in _CONFIG}
         try:
-            _save(folder, found, records, config, inputs, page.images, say)
+            probes.save_findings(folder, found, records, config, inputs, page.images, say)
         except io.DataError as error:  # of a full disk: the results still go to stdout
             fault = error
-    _print(records)
+    probes.print_records(records)
     if +found.skipped:
         say(_left_out(found.skipped))
     if folder is not None and fault is None:
@@ -287,46 +303,37 @@ def _open_model(encoder: str, dtype: str, runtime: Runtime) -> Any:
     return open_attention(encoder, device=pick_device(device), dtype=dtype, offline=offline)
 
 
-def _save(
-    folder: Path,
-    found: Findings,
-    records: list[dict[str, Any]],
-    config: dict[str, Any],
-    inputs: io.Inputs,
-    images: str | None,
-    say: Callable[[str], None],
+def _cross(
+    source: str,
+    encoder: str,
+    samples: int,
+    page: Page,
+    batch_size: int,
+    limit: int | None,
+    seed: int,
+    runtime: Runtime,
 ) -> None:
-    """Write results, tables, figures and page."""
-    from vgtools.reports import page, probes
+    """Measure what the streams of a run look at in one another (table 9)."""
+    from itertools import islice
 
-    shown: list[Any] = []
-    if found.kept:
-        choose = config["select_on"] is not None
-        shown = list(found.probe.examples(found.kept, choose=choose))
-    if images is not None:
-        shown, faults = probes.with_pictures(shown, images)
-        for fault in faults:
-            say(f"{fault}; the page shows the boxes alone")
-    credit = page.credit(images) if images else ""
-    inputs.check_unchanged()
-    lock = io.Lock(folder / "probe")
-    try:
-        files = probes.save(folder, records, shown, config["encoder"], credit)
-        io.write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
-    finally:
-        lock.release()
+    from vgtools.models.references import pick_device
+    from vgtools.reports import cross_maps
+    from vgtools.systems.xdbert.maps import CrossProbe, read_sequences
+    from vgtools.systems.xdbert.model import open_xdbert
 
-
-def _print(records: Sequence[dict[str, Any]]) -> None:
-    """Print tables to a terminal, records into a pipe."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        from vgtools.reports import probes
-
-        print(io.plain(probes.tables(records)))
-        return
-    stream = io.open_stream("-")
-    stream.writelines(map(io.dumps, records))
-    stream.flush()
+    folder = None if page.output is None else run_folder(page.output)
+    inputs = io.Inputs([source.partition("=")[2] or source] if folder else [])
+    run = open_xdbert(encoder, offline=runtime.offline).to(pick_device(runtime.device))
+    with io.Progress("probe-attention", "texts", quiet=runtime.quiet) as bar:
+        probe = CrossProbe(run, samples, seed, batch_size, progress=bar)
+        probe.run_on(islice(read_sequences(source), limit), page.examples if folder else 0)
+    if not probe.texts:
+        raise io.DataError("holds no text", source)
+    records = list(probe.records())
+    if folder is not None:
+        config = {"encoder": encoder, "samples": samples, "seed": seed, "limit": limit}
+        cross_maps.save(folder, records, probe, config, inputs)
+    cross_maps.print_records(records)
 
 
 def _left_out(skipped: Counter[str]) -> str:

@@ -1,18 +1,95 @@
-"""Layers that several papers share: copies of a text encoder's layers that read any states."""
+"""Layers that several papers share: attention of one sequence to another, and copies of a text
+encoder's layers that read any states.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vgtools.io import DataError, Exit
 
 # Their layers take states and a mask, and add nothing of their own: no positions, no biases.
 _STACKED = ("bert", "roberta", "xlm-roberta", "camembert")
+
+
+class Attention(nn.Module):
+    """Multi-head attention of a sequence to another one, or to itself.
+
+    Queries, keys and values have the width of what attends; what is attended to may have another.
+    No residual and no norm: papers differ in what surrounds attention.
+
+    Args:
+        width: H, of what attends.
+        heads: A, a divisor of it.
+        other: width of what is attended to; that of what attends if None.
+        dropout: of the weights, while training.
+
+    Raises:
+        DataError: the width is not a multiple of the heads (78).
+    """
+
+    def __init__(
+        self, width: int, heads: int, other: int | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            why = f"the width {width} is not a multiple of {heads} attention heads"
+            raise DataError(why, code=Exit.CONFIG)
+        other = width if other is None else other
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(other, width)
+        self.value = nn.Linear(other, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, x: Tensor, context: Tensor, mask: Tensor, weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what is attended to, and the weights if asked for.
+
+        Args:
+            x: (B, T, H) what attends.
+            context: (B, S, other) what is attended to.
+            mask: (B, S) bool, False at padding, which nothing attends to; a row has some True.
+            weights: return them, without dropout; costs memory for (B, A, T, S) numbers.
+
+        Returns:
+            (B, T, H), and (B, A, T, S) or None: rows sum to 1.
+        """
+        query = self._split(self.query(x))
+        key = self._split(self.key(context))
+        value = self._split(self.value(context))
+        visible = mask[:, None, None]  # (B, 1, 1, S)
+        rate = self.dropout if self.training else 0.0
+        found = None
+        if weights:
+            scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+            found = scores.masked_fill(~visible, -math.inf).softmax(-1)
+            mixed = F.dropout(found, rate) @ value
+        else:
+            mixed = F.scaled_dot_product_attention(query, key, value, visible, rate)
+        joined: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return joined, found
+
+    def _split(self, states: Tensor) -> Tensor:
+        """Return (B, A, T, H / A) of (B, T, H)."""
+        split: Tensor = states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split
+
+
+def checkpoint_activations(network: Any) -> None:
+    """Let a network of transformers keep no activations of a layer: less memory, more time."""
+    # The general way of torch, where transformers has none of its own for the class.
+    general = getattr(network, "activation_checkpointing_enable", None)
+    (general or network.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 class LayerStack(nn.Module):

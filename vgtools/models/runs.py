@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+NETWORKS = ("encoder", "teacher")  # folders of a run that hold a network
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run directory: its `run.json` and the system's own weights."""
@@ -39,6 +42,7 @@ def save_run(
     info: Mapping[str, Any],
     encoder: Encoder | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
+    more: Mapping[str, Encoder] = MappingProxyType({}),
 ) -> None:
     """Write a run: the encoder as `save_pretrained` does, weights as safetensors, `run.json` last.
 
@@ -51,6 +55,7 @@ def save_run(
         encoder: copied into the run, so that the run moves to another machine by `cp -r`.
         files: what else the run needs, name in it -> sha256. That of its own weights, of
             `metrics.jsonl` and of everything below `encoder/` is taken here.
+        more: further networks, by the folder in the run: names of `NETWORKS`.
     """
     from safetensors.torch import save
 
@@ -60,21 +65,23 @@ def save_run(
     tensors = {name: t.detach().cpu().contiguous() for name, t in weights.items()}
     digest = fingerprint(tensors)
     facts: dict[str, Any] = {}
-    if encoder is not None:
-        save_pretrained(path / "encoder", encoder)
-        facts["encoder"] = {
-            "ref": encoder.ref,
-            "fingerprint": encoder.fingerprint,
-            "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
+    networks = dict(more) if encoder is None else {"encoder": encoder, **more}
+    for name, network in networks.items():
+        save_pretrained(path / name, network)
+        facts[name] = {
+            "ref": network.ref,
+            "fingerprint": network.fingerprint,
+            "tokenizer": tokenizer_fingerprint(network.tokenizer),
         }
-        parts = digest + encoder.fingerprint + facts["encoder"]["tokenizer"]
+        parts = digest + network.fingerprint + facts[name]["tokenizer"]
         digest = hashlib.sha256(parts.encode()).hexdigest()
     file = path / f"{kind}.safetensors"
     file.unlink(missing_ok=True)
     if tensors:
         atomic_write(file, save(tensors))
     metrics = path / "metrics.jsonl"
-    written = [*files_below(path / "encoder"), *(f for f in (file, metrics) if f.exists())]
+    written = [f for name in networks for f in files_below(path / name)]
+    written += [f for f in (file, metrics) if f.exists()]
     body = {
         "format": FORMAT,
         "kind": kind,

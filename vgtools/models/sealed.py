@@ -115,12 +115,12 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
 def run_of(folder: Path) -> tuple[Path, str] | None:
     """Return the finished run that a model's folder belongs to, and how names in it start there.
 
-    The folder is `RUN/encoder`, `RUN/seed-N/model`, or any other.
+    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/seed-N/model`, or any other.
     """
     real = Path(os.path.realpath(folder))
-    if real.name == "encoder":
+    if real.name in ("encoder", "teacher"):
         run = real.parent
-        below = "encoder/"
+        below = f"{real.name}/"
     elif real.name == "model" and real.parent.name.startswith("seed-"):
         run = real.parent.parent
         below = f"{real.parent.name}/model/"

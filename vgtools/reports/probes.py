@@ -6,7 +6,8 @@ Source: Li et al. 2020 (What Does BERT with Vision Look At?), figures 1 and 5, t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ import numpy as np
 from markupsafe import Markup
 
 from vgtools.images.sources import read_image
-from vgtools.io import atomic_write, dumps, plain
+from vgtools.io import (
+    Inputs,
+    Lock,
+    atomic_write,
+    dumps,
+    open_stream,
+    plain,
+    write_manifest,
+)
 from vgtools.reports.drawing import COLOURS, DARK_STYLE
 from vgtools.reports.figures import (
     FIGURES,
@@ -25,9 +34,10 @@ from vgtools.reports.figures import (
     percent,
     relation_name,
 )
-from vgtools.reports.page import data_uri, locate, readable, render, thumbnail
+from vgtools.reports.page import credit, data_uri, locate, readable, render, thumbnail
 from vgtools.reports.tables import Table
 from vgtools.systems.attention_probes.examples import Example
+from vgtools.systems.attention_probes.probing import Findings
 
 Record = Mapping[str, Any]
 
@@ -330,3 +340,54 @@ def save(
     for name, data in files.items():
         atomic_write(folder / name, data)
     return [folder / name for name in files]
+
+
+def save_findings(
+    folder: Path,
+    found: Findings,
+    records: list[dict[str, Any]],
+    config: dict[str, Any],
+    inputs: Inputs,
+    images: str | None,
+    say: Callable[[str], None],
+) -> None:
+    """Write results, tables, figures and page, with a manifest.
+
+    Args:
+        folder: of the results.
+        found: by the probe.
+        records: of it.
+        config: for the manifest.
+        inputs: that were read.
+        images: where the photos are, for the page.
+        say: prints a message.
+
+    Raises:
+        DataError: an input changed while it was read (78), or another command writes there (75).
+    """
+    shown: list[Any] = []
+    if found.kept:
+        choose = config["select_on"] is not None
+        shown = list(found.probe.examples(found.kept, choose=choose))
+    if images is not None:
+        shown, faults = with_pictures(shown, images)
+        for fault in faults:
+            say(f"{fault}; the page shows the boxes alone")
+    source = credit(images) if images else ""
+    inputs.check_unchanged()
+    lock = Lock(folder / "probe")
+    try:
+        files = save(folder, records, shown, config["encoder"], source)
+        write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
+    finally:
+        lock.release()
+
+
+def print_records(records: Sequence[Record]) -> None:
+    """Print tables to a terminal, records into a pipe."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        print(plain(tables(records)))
+        return
+    stream = open_stream("-")
+    stream.writelines(map(dumps, records))
+    stream.flush()

@@ -8,9 +8,11 @@ resumed run sees what an uninterrupted one sees.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vgtools import io
-from vgtools.io import DataError
+from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.io.errors import file_errors
+from vgtools.io.errors import amount, file_errors
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, no_collection, parse_row
 
@@ -211,27 +213,69 @@ def _check_aligned(
         raise DataError(f"{why}; convert the vokens with vg revokenize --tokenizer", path, number)
 
 
+@dataclass
+class PackedInputs:
+    """The packed inputs of a run, each made when it is first asked for."""
+
+    tokenizer: Tokenizer
+    folder: Path  # where they are
+    quiet: bool  # no progress
+    say: Callable[[str], None]  # prints a message
+    _piped: dict[str, Packed] = field(default_factory=dict)  # what can be read only once
+
+    def open(self, path: str) -> Packed:
+        """Return an input in the packed form."""
+        if path in self._piped:
+            return self._piped[path]
+        with io.Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
+            packed = pack(path, self.folder, self.tokenizer, progress=bar)
+        if packed.replaced:
+            lines = amount(packed.replaced, "line")
+            self.say(f"{io.plain(path)}: {lines} had bytes that are not UTF-8, replaced")
+        return packed
+
+    def digest(self, path: str) -> str:
+        """Return the sha256 of an input; what comes from a pipe is packed for that."""
+        if not io.arrives_once(path):
+            return io.sha256_file(path)
+        packed = self._piped[path] = self.open(path)
+        return hashlib.sha256(packed.tokens.data).hexdigest()
+
+    def has_vokens(self, path: str) -> bool:
+        """Return whether an input has vokens."""
+        if path not in self._piped:
+            return has_vokens(path)
+        return bool((self._piped[path].tokens[:, 1] >= 0).any())
+
+    def remove(self) -> None:
+        """Remove the packed inputs, and their folder if nothing else is in it."""
+        for file in self.folder.glob("[0-9a-f]" * 16 + ".*"):
+            file.unlink()
+        with contextlib.suppress(OSError):  # not empty, or nothing was packed
+            self.folder.rmdir()
+
+
 class Corpus:
     """Packed files, joined and cut into blocks; every token is in exactly one block.
 
     Args:
         files: the packed files, in order.
         size: maximum tokens per block, special tokens not counted.
-        by_document: no block crosses the end of a document, which is an empty row or the end of a
-            file; otherwise sentences, documents and files follow one another, and only the very
-            last block is short.
+        pack: what no block crosses. `stream`: nothing, so that only the very last block is short;
+            `document`: the end of a document, which is an empty row or the end of a file; `row`:
+            the end of a row.
 
     Source: Tan & Bansal 2020 (Vokenization), section 4.2: "fixed sequence length of 128".
     """
 
-    def __init__(self, files: Sequence[Packed], size: int, by_document: bool = False) -> None:
+    def __init__(self, files: Sequence[Packed], size: int, pack: str = "stream") -> None:
         self.files = list(files)
         self.size = size
         self._edges = row_starts(len(f.tokens) for f in files)  # (F + 1,) first token of each file
         sections = self._edges[[0, -1]]
-        if by_document:
+        if pack != "stream":
             gaps = [
-                file.ends[np.diff(file.ends, prepend=0) == 0] + base
+                file.ends[(np.diff(file.ends, prepend=0) == 0) | (pack == "row")] + base
                 for file, base in zip(files, self._edges, strict=False)
             ]
             sections = np.concatenate([self._edges, *gaps])
@@ -272,3 +316,28 @@ class Corpus:
             at = stop
             i += 1
         return np.concatenate(parts), heads
+
+
+def open_corpus(
+    files: Sequence[Packed], block: int, special: int, most: int, pack: str = "stream"
+) -> Corpus:
+    """Return the corpus of some files; none is an empty one.
+
+    Args:
+        files: the packed files.
+        block: tokens of a block, special ones counted.
+        special: special tokens of a block.
+        most: tokens that the encoder takes beside them.
+        pack: as `Corpus`.
+
+    Raises:
+        DataError: the block does not fit the encoder (78), or the files hold no token (65).
+    """
+    size = block - special
+    if not 1 <= size <= most:
+        why = f"--block {block}: the encoder takes {most + special} tokens"
+        raise DataError(why, code=Exit.CONFIG)
+    corpus = Corpus(files, size, pack)
+    if files and not len(corpus):
+        raise DataError("holds no token", files[0].name)
+    return corpus

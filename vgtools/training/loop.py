@@ -183,15 +183,22 @@ def own_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Return AdamW over the trainable parameters; biases, norms and scalars are not decayed."""
-    learning = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in learning if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in learning if p.ndim < 2], "weight_decay": 0.0},
+    """Return AdamW over the trainable parameters; biases, norms and scalars are not decayed.
+
+    Parameters whose names start with a key of the model's `rates`, if it has such, learn at that
+    multiple of the learning rate.
+    """
+    rates: Mapping[str, float] = getattr(model, "rates", {})
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            rate = next((r for prefix, r in rates.items() if name.startswith(prefix)), 1.0)
+            groups.setdefault((rate, parameter.ndim < 2), []).append(parameter)
+    options = [
+        {"params": group, "rate": rate, "weight_decay": 0.0 if vector else config.weight_decay}
+        for (rate, vector), group in sorted(groups.items())
     ]
-    return torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps
-    )
+    return torch.optim.AdamW(options, lr=config.lr, betas=config.betas, eps=config.eps)
 
 
 def train(
@@ -285,7 +292,7 @@ def _step(
         raise _diverged("the loss", state, ",".join(means))
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip or math.inf)
     for parameters in optimizer.param_groups:
-        parameters["lr"] = learning_rate(config, state.step)
+        parameters["lr"] = learning_rate(config, state.step) * parameters["rate"]
     if not torch.isfinite(norm):  # one such step would spoil every weight
         raise _diverged("the gradient", state, "")
     optimizer.step()

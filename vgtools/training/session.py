@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -42,7 +43,7 @@ from vgtools.io import (
 )
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import pick_device
-from vgtools.models.runs import save_run
+from vgtools.models.runs import NETWORKS, save_run
 from vgtools.models.sealed import check_file, check_files, digests, files_below, read_run
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
@@ -281,7 +282,7 @@ class TrainingRun:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = [file for file in self.path.glob("*") if file.suffix != ".tmp"]
         if (self.path / _METRICS).exists():  # of a run whose checkpoint is lost, if nothing else is
-            own = (_METRICS, "encoder", f"{self.kind}.safetensors")
+            own = (_METRICS, *NETWORKS, f"{self.kind}.safetensors")
             files = [f for f in files if f.name not in own and not (parts and f.match(parts))]
         if files and not ours:
             why = "is neither empty nor a run of vg; choose another -o"
@@ -304,7 +305,8 @@ class TrainingRun:
         # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
         for folder in self.path.glob(f"{parts}/") if parts else ():
             shutil.rmtree(folder)
-        shutil.rmtree(self.path / "encoder", ignore_errors=True)
+        for name in NETWORKS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
         own = f"{self.kind}.safetensors"
         for name in (_METRICS, own, _BEST, _CHECKPOINT, "run.json"):
             (self.path / name).unlink(missing_ok=True)
@@ -400,8 +402,11 @@ class TrainingRun:
         info: Mapping[str, Any],
         encoder: Encoder | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        more: Mapping[str, Encoder] = MappingProxyType({}),
     ) -> None:
         """Write the run, with the weights of the best epoch or those given; remove checkpoints.
+
+        `more` are further networks, by folder.
 
         Raises:
             DataError: an input changed while it was read (78, both hashes).
@@ -417,7 +422,7 @@ class TrainingRun:
             weights = self.best_weights()
         for name, sha256 in self._parts.items():
             check_file(self.path / name, sha256)
-        save_run(self.path, self.kind, weights, facts, encoder, self._parts)
+        save_run(self.path, self.kind, weights, facts, encoder, self._parts, more)
         self.complete = True
         self._clear()
 
@@ -437,8 +442,8 @@ class Job(NamedTuple):
     batches: Batches
     plan: Plan
     halve: Halve
-    evaluate: Callable[[int], dict[str, float]] | None  # batch size -> losses on held-out data
-    finish: Callable[[], tuple[dict[str, Any], Encoder, dict[str, Tensor]]]  # see TrainingRun
+    evaluate: Callable[[int], dict[str, Any]] | None  # batch size -> measures on held-out data
+    finish: Callable[[], tuple[Any, ...]]  # arguments of `TrainingRun.finish`
     start: Callable[[], None] | None = None  # what comes before the first step
 
 
@@ -491,12 +496,17 @@ def _train_job(session: Session, job: Job) -> None:
         job.start()
     settings = train_config(config, plan, eps=1e-6)
     for record in session.fit(
-        job.model, job.batches, settings, weights=config["weights"], halve=job.halve
+        job.model,
+        job.batches,
+        settings,
+        weights=config["weights"],
+        halve=job.halve,
+        total=plan.stop,
     ):
         if record.pop("end"):
             continue
         step = record["step"]
-        last = step == plan.steps
+        last = step == plan.stop
         epoch_ends = last or step % plan.per_epoch == 0
         every = config["eval_every"]
         judged = epoch_ends if every is None else last or step % every == 0
@@ -512,9 +522,11 @@ def _train_job(session: Session, job: Job) -> None:
         if last:
             run.save()
 
-    def result() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
-        facts, encoder, weights = job.finish()
-        return facts | {"steps": plan.steps, "pieces": run.oom_splits}, encoder, weights
+    def result() -> tuple[Any, ...]:
+        facts, *rest = job.finish()
+        facts |= {"steps": plan.stop, "pieces": run.oom_splits}
+        early = {"scheduled": plan.steps} if plan.stop < plan.steps else {}
+        return facts | early, *rest
 
     session.finish(result)
 

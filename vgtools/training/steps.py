@@ -29,8 +29,9 @@ class Plan(NamedTuple):
 
     per_epoch: int  # steps per epoch
     accumulate: int  # batches per step and process
-    steps: int  # of all epochs
-    epochs: int
+    steps: int  # of the schedule
+    epochs: int  # that are begun
+    stop: int  # steps that are taken; fewer than `steps` where the schedule is ended early
 
 
 def plan(
@@ -40,6 +41,7 @@ def plan(
     epochs: int | None = None,
     steps: int | None = None,
     processes: int = 1,
+    stop_epoch: int | None = None,
 ) -> Plan:
     """Return the steps per epoch, and the batches per step.
 
@@ -53,6 +55,7 @@ def plan(
         epochs: to train, unless `steps` is given.
         steps: of all epochs together; the last epoch may end early.
         processes: that share a step.
+        stop_epoch: the last epoch to train, in a schedule of them all.
 
     Raises:
         DataError: a step has fewer items than there are processes.
@@ -63,7 +66,8 @@ def plan(
     _check_share(least, processes)
     accumulate = min(-(-most // (micro_batch * processes)), least // processes)
     total = steps if steps is not None else (epochs or 1) * per_epoch
-    return Plan(per_epoch, accumulate, total, -(-total // per_epoch))
+    stop = total if stop_epoch is None else min(total, stop_epoch * per_epoch)
+    return Plan(per_epoch, accumulate, total, -(-stop // per_epoch), stop)
 
 
 def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
@@ -75,6 +79,7 @@ def plan_for(items: int, config: Mapping[str, Any]) -> Plan:
         config["epochs"],
         config["steps"],
         processes.world(),
+        config.get("stop_epoch"),
     )
 
 
@@ -87,7 +92,7 @@ def plan_steps(cut: Sequence[Array], config: Mapping[str, Any]) -> Plan:
     least = min(map(len, cut))
     _check_share(least, processes.world())
     total = config["steps"] or config["epochs"] * len(cut)
-    return Plan(len(cut), 1, total, -(-total // len(cut)))
+    return Plan(len(cut), 1, total, -(-total // len(cut)), total)
 
 
 def _check_share(least: int, count: int) -> None:
@@ -141,7 +146,7 @@ def step_batches(
     def batches(epoch: int, first: int) -> Iterator[Any]:
         order = np.random.default_rng([_ORDER, seed, epoch]).permutation(items)
         for index, numbers in enumerate(np.array_split(order, plan.per_epoch)):
-            if epoch * plan.per_epoch + index >= plan.steps:
+            if epoch * plan.per_epoch + index >= plan.stop:
                 return
             done = first - index * plan.accumulate
             if done < plan.accumulate:

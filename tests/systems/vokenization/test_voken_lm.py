@@ -164,7 +164,7 @@ def test_other_heads_are_refused() -> None:
         DistilBertConfig(vocab_size=20, dim=8, n_layers=1, n_heads=1, hidden_dim=8)
     )
     lm.config.layer_norm_eps = 1e-12
-    with pytest.raises(DataError, match="BERT, RoBERTa or ALBERT, got distilbert"):
+    with pytest.raises(DataError, match="BERT, RoBERTa, ELECTRA or ALBERT, got distilbert"):
         VisuallySupervisedLM(lm, VokenLMConfig(("mlm",)))
 
 
@@ -246,7 +246,7 @@ def test_every_voken_is_seen_once_an_epoch_whatever_the_batches(
 def test_order_is_fresh_each_epoch_and_steps_end_in_the_middle_of_one() -> None:
     corpus, recipe = corpus_of(120), recipe_of(vokens=120)
     schedule = plan(len(corpus), 4, 4, steps=8)
-    assert schedule == (5, 1, 8, 2)
+    assert schedule == (5, 1, 8, 2, 8)
     epochs = [
         [b.vokens.tolist() for b in make_batches(corpus, recipe, schedule)(epoch, 0)]
         for epoch in (0, 1)

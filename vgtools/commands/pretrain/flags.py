@@ -38,6 +38,15 @@ GradientCheckpointing = Annotated[
 ]
 
 
+StopEpoch = Annotated[
+    int | None,
+    Count(
+        "Stop after N epochs, in the schedule of all --epochs.",
+        show_default="all of them",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """The model that training starts from."""

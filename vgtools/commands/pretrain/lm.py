@@ -24,6 +24,7 @@ from vgtools.commands.pretrain.flags import (
     GradientCheckpointing,
     Masking,
     Start,
+    StopEpoch,
     Valid,
     config_of,
     open_session,
@@ -64,8 +65,11 @@ class VokenFlags:
         ),
     ] = False
     pack: Annotated[
-        Literal["stream", "document"],
-        Flag(help="stream: blocks cross sentences; document: none crosses an empty row."),
+        Literal["stream", "document", "row"],
+        Flag(
+            help="What no block crosses: nothing (stream), an empty row (document), the end of a "
+            "row (row)."
+        ),
     ] = "stream"
 
 
@@ -80,6 +84,7 @@ class LmOptimizer(Optimizer):
     """
 
     epochs: int | None = 40
+    stop_epoch: StopEpoch = None
     batch_size: int = 256
     lr: float = 2e-4
     warmup: float = 0.05

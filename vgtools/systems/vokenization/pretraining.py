@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -13,18 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    Inputs,
-    Progress,
-    arrives_once,
-    open_features,
-    plain,
-    sha256_file,
-)
-from vgtools.io.errors import about, amount
+from vgtools.io import DataError, Exit, Inputs, open_features
+from vgtools.io.errors import about
 from vgtools.models.encoder import Encoder
+from vgtools.models.layers import checkpoint_activations
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.vokenization import objectives
 from vgtools.systems.vokenization.voken_lm import (
@@ -37,7 +27,7 @@ from vgtools.systems.vokenization.voken_lm import (
     halve,
     make_batches,
 )
-from vgtools.text.blocks import Packed, has_vokens, pack
+from vgtools.text.blocks import PackedInputs
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training import processes
 from vgtools.training.session import Job
@@ -79,7 +69,7 @@ class Pretraining:
         # Before a text is read: what changes later is not what these hashes name.
         self.files = Inputs([*self.inputs, *self.valid, *features])
         self._bank = None if self.feats is None else open_features(self.feats)
-        self._store = PackedInputs(self.encoder, Path(self.packed), self.quiet, self.say)
+        self._store = PackedInputs(self.encoder.tokenizer, Path(self.packed), self.quiet, self.say)
         self._digests = [
             [self.files.sha256(path) or self._store.digest(path) for path in paths]
             for paths in (self.inputs, self.valid)
@@ -159,9 +149,7 @@ class Pretraining:
         table = torch.from_numpy(bank.array.astype("float32")) if bank is not None else None
         model = VisuallySupervisedLM(self.encoder.model, shape, table, pick_dtype(config["dtype"]))
         if self.gradient_checkpointing:
-            # The general way of torch, where transformers has none of its own for the class.
-            general = getattr(model.lm, "activation_checkpointing_enable", None)
-            (general or model.lm.gradient_checkpointing_enable)({"use_reentrant": False})
+            checkpoint_activations(model.lm)
         if self.compiled:
             model.lm.base_model.compile()
         return model
@@ -170,45 +158,3 @@ class Pretraining:
         """Remove the packed inputs, unless they are kept; other files in their folder stay."""
         if not self.keep_packed:
             self._store.remove()
-
-
-@dataclass
-class PackedInputs:
-    """The packed inputs of a run."""
-
-    encoder: Encoder  # whose tokenizer makes the tokens
-    folder: Path  # where they are
-    quiet: bool  # no progress
-    say: Callable[[str], None]  # prints a message
-    _piped: dict[str, Packed] = field(default_factory=dict)  # what can be read only once
-
-    def open(self, path: str) -> Packed:
-        """Return an input in the packed form."""
-        if path in self._piped:
-            return self._piped[path]
-        with Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
-            packed = pack(path, self.folder, self.encoder.tokenizer, progress=bar)
-        if packed.replaced:
-            lines = amount(packed.replaced, "line")
-            self.say(f"{plain(path)}: {lines} had bytes that are not UTF-8, replaced")
-        return packed
-
-    def digest(self, path: str) -> str:
-        """Return the sha256 of an input; what comes from a pipe is packed for that."""
-        if not arrives_once(path):
-            return sha256_file(path)
-        packed = self._piped[path] = self.open(path)
-        return hashlib.sha256(packed.tokens.data).hexdigest()
-
-    def has_vokens(self, path: str) -> bool:
-        """Return whether an input has vokens."""
-        if path not in self._piped:
-            return has_vokens(path)
-        return bool((self._piped[path].tokens[:, 1] >= 0).any())
-
-    def remove(self) -> None:
-        """Remove the packed inputs, and their folder if nothing else is in it."""
-        for file in self.folder.glob("[0-9a-f]" * 16 + ".*"):
-            file.unlink()
-        with contextlib.suppress(OSError):  # not empty, or nothing was packed
-            self.folder.rmdir()

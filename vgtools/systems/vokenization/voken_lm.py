@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.systems.vokenization.objectives import OBJECTIVES
-from vgtools.text.blocks import Corpus, Packed, check_range
+from vgtools.text.blocks import Corpus, Packed, check_range, open_corpus
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.training.loop import Batches, halves
 from vgtools.training.session import mean_losses
@@ -222,22 +222,9 @@ def count_vokens(
 
 
 def corpus_of(files: Sequence[Packed], encoder: Encoder, recipe: Recipe, pack: str) -> Corpus:
-    """Return the corpus of some files.
-
-    With `pack` "stream" blocks cross sentences, with "document" none crosses a document.
-
-    Raises:
-        DataError: the block does not fit the encoder, or the files hold no token.
-    """
-    size = recipe.block - len(recipe.prefix) - len(recipe.suffix)
-    if not 1 <= size <= encoder.max_tokens:
-        most = encoder.max_tokens + recipe.block - size
-        why = f"--block {recipe.block}: the encoder takes {most} tokens"
-        raise DataError(why, code=Exit.CONFIG)
-    corpus = Corpus(files, size, by_document=pack == "document")
-    if files and not len(corpus):
-        raise DataError("holds no token", files[0].name)
-    return corpus
+    """Return the corpus of some files; see `vgtools.text.blocks.open_corpus`."""
+    special = len(recipe.prefix) + len(recipe.suffix)
+    return open_corpus(files, recipe.block, special, encoder.max_tokens, pack)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+# Adaptation: the student beside its teacher, the fair baseline, and what differs between them: tables 3, 8 and 9.
+#
+#   make adapt FLICKR=… [TEXT=… VALID=…]     runs OUT/run.NAME of ADAPTED: losses on VALID after each epoch
+#   make table3 table8 GLUE=… …              fine-tuned rows beside the paper's; medians
+#   make table9 GLUE=… …                     what student and teacher look at in one another, with and without clip_token
+#
+# TEXT is the text, VALID a part of it that is not trained on: at the paper's scale wiki103 (TEXT=wiki103.txt) and, for the row
+# `wiki`, WIKI, the larger one; in small the captions of teacher.mk, a block each. A row is trained with FLAGS.NAME. `bert` is
+# the same schedule with masked words alone, and no teacher.
+VALID    ?=
+WIKI     ?=
+
+ifeq ($(SCALE),paper)
+TEXT     ?= wiki103.txt
+STUDENT  ?= google-bert/bert-base-uncased
+STUDENT_RUN :=
+# The published schedule: 40 epochs, ended after 1, still in the warm-up (NOTES.md).
+SCHEDULE ?= --block 512 --batch-size 256 --micro-batch 8 --lr 1e-4 --warmup 0.05 --epochs 40 --dtype bfloat16
+STOP     ?= --stop-epoch 1
+TWO      ?= --stop-epoch 2
+TWENTY   ?= --stop-epoch 20
+ADAPTED  ?= bert xdbert
+ABLATED  ?= xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
+MAPPED   ?= xdbert no-clip-token
+ROW      :=
+FASTER   ?=
+else
+TEXT     ?= $(OUT)/flickr.train.jsonl
+VALID    := $(or $(VALID),$(OUT)/flickr.valid.jsonl)
+# MiniLM has no head of masked words: it gets one first, alone.
+STUDENT  ?= $(OUT)/run.student
+STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
+HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
+SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps 300 --log-every 50 --eval-every 100
+# New layers learn faster than what they join: match needs it within so few rows (NOTES.md).
+FASTER   ?= --cross-lr 1e-3
+STOP     ?=
+TWO      ?=
+TWENTY   ?=
+ADAPTED  ?= bert xdbert
+ABLATED  ?= xdbert no-clip-token mlm one-layer
+MAPPED   ?= xdbert no-clip-token
+ROW      ?= --pack row
+endif
+
+FLAGS.xdbert        := $(STOP)
+FLAGS.no-clip-token := $(STOP) --weight mlm=1 --weight match=1
+FLAGS.mlm           := $(STOP) --weight mlm=1
+FLAGS.one-layer     := $(STOP) --cross-layers 1
+FLAGS.two-epochs    := $(TWO)
+FLAGS.twenty-epochs := $(TWENTY)
+# As many steps as the others, on the larger text.
+FLAGS.wiki          := $(STOP)
+INPUT.wiki          := $(WIKI)
+BESIDE := xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
+
+.PHONY: adapt table3 table8 table9
+adapt: $(ADAPTED:%=$(OUT)/run.%/run.json)
+
+$(OUT)/flickr.valid.jsonl: $(OUT)/flickr.dev.jsonl
+	awk -F'"' '!seen[$$4]++ && ++n <= 200' $< > $@
+
+$(OUT)/run.student/run.json: $(TEXT)
+	$(VG) pretrain lm $(TEXT) -e builtin:minilm $(HEAD) -o $(@D)
+
+$(OUT)/run.bert/run.json: $(TEXT) $(VALID) $(STUDENT_RUN)
+	$(VG) pretrain lm $(TEXT) $(VALID:%=--valid %) -e $(STUDENT) $(SCHEDULE) $(ROW) $(STOP) -o $(@D)
+
+define adapt
+$(OUT)/run.$(1)/run.json: $(or $(INPUT.$(1)),$(TEXT)) $(VALID) $(STUDENT_RUN) $(TAUGHT)
+	$(VG) pretrain xdbert $(or $(INPUT.$(1)),$(TEXT)) $(VALID:%=--valid %) -e $(STUDENT) --teacher $(TEACHER) $(SCHEDULE) $(ROW) \
+	  $(FASTER) $(FLAGS.$(1)) -o $$(@D)
+endef
+$(foreach r,$(BESIDE),$(eval $(call adapt,$(r))))
+
+# ----------------------------------------------------------------------------------------------------------- tables 3 and 8
+# FOLDER, row, task, flags: fine-tuned as explain.mk does. All of table 3 has the rate of RTE.
+TASKS3 ?= $(filter rte mrpc sts-b cola,$(TASKS))
+define tune
+$(OUT)/$(1)/$(2)/$(3)/run.json: | $(OUT)/run.$(2)/run.json
+	@mkdir -p $$(dir $$(@D))
+	$(VG) finetune $(3) $(call data_of,$(3)) -e $(OUT)/run.$(2) $(4) --seeds $(or $(SEEDS.$(3)),$(SEEDS)) --epochs $(EPOCHS) \
+	  --max-length $(or $(LENGTH.$(3)),$(LENGTH)) $(MORE) -o $$(@D)
+endef
+$(foreach r,$(ABLATED),$(foreach t,$(TASKS3),$(eval $(call tune,ft3,$(r),$(t),--lr $(LR.rte)))))
+$(foreach t,$(TASKS),$(eval $(call tune,ft8,xdbert,$(t),--full --lr $(or $(LR.$(t)),$(LR)))))
+
+table3: given-tasks $(foreach r,$(ABLATED),$(TASKS3:%=$(OUT)/ft3/$(r)/%/run.json))
+	$(VG) compare $(ABLATED:%=$(OUT)/ft3/%) --median --reported xdbert:3 --table | tee $(OUT)/table3.md
+
+table8: given-tasks $(TASKS:%=$(OUT)/ft8/xdbert/%/run.json) $(call runs_of,xdbert)
+	$(VG) compare $(OUT)/ft/xdbert $(OUT)/ft8/xdbert --median --reported xdbert:8 --table | tee $(OUT)/table8.md
+
+# ----------------------------------------------------------------------------------------------------------------- table 9
+MAPS_OF ?= $(if $(GLUE),rte=$(call dev_of,$(GLUE)/RTE),$(VALID))
+table9: $(MAPPED:%=$(OUT)/run.%/run.json)
+	@$(foreach r,$(MAPPED),$(VG) probe-attention $(MAPS_OF) -e $(OUT)/run.$(r) --cross --limit 200 --examples 1 \
+	  -o $(OUT)/maps.$(r) > $(OUT)/maps.$(r).jsonl && echo "$(r):" && cat $(OUT)/maps.$(r)/tables.md &&) true

@@ -1,0 +1,155 @@
+"""`vg pretrain clip`: captions and image features become a text tower of CLIP's form."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Checkpoints,
+    File,
+    Flag,
+    Optimizer,
+    RunFolder,
+    Runtime,
+    Seed,
+    Value,
+    flags,
+    refuse_if,
+    run_folder,
+)
+from vgtools.commands.pretrain.flags import Start, open_session, settle
+
+if TYPE_CHECKING:
+    from vgtools.models.encoder import Encoder
+
+_NAMES = "clip-text, clip-text-small"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerStart(Start):
+    """The text tower that training starts from."""
+
+    shape: Annotated[
+        str | None,
+        Value(
+            "NAME|FILE",
+            f"From scratch: {_NAMES}, or the config.json of a CLIPTextModelWithProjection.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Value("NAME", "With --shape: builtin:clip-bpe, or another CLIP's.", "--tokenizer", "-t"),
+    ] = None
+    encoder: Annotated[
+        str | None,
+        Value(
+            "NAME",
+            "Continue training this text tower: hub name, directory, vg run.",
+            "--encoder",
+            "-e",
+        ),
+    ] = None
+
+    def open(self, offline: bool) -> Encoder:
+        """Return the tower to start from, with its tokenizer."""
+        from vgtools.io import read_json
+        from vgtools.models.clip import SHAPES, load_teacher, new_teacher
+        from vgtools.models.references import load_tokenizer
+
+        if self.encoder is not None:
+            return load_teacher(self.encoder, offline=offline)
+        assert self.shape is not None
+        assert self.tokenizer is not None
+        shape = SHAPES.get(self.shape)
+        if shape is None:
+            unknown = not Path(self.shape).is_file()
+            why = f"{self.shape!r} is neither one of {_NAMES} nor a file"
+            refuse_if(unknown, "--shape", why)
+            shape = read_json(self.shape, "a transformers configuration")
+        tokenizer = load_tokenizer(self.tokenizer, offline=offline)
+        return new_teacher(shape, tokenizer, self.tokenizer, self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipOptimizer(Optimizer):
+    """How the tower learns: the recipe that measured best (examples/xdbert/NOTES.md).
+
+    Deviation: CLIP's is for 400 million captions (Radford et al. 2021, table 18).
+    """
+
+    epochs: int | None = 8
+    batch_size: int = 256
+    micro_batch: Annotated[int | None, Flag(metavar="N", min=1, hidden=True)] = None
+    lr: float = 2e-3
+    warmup: float = 0.1
+    schedule: Literal["linear", "cosine", "constant"] = "cosine"
+    weight_decay: float = 0.1
+
+
+@flags
+def clip(
+    context: typer.Context,
+    *,
+    captions: Annotated[
+        str,
+        typer.Argument(
+            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
+        ),
+    ],
+    target: RunFolder,
+    feats: Annotated[
+        str, Flag(metavar="X.npy", help="Features of the photos, of vg extract-image-feats.")
+    ],
+    start: TowerStart,
+    valid: Annotated[
+        str | None, File("Measure recall on these captions, of other photos; theirs are in FEATS.")
+    ] = None,
+    optimizer: ClipOptimizer,
+    checkpoints: Checkpoints,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Pretrain a text tower of CLIP's form on captions: a teacher where no CLIP is at hand.
+
+    The tower learns to find the photo of a caption among those of a step, and the captions of a
+    photo likewise (InfoNCE), beside a small network that reads the features of the photos.
+    Prints one record per --log-every steps: the loss, and with --valid R@1, 5 and 10 in percent
+    among all photos and captions of that file, both ways, with 95 % intervals and chance.
+
+    The run directory holds encoder/ (a CLIPTextModelWithProjection with its tokenizer, as
+    transformers saves it), clip.safetensors (the network over image features), run.json and
+    metrics.jsonl. vg pretrain xdbert --teacher and vg finetune take it.
+
+    Examples:
+
+        vg pretrain clip train.jsonl --feats feats.npy --shape clip-text-small -t builtin:clip-bpe
+        --valid dev.jsonl -o teacher
+    """
+    why = "the photos of a step are one another's negatives; lower --batch-size instead"
+    refuse_if(optimizer.micro_batch is not None, "--micro-batch", why)
+    optimizer = settle(context, start, optimizer, [captions, valid or ""], target.output)
+    import torch
+
+    from vgtools.systems.xdbert.teacher import TowerPretraining
+    from vgtools.training.session import pretrain, process_device
+
+    device = process_device(runtime.device)
+    torch.manual_seed(seed)
+    tower = start.open(runtime.offline)
+    folder = run_folder(target.output, target.restart, start.encoder)
+    with open_session(folder, device, checkpoints, runtime.quiet) as session:
+        system = TowerPretraining(
+            tower, captions, feats, valid, dtype=optimizer.dtype, say=session.note
+        )
+        config = {
+            **dataclasses.asdict(optimizer),
+            "log_every": checkpoints.log_every,
+            "eval_every": checkpoints.eval_every,
+            "seed": seed,
+        }
+        pretrain(session, system, config, target.restart)

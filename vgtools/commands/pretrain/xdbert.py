@@ -1,0 +1,199 @@
+"""`vg pretrain xdbert`: a text encoder is adapted beside a CLIP text tower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Checkpoints,
+    Count,
+    Flag,
+    Optimizer,
+    RunFolder,
+    Runtime,
+    Seed,
+    Value,
+    flags,
+    refuse_if,
+    run_folder,
+)
+from vgtools.commands.pretrain.flags import (
+    GradientCheckpointing,
+    Masking,
+    StopEpoch,
+    Valid,
+    config_of,
+    open_session,
+    parse_weights,
+    settle,
+)
+
+if TYPE_CHECKING:
+    from vgtools.models.encoder import Encoder
+
+_LOSSES = ("mlm", "match", "clip_token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """What is adapted, and beside what."""
+
+    encoder: Annotated[
+        str,
+        Value("NAME", "BERT, RoBERTa or ELECTRA: hub name, directory, vg run.", "--encoder", "-e"),
+    ]
+    teacher: Annotated[
+        str,
+        Value("NAME", "CLIP or its text tower: hub name, directory, run of vg pretrain clip."),
+    ]
+    cross_layers: Annotated[int, Count("Layers over both.")] = 2
+    freeze_teacher: Annotated[
+        bool, Flag("--freeze-teacher", help="The teacher does not learn (a control).")
+    ] = False
+
+    def open(self, offline: bool) -> tuple[Encoder, Encoder]:
+        """Return the student, with its head of masked words, and the teacher."""
+        from vgtools.models.clip import is_tower, load_teacher
+        from vgtools.models.encoder import load_masked_lm
+
+        tower = is_tower(self.encoder, offline=offline)
+        why = f"{self.encoder} is a CLIP: name it with --teacher, and here the encoder to adapt"
+        refuse_if(tower, "--encoder", why)
+        teacher = load_teacher(self.teacher, offline=offline)
+        return load_masked_lm(self.encoder, offline=offline), teacher
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBlocks(Masking):
+    """What of a text is read and masked.
+
+    Source: Hsu et al. 2022, appendix B: 512 tokens.
+    """
+
+    block: int = 512
+    pack: Annotated[
+        Literal["stream", "document", "row"],
+        Flag(
+            help="What no block crosses: nothing (stream), an empty row (document), the end of a "
+            "row (row)."
+        ),
+    ] = "stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class XDBertOptimizer(Optimizer):
+    """How student and teacher learn.
+
+    Source: Hsu et al. 2022, appendix C.1: rate and warm-up; 16k steps are 20 epochs, so that 256
+        blocks are a step. `--epochs 40 --stop-epoch 1` is its schedule.
+    """
+
+    epochs: int | None = 1
+    stop_epoch: StopEpoch = None
+    batch_size: int = 256
+    lr: float = 1e-4
+    cross_lr: Annotated[
+        float | None,
+        Value(
+            "RATE",
+            "Highest rate of the new layers and heads; a higher one teaches match in thousands of "
+            "rows.",
+            min=0,
+            show_default="--lr",
+        ),
+    ] = None
+    warmup: float = 0.05
+
+
+@flags
+def xdbert(
+    context: typer.Context,
+    *,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="Text: .txt, .jsonl, .npy, .gz, .zst, -."),
+    ],
+    target: RunFolder,
+    models: Models,
+    weight: Annotated[
+        list[str] | None,
+        Value(
+            "NAME=N",
+            f"Weight of a loss: {', '.join(_LOSSES)}; repeatable, 0 is off.",
+            show_default="1 each",
+        ),
+    ] = None,
+    valid: Valid = None,
+    masking: TextBlocks,
+    optimizer: XDBertOptimizer,
+    gradient_checkpointing: GradientCheckpointing = False,
+    checkpoints: Checkpoints,
+    cache: Annotated[
+        str | None,
+        Value(
+            "DIR", "Keep packed inputs in DIR, for other runs.", show_default="RUN.packed, removed"
+        ),
+    ] = None,
+    seed: Seed = 0,
+    runtime: Runtime,
+) -> None:
+    """Adapt a text encoder beside a CLIP text tower, with layers over both (XDBERT).
+
+    Both read a block of text, the tower in its own tokens, unmasked; half of the time it reads
+    another block. Three losses: masked words (mlm), whether both read the same block (match), and
+    some of the tower's tokens (clip_token). With --valid each loss on it, mlm beside the same and
+    beside another block, and the accuracy of match with its interval. All weights learn.
+
+    The run directory holds encoder/ (the bare encoder, as transformers saves it: use the run where
+    an encoder is asked for), teacher/ (the tower), xdbert.safetensors (layers and heads), run.json
+    and metrics.jsonl. vg finetune --full learns on all of it. The fair baseline is vg pretrain lm
+    with the same text, blocks and schedule.
+
+    torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
+    many processes share it.
+
+    Examples:
+
+        vg pretrain xdbert wiki103.txt -e google-bert/bert-base-uncased
+        --teacher openai/clip-vit-base-patch32 --epochs 40 --stop-epoch 1 --micro-batch 8 -o xdbert
+
+        vg pretrain lm wiki103.txt -e google-bert/bert-base-uncased --block 512 --lr 1e-4
+        --epochs 40 --stop-epoch 1 -o baseline
+
+        vg pretrain xdbert captions.jsonl --pack row --block 64 -e builtin:minilm --teacher clip
+        --valid dev.jsonl -o xdbert
+    """
+    optimizer = settle(context, None, optimizer, [*inputs, *(valid or ())], target.output)
+    weights = parse_weights(weight, _LOSSES) or dict.fromkeys(_LOSSES, 1.0)
+    why = "is a multiple of --lr, which is 0"
+    refuse_if(optimizer.cross_lr is not None and not optimizer.lr, "--cross-lr", why)
+    import torch
+
+    from vgtools.systems.xdbert.model import XDBertConfig
+    from vgtools.systems.xdbert.pretraining import Pretraining
+    from vgtools.training.session import pretrain, process_device
+
+    device = process_device(runtime.device)
+    torch.manual_seed(seed)
+    student, teacher = models.open(runtime.offline)
+    for source in (models.encoder, models.teacher):
+        folder = run_folder(target.output, target.restart, source)
+    with open_session(folder, device, checkpoints, runtime.quiet) as session:
+        system = Pretraining(
+            student,
+            teacher,
+            inputs,
+            valid or [],
+            shape=XDBertConfig(models.cross_layers),
+            weights=weights,
+            freeze_teacher=models.freeze_teacher,
+            packed=cache or folder.with_name(f"{folder.name}.packed"),
+            keep_packed=cache is not None,
+            gradient_checkpointing=gradient_checkpointing,
+            quiet=session.quiet,
+            say=session.note,
+        )
+        pretrain(session, system, config_of(masking, optimizer, checkpoints, seed), target.restart)

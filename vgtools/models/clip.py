@@ -1,0 +1,314 @@
+"""Text towers of CLIP: loading, states of their tokens, long texts in blocks, without padding.
+
+A tower reads at most 77 tokens, START and END included; a longer text becomes several blocks. The
+blocks of a batch run together, sorted by length; the states of a row's real tokens then follow one
+another without gaps.
+
+Axes: B rows, S blocks of a row, t tokens of a block, U tokens of a row, N tokens of all blocks, E
+width of the projection.
+
+Source: Hsu et al. 2022 (XDBERT), appendix B.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vgtools.io import DataError, read_json
+from vgtools.io.arrays import Array
+from vgtools.models.encoder import Encoder, as_encoder
+from vgtools.models.masked_lm import check_sizes
+from vgtools.models.references import (
+    ENCODER_FILES,
+    SAFE_LOADING,
+    check_whole,
+    fingerprint,
+    first_line,
+    load_tokenizer,
+    quiet_transformers,
+    resolve,
+    safetensors_files,
+)
+from vgtools.text.clip_bpe import END, START, frame_texts
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# Radford et al. 2021 (CLIP), section 2.4: the text tower of ViT-B/32, and one for a laptop; the
+# vocabulary and its marks come from the tokenizer.
+SHAPES: dict[str, dict[str, Any]] = {
+    "clip-text": {},
+    "clip-text-small": {
+        "num_hidden_layers": 2,
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+        "projection_dim": 128,
+    },
+}
+
+ROOM = 75  # tokens of a block, between START and END
+_MODELS = ("clip", "clip_text_model")
+_TOGETHER = 32  # blocks that run as one batch, cut to their longest
+
+
+# ----------------------------------------------------------------------------------------- loading
+
+
+def is_tower(ref: str, *, offline: bool = False) -> bool:
+    """Return whether a reference is a CLIP or its text tower, by its configuration.
+
+    Raises:
+        DataError: missing (66, 69), or its configuration is damaged (65).
+    """
+    folder = resolve(ref, ENCODER_FILES, offline)
+    file = folder / "config.json"
+    return file.is_file() and read_json(file).get("model_type") in _MODELS
+
+
+def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
+    """Load a text tower with its projection and tokenizer, on the CPU, in float32, all trainable.
+
+    Of a whole CLIP only the text tower is loaded.
+
+    Args:
+        ref: hub name, directory or vg run.
+        offline: never connect.
+
+    Returns:
+        An `Encoder` whose model is transformers' CLIPTextModelWithProjection, in evaluation mode,
+        and whose `width` is E. The tokenizer puts both texts of a pair between their own marks.
+
+    Raises:
+        DataError: missing (66, 69), damaged, pickled, weights are missing (as of a tower without
+            projection), no CLIP, or the tokenizer is not its own (65).
+    """
+    from transformers import CLIPTextModelWithProjection
+
+    folder = resolve(ref, ENCODER_FILES, offline)
+    config = _config(folder)
+    try:
+        safetensors_files(folder)
+    except DataError as error:
+        line = f'python -c "from transformers import CLIPModel; CLIPModel.from_pretrained({ref!r})'
+        why = f'{error.why}: {line}.save_pretrained(DIR)"'
+        raise DataError(why, folder, code=error.code) from None
+    tokenizer = frame_texts(load_tokenizer(str(folder), offline=True), folder)
+    with quiet_transformers():
+        try:
+            model, report = CLIPTextModelWithProjection.from_pretrained(
+                folder, config=config, output_loading_info=True, dtype="float32", **SAFE_LOADING
+            )
+        except Exception as error:  # of the configuration, safetensors or torch
+            raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
+    missing = sorted(map(str, report["missing_keys"]))
+    missing += [str(key) for key, *_ in report["mismatched_keys"]]
+    if missing == ["text_projection.weight"]:
+        why = "lacks text_projection.weight, so it is a bare tower; take the CLIP that it is from"
+        raise DataError(why, folder)
+    check_whole(model, missing, folder)
+    return _as_teacher(model, tokenizer, ref, folder)
+
+
+def _as_teacher(model: Any, tokenizer: Tokenizer, ref: str, folder: Path | None = None) -> Encoder:
+    encoder = as_encoder(model.eval(), tokenizer, ref, fingerprint(model), folder)
+    return dataclasses.replace(encoder, width=int(model.config.projection_dim))
+
+
+def new_teacher(
+    shape: Mapping[str, Any], tokenizer: Tokenizer, ref: str, file: str | None = None
+) -> Encoder:
+    """Return an untrained text tower with projection, drawn from torch's random state.
+
+    Args:
+        shape: of a transformers CLIPTextConfig; what follows from the tokenizer is set here.
+        tokenizer: of a CLIP.
+        ref: of the tokenizer.
+        file: the shape's, named in errors.
+
+    Raises:
+        DataError: the tokenizer has no START or END, or the shape is of another model or not
+            usable (65).
+    """
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    tokenizer = frame_texts(tokenizer, ref)
+    values = {"model_type": "clip_text_model", **shape}
+    if values.pop("model_type") != "clip_text_model":
+        why = f'"model_type": {shape["model_type"]!r:.40}, expected clip_text_model'
+        raise DataError(why, file)
+    check_sizes(values, file)
+    start, end = (tokenizer.token_to_id(mark) for mark in (START, END))
+    marks = {"bos_token_id": start, "eos_token_id": end, "pad_token_id": end}
+    try:
+        size = max(tokenizer.get_vocab().values()) + 1
+        config = CLIPTextConfig(**{**values, "vocab_size": size, **marks})
+        with quiet_transformers():
+            model = CLIPTextModelWithProjection(config)
+    except Exception as error:  # of values that do not go together
+        raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
+    return _as_teacher(model, tokenizer, ref)
+
+
+def _config(folder: Path) -> Any:
+    """Return the configuration of the text tower in a folder.
+
+    Raises:
+        DataError: of another model (65), or missing (66).
+    """
+    from transformers import CLIPTextConfig
+
+    values = read_json(folder / "config.json", "a transformers configuration")
+    kind = values.get("model_type")
+    if kind not in _MODELS:
+        why = f"is a {kind}, expected a CLIP with a text tower, for example"
+        raise DataError(f"{why} openai/clip-vit-base-patch32", folder)
+    # What is saved of a whole CLIP has the projection's width once more in the text's part, where
+    # it may be transformers' default instead.
+    text = values.get("text_config") if kind == "clip" else values
+    width = values.get("projection_dim")
+    known = {} if width is None else {"projection_dim": width}
+    try:
+        with quiet_transformers():
+            return CLIPTextConfig.from_dict({**(text or {}), **known})
+    except Exception as error:  # transformers checks types and ranges in its own ways
+        raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
+
+
+# ------------------------------------------------------------------------------------------- texts
+
+
+def ends_of(encoder: Encoder) -> tuple[int, int]:
+    """Return the ids of START and END of a tower."""
+    return encoder.prefix[0], encoder.suffix[0]
+
+
+def most_blocks(length: int) -> int:
+    """Return the blocks that a text of the student has: 9 for 512 tokens, 2 for 128.
+
+    Source: Hsu et al. 2022, appendix B.
+    """
+    return max(1, round(9 * length / 512))
+
+
+def clip_blocks(
+    ids: Sequence[int] | Array, most: int, ends: tuple[int, int], room: int = ROOM
+) -> list[Array]:
+    """Return the blocks of one text, START and END included; a text without tokens has one.
+
+    Args:
+        ids: (n,) of the text, without marks; what is beyond `most * room` of them is cut.
+        most: blocks.
+        ends: ids of START and END, `ends_of(encoder)`.
+        room: tokens of a block between them, `encoder.max_tokens`.
+
+    Returns:
+        Blocks of at most room + 2 ids, int64.
+
+    Source: Hsu et al. 2022, appendix B.
+    """
+    start, end = ends
+    tokens = np.asarray(ids, np.int64)[: most * room]
+    cuts = range(0, max(1, len(tokens)), room)
+    return [np.concatenate([[start], tokens[at : at + room], [end]]) for at in cuts]
+
+
+def stack_blocks(rows: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
+    """Return blocks (B, S, t) int64 and their lengths (B, S) int64, 0 where a row has no such.
+
+    Args:
+        rows: the blocks of each row.
+    """
+    count = max(map(len, rows))
+    longest = max(len(block) for row in rows for block in row)
+    blocks = np.zeros((len(rows), count, longest), np.int64)
+    lengths = np.zeros((len(rows), count), np.int64)
+    for i, row in enumerate(rows):
+        for j, block in enumerate(row):
+            blocks[i, j, : len(block)] = block
+            lengths[i, j] = len(block)
+    return blocks, lengths
+
+
+# ------------------------------------------------------------------------------------------ states
+
+
+def token_states(model: Any, ids: Tensor) -> Tensor:
+    """Return the projected state of each token, (…, t, E), for ids (…, t).
+
+    Attention is causal: a token's state depends on nothing after it, so that no mask is needed for
+    padding at the end.
+
+    Source: Hsu et al. 2022, appendix B, as the published code computes it.
+    """
+    flat = ids.reshape(-1, ids.shape[-1])
+    hidden = model.text_model(input_ids=flat).last_hidden_state
+    states: Tensor = model.text_projection(hidden)
+    return states.view(*ids.shape, -1)
+
+
+def lay_out(values: Tensor, lengths: Tensor, fill: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the values of each row's real tokens, one after another.
+
+    Args:
+        values: (B, S, t).
+        lengths: (B, S), 0 for no block.
+        fill: of places without a token.
+
+    Returns:
+        (B, U) values, and (B, U) bool, True at a token.
+    """
+    real = _real(lengths, values.shape[-1])
+    mask = _real(lengths.sum(1), int(lengths.sum(1).max()))
+    laid = torch.full_like(mask, fill, dtype=values.dtype)
+    laid[mask] = values[real]  # both in the order of rows, blocks, tokens
+    return laid, mask
+
+
+def block_states(model: Any, blocks: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states of all real tokens of each row, block after block, and their mask.
+
+    Only blocks that exist are computed, in batches of neighbours in length, each cut to its own
+    longest: short texts cost what they are, not 77 tokens.
+
+    Args:
+        model: CLIPTextModelWithProjection.
+        blocks: (B, S, t) int64, START and END included; padding may hold any id.
+        lengths: (B, S) int64, 0 for no block.
+
+    Returns:
+        (B, U, E) states, 0 where there is no token, and (B, U) bool, True at a token.
+
+    Source: Hsu et al. 2022, appendix B.
+    Deviation: the published code pads each block to 77 tokens and masks those with id 0, which is
+        also a real token's.
+    """
+    real = _real(lengths, blocks.shape[-1]).flatten(0, 1)  # (B * S, t)
+    number = (real.flatten().cumsum(0) - 1).view_as(real)  # of each real token among the N
+    sizes = lengths.flatten().cpu()
+    order = sizes.argsort(stable=True)[int((sizes == 0).sum()) :]
+    parts = list[Tensor]()
+    numbers = list[Tensor]()
+    for group in order.split(_TOGETHER):
+        longest = int(sizes[group[-1]])
+        chosen = group.to(blocks.device)
+        kept = real[chosen, :longest]
+        parts.append(token_states(model, blocks.flatten(0, 1)[chosen, :longest])[kept])
+        numbers.append(number[chosen, :longest][kept])
+    states = torch.cat(parts)  # (N, E), by length
+    mask = _real(lengths.sum(1), int(lengths.sum(1).max()))
+    place = mask.flatten().nonzero().squeeze(1)[torch.cat(numbers)]  # of each in the B * U
+    laid = states.new_zeros(mask.numel(), states.shape[1]).index_copy(0, place, states)
+    return laid.view(*mask.shape, -1), mask
+
+
+def _real(lengths: Tensor, longest: int) -> Tensor:
+    """Return (…, longest) bool, True at the first places, as many as (…,) lengths say."""
+    return torch.arange(longest, device=lengths.device) < lengths[..., None]

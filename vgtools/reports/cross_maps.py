@@ -1,0 +1,128 @@
+"""Tables, files and pictures of `vg probe-attention --cross`.
+
+Source: Hsu et al. 2022 (XDBERT), table 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools import io
+from vgtools.io.arrays import Array
+from vgtools.reports.drawing import SOFT, Figure
+from vgtools.reports.figures import of_kind
+from vgtools.reports.tables import Table, markdown, print_table
+from vgtools.systems.xdbert.maps import MEASURES, SHARES, CrossProbe, Example
+
+Record = Mapping[str, Any]
+
+_CELL = 4  # px of a weight
+_COLUMNS = 4  # maps beside one another
+_GAP = 28  # px between maps, with the title of the next
+_WHO = {"student": "student on teacher", "teacher": "teacher on student"}
+
+
+def table(records: Sequence[Record]) -> Table:
+    """Return the measures of each layer, its heads' mean, with intervals."""
+    headings = ["layer", *MEASURES]
+    rows = []
+    for record in of_kind(records, "cross-layer"):
+        cells = [_cell(record, name) for name in MEASURES]
+        rows.append([f"{record['layer']}, {_WHO[record['direction']]}", *cells])
+    remarks = [
+        "Means over heads and texts with 95 % intervals over texts; entropy and diversity (the "
+        "Jensen-Shannon divergence of a text's rows) in nats, the others are shares of attention."
+    ]
+    for record in of_kind(records, "cross-layer"):
+        if record["layer"] == 1:
+            even = ", ".join(f"{name} {record['even'][name]:.3f}" for name in SHARES)
+            remarks.append(f"Even attention, {_WHO[record['direction']]}: {even}.")
+    return Table(headings, rows, remarks)
+
+
+def _cell(record: Record, name: str) -> str:
+    digits = 4 if name in ("entropy", "diversity") else 3
+    value, *ends = (f"{record[name + end]:.{digits}f}" for end in ("", "_low", "_high"))
+    return f"{value} ({' to '.join(ends)})"
+
+
+def print_records(records: Sequence[Record]) -> None:
+    """Print a table on a terminal, records into a pipe."""
+    import sys
+
+    if sys.stdout is not None and sys.stdout.isatty():
+        print_table(table(records))
+        return
+    stream = io.open_stream("-")
+    stream.writelines(map(io.dumps, records))
+    stream.flush()
+
+
+def map_figure(example: Example, layer: int) -> Figure:
+    """Return the maps of a layer, student on teacher, one per head, each on its own scale."""
+    maps = example.maps[layer]
+    rows, columns = maps.shape[1:]
+    wide = _CELL * columns
+    high = _CELL * rows
+    across = min(_COLUMNS, len(maps))
+    down = -(-len(maps) // across)
+    size = (20 + across * (max(wide, 150) + _GAP), 84 + down * (high + _GAP))
+    title = f"Layer {layer + 1}: {rows} tokens of the student on {columns} of the teacher"
+    figure = Figure(*size, title)
+    figure.text(20, 26, title, bold=True, size=14)
+    figure.text(20, 46, " | ".join(example.texts)[:160], SOFT, 11)
+    for head, weights in enumerate(maps):
+        x = 20 + (head % across) * (max(wide, 150) + _GAP)
+        y = 84 + (head // across) * (high + _GAP)
+        least = float(weights.min())
+        most = float(weights.max())
+        figure.text(x, y - 6, f"head {head + 1}: {least:.3f} to {most:.3f}", SOFT, 10)
+        figure.picture(x, y, wide, high, _picture(weights, least, most))
+    return figure
+
+
+def _picture(weights: Array, least: float, most: float) -> Any:
+    """Return weights as a picture, white for the least and dark for the most."""
+    from PIL import Image
+
+    place = (weights - least) / max(most - least, 1e-12)
+    light = np.array([244, 243, 239])
+    dark = np.array([11, 94, 87])
+    pixels = light + place[..., None] * (dark - light)
+    return Image.fromarray(pixels.astype(np.uint8).repeat(_CELL, 0).repeat(_CELL, 1))
+
+
+def save(
+    folder: Path,
+    records: Sequence[Record],
+    probe: CrossProbe,
+    config: Mapping[str, Any],
+    inputs: io.Inputs,
+) -> None:
+    """Write records, a table and pictures into a folder, with a manifest.
+
+    Raises:
+        DataError: an input changed while it was read (78), or another command writes there (75).
+    """
+    files = {
+        "probe.jsonl": b"".join(map(io.dumps, records)),
+        "tables.md": markdown(table(records)).encode(),
+    }
+    for number, example in enumerate(probe.examples, 1):
+        for layer in range(len(example.maps)):
+            figure = map_figure(example, layer)
+            for suffix in (".svg", ".png"):
+                files[f"example-{number}.layer-{layer + 1}{suffix}"] = figure.render(suffix)
+    inputs.check_unchanged()
+    lock = io.Lock(folder / "probe")
+    try:
+        for name, data in files.items():
+            io.atomic_write(folder / name, data)
+        paths = [folder / name for name in files]
+        io.write_manifest(paths[0], paths, inputs.entries, kind="cross-attention", config=config)
+    finally:
+        lock.release()

@@ -1,0 +1,19 @@
+"""Hsu et al. 2022: XDBERT: Distilling Visual Information to BERT from Cross-Modal Systems."""
+
+# Where each section of the paper is implemented: `module.definition` of this package.
+SECTIONS = {
+    "section 2.1": ("model.CrossLayer", "model.CrossModal"),
+    "section 2.2": ("teacher.TowerPretraining",),
+    "section 2.3": ("model.XDBert", "pretraining.Pretraining"),
+    "section 2.3.1": ("model.XDBert", "pairs.collate"),
+    "section 2.3.2": ("model.XDBert", "pairs.partners"),
+    "section 2.3.3": ("model.XDBert", "pairs.collate"),
+    "section 3": ("tasks.TowerTuner",),
+    "section 5": ("maps.CrossProbe",),
+    "appendix B": ("pairs.TeacherText", "tasks.FullInputs"),
+    "appendix C.1": ("pretraining.Pretraining",),
+    "appendix C.3": ("tasks.FullTuner",),
+    "table 6": ("model.paper_parameters",),
+    "table 8": ("tasks.FullTuner",),
+    "table 9": ("maps.CrossProbe",),
+}

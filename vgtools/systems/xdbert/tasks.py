@@ -1,0 +1,404 @@
+"""Downstream tasks on the full model (student, teacher, layers over both), or on a tower alone.
+
+Axes: B units, C choices of a unit, T tokens, S blocks of a sequence, t tokens of a block, E width
+of the tower's projection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vgtools.io import DataError, Exit, atomic_write
+from vgtools.io.arrays import Array
+from vgtools.io.errors import file_errors
+from vgtools.models.clip import (
+    block_states,
+    clip_blocks,
+    ends_of,
+    load_teacher,
+    most_blocks,
+    stack_blocks,
+    token_states,
+)
+from vgtools.models.encoder import Encoder, save_pretrained
+from vgtools.models.precision import autocast
+from vgtools.models.references import check_whole, fingerprint, pick_dtype
+from vgtools.systems.xdbert.model import KIND, CrossModal, XDBertRun, open_xdbert
+from vgtools.tasks import finetune
+from vgtools.tasks.dispatch import predictions
+from vgtools.tasks.examples import Example
+from vgtools.tasks.finetune import LOSS, Batch, Learner, Split
+from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.sequences import CHUNK, Inputs, InputsWithImages
+from vgtools.tasks.table import Task
+from vgtools.text.tokens import row_starts
+
+HEAD = "head.safetensors"  # beside a saved network: the linear layer
+_STD = 0.02  # of its weights
+_FULL = ("classify", "regress", "choice")  # kinds of task that the full model learns
+
+
+class TowerTuner(nn.Module):
+    """A text tower under a linear layer for a task, and its loss.
+
+    It reads both texts of a pair as one sequence, START a END START b END, and their last END, the
+    only token that has seen all of them; of tags and SQuAD each token.
+
+    Args:
+        encoder: the tower, as `load_teacher` returns it.
+        task: what is learnt.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Hsu et al. 2022 (XDBERT), section 3 and table 1, CLIP-T.
+    Deviation: the paper does not say which state its row reads. transformers' `text_embeds` is that
+        of the first END, which has never seen the second text.
+    """
+
+    segments = False  # a tower does not number the texts of a pair
+
+    def __init__(self, encoder: Encoder, task: Task, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.tower = encoder.model
+        self.kind = task.kind
+        self.dtype = dtype
+        self.pad = encoder.suffix[-1]  # any id will do: nothing reads it
+        outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
+        self.head = nn.Linear(encoder.width, outputs)
+        nn.init.normal_(self.head.weight, std=_STD)
+        nn.init.zeros_(self.head.bias)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
+        with autocast(batch.ids.device, self.dtype):
+            states = token_states(self.tower, batch.ids)  # choices (B, C, T, E), else (B, T, E)
+            if self.kind not in ("tag", "span"):
+                last = (batch.mask.sum(-1) - 1)[..., None, None]
+                states = states.take_along_dim(last, -2).squeeze(-2)
+            logits: Tensor = self.head(states).float()
+        return logits.squeeze(-1) if self.kind == "choice" else logits
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
+
+
+def tower_learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task of texts: a CLIP text tower alone.
+
+    Args:
+        task: to learn.
+        ref: of the tower, or of a CLIP.
+        settings: of the fine-tuning.
+        device: where it learns.
+        offline: never connect.
+    """
+
+    def new(seed: int) -> tuple[TowerTuner, Encoder]:
+        encoder = load_teacher(ref, offline=offline)
+        torch.manual_seed(seed)
+        return TowerTuner(encoder, task, pick_dtype(settings["dtype"])), encoder
+
+    def ask(tuner: TowerTuner, split: Split) -> list[dict[str, Any]]:
+        outputs = finetune.predict(tuner, split.inputs, 4 * settings["batch_size"], device)
+        threshold = settings["null_threshold"]
+        return predictions(task, split.examples, split.inputs, outputs, threshold)
+
+    return Learner(
+        new=new,
+        read=lambda name, path, tuner, encoder: finetune.read_split(
+            task, name, path, tuner, encoder, settings
+        ),
+        collate=lambda tuner, inputs, units, part, parts: finetune.collate(
+            inputs, units, tuner.pad, tuner.segments, device, part, parts
+        ),
+        predict=ask,
+        save=save_tower,
+    )
+
+
+def save_tower(tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
+    """Write a network that learnt a task: the tower as transformers opens it, and the linear layer.
+
+    The layer is in a file of its own, as transformers has no such network.
+    """
+    from safetensors.torch import save
+
+    save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
+    weights = {name: tensor.detach().cpu() for name, tensor in tuner.head.state_dict().items()}
+    atomic_write(folder / HEAD, save(weights))
+
+
+def open_tower(folder: str, task: Task) -> tuple[TowerTuner, Encoder]:
+    """Open what `save_tower` wrote, on the CPU, in evaluation mode, with the tower and tokenizer.
+
+    Raises:
+        DataError: as `load_teacher`; or the linear layer is missing (66), damaged, or of another
+            task (65).
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    encoder = load_teacher(folder, offline=True)
+    tuner = TowerTuner(encoder, task)
+    file = Path(folder, HEAD)
+    with file_errors(file, reading=True):
+        data = file.read_bytes()
+    try:
+        weights = load(data)
+    except SafetensorError as error:
+        raise DataError(f"is not a readable safetensors file: {error}", file) from None
+    expected = tuner.head.state_dict()
+    missing = [k for k, t in expected.items() if k not in weights or weights[k].shape != t.shape]
+    check_whole(weights, missing, file)
+    tuner.head.load_state_dict({name: weights[name] for name in expected})
+    return tuner.eval(), encoder
+
+
+# ----------------------------------------------------------------------------------- the full model
+
+
+@dataclass(frozen=True)
+class FullInputs(InputsWithImages):
+    """The examples of a file as tokens of the student, and as blocks of the teacher.
+
+    Source: Hsu et al. 2022, appendix B: the texts of a pair share no block.
+    """
+
+    tower_ids: Array  # (N,) int64, of all blocks, their marks included
+    block_starts: Array  # (K + 1,) where each block begins
+    first_blocks: Array  # (sequences + 1,) the first block of each sequence
+    tower_cut: int  # texts of which the teacher does not read all
+    room: int  # tokens that it reads of a text
+
+    @property
+    def unlearnable(self) -> int:
+        """Examples that nothing can be learnt from."""
+        return self.text.unlearnable
+
+    def report(self, max_length: int) -> Iterator[str]:
+        """Yield the lines for the user."""
+        yield from self.text.report(max_length)
+        if self.tower_cut:
+            yield f"the teacher reads {self.room} tokens of a text: {self.tower_cut} are cut"
+
+    def blocks(self, sequence: int) -> list[Array]:
+        """Return the blocks of a sequence."""
+        numbers = range(self.first_blocks[sequence], self.first_blocks[sequence + 1])
+        return [self.tower_ids[self.block_starts[n] : self.block_starts[n + 1]] for n in numbers]
+
+
+def texts_of(example: Example) -> list[tuple[str, ...]]:
+    """Return the texts of each sequence of an example: alone, a pair, or one pair per choice."""
+    if example.choices:
+        return [(example.text, choice) for choice in example.choices]
+    return [(example.text,) if example.pair is None else (example.text, example.pair)]
+
+
+def with_blocks(
+    text: Inputs, examples: Sequence[Example], teacher: Encoder, max_length: int
+) -> FullInputs:
+    """Return inputs beside the blocks that the teacher reads of the same texts, whole.
+
+    Args:
+        text: the student's tokens.
+        examples: of the file.
+        teacher: its tokenizer and its marks.
+        max_length: tokens of the student; decides how many blocks a text has.
+
+    Source: Hsu et al. 2022, appendix B: 2 blocks per text beside 128 tokens.
+    """
+    most = most_blocks(max_length)
+    room = most * teacher.max_tokens
+    blocks = list[Array]()
+    counts = list[int]()
+    cut = 0
+    for at in range(0, len(examples), CHUNK):
+        sequences = [texts for e in examples[at : at + CHUNK] for texts in texts_of(e)]
+        flat = [part for texts in sequences for part in texts]
+        encoded = iter(teacher.tokenizer.encode_batch(flat, add_special_tokens=False))
+        for texts in sequences:
+            before = len(blocks)
+            for _ in texts:
+                ids = next(encoded).ids
+                cut += len(ids) > room
+                blocks += clip_blocks(ids, most, ends_of(teacher), teacher.max_tokens)
+            counts.append(len(blocks) - before)
+    starts = row_starts(map(len, blocks))
+    return FullInputs(text, np.concatenate(blocks), starts, row_starts(counts), cut, room)
+
+
+class FullBatch(NamedTuple):
+    """Units to learn from, with the teacher's blocks; see `vgtools.tasks.finetune.Batch`."""
+
+    ids: Tensor  # (B, T) int64; choices (B, C, T)
+    mask: Tensor
+    segments: Tensor | None
+    labels: Tensor | None
+    blocks: Tensor  # (B, S, t) int64; choices (B, C, S, t)
+    lengths: Tensor  # (B, S) int64, 0 for no block; choices (B, C, S)
+    whole: float
+
+
+def collate(
+    inputs: FullInputs,
+    units: Array,
+    tuner: FullTuner,
+    device: torch.device | str = "cpu",
+    part: int = 0,
+    parts: int = 1,
+) -> FullBatch:
+    """Build a batch; the arguments are those of `vgtools.tasks.finetune.collate`."""
+    text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
+    each = inputs.text.each
+    numbers = (units[part::parts, None] * each + np.arange(each)).ravel().tolist()
+    tables = map(torch.from_numpy, stack_blocks([inputs.blocks(number) for number in numbers]))
+    blocks, lengths = (table.to(device, non_blocking=True) for table in tables)
+    if each > 1:
+        blocks, lengths = (table.unflatten(0, (-1, each)) for table in (blocks, lengths))
+    return FullBatch(text.ids, text.mask, text.segments, text.labels, blocks, lengths, text.whole)
+
+
+class FullTuner(nn.Module):
+    """Student, teacher and cross-modal layers under a linear layer for a task, and its loss.
+
+    Args:
+        run: of `vg pretrain xdbert`; its pooler is the task's, too.
+        task: of sentences, pairs or choices.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Raises:
+        DataError: a task of another kind (78).
+
+    Source: Hsu et al. 2022, appendix C.3 and table 8.
+    """
+
+    def __init__(self, run: XDBertRun, task: Task, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        if task.kind not in _FULL:
+            why = f"{task.name} asks for more than one answer per text, the full model"
+            why = f"{why} learns classes, scores and choices; leave out --full"
+            raise DataError(why, code=Exit.CONFIG)
+        config = run.student.model.config
+        self.student = run.student.model.requires_grad_(True)
+        self.teacher = run.teacher.model.requires_grad_(True)
+        self.cross: CrossModal = run.cross
+        self.kind = task.kind
+        self.dtype = dtype
+        self.pad = int(config.pad_token_id or 0)
+        self.segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
+        self.dropout = nn.Dropout(float(config.hidden_dropout_prob))
+        outputs = len(task.labels) if task.kind == "classify" else 1
+        self.head = nn.Linear(int(config.hidden_size), outputs)
+        nn.init.normal_(self.head.weight, std=_STD)
+        nn.init.zeros_(self.head.bias)
+
+    def outputs(self, batch: FullBatch) -> Tensor:
+        """Return (B, C) logits, scores or choices."""
+        each = batch.ids.shape[1] if self.kind == "choice" else 1
+
+        def rows(table: Tensor) -> Tensor:
+            return table.flatten(0, 1) if self.kind == "choice" else table
+
+        given = {"input_ids": rows(batch.ids), "attention_mask": rows(batch.mask)}
+        if batch.segments is not None:
+            given["token_type_ids"] = rows(batch.segments)
+        with autocast(batch.ids.device, self.dtype):
+            states = self.student(**given).last_hidden_state
+            seen, seen_mask = block_states(self.teacher, rows(batch.blocks), rows(batch.lengths))
+            mask = rows(batch.mask).bool()
+            states, _ = self.cross(states, mask, seen, seen_mask, both=False)
+            logits: Tensor = self.head(self.dropout(self.cross.pool(states))).float()
+        return logits.view(-1, each) if self.kind == "choice" else logits
+
+    def forward(self, batch: FullBatch) -> dict[str, Tensor]:
+        """Return the loss of the task's kind."""
+        return {LOSS: KINDS[self.kind].loss(self.outputs(batch), batch) / batch.whole}
+
+
+def full_learner(
+    task: Task,
+    ref: str,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    *,
+    offline: bool = False,
+) -> Learner:
+    """Return what learns a task of texts: the full model of a run.
+
+    Args:
+        task: to learn.
+        ref: of the run of `vg pretrain xdbert`.
+        settings: of the fine-tuning.
+        device: where it learns.
+        offline: never connect.
+
+    Source: Hsu et al. 2022, appendix C.3 and table 8.
+    """
+    teachers = list[Encoder]()  # with the tokenizer; the same for every seed
+
+    def new(seed: int) -> tuple[FullTuner, Encoder]:
+        run = open_xdbert(ref, offline=offline)
+        teachers[:] = [run.teacher]
+        torch.manual_seed(seed)
+        tuner = FullTuner(run, task, pick_dtype(settings["dtype"]))
+        return tuner, dataclasses.replace(run.student, ref=ref, fingerprint=run.run.fingerprint)
+
+    def read(name: str, path: str, tuner: FullTuner, encoder: Encoder) -> Split:
+        split = finetune.read_split(task, name, path, tuner, encoder, settings)
+        inputs = with_blocks(split.inputs, split.examples, teachers[0], settings["max_length"])
+        return dataclasses.replace(split, inputs=inputs)
+
+    def build(
+        tuner: FullTuner, inputs: FullInputs, units: Array, part: int, parts: int
+    ) -> FullBatch:
+        return collate(inputs, units, tuner, device, part, parts)
+
+    def ask(tuner: FullTuner, split: Split) -> list[dict[str, Any]]:
+        inputs = split.inputs
+        size = 4 * settings["batch_size"]
+        outputs = finetune.predict(
+            tuner, inputs.text, size, device, lambda units: build(tuner, inputs, units, 0, 1)
+        )
+        return predictions(task, split.examples, inputs.text, outputs, settings["null_threshold"])
+
+    def save(tuner: FullTuner, encoder: Encoder, folder: Path) -> None:
+        save_full(tuner, encoder, teachers[0], folder)
+
+    return Learner(new, read, build, ask, save)
+
+
+def save_full(tuner: FullTuner, encoder: Encoder, teacher: Encoder, folder: Path) -> None:
+    """Write a network that learnt a task, in the layout of its run.
+
+    `encoder/` is the student and `teacher/` the tower, as transformers opens them;
+    `xdbert.safetensors` has the layers and the pooler, `head.safetensors` the linear layer.
+    """
+    from safetensors.torch import save
+
+    networks = {
+        "encoder": dataclasses.replace(encoder, model=tuner.student),
+        "teacher": dataclasses.replace(teacher, model=tuner.teacher),
+    }
+    for name, network in networks.items():
+        sha256 = fingerprint(network.model)
+        save_pretrained(folder / name, dataclasses.replace(network, fingerprint=sha256))
+    cross = {f"cross.{name}": tensor for name, tensor in tuner.cross.state_dict().items()}
+    parts = {f"{KIND}.safetensors": cross, HEAD: tuner.head.state_dict()}
+    for name, weights in parts.items():
+        stored = {key: tensor.detach().cpu().contiguous() for key, tensor in weights.items()}
+        atomic_write(folder / name, save(stored))

@@ -1,0 +1,367 @@
+"""A teacher without CLIP's weights: a text tower that learns from captions and image features.
+
+The states of a caption's END and the features of its photo, through a network of two layers, meet
+in one space. The features, of any backbone, stay as they are.
+
+Axes: B captions, t tokens, C distinct photos of the captions, N photos of the features, D image
+feature, E width of the space.
+
+Source: Hsu et al. 2022 (XDBERT), section 2.2; Radford et al. 2021 (CLIP), section 2.3.
+Deviation: CLIP's image encoder learns, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vgtools.analysis.recall import both_ways
+from vgtools.io import DataError, Exit, Features, Inputs, dumps, open_features, read_jsonl
+from vgtools.io.arrays import Array
+from vgtools.io.errors import amount, plain
+from vgtools.models.encoder import Encoder
+from vgtools.models.precision import autocast
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.tasks.finetune import make_batches
+from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
+from vgtools.training import processes
+from vgtools.training.session import Job
+from vgtools.training.steps import plan_for
+
+KIND = "clip"
+LOSS = "info_nce"
+_HIDDEN = 512  # of the network over image features
+_DROPOUT = 0.3
+_FIRST_SCALE = 1 / 0.07  # of the logits
+_MOST_SCALE = 100.0
+_WINDOW = 50  # steps whose captions are sorted by length together
+_AT_ONCE = 512  # captions or photos that are embedded at a time, without gradients
+
+
+# ---------------------------------------------------------------------------------------- captions
+
+
+@dataclass(frozen=True)
+class Captions:
+    """Captions as token ids, START and END included, and the photo of each."""
+
+    ids: Array  # (T,) int32, of all captions
+    starts: Array  # (B + 1,) int64
+    images: Array  # (B,) int64, rows of the features
+    digest: str  # sha256 of the rows
+    empty: int  # captions without a token, left out
+    cut: int  # captions of which not all is read
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def lengths(self) -> Array:
+        """Return (B,) tokens of each, marks included."""
+        return np.diff(self.starts)
+
+    def padded(self, numbers: Array) -> tuple[Array, Array]:
+        """Return (b, t) ids and (b,) lengths of some captions; what is after one is id 0."""
+        lengths = self.lengths[numbers]
+        place = np.arange(lengths.max())
+        real = place < lengths[:, None]
+        ids = np.zeros(real.shape, np.int64)
+        ids[real] = self.ids[(self.starts[numbers][:, None] + place)[real]]
+        return ids, lengths
+
+
+def read_captions(path: str, features: Features, encoder: Encoder) -> Captions:
+    """Read rows {"image", "text"}.
+
+    Raises:
+        DataError: a row is not of this form, or its photo has no features; or no caption has a
+            token (65).
+    """
+    row_of = {name: i for i, name in enumerate(features.ids)}
+    digest = hashlib.sha256()
+    texts = list[str]()
+    images = list[int]()
+    for line, row in read_jsonl(path, {"image": str, "text": str}):
+        if row["image"] not in row_of:
+            why = f"the image {row['image']!r:.80} has no features among the {len(row_of)} of"
+            why += " --feats; extract them, or leave the caption out"
+            raise DataError(why, path, line)
+        digest.update(dumps([row["image"], row["text"]]))
+        texts.append(row["text"])
+        images.append(row_of[row["image"]])
+    tokens = tokenize(encoder.tokenizer, texts)
+    sizes = np.diff(tokens.starts)
+    some = np.flatnonzero(sizes)
+    if not len(some):
+        raise DataError('holds no caption; expected rows {"image": ID, "text": …}', path)
+    kept = np.minimum(sizes[some], encoder.max_tokens)
+    marks = len(encoder.prefix) + len(encoder.suffix)
+    starts = row_starts(kept + marks)
+    ids = np.empty(starts[-1], np.int32)
+    for number, size, begin in zip(some.tolist(), kept.tolist(), starts[:-1].tolist(), strict=True):
+        row_ids = tokens.row(number)[0][:size]
+        ids[begin : begin + size + marks] = [*encoder.prefix, *row_ids, *encoder.suffix]
+    cut = int((sizes > encoder.max_tokens).sum())
+    empty = len(texts) - len(some)
+    return Captions(ids, starts, np.array(images)[some], digest.hexdigest(), empty, cut)
+
+
+# ------------------------------------------------------------------------------------------- model
+
+
+@dataclass(frozen=True)
+class PhotoConfig:
+    """The network over image features; stored in `run.json`."""
+
+    width: int  # D
+    hidden: int = _HIDDEN
+    dropout: float = _DROPOUT  # also of the captions' states
+
+
+class Batch(NamedTuple):
+    """Captions of a step and their photos, each photo once."""
+
+    ids: Tensor  # (B, t) int64
+    lengths: Tensor  # (B,) int64, marks included
+    feats: Tensor  # (C, D) float32
+    own: Tensor  # (B,) int64, column of each caption's photo
+
+
+class Contrastive(nn.Module):
+    """A text tower and a network over image features, with one space.
+
+    Args:
+        tower: transformers' CLIPTextModelWithProjection.
+        config: of the network.
+        dtype: of matrix products (autocast); weights stay float32.
+
+    Source: Radford et al. 2021 (CLIP), section 2.3 and figure 3.
+    """
+
+    def __init__(self, tower: Any, config: PhotoConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = dtype
+        self.tower = tower
+        self.photo = nn.Sequential(
+            nn.Linear(config.width, config.hidden),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden, int(tower.config.projection_dim)),
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(_FIRST_SCALE)))
+
+    def embed_texts(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Return (B, E) unit vectors, float32, of captions (B, t) with (B,) lengths."""
+        with autocast(ids.device, self.dtype):
+            hidden = self.tower.text_model(input_ids=ids).last_hidden_state
+            last = hidden[torch.arange(len(ids), device=ids.device), lengths - 1]  # END
+            return F.normalize(self.tower.text_projection(self.dropout(last)).float(), dim=1)
+
+    def embed_photos(self, feats: Tensor) -> Tensor:
+        """Return (C, E) unit vectors, float32, of features (C, D).
+
+        Their root, sign kept, tames the few large channels.
+        """
+        with autocast(feats.device, self.dtype):
+            return F.normalize(self.photo(feats.sign() * feats.abs().sqrt()).float(), dim=1)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss under its name."""
+        texts = self.embed_texts(batch.ids, batch.lengths)
+        photos = self.embed_photos(batch.feats)
+        scale = self.log_scale.clamp(max=math.log(_MOST_SCALE)).exp()
+        return {LOSS: info_nce(texts, photos, batch.own, scale)}
+
+
+def info_nce(texts: Tensor, photos: Tensor, own: Tensor, scale: Tensor | float) -> Tensor:
+    """Return how badly captions find their photos and photos their captions, on average.
+
+    A photo's target is spread evenly over all of its captions.
+
+    Args:
+        texts: (B, E) unit vectors.
+        photos: (C, E) unit vectors of distinct photos, each of which has a caption.
+        own: (B,) column of each caption's photo.
+        scale: what cosines are multiplied by.
+
+    Returns:
+        Scalar: the mean of two cross entropies, over captions and over photos.
+
+    Source: Radford et al. 2021 (CLIP), section 2.3 and figure 3.
+    Deviation: there each photo has one caption.
+    """
+    logits = scale * texts @ photos.T  # (B, C)
+    to_photo = F.cross_entropy(logits, own)
+    mine = logits.log_softmax(0).gather(1, own[:, None])[:, 0]  # of each caption, for its photo
+    share = 1 / own.bincount(minlength=len(photos))[own].to(mine.dtype)
+    return (to_photo - (share * mine).sum() / len(photos)) / 2
+
+
+# ------------------------------------------------------------------------------------------ recall
+
+
+@torch.no_grad()
+def evaluate(
+    model: Contrastive, captions: Captions, features: Array, device: torch.device | str = "cpu"
+) -> dict[str, Any]:
+    """Measure how well captions find their photos, and photos their captions, among all held out.
+
+    Returns:
+        As `vgtools.analysis.recall.both_ways`: R@1, 5 and 10 in percent and the median rank with
+        95 % intervals, and chance.
+    """
+    was_training = model.training
+    model.eval()
+    bank, own = np.unique(captions.images, return_inverse=True)
+    parts = np.array_split(bank, -(-len(bank) // _AT_ONCE))
+    photos = torch.cat([model.embed_photos(_rows(features, part, device)) for part in parts])
+    texts = photos.new_empty(len(captions), photos.shape[1])
+    order = np.argsort(captions.lengths, kind="stable")
+    for part in np.array_split(order, -(-len(order) // _AT_ONCE)):
+        ids, lengths = (torch.from_numpy(x).to(device) for x in captions.padded(part))
+        texts[torch.from_numpy(part).to(device)] = model.embed_texts(ids, lengths)
+    model.train(was_training)
+
+    def blocks() -> Iterator[tuple[Array, Array]]:
+        for rows in texts.split(_AT_ONCE):
+            cosines = (rows @ photos.T).cpu().numpy()
+            yield cosines, cosines
+
+    measured = both_ways(blocks(), own.reshape(-1))
+    del measured["without"]  # each caption has a token
+    return {"photos": len(bank), **measured}
+
+
+def _rows(features: Array, rows: Array, device: torch.device | str) -> Tensor:
+    return torch.from_numpy(np.asarray(features[rows], np.float32)).to(device, non_blocking=True)
+
+
+# ---------------------------------------------------------------------------------------- training
+
+
+class TowerPretraining:
+    """One pretraining of a text tower on captions and image features.
+
+    Args:
+        tower: to start from.
+        captions: file of rows {"image", "text"} to learn from.
+        feats: file of the features of their photos.
+        valid: file of captions to evaluate on, of other photos; None for none.
+        dtype: of the matrix products.
+        say: prints a message.
+
+    Raises:
+        DataError: several processes (usage); fewer than two photos, or photos both to learn from
+            and to evaluate on (65), or as `open_features` and `read_captions`.
+
+    Source: Hsu et al. 2022 (XDBERT), section 2.2.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        tower: Encoder,
+        captions: str,
+        feats: str,
+        valid: str | None,
+        *,
+        dtype: str,
+        say: Callable[[str], None],
+    ) -> None:
+        if processes.world() > 1:
+            why = "pretrain clip is single-process: the photos of a step are one another's"
+            why += " negatives, which several processes would not share; start it without torchrun"
+            raise DataError(why, code=Exit.USAGE)
+        self._tower = tower
+        self._start = fingerprint(tower.model)
+        # Before a file is read: what changes later is not what these hashes name.
+        self.files = Inputs([captions, feats, *([valid] if valid else [])])
+        self._features = open_features(feats)
+        self._captions = self._read(captions, say)
+        self._held = self._read(valid, say) if valid else None
+        photos = set(self._captions.images.tolist())
+        if len(photos) < 2:
+            why = "has captions of one photo; at least 2 are needed, to tell them apart"
+            raise DataError(why, captions)
+        if self._held is not None and (both := photos.intersection(self._held.images.tolist())):
+            why = f"{amount(len(both), 'photo')} of it are also to learn from, so that recall would"
+            raise DataError(f"{why} measure memory; split by photo", valid)
+        width = self._features.array.shape[1]
+        self._model = Contrastive(tower.model, PhotoConfig(width), pick_dtype(dtype))
+
+    def _read(self, path: str, say: Callable[[str], None]) -> Captions:
+        captions = read_captions(path, self._features, self._tower)
+        if captions.empty or captions.cut:
+            left_out = f"{amount(captions.empty, 'caption')} without a token left out"
+            most = self._tower.max_tokens
+            say(f"{plain(path)}: {left_out}, {captions.cut} cut to {most} tokens")
+        return captions
+
+    def config(self) -> dict[str, Any]:
+        """Return what decides the weights, beside the flags."""
+        return {
+            "start": self._start,
+            "tokenizer": tokenizer_fingerprint(self._tower.tokenizer),
+            "weights": {LOSS: 1.0},
+            "clip": dataclasses.asdict(self._model.config),
+            "features": self._features.manifest["files"],
+            "inputs": [self._captions.digest],
+            "valid": [self._held.digest] if self._held else [],
+        }
+
+    def job(self, config: Mapping[str, Any], device: torch.device) -> Job:
+        """Return the model with its batches."""
+        model = self._model.to(device)
+        captions = self._captions
+        plan = plan_for(len(captions), config)
+
+        def build(numbers: Array) -> Batch:
+            return collate(captions, self._features.array, numbers, device)
+
+        def judge(batch_size: int) -> dict[str, Any]:
+            assert self._held is not None
+            return evaluate(model, self._held, self._features.array, device)
+
+        def finish() -> tuple[dict[str, Any], Encoder, dict[str, Tensor]]:
+            info = {
+                "clip": dataclasses.asdict(model.config),
+                "backbone": self._features.manifest.get("backbone"),
+                "captions": len(captions),
+                "photos": len(np.unique(captions.images)),
+                "left_out": {"empty": captions.empty, "cut": captions.cut},
+            }
+            sha256 = fingerprint(model.tower)
+            state = model.state_dict()
+            beside = {k: t for k, t in state.items() if not k.startswith("tower.")}
+            return info, dataclasses.replace(self._tower, fingerprint=sha256), beside
+
+        settings = {"batch_size": config["batch_size"], "window": _WINDOW}
+        batches = make_batches(captions.lengths, build, settings, config["seed"], plan.steps)
+        # A batch cannot be cut: its photos are one another's negatives.
+        measure = judge if self._held is not None else None
+        return Job(model, batches, plan, lambda batch: (batch,), measure, finish)
+
+    def close(self) -> None:
+        """Nothing is left over."""
+
+
+def collate(
+    captions: Captions, features: Array, numbers: Array, device: torch.device | str = "cpu"
+) -> Batch:
+    """Build the batch of some captions."""
+    ids, lengths = captions.padded(numbers)
+    photos, own = np.unique(captions.images[numbers], return_inverse=True)
+    found = [torch.from_numpy(x).to(device) for x in (ids, lengths, own.reshape(-1))]
+    return Batch(found[0], found[1], _rows(features, photos, device), found[2])
