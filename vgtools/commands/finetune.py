@@ -39,6 +39,29 @@ class Files:
     dev: Annotated[str | None, File("Evaluate on FILE instead of DATA's.")] = None
     test: Annotated[str | None, File("Also predict FILE, labelled or not.")] = None
     no_test: Annotated[bool, Flag("--no-test", help="Ignore DATA's test files.")] = False
+    hold_out: Annotated[
+        float | None,
+        Value(
+            "SHARE",
+            "Where there is no dev file: evaluate on this share of the training file, chosen by "
+            "the hash of the id.",
+            min=0,
+            max=1,
+        ),
+    ] = None
+
+    def find(self, task: Task, data: str | None) -> dict[str, str]:
+        """Return the file of every split; that of dev is the training file with --hold-out."""
+        from vgtools.io import arrives_once
+        from vgtools.tasks.table import find_files
+
+        given = {"train": self.train, "dev": self.dev, "test": self.test}
+        held = self.hold_out
+        refuse_if(held in (0, 1), "--hold-out", f"must be between 0 and 1, got {held}")
+        found = find_files(task, data, given, test=not self.no_test, hold_out=held is not None)
+        twice = held is not None and arrives_once(found["train"])
+        refuse_if(twice, "--hold-out", "reads the training file twice; give a file, not a pipe")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +101,10 @@ class Pictures:
         unused = self.answers is not None and task.kind != "answer"
         refuse_if(unused, "--answers", f"is for vqa; {name} has its own labels")
 
-    def known_answers(self, task: Task, train: str, limit: int | None) -> tuple[str, ...]:
+    def known_answers(self, task: Task, train: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the answers that can be predicted; empty where the task has its own."""
-        from itertools import islice
-
         from vgtools.io import refuse_stream
-        from vgtools.tasks.dispatch import read_examples
+        from vgtools.tasks.dispatch import read_split
         from vgtools.tasks.kinds.answer import annotations_path, common_answers, read_answers
 
         if task.kind != "answer":
@@ -92,7 +113,8 @@ class Pictures:
             return read_answers(self.answers)
         refuse_stream(train)
         refuse_stream(annotations_path(train))
-        examples = islice(read_examples(task, train), limit)
+        share = settings.get("hold_out")
+        examples = read_split(task, "train", train, hold_out=share, limit=settings["limit"])
         return common_answers(examples, int(self.answers or _ANSWERED))
 
 
@@ -284,6 +306,9 @@ def finetune(
     opens, predictions.jsonl, and for MNLI's second dev set and test files predictions.SPLIT.jsonl.
     vg score scores saved predictions again, without the model.
 
+    READ (commonlit) is scored by its RMSE: lower is better, --keep best keeps the lowest. Its files
+    have no dev set: --hold-out 0.1.
+
     Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of
     vg pretrain visualbert, or on a BERT that never saw a picture, and on region features of the
     same backbone as its own: --regions. Regions name pictures as their files are called. VCR's
@@ -308,6 +333,8 @@ def finetune(
 
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
+        vg finetune commonlit --train clear.csv --hold-out 0.1 -e builtin:minilm --seeds 5 -o read
+
         vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
 
         torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI -e run.vokens -o run.mnli
@@ -319,9 +346,8 @@ def finetune(
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
     from vgtools.tasks.saved import score_saved
-    from vgtools.tasks.table import find_files, find_task, table
+    from vgtools.tasks.table import find_task, table
 
-    given = {"train": files.train, "dev": files.dev, "test": files.test}
     if listed:
         from vgtools.reports.tables import print_splits, print_tasks
         from vgtools.tasks.dispatch import count_splits
@@ -330,8 +356,7 @@ def finetune(
             print_tasks(table())
             return
         task = find_task(name)
-        found = find_files(task, data, given, test=not files.no_test)
-        print_splits(count_splits(task, found))
+        print_splits(count_splits(task, files.find(task, data), files.hold_out))
         return
     refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
     task = find_task(str(name))
@@ -347,9 +372,11 @@ def finetune(
     learning.check(task)
     pictures.check(task)
     shown.check(task)
-    check_streams(list(given.values()), output)
-    found = find_files(task, data, given, test=not files.no_test)
+    check_streams([files.train, files.dev, files.test], output)
+    found = files.find(task, data)
     settings = learning.settings(task)
+    if files.hold_out is not None:
+        settings["hold_out"] = files.hold_out
     _run(task, found, settings, encoder, pictures, shown, output, restart, runtime)
 
 
@@ -379,7 +406,7 @@ def _run(
         from vgtools.systems.visualbert.tasks import open_regions_of
 
         assert pictures.regions is not None
-        known = pictures.known_answers(task, files["train"], settings["limit"])
+        known = pictures.known_answers(task, files["train"], settings)
         regions = open_regions_of(ref, pictures.regions, pictures.boxes, known)
         settings = settings | regions.config()
         learner = visual_learner(task, ref, settings, device, regions, offline=runtime.offline)

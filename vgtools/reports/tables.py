@@ -106,7 +106,7 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
         bold: mark what is significantly better in bold (markdown) rather than by a star.
     """
     names = [name for name in ORDER if any(name in record["tasks"] for record in records)]
-    scored = [f"{find_task(n).title}{' EM/F1' if n.startswith('squad') else ''}" for n in names]
+    scored = list(map(_heading, names))
     average = "average" if key == "mean" else "average_of_medians"
     base: Record = next((record for record in records if record.get("baseline")), {})
     rows = list[list[str]]()
@@ -123,30 +123,46 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
             compared = True
             first = base.get(average)
             gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            shown = [_change(change) if change else "-" for change in changes]
+            shown = list(map(_change, names, changes))
             rows.append([f"  less {base.get('run', '')}", *shown, gain])
     remarks = _score_remarks(records, names, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
+
+
+def _heading(name: str) -> str:
+    task = find_task(name)
+    if task.lower_is_better:
+        return f"{task.title} ↓"
+    return f"{task.title} EM/F1" if name.startswith("squad") else task.title
+
+
+def _digits(name: str) -> int:
+    """Return how many decimals the score of a task has: errors are small numbers."""
+    return 3 if find_task(name).lower_is_better else 1
 
 
 def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
     if cell is None:
         return "-"
     squad = name.startswith("squad")
-    metrics = find_task(name).metrics
-    values = [cell["metrics"][metric][key] for metric in metrics] if squad else [cell[key]]
-    shown = "/".join(f"{value:.1f}" for value in values)
-    spread = "" if cell.get("std") is None else f" ± {cell['std']:.1f}"
+    task = find_task(name)
+    digits = _digits(name)
+    values = [cell["metrics"][metric][key] for metric in task.metrics] if squad else [cell[key]]
+    shown = "/".join(f"{value:.{digits}f}" for value in values)
+    spread = "" if cell.get("std") is None else f" ± {cell['std']:.{digits}f}"
     change = cell.get("difference", {})
     if not change.get("significant"):
         return shown + spread
-    if change["value"] < 0:
+    if (change["value"] < 0) != task.lower_is_better:
         return f"{shown}{spread} †"
     return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
 
 
-def _change(change: Record) -> str:
-    return f"{change['value']:+.1f} (p {p_value(change.get('p_holm', change['p']))})"
+def _change(name: str, change: Record | None) -> str:
+    if not change:
+        return "-"
+    p = p_value(change.get("p_holm", change["p"]))
+    return f"{change['value']:+.{_digits(name)}f} (p {p})"
 
 
 def p_value(p: float) -> str:
@@ -160,6 +176,7 @@ _METRICS = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "recall_1": "R@1",
+    "rmse": "RMSE, not per cent, lower is better, not in Avg.",
 }
 
 
@@ -500,7 +517,8 @@ def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     """Print the scores over a finished run's seeds beside those of the most frequent class.
 
-    On stderr, without the spread of a single seed and the headline of a single metric.
+    On stderr, without the spread of a single seed and the headline of a single metric. READ's is
+    that of the mean label.
     """
     base = run["majority"] or {}
     count = len(run["seeds"])
@@ -514,9 +532,11 @@ def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
     width = max(map(len, (heading, *rows)))
     columns = [f"{title if count > 1 else 'score':>7}" for title in titles]
-    print(f"{heading:{width}}", *columns, " majority" if base else "", file=sys.stderr)
+    constant = " the mean" if task.lower_is_better else " majority"
+    print(f"{heading:{width}}", *columns, constant if base else "", file=sys.stderr)
+    digits = _digits(task.name) + (not task.lower_is_better)
     for name, values in rows.items():
-        cells = [f"{values[title]:7.2f}" for title in titles]
+        cells = [f"{values[title]:7.{digits}f}" for title in titles]
         if name in base:
-            cells.append(f"{base[name]:9.2f}")
+            cells.append(f"{base[name]:9.{digits}f}")
         print(f"{name:{width}}", *cells, file=sys.stderr)

@@ -10,6 +10,9 @@ from typing import Any
 
 from vgtools.io import DataError, Exit
 
+# Metrics of which less is better; they are errors in the unit of the labels, not shares.
+LOWER_IS_BETTER = frozenset({"rmse"})
+
 
 @dataclass(frozen=True)
 class Hyper:
@@ -72,6 +75,16 @@ class Task:
         """Return how many outputs a head for this task has."""
         return len(self.labels) or self.choices or 1
 
+    @property
+    def lower_is_better(self) -> bool:
+        """Return whether the score is an error, in the unit of the labels."""
+        return not LOWER_IS_BETTER.isdisjoint(self.metrics)
+
+    @property
+    def scale(self) -> float:
+        """Return what scores are multiplied with to be printed: per cent, but of errors."""
+        return 1.0 if self.lower_is_better else 100.0
+
 
 _A1 = "Vokenization, appendix A.1; warm-up, length and seed: its released code"
 _GLUE = Hyper(3, 1e-4, 32, _A1)
@@ -90,9 +103,17 @@ _STRATEGIES = Hyper(
     max_length=64,
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")
+# The text and what follows it in both files of READ; a test file ends with the text.
+_EXCERPT = ("license", "excerpt", "target", "standard_error")
 _VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 _JSONL = {"train": "train.jsonl", "dev": "dev.jsonl", "test": "test.jsonl"}
+
+
+def _read(*columns: str) -> Form:
+    """Return a form of READ: the whole header decides, and texts have line ends."""
+    return Form(("excerpt",), "target", id="id", columns=columns, quoted=True, separator=",")
+
 
 TASKS: tuple[Task, ...] = (
     Task(
@@ -330,6 +351,22 @@ TASKS: tuple[Task, ...] = (
         official="CoNLL columns (word first, tag last), IOB1 or IOB2; or jsonl: text, tags",
         note="F1 of entities, as conlleval",
     ),
+    Task(
+        "commonlit", "READ", "regress",
+        {"train": "train.csv", "dev": "dev.csv", "test": "test.csv"}, ("rmse",),
+        Hyper(
+            3, 2e-5, 32, "XDBERT (Hsu et al. 2022), appendix C.2; length: not in the paper",
+            max_length=384,
+        ),
+        (
+            _read("id", "url_legal", *_EXCERPT),
+            _read("id", "url_legal", *_EXCERPT[:2]),
+            _read("id", "title", "author", "year", "category", *_EXCERPT),
+        ),
+        low=-5.0, high=3.0,
+        note="CommonLit Readability Prize (train.csv of Kaggle), or the CLEAR corpus; neither has "
+        "a dev file: --hold-out 0.1; RMSE, lower is better, is not part of an average",
+    ),
 )  # fmt: skip
 
 _ALIASES = {
@@ -361,16 +398,22 @@ def find_task(name: str) -> Task:
 
 
 def find_files(
-    task: Task, data: str | None, given: Mapping[str, str | None], test: bool = True
+    task: Task,
+    data: str | None,
+    given: Mapping[str, str | None],
+    test: bool = True,
+    hold_out: bool = False,
 ) -> dict[str, str]:
     """Return the file of every split of a task; there is one to train on and one to evaluate on.
 
     Args:
         task: names the official files.
         given: files in their place, by split.
+        test: whether the test files of the folder are among them.
+        hold_out: a part of the training file is the dev set; there may be no dev file then.
 
     Raises:
-        DataError: a file or the folder is missing.
+        DataError: a file or the folder is missing, or there is a dev file too many.
     """
     files = {split: file for split, file in given.items() if file is not None}
     folder = None if data is None else Path(data)
@@ -383,6 +426,11 @@ def find_files(
             continue
         if (folder / file).exists():
             files[split] = str(folder / file)
+    if hold_out and "dev" in files:
+        why = f"--hold-out makes a dev set of the training file, but there is {files['dev']}"
+        raise DataError(f"{why}; drop one of them, or name --train FILE alone", code=Exit.USAGE)
+    if hold_out and "train" in files:
+        files["dev"] = files["train"]
     for split in ("train", "dev"):
         if split not in files:
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
