@@ -577,7 +577,7 @@ def test_the_lowest_error_is_kept_of_a_part_that_is_held_out(
     assert cli.run([str(a) for a in [*flags, "--dev", tmp_path / "train.csv"]]) == 2
     assert "--hold-out makes a dev set of the training file" in capfd.readouterr().err
     assert cli.run([str(a) for a in [*flags, "--hold-out", 1]]) == 2
-    assert "must be between 0 and 1, got 1.0" in capfd.readouterr().err
+    assert "must be between 0 and 1, got 1" in capfd.readouterr().err
     piped = [a if a != tmp_path else "--train=-" for a in flags]
     assert cli.run([str(a) for a in piped]) == 2
     assert "reads the training file twice" in capfd.readouterr().err

@@ -52,16 +52,10 @@ class Files:
 
     def find(self, task: Task, data: str | None) -> dict[str, str]:
         """Return the file of every split; that of dev is the training file with --hold-out."""
-        from vgtools.io import arrives_once
         from vgtools.tasks.table import find_files
 
         given = {"train": self.train, "dev": self.dev, "test": self.test}
-        held = self.hold_out
-        refuse_if(held in (0, 1), "--hold-out", f"must be between 0 and 1, got {held}")
-        found = find_files(task, data, given, test=not self.no_test, hold_out=held is not None)
-        twice = held is not None and arrives_once(found["train"])
-        refuse_if(twice, "--hold-out", "reads the training file twice; give a file, not a pipe")
-        return found
+        return find_files(task, data, given, test=not self.no_test, hold_out=self.hold_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +107,8 @@ class Pictures:
             return read_answers(self.answers)
         refuse_stream(train)
         refuse_stream(annotations_path(train))
-        share = settings.get("hold_out")
-        examples = read_split(task, "train", train, hold_out=share, limit=settings["limit"])
+        part = {name: settings.get(name) for name in ("hold_out", "limit")}
+        examples = read_split(task, "train", train, **part)
         return common_answers(examples, int(self.answers or _ANSWERED))
 
 

@@ -12,6 +12,7 @@ from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.systems.grounding import reported as grounding_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
+from vgtools.systems.xdbert import reported as xdbert_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
 from vgtools.text.ngrams import VOCABULARY_ABOVE
@@ -19,7 +20,11 @@ from vgtools.text.ngrams import VOCABULARY_ABOVE
 Record = Mapping[str, Any]
 
 # The first is meant where none is named.
-_PAPERS: dict[str, Any] = {"vokenization": vokenization_reported, "grounding": grounding_reported}
+_PAPERS: dict[str, Any] = {
+    "vokenization": vokenization_reported,
+    "grounding": grounding_reported,
+    "xdbert": xdbert_reported,
+}
 
 
 class Table(NamedTuple):
@@ -60,15 +65,38 @@ def markdown(table: Table) -> str:
     return "".join([line(table.headings), rule, *map(line, table.rows), *remarks])
 
 
+def show(
+    records: Sequence[Record], tables: Sequence[Table], as_markdown: bool, more: str = ""
+) -> None:
+    """Print records into a pipe, tables to a terminal or as markdown.
+
+    Args:
+        records: of a command.
+        tables: what they say.
+        as_markdown: print tables as markdown, also into a pipe.
+        more: text below the tables.
+    """
+    if as_markdown:
+        parts = [*map(markdown, tables), *([more] if more else [])]
+        io.open_stream("-").write("\n".join(parts).encode())
+    elif sys.stdout is not None and sys.stdout.isatty():
+        for table in tables:
+            print_table(table)
+        if more:
+            print(f"\n{io.plain(more)}", end="")
+    else:
+        out = io.open_stream("-")
+        for record in records:
+            out.write(io.dumps(record))
+
+
 def reported(name: str) -> list[dict[str, Any]]:
     """Return the scores of a table of a paper, `vokenization:2`; a bare `2` is vokenization's.
 
     Raises:
         DataError: there is no such paper or table (usage).
     """
-    module, table = _find(name, "scores")
-    rows: list[dict[str, Any]] = module.scores(table)
-    return rows
+    return reported_rows(name, "scores")
 
 
 def reported_perplexities(name: str) -> list[dict[str, Any]]:
@@ -77,13 +105,20 @@ def reported_perplexities(name: str) -> list[dict[str, Any]]:
     Raises:
         DataError: there is no such paper or table (usage).
     """
-    module, table = _find(name, "perplexities")
-    rows: list[dict[str, Any]] = module.perplexities(table)
-    return rows
+    return reported_rows(name, "perplexities")
 
 
-def _find(name: str, what: str) -> tuple[Any, int]:
-    """Return the numbers of a paper and which of its tables is meant."""
+def reported_rows(name: str, what: str) -> list[dict[str, Any]]:
+    """Return the rows of a table of a paper, `xdbert:2`; a bare `2` is of the first that has some.
+
+    Args:
+        name: of the paper, and the number of the table or figure.
+        what: a function of the papers' `reported` modules: scores, perplexities, pwcca, sizes or
+            examples.
+
+    Raises:
+        DataError: there is no such paper or table (usage).
+    """
     paper, _, table = name.rpartition(":")
     tables = {p: getattr(module, what.upper(), ()) for p, module in _PAPERS.items()}
     numbers = {p: tuple(map(str, found)) for p, found in tables.items() if found}
@@ -91,7 +126,8 @@ def _find(name: str, what: str) -> tuple[Any, int]:
     if table not in numbers.get(paper, ()):
         known = "; ".join(f"{p}:{', '.join(found)}" for p, found in numbers.items())
         raise DataError(f"no table {name!r} of {what}; known are {known}", code=Exit.USAGE)
-    return _PAPERS[paper], int(table)
+    rows: list[dict[str, Any]] = getattr(_PAPERS[paper], what)(int(table))
+    return rows
 
 
 # ------------------------------------------------------------------------------------------- scores
@@ -478,6 +514,68 @@ def weights_table(records: Sequence[Record]) -> Table:
             both = "over the parameters in both; by name in the JSON records"
             remarks.append(f"Mean |difference| from {record['from']} {both}.")
     return Table(headings, rows, remarks)
+
+
+def pwcca_table(records: Sequence[Record]) -> Table:
+    """Return how alike the words of vocabularies are, beside the same with shuffled rows."""
+    rows = list[list[str]]()
+    for record in records:
+        pair = f"{_stem(record['first'])} / {_stem(record['second'])}"
+        if "source" in record:
+            rows.append([f"{pair} (reported)", "–", f"{record['pwcca']:.4f}", *["–"] * 4])
+            continue
+        chance = record["shuffled"]
+        rows.append(
+            [
+                pair,
+                f"{record['n']:,}",
+                f"{record['pwcca']:.4f}",
+                f"{chance['pwcca']:.4f} ({chance['low']:.4f} to {chance['high']:.4f})",
+                f"{record['pwcca'] - chance['pwcca']:+.4f}",
+                f"{record['mean_cca']:.4f}",
+                f"{chance['mean_cca']:.4f}",
+            ]
+        )
+    headings = ["Vocabularies", "Words", "PWCCA", "Shuffled (range)", "Above chance"]
+    remark = (
+        "PWCCA: canonical correlations of the input vectors of common words, weighted by the first "
+        "vocabulary. Shuffled: each word with the vector of another, what chance gives for these "
+        "widths and this number of words. RANDOM: uniform vectors as wide as the first's."
+    )
+    dropped = sum(sum(record.get("dropped", ())) for record in records)
+    remarks = [remark, *([f"{dropped} constant dimensions left out."] if dropped else [])]
+    return Table([*headings, "Mean CCA", "Shuffled"], rows, [*remarks, *_sources(records)])
+
+
+def sizes_table(records: Sequence[Record]) -> Table:
+    """Return the sizes of configurations: width, tokens, layers, heads, parameters."""
+    keys = ("width", "max_length", "layers", "heads", "parameters")
+    rows = []
+    for record in records:
+        name = " + ".join(map(_stem, record["model"].split(" + ")))
+        if "cross_layers" in record:
+            name += f", {record['cross_layers']} cross-modal layers"
+        numbers = (record.get(key) for key in keys)
+        name += " (reported)" if "source" in record else ""
+        rows.append([name, *("–" if n is None else f"{n:,}" for n in numbers)])
+    headings = ["Configuration", "Dim", "Max. length", "Layers", "Heads", "Parameters"]
+    remarks = [
+        "Encoders with their pooler if they have one, CLIP's text tower with its projection."
+    ]
+    if any("cross_layers" in record for record in records):
+        remarks.append("Joined models count CLIP's logit scale, as the paper does, and no heads.")
+    return Table(headings, rows, [*remarks, *_sources(records)])
+
+
+def _stem(ref: str) -> str:
+    """Return how a table calls an encoder; a configuration by its file."""
+    return ref.rpartition("/")[2].removesuffix(".json") if ref.endswith(".json") else ref
+
+
+def _sources(records: Iterable[Record]) -> list[str]:
+    """Return the remarks that name the papers of reported rows."""
+    sources = dict.fromkeys(record["source"] for record in records if "source" in record)
+    return [f"R{source[1:]}." for source in sources]
 
 
 def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, arrives_once
 
 # Metrics of which less is better; they are errors in the unit of the labels, not shares.
 LOWER_IS_BETTER = frozenset({"rmse"})
@@ -402,7 +402,7 @@ def find_files(
     data: str | None,
     given: Mapping[str, str | None],
     test: bool = True,
-    hold_out: bool = False,
+    hold_out: float | None = None,
 ) -> dict[str, str]:
     """Return the file of every split of a task; there is one to train on and one to evaluate on.
 
@@ -410,7 +410,7 @@ def find_files(
         task: names the official files.
         given: files in their place, by split.
         test: whether the test files of the folder are among them.
-        hold_out: a part of the training file is the dev set; there may be no dev file then.
+        hold_out: share of the training file that is the dev set, in place of a dev file.
 
     Raises:
         DataError: a file or the folder is missing, or there is a dev file too many.
@@ -426,17 +426,29 @@ def find_files(
             continue
         if (folder / file).exists():
             files[split] = str(folder / file)
-    if hold_out and "dev" in files:
-        why = f"--hold-out makes a dev set of the training file, but there is {files['dev']}"
-        raise DataError(f"{why}; drop one of them, or name --train FILE alone", code=Exit.USAGE)
-    if hold_out and "train" in files:
-        files["dev"] = files["train"]
+    if hold_out is not None:
+        _check_hold_out(hold_out, files)
+        files |= {"dev": file for split, file in files.items() if split == "train"}
     for split in ("train", "dev"):
         if split not in files:
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
             why = f"{missing}name the file to {split} on: --{split} FILE, or DATA"
             raise DataError(why, code=Exit.NO_INPUT)
     return files
+
+
+def _check_hold_out(share: float, files: Mapping[str, str]) -> None:
+    """Refuse a share that leaves nothing, a dev file beside it, and a pipe, which is read once."""
+    why = ""
+    if not 0 < share < 1:
+        why = f"--hold-out must be between 0 and 1, got {share:g}"
+    elif "dev" in files:
+        why = f"--hold-out makes a dev set of the training file, but there is {files['dev']}"
+        why += "; drop one of them, or name --train FILE alone"
+    elif "train" in files and arrives_once(files["train"]):
+        why = "--hold-out reads the training file twice; give a file, not a pipe"
+    if why:
+        raise DataError(why, code=Exit.USAGE)
 
 
 def describe_columns(form: Form, unlabelled: bool = False) -> str:
