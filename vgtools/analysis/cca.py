@@ -46,6 +46,11 @@ class Space:
         """Return R."""
         return int(self.basis.shape[1])
 
+    @property
+    def width(self) -> int:
+        """Return D, without the dropped dimensions."""
+        return int(self.loadings.shape[1])
+
 
 @dataclass(frozen=True)
 class Correlations:
@@ -114,7 +119,7 @@ def compare_spaces(first: Space, second: Space, seed: int = 0) -> dict[str, Any]
     """
     n = len(first.basis)
     if n <= first.rank + second.rank or not min(first.rank, second.rank):
-        both = f"{first.rank} and {second.rank} dimensions"
+        both = f"{first.width} and {second.width} dimensions"
         why = f"{n} common words, but {both}: every correlation would be 1"
         raise DataError(f"{why}; more words than dimensions of both together are needed")
     found = correlate(first, second)

@@ -117,7 +117,8 @@ def permutation_p(a: Array, b: Array, samples: int = 10_000, seed: int = 0) -> f
     observed = abs(a.mean() - b.mean())
     generator = np.random.default_rng(seed)
     extreme = 0
-    for start in range(0, samples, step := max(1, _BLOCK // len(values))):
+    step = max(1, _BLOCK // len(values))
+    for start in range(0, samples, step):
         block = np.tile(values, (min(step, samples - start), 1))
         sums = generator.permuted(block, axis=1)[:, : len(a)].sum(1)
         apart = np.abs(sums / len(a) + sums / len(b))  # the other group has minus the sum

@@ -21,8 +21,9 @@ from vgtools.text import word_vectors
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# BERT, RoBERTa, ELECTRA; CLIP; GPT-2; T5 and its like; Llama and its like.
-_TABLE = re.compile(r"(?:.*\.)?(?:word_embeddings|token_embedding|wte|shared|embed_tokens)\.weight")
+# How architectures call the table: BERT, RoBERTa, ELECTRA; CLIP; GPT-2; T5; Llama. T5 has its own
+# once more as `embed_tokens`, so the order decides.
+_TABLES = ("word_embeddings", "token_embedding", "wte", "shared", "embed_tokens")
 
 
 @dataclass(frozen=True)
@@ -90,15 +91,16 @@ def input_embeddings(folder: Path) -> Array:
     for file in safetensors_files(folder):
         try:
             with safe_open(file, framework="pt") as weights:
-                names = sorted(filter(_TABLE.fullmatch, weights.keys()), key=len)
-                if not names:
+                keys = sorted(weights.keys(), key=len, reverse=True)  # the shortest one counts
+                by_part = {key.split(".")[-2]: key for key in keys if "." in key}
+                name = next((by_part[part] for part in _TABLES if part in by_part), None)
+                if name is None:
                     continue
-                # Where several are the same table (T5), the shortest name is that of the input.
-                array: Array = weights.get_tensor(names[0]).float().numpy()
+                array: Array = weights.get_tensor(name).float().numpy()
         except (SafetensorError, OSError) as error:
             raise DataError(f"is not a readable safetensors file: {error}", file) from None
         if array.ndim != 2 or not np.isfinite(array).all():
-            why = f"{names[0]}: expected rows of finite numbers, got {array.shape}"
+            why = f"{name}: expected rows of finite numbers, got {array.shape}"
             raise DataError(f"{why} with NaN or infinity" if array.ndim == 2 else why, file)
         return array
     raise DataError("has no table of token embeddings (word_embeddings, token_embedding)", folder)

@@ -428,7 +428,8 @@ def find_files(
             files[split] = str(folder / file)
     if hold_out is not None:
         _check_hold_out(hold_out, files)
-        files |= {"dev": file for split, file in files.items() if split == "train"}
+        if "train" in files:
+            files["dev"] = files["train"]
     for split in ("train", "dev"):
         if split not in files:
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "

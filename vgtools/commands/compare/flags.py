@@ -137,12 +137,14 @@ def check(
         "--by-example": single.by_example,
     }
     chosen = [flag for flag, given in modes.items() if given]
-    refuse_if(len(chosen) > 1, chosen[-1] if chosen else None, f"conflicts with {chosen[:1]}")
     mode = chosen[0] if chosen else ""
+    refuse_if(len(chosen) > 1, chosen[-1] if chosen else None, f"conflicts with {mode}")
     alone = not encoders.weights and (encoders.noise, encoders.magnitude) != (None, None)
     refuse_if(alone, "--noise/--magnitude", "belongs to --weights")
     refuse_if(encoders.words and not encoders.pwcca, "--words", "belongs to --pwcca")
-    refuse_if(encoders.cross_layers and not encoders.describe, "--cross-layers", "with --describe")
+    refuse_if(
+        encoders.cross_layers and not encoders.describe, "--cross-layers", "belongs to --describe"
+    )
     plot = ground.plot
     why = "belongs to --grounding, which defines what is grounded"
     refuse_if(ground.grounding is None and (plot is not None or ground.text), "--plot/--text", why)
