@@ -545,10 +545,7 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
 def test_the_lowest_error_is_kept_of_a_part_that_is_held_out(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = tiny_tasks.sentences(40)
-    lines = [f'{i},,,"{text}\n",{label - 0.5},0\n' for i, (text, label) in enumerate(found)]
-    header = "id,url_legal,license,excerpt,target,standard_error\n"
-    (tmp_path / "train.csv").write_text(header + "".join(lines))
+    tiny_tasks.save_read(tmp_path)
     flags = ["finetune", "commonlit", tmp_path, "-e", data / "encoder", "--hold-out", 0.3, *FAST]
     flags += ["--keep", "best", "--epochs", 3, "-o", tmp_path / "run"]
     errors = iter([0.7, 0.4, 0.6])
@@ -567,8 +564,9 @@ def test_the_lowest_error_is_kept_of_a_part_that_is_held_out(
     assert counts == [40 - len(own), len(own)]
     error = np.sqrt(np.mean([(r["prediction"] - r["label"]) ** 2 for r in own]))
     assert info["seeds"]["9595"]["rmse"] == pytest.approx(error)
-    learnt = np.array([label - 0.5 for i, (_, label) in enumerate(found)
-                       if str(i) not in {r["id"] for r in own}])  # fmt: skip
+    held = {r["id"] for r in own}
+    targets = [label - 0.5 for _, label in tiny_tasks.sentences(40)]
+    learnt = np.array([x for i, x in enumerate(targets) if str(i) not in held])
     mean = np.sqrt(np.mean([(r["label"] - learnt.mean()) ** 2 for r in own]))
     assert info["majority"]["rmse"] == pytest.approx(mean)
     assert info["config"]["hold_out"] == 0.3

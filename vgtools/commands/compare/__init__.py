@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 @flags
 def compare(
+    ground: Grounding,
+    single: Examples,
+    encoders: Encoders,
+    scores: Scores,
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="RUN",
             help="Run of vg finetune, or a folder of them, one per task; or an encoder.",
             show_default=False,
         ),
-    ],
-    ground: Grounding,
-    single: Examples,
-    encoders: Encoders,
-    scores: Scores,
+    ] = None,
     split: Annotated[
         str, Flag(metavar="NAME", help="Compare scores of this split; test needs labels.")
     ] = "dev",
@@ -50,7 +50,7 @@ def compare(
         Value(
             "[PAPER:]N",
             "Add the rows of a paper's table N, marked as reported: grounding:3, xdbert:1, or 2 "
-            "for vokenization:2.",
+            "for vokenization:2; without a RUN they are alone.",
         ),
     ] = None,
     samples: Annotated[int, Count("Bootstrap samples of the p-values.", 100)] = 10_000,
@@ -103,6 +103,7 @@ def compare(
 
         vg compare --describe bert-base.json clip.json --cross-layers 2 --reported xdbert:6
     """
+    runs = runs or []
     check(len(runs), scores, ground, single, encoders, split, reported)
     if encoders.weights:
         compare_weights(runs, encoders, seed, offline, table)
@@ -134,7 +135,7 @@ def _compare_scores(
     from vgtools.reports import tables
     from vgtools.tasks import compare as c
 
-    rows = c.read_rows(runs, scores.baseline, split)
+    rows = c.read_rows(runs, scores.baseline, split) if runs else []
     for row in rows:
         for folder in row.left_out:
             note("compare", f"{folder} has no finished run, skipped", quiet)
@@ -143,7 +144,7 @@ def _compare_scores(
     ratios = {} if ground.grounding is None else _ratios(rows, ground.grounding, ground, offline)
     records: list[dict[str, Any]] = []
     with io.Progress("compare", "models", len(rows), quiet) as bar:
-        for record in c.compare(rows, samples=samples, seed=seed):
+        for record in c.compare(rows, samples=samples, seed=seed) if rows else ():
             records.append(record)
             bar.advance(1)
     if scores.holm:

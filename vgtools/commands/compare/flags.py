@@ -151,6 +151,8 @@ def check(
     other = plot is not None and not plot.endswith((".svg", ".png"))
     refuse_if(other, "--plot", f"must end in .svg or .png, got {plot!r}")
     of_scores = scores != Scores()
+    lone = not runs and (mode or reported is None or of_scores or ground.grounding)
+    refuse_if(lone, "RUN", "name a run of vg finetune; only --reported has rows of its own")
     of_runs = ground.grounding is not None or split != "dev"
     clash = "--baseline, --median, --split, --majority, --holm, --reported or --grounding"
     why = f"compares encoders and cannot be combined with {clash}"
