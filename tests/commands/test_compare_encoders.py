@@ -83,3 +83,14 @@ def test_mistakes_are_named(here: Path, capfd: Any, args: list[str], code: int, 
     captured = capfd.readouterr()
     assert why in captured.err
     assert captured.out == ""
+
+
+def test_rows_of_a_paper_alone(here: Path, capfd: Any) -> None:
+    assert run(["compare", "--reported", "xdbert:7", "--table"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "| Run | SST-2 | QNLI | QQP | MNLI | Avg. |"
+    assert lines[5] == "| LXMERT (42.0e-3) (reported) | 82.4 | 50.5 | 79.8 | 31.8 | - |"
+    assert len(records(capfd, "--reported", "xdbert:8")) == 3
+    for args in ([], ["--reported", "7", "--median"], ["--pwcca"]):
+        assert run(["compare", *args]) == Exit.USAGE
+        assert "name a run of vg finetune" in capfd.readouterr().err
