@@ -114,10 +114,10 @@ def examples_text(records: Iterable[Record]) -> str:
 
 # ------------------------------------------------------------------------------------------ figure
 
-_TOP = 74
+_TOP = 80
 _LEFT = 56
 _TALL = 300
-_PANEL = 176  # width of a task
+_PANEL = 176  # least width of a task
 _WIDE = 46  # of a box
 
 
@@ -134,17 +134,19 @@ def ratio_figure(tasks: Sequence[Answers], records: Sequence[Record]) -> Figure:
     Source: Figure 4.
     """
     first, second = tasks[0].models
-    width = max(_LEFT + _PANEL * len(tasks) + 16, 470)
+    width = max(_LEFT + _PANEL * len(tasks), 460) + 16
+    panel = (width - _LEFT - 16) / len(tasks)
     title = "Grounding ratio of examples that changed"
-    figure = Figure(width, _TOP + _TALL + 96, title)
-    figure.text(16, 26, f"{title}: {second} against {first}", size=13, bold=True)
-    figure.text(16, 46, "grounded tokens of all content tokens", SOFT, 11)
+    figure = Figure(width, _TOP + _TALL + 96, f"{title}: {second} against {first}")
+    figure.text(16, 26, title, size=13, bold=True)
+    figure.text(16, 43, f"{_cut(second)} against {_cut(first)}", size=12)
+    figure.text(16, 60, "grounded tokens of all content tokens", SOFT, 11)
     for tick in range(0, 101, 20):
         y = _y(tick / 100)
         figure.line(_LEFT, y, width - 16, y, LINE)
         figure.text(_LEFT - 8, y + 4, f"{tick}%", SOFT, 11, "end")
     for number, (task, record) in enumerate(zip(tasks, records, strict=False)):
-        middle = _LEFT + _PANEL * (number + 0.5)
+        middle = _LEFT + panel * (number + 0.5)
         for side, (group, colour) in enumerate(_SIDES.items()):
             _box(figure, middle + (side - 0.5) * 78, task.ratios_of(group), colour, group)
         ratio = record["ratio"]
@@ -158,6 +160,11 @@ def ratio_figure(tasks: Sequence[Answers], records: Sequence[Record]) -> Figure:
     _plus(figure, 222, y - 4)
     figure.text(234, y, "mean", size=11)
     return figure
+
+
+def _cut(name: str) -> str:
+    """Return the end of a name that would not fit, which is what differs between paths."""
+    return name if len(name) <= 32 else "…" + name[-31:]
 
 
 def _y(ratio: float) -> float:
