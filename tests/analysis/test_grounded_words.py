@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from vgtools.analysis.corpora import CorpusStats
 from vgtools.analysis.grounded_words import GroundedWords, permutation_p, spread
 from vgtools.text.ngrams import Pieces, Words
 
@@ -27,6 +29,22 @@ def test_words_by_hand() -> None:
     assert words.counts(texts).tolist() == [[4, 5], [0, 0], [0, 0], [0, 2]]
     assert words.marked(texts[0][0]) == "(the) **red** **dog** saw (a) **dog** (.)"
     assert words.marked("") == ""
+
+
+def test_the_ratio_is_that_of_vg_stats_without_stop_words(tmp_path: Path) -> None:
+    captions = tmp_path / "captions.txt"
+    captions.write_text("a red dog and a blue cat .\n" * 3 + "the house is blue\n" * 2)
+    types = Words()
+    stats = CorpusStats(types, captions=str(captions), above=2, content_only=True)
+    grounded = frozenset(row["type"] for row in stats.grounded_types())
+    generator = np.random.default_rng(0)
+    vocabulary = ["a", "red", "Dog", "blue", "house", "idea", ".", "the", "peace", "cat's"]
+    for _ in range(5):
+        lines = [" ".join(generator.choice(vocabulary, 7)) for _ in range(3)]
+        (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines))
+        ((found, content),) = GroundedWords(types, grounded).counts([lines]).tolist()
+        ratio = stats.record(str(tmp_path / "text.txt"))["grounding_ratio"]
+        assert found / content == pytest.approx(ratio)
 
 
 def test_an_example_of_the_appendix() -> None:
