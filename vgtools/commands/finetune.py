@@ -97,19 +97,9 @@ class Pictures:
 
     def known_answers(self, task: Task, train: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the answers that can be predicted; empty where the task has its own."""
-        from vgtools.io import refuse_stream
-        from vgtools.tasks.dispatch import read_split
-        from vgtools.tasks.kinds.answer import annotations_path, common_answers, read_answers
+        from vgtools.tasks.dispatch import known_answers
 
-        if task.kind != "answer":
-            return ()
-        if self.answers is not None and not self.answers.isdecimal():
-            return read_answers(self.answers)
-        refuse_stream(train)
-        refuse_stream(annotations_path(train))
-        part = {name: settings.get(name) for name in ("hold_out", "limit")}
-        examples = read_split(task, "train", train, **part)
-        return common_answers(examples, int(self.answers or _ANSWERED))
+        return known_answers(task, train, self.answers or str(_ANSWERED), settings)
 
 
 @dataclass(frozen=True, kw_only=True)

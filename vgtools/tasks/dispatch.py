@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl
+from vgtools.io import DataError, read_jsonl, refuse_stream
 from vgtools.tasks.examples import Example, ReadStats, describe_forms
-from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.kinds import KINDS, answer
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
 from vgtools.tasks.sequences import Encoding, Inputs
 from vgtools.tasks.table import Task, find_task
@@ -102,6 +102,30 @@ def read_split(
 
     rows = read_examples(task, path, unlabelled=split.startswith("test"), stats=stats, keep=keep)
     return islice(rows, limit)
+
+
+def known_answers(
+    task: Task, train: str, given: str, settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the answers that can be predicted; empty where the task has its own.
+
+    Args:
+        task: of any kind.
+        train: file to learn from; it is read once more later.
+        given: a file of answers, or how many examples must have an answer.
+        settings: `hold_out` and `limit`, as `read_split`.
+
+    Raises:
+        DataError: as `read_split`, or a file that is read twice is a pipe.
+    """
+    if task.kind != "answer":
+        return ()
+    if not given.isdecimal():
+        return answer.read_answers(given)
+    refuse_stream(train)
+    refuse_stream(answer.annotations_path(train))
+    part = {name: settings.get(name) for name in ("hold_out", "limit")}
+    return answer.common_answers(read_split(task, "train", train, **part), int(given))
 
 
 def is_held_out(name: str, share: float) -> bool:
