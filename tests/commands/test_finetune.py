@@ -540,3 +540,42 @@ def test_questions_with_a_lost_answer_are_left_out_and_counted(
     assert cli.run([*map(str, [*args, "-o", tmp_path / "s"])]) == 65
     why = "nothing can be learnt from it: no answer occurs in its context"
     assert f"{file}: {why}" in capfd.readouterr().err
+
+
+def test_the_lowest_error_is_kept_of_a_part_that_is_held_out(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny_tasks.save_read(tmp_path)
+    flags = ["finetune", "commonlit", tmp_path, "-e", data / "encoder", "--hold-out", 0.3, *FAST]
+    flags += ["--keep", "best", "--epochs", 3, "-o", tmp_path / "run"]
+    errors = iter([0.7, 0.4, 0.6])
+    scored = FineTuning._score
+
+    def score(self: Any, split: str, rows: Any) -> Any:
+        real = scored(self, split, rows)
+        return real | {"headline": next(errors, real["headline"])}
+
+    monkeypatch.setattr(FineTuning, "_score", score)
+    assert cli.run([str(a) for a in flags]) == 0
+    assert [r["best"] for r in rows(tmp_path / "run" / "metrics.jsonl")] == [True, True, False]
+    info = read_run(tmp_path / "run", "finetune")
+    own = rows(tmp_path / "run" / "seed-9595" / "predictions.jsonl")
+    counts = [info["data"][name]["examples"] for name in ("train", "dev")]
+    assert counts == [40 - len(own), len(own)]
+    error = np.sqrt(np.mean([(r["prediction"] - r["label"]) ** 2 for r in own]))
+    assert info["seeds"]["9595"]["rmse"] == pytest.approx(error)
+    held = {r["id"] for r in own}
+    targets = [label - 0.5 for _, label in tiny_tasks.sentences(40)]
+    learnt = np.array([x for i, x in enumerate(targets) if str(i) not in held])
+    mean = np.sqrt(np.mean([(r["label"] - learnt.mean()) ** 2 for r in own]))
+    assert info["majority"]["rmse"] == pytest.approx(mean)
+    assert info["config"]["hold_out"] == 0.3
+    capfd.readouterr()
+    flags[-1] = tmp_path / "other"
+    assert cli.run([str(a) for a in [*flags, "--dev", tmp_path / "train.csv"]]) == 2
+    assert "--hold-out makes a dev set of the training file" in capfd.readouterr().err
+    assert cli.run([str(a) for a in [*flags, "--hold-out", 1]]) == 2
+    assert "must be between 0 and 1, got 1" in capfd.readouterr().err
+    piped = [a if a != tmp_path else "--train=-" for a in flags]
+    assert cli.run([str(a) for a in piped]) == 2
+    assert "reads the training file twice" in capfd.readouterr().err

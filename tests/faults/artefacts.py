@@ -237,6 +237,8 @@ def _retriever() -> None:
     save_captions(Path("shown.jsonl"))
     save_retriever(Path("retriever"), Path("encoder"))
     _run("build-index", "grid.npy", "-m", "retriever", "-o", "maps.faiss", "--device", "cpu", "-q")
+
+
 def _located() -> None:
     """Write queries of pictures, masks, feature maps of whole pictures, heat."""
     from tests.tiny import save_grids
@@ -382,6 +384,7 @@ def _tasks() -> None:
 
     tiny_tasks.save_sst2(Path("sst-2"), test=3)
     tiny_tasks.save_stsb(Path("sts-b"))
+    tiny_tasks.save_read(Path("read"), 24)
     tiny_tasks.save_mnli(Path("mnli"))
     tiny_tasks.save_codah(Path("codah"))
     tiny_tasks.save_tags(Path("vuan"))
@@ -416,6 +419,10 @@ def _tasks() -> None:
             data = {"train": {"file": f"in/tables/{task}.tsv"}}
             tiny_finetune.save_finetuned(Path("compare", name, task), task, gold, said, data=data)
     _jsonl(Path("grounded.jsonl"), [{"image": "i", "text": "dog dog"}])
+    tiny_finetune.save_rte(Path("tables/answers.tsv"))
+    for name, right in (("bert", (0, 1, 1, 1)), ("xdbert", (1, 0, 0, 1))):
+        data = {"dev": {"file": "in/tables/answers.tsv"}}
+        tiny_finetune.save_answers(Path("answers", name), [right], data=data)
 
     pictures = tiny_vtasks.save_vcr(Path("vcr"), 2)
     labels = {name: ["person", "person", "dog", "grid"] for name in pictures}

@@ -491,6 +491,13 @@ CASES = (
         folder="run",
     ),
     Case(
+        "finetune-read",
+        "finetune commonlit in/read --hold-out 0.3 -e in/encoder --epochs 1 --batch-size 8"
+        " --max-length 40 --keep best --device cpu -q -o run",
+        ("read/train.csv table",),
+        folder="run",
+    ),
+    Case(
         "finetune-tag",
         "finetune vuan in/vuan -e in/encoder --epochs 1 --batch-size 8 --max-length 40"
         " --device cpu -q -o run",
@@ -681,6 +688,19 @@ CASES = (
         "compare in/compare/mlm in/compare/vokens --grounding in/grounded.jsonl --grounded-above 1"
         " --samples 100 --plot gain.png",
         restart=False,
+    ),
+    Case(
+        "compare-examples",
+        "compare in/answers/bert in/answers/xdbert --by-example --grounding in/grounded.jsonl"
+        " --grounded-above 1 --samples 100 --examples 2 --plot figure4.svg",
+        (
+            "answers/bert/run.json run!",
+            "answers/xdbert/seed-1/predictions.jsonl jsonl",
+            "tables/answers.tsv table",
+            "grounded.jsonl jsonl",
+        ),
+        restart=False,
+        quick=True,
     ),
     Case(
         "compare-noise",

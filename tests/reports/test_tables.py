@@ -14,11 +14,13 @@ from vgtools.reports.tables import (
     corpus_name,
     markdown,
     matcher_tables,
+    print_seeds,
     reported,
     score_table,
 )
 from vgtools.systems.vokenization.reported import corpora
 from vgtools.tasks import compare
+from vgtools.tasks.table import find_task
 
 
 @pytest.fixture
@@ -148,3 +150,17 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
     assert text.remarks == (f"{bank}; 11,277 nouns, chance 0.8.",)
     (alone,) = matcher_tables([record("sentence", 9.0)])
     assert alone.remarks[1] == "1,000 photos; chance: R@10 1.0."
+
+
+def test_an_error_is_printed_with_its_decimals(capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"rmse": 0.61234, "headline": 0.61234}
+    run = {
+        "seeds": {"1": values},
+        "summary": {name: {"mean": value} for name, value in values.items()},
+        "majority": {"rmse": 1.02, "headline": 1.02},
+    }
+    print_seeds(find_task("commonlit"), run)
+    assert capsys.readouterr().err.splitlines() == [
+        "READ, 1 seed   score  the mean",
+        "rmse           0.612    1.020",
+    ]

@@ -345,3 +345,23 @@ def test_tags_are_compared_by_sentence(tmp_path: Path) -> None:
         save_run(folder, "finetune", {}, {"task": "vuan", "seeds": seeds})
     _, found = records([str(tmp_path / "a"), str(tmp_path / "b")])
     assert found["tasks"]["vuan"]["difference"]["value"] == pytest.approx(50)
+
+
+def test_the_lower_error_is_better_and_in_no_average(tmp_path: Path) -> None:
+    gold = [0.1 * i - 2 for i in range(40)]
+    for name, off in (("far", 0.5), ("near", 0.1)):
+        said = {seed: [x + (off if i % 2 else -off) for i, x in enumerate(gold)] for seed in "12"}
+        save_finetuned(tmp_path / name / "read", "commonlit", gold, said)
+        save_finetuned(tmp_path / name / "sst", "sst-2", GOLD, RIGHT)
+    rows = c.read_rows([str(tmp_path / name) for name in ("far", "near")])
+    far, near = c.compare(rows, samples=300)
+    assert far["tasks"]["commonlit"]["mean"] == pytest.approx(0.5)
+    change = near["tasks"]["commonlit"]["difference"]
+    assert (change["value"], change["significant"]) == (pytest.approx(-0.4), True)
+    assert (near["average_of"], near["average"]) == (["sst-2"], 93.75)
+    assert list(c.gains([far, near], {"commonlit": 0.3})) == []
+    headings, shown, remarks, _ = score_table([far, near])
+    assert headings == ["Run", "SST-2", "READ ↓", "Avg."]
+    assert [row[2] for row in shown] == ["0.500 ± 0.000", "0.100 ± 0.000 *", "-0.400 (p 0.003)"]
+    assert "READ: RMSE, not per cent, lower is better, not in Avg." in remarks[0]
+    assert score_table([near, *c.compare(rows[::-1], samples=300)][1:])[1][1][2].endswith("†")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -14,8 +15,14 @@ from hypothesis import strategies as st
 
 from tests.tiny.examples import rows
 from vgtools.io import DataError, Exit, dumps
-from vgtools.tasks.dispatch import gather, prediction_row, read_predictions, score_predictions
-from vgtools.tasks.examples import Answer, Example
+from vgtools.tasks.dispatch import (
+    gather,
+    prediction_row,
+    read_predictions,
+    read_split,
+    score_predictions,
+)
+from vgtools.tasks.examples import Answer, Example, ReadStats
 from vgtools.tasks.predictions import headline
 from vgtools.tasks.table import find_task
 
@@ -43,6 +50,12 @@ def test_scores_by_hand() -> None:
     found = score_predictions("sts-b", rows((2.0, 1.0), (1.0, 2.0), (4.0, 3.0), (9.0, 4.0)))
     wanted = {"pearson": 1200 / math.sqrt(190), "spearman": 80.0}
     assert found == pytest.approx(wanted | {"headline": (wanted["pearson"] + 80) / 2, "total": 4})
+
+
+def test_an_error_is_no_percentage() -> None:
+    found = score_predictions("commonlit", rows((0.5, 1.5), (-2.0, -2.0), (9.0, 3.0)))
+    wanted = math.sqrt(37 / 3)
+    assert found == pytest.approx({"rmse": wanted, "headline": wanted, "total": 3})
 
 
 def test_choices_by_hand() -> None:
@@ -225,3 +238,32 @@ def test_predictions_and_examples_must_be_of_the_same_file() -> None:
         score_predictions("sst-2", [{"id": "0", "prediction": 1}])
     with pytest.raises(DataError, match="no predictions"):
         score_predictions("sst-2", [])
+
+
+def split_ids(path: Path, split: str, share: float | None, **more: Any) -> list[str]:
+    return [e.id for e in read_split(find_task("commonlit"), split, path, hold_out=share, **more)]
+
+
+def test_held_out_examples_are_chosen_by_their_ids(tmp_path: Path) -> None:
+    header = "id,url_legal,license,excerpt,target,standard_error\n"
+    lines = [f"r{i},,,x,0.5,0\n" for i in range(400)]
+    file = tmp_path / "train.csv"
+    file.write_text(header + "".join(lines))
+    train, dev = (split_ids(file, name, 0.25) for name in ("train", "dev"))
+    first = {i: int(hashlib.sha256(i.encode()).hexdigest()[:16], 16) / 2**64 for i in train + dev}
+    assert all(first[name] < 0.25 for name in dev)
+    assert all(first[name] >= 0.25 for name in train)
+    assert sorted(train + dev) == sorted(f"r{i}" for i in range(400))
+    assert 70 < len(dev) < 130
+    assert set(dev) < set(split_ids(file, "dev", 0.5)), "a larger share holds the smaller one"
+    assert split_ids(file, "train", 0.25, limit=3) == train[:3]
+    assert len(split_ids(file, "test", 0.25)) == len(split_ids(file, "dev", None)) == 400
+    file.write_text(header + "".join(reversed(lines[100:])))
+    kept = [name for name in reversed(dev) if int(name[1:]) >= 100]
+    assert split_ids(file, "dev", 0.25) == kept, "order and number of rows do not matter"
+    stats = ReadStats()
+    list(read_split(find_task("commonlit"), "dev", file, stats, hold_out=0.25))
+    assert stats.rows == len(kept)
+    file.write_text(header + lines[int(train[0][1:])])
+    with pytest.raises(DataError, match="none of its 1 examples falls into this part"):
+        split_ids(file, "dev", 0.25)

@@ -333,6 +333,13 @@ def test_the_most_frequent_class_of_training_is_scored() -> None:
     assert (found["exact"], found["NoAns_f1"]) == (50.0, 100.0)
 
 
+def test_the_mean_of_training_is_scored_where_errors_count() -> None:
+    learnt = [Example(str(i), "", label=label) for i, label in enumerate((-1.0, 0.0, 2.5))]
+    asked = [Example(str(i), "", label=label) for i, label in enumerate((0.5, 1.5))]
+    found = dispatch.majority(find_task("commonlit"), learnt, asked)
+    assert found == pytest.approx({"rmse": 0.5**0.5, "headline": 0.5**0.5, "total": 2})
+
+
 def test_seeds_are_summed_up() -> None:
     found = finetune.summarise(
         {

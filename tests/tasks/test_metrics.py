@@ -63,6 +63,15 @@ def test_correlation_keeps_its_digits_far_from_zero() -> None:
     )
 
 
+def test_an_error_by_hand() -> None:
+    gold, said = np.array([1.0, -2.0, 0.5]), np.array([2.0, -2.0, -1.5])
+    assert metrics.rmse(gold, said) == pytest.approx(math.sqrt(5 / 3))
+    weights = np.array([[1, 0, 0], [0, 1, 0], [2, 1, 1]])
+    assert metrics.rmse(gold, said, weights).tolist() == pytest.approx([1, 0, math.sqrt(6 / 4)])
+    found = paired_bootstrap(metrics.rmse, gold, said, gold, samples=200)
+    assert found.value == pytest.approx(-math.sqrt(5 / 3))  # b is better: its error is lower
+
+
 def test_no_items_and_uneven_items_are_refused() -> None:
     for gold, said in ((np.array([]), np.array([])), (GOLD, SAID[:-1])):
         with pytest.raises(ValueError, match="one or more"):

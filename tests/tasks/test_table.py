@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from vgtools.io import DataError, Exit
-from vgtools.tasks.table import find_task, table
+from vgtools.tasks.table import find_files, find_task, table
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ def test_table_has_the_paper_s_values() -> None:
     assert values == glue | seen | strategies | {
         "conll-2003": (3, 2e-5, 32),
         "snli": (3, 2e-5, 32),
+        "commonlit": (3, 2e-5, 32),
         "squad-1.1": (3, 5e-5, 32),
         "squad-2.0": (2, 5e-5, 48),
         "swag": swag,
@@ -68,6 +70,8 @@ def test_table_has_the_paper_s_values() -> None:
     assert {row["weight_decay"] for row in awareness} == {0.01}
     assert all("section 4.2" in row["source"] for row in awareness)
     assert {row["weight_decay"] for row in rows.values() if row not in awareness} == {0.0}
+    assert (rows["commonlit"]["max_length"], rows["commonlit"]["warmup"]) == (384, 0.1)
+    assert [find_task(name).scale for name in ("commonlit", "sts-b")] == [1, 100]
     assert rows["vua"]["columns"] == "sentence, verb_idx, label"
     assert [rows[name]["source"].split(";")[0][-3:] for name in seen] == [
         "B.3",
@@ -78,3 +82,16 @@ def test_table_has_the_paper_s_values() -> None:
     ]
     assert json.loads(json.dumps(rows)) == rows
     assert [find_task(name).classes for name in ("mnli", "rte", "sts-b", "swag")] == [3, 2, 1, 4]
+
+
+def test_a_dev_set_of_the_training_file_needs_no_dev_file_and_allows_none(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("")
+    task = find_task("READ")
+    train = str(tmp_path / "train.csv")
+    assert find_files(task, str(tmp_path), {}, hold_out=0.1) == {"train": train, "dev": train}
+    assert find_files(task, None, {"train": "x"}, hold_out=0.1) == {"train": "x", "dev": "x"}
+    (tmp_path / "dev.csv").write_text("")
+    with pytest.raises(DataError, match=r"but there is .*dev\.csv; drop one of them") as caught:
+        find_files(task, str(tmp_path), {}, hold_out=0.1)
+    assert caught.value.code == Exit.USAGE
+    assert find_files(task, None, {"train": train}, hold_out=0.1)["dev"] == train

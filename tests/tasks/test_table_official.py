@@ -112,3 +112,43 @@ def test_snli_as_data_hubs_export_it(tmp_path: Path) -> None:
     assert stats.no_gold == 1
     bad = rows.replace("\t0\n", "\t3\n")
     fails("snli", tmp_path, bad, "'3' in \"label\"", "entailment (0), neutral (1)", line=3)
+
+
+KAGGLE = (
+    "id,url_legal,license,excerpt,target,standard_error\n"
+    'c12129e31,,,"He said ""No"",\nand went.",-0.340259125,0.464009046\n'
+    "85aa80a4c,http://x.org,CC,One line.,1.5,0.48\n"
+)
+CLEAR = (
+    "id,title,author,year,category,license,excerpt,target,standard_error\r\n"
+    '400,"A Suitor, or Two",C. Wells,1914,Lit,,"He said ""No"",\r\nand went.",-0.34,0.46\r\n'
+)
+
+
+def test_read_has_the_headers_of_kaggle_and_of_clear(tmp_path: Path) -> None:
+    text = 'He said "No",\nand went.'
+    found, stats = read("commonlit", tmp_path, KAGGLE, name="train.csv")
+    assert [(e.id, e.text, e.pair, e.label) for e in found] == [
+        ("c12129e31", text, None, -0.340259125),
+        ("85aa80a4c", "One line.", None, 1.5),
+    ]
+    assert (stats.rows, stats.labels) == (2, {})
+    found, _ = read("read", tmp_path, CLEAR, name="clear.csv")
+    assert [(e.id, e.text, e.label) for e in found] == [("400", text, -0.34)]
+    test = "id,url_legal,license,excerpt\nc0f722661,,,Alone.\n"
+    found, _ = read("commonlit", tmp_path, test, unlabelled=True)
+    assert [(e.id, e.text, e.label) for e in found] == [("c0f722661", "Alone.", None)]
+    fails("commonlit", tmp_path, test, 'the header has no column "target"', line=1)
+
+
+@pytest.mark.parametrize("target", ["-5.1", "3.01", "nan", "inf", "", "easy"])
+def test_a_target_that_read_does_not_have(tmp_path: Path, target: str) -> None:
+    bad = KAGGLE.replace("1.5,", f"{target},")
+    fails("commonlit", tmp_path, bad, f'{target!r} in "target"', "from -5 to 3", line=4)
+
+
+def test_broken_tables_of_read(tmp_path: Path) -> None:
+    fails("commonlit", tmp_path, KAGGLE[:-30], "expected 6 columns", line=4)
+    fails("commonlit", tmp_path, KAGGLE[:80], "is the file cut off?", line=2)
+    other = KAGGLE.replace("excerpt", "text", 1)
+    fails("commonlit", tmp_path, other, "not a header of this task", "excerpt, target", line=1)

@@ -76,6 +76,38 @@ def save_finetuned(
     return folder
 
 
+# Four examples of RTE: text, hypothesis, label; `dog` and `red` are what captions ground.
+RTE = (
+    ("a red dog runs", "the dog ran", 0),  # content: red dog runs dog ran
+    ("no one talks about peace", "peace", 1),  # one talks peace peace; no dog
+    ("the of", "a", 0),  # nothing but stop words
+    ("dog", "cat dog red", 1),  # dog cat dog red
+)
+RTE_GOLD = [label for *_, label in RTE]
+
+
+def save_rte(file: Path) -> Path:
+    """Write the examples that `save_answers` is about, as an official file."""
+    rows = [f"{i}\t{a}\t{b}\t{label}\n" for i, (a, b, label) in enumerate(RTE)]
+    file.write_text("index\tsentence1\tsentence2\tlabel\n" + "".join(rows))
+    return file
+
+
+def save_answers(folder: Path, right: Sequence[Sequence[int]], **more: Any) -> Path:
+    """Write a run of RTE.
+
+    Args:
+        folder: made with its parents.
+        right: for each seed, whether each example is answered right.
+        more: further facts of run.json.
+    """
+    said = {
+        str(seed): [g if r else 1 - g for g, r in zip(RTE_GOLD, row, strict=True)]
+        for seed, row in enumerate(right, 1)
+    }
+    return save_finetuned(folder, "rte", RTE_GOLD, said, **more)
+
+
 def save_two(folder: Path) -> list[str]:
     """Write two models on two tasks; the second also on SQuAD."""
     for name, said in (("mlm", POOR), ("vokens", RIGHT)):

@@ -49,6 +49,17 @@ def save_stsb(folder: Path, count: int = 16) -> Path:
     return folder
 
 
+def save_read(folder: Path, count: int = 40) -> Path:
+    """Write READ's training file: texts with a line end, targets of -0.5 and 0.5."""
+    folder.mkdir(exist_ok=True)
+    rows = [
+        f'{i},,,"{text}\n",{label - 0.5},0\n' for i, (text, label) in enumerate(sentences(count))
+    ]
+    header = "id,url_legal,license,excerpt,target,standard_error\n"
+    (folder / "train.csv").write_text(header + "".join(rows))
+    return folder
+
+
 def save_mnli(folder: Path, count: int = 9) -> Path:
     folder.mkdir(exist_ok=True)
     labels = ("entailment", "neutral", "contradiction")

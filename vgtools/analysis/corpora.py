@@ -29,8 +29,8 @@ def content_types(
 ) -> Array:
     """Return which types have a letter or digit and are not stop words: (V,) bool.
 
-    A piece is compared without its space mark (`Ġthe`), not without its `##`: the paper counts
-    `##k` and `##l` as types.
+    A piece is compared without the mark of a word's begin or end (`Ġthe`, CLIP's `the</w>`), not
+    without its `##`: the paper counts `##k` and `##l` as types.
 
     Args:
         names: what each id stands for.
@@ -42,7 +42,8 @@ def content_types(
     words.
     """
     stop = load_stop_words() if stop_words is None else stop_words
-    plain = (name.lstrip("Ġ▁").lower().replace("’", "'") for name in names)
+    bare = (name.lstrip("Ġ▁").removesuffix("</w>") for name in names)
+    plain = (name.lower().replace("’", "'") for name in bare)
     content = ((punctuation or any(map(str.isalnum, name))) and name not in stop for name in plain)
     return np.fromiter(content, bool, len(names))
 

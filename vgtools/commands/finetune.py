@@ -36,6 +36,22 @@ _ANSWERED = 9  # training questions that have an answer, for it to be predicted
 
 
 @dataclass(frozen=True, kw_only=True)
+class Files(TaskFiles):
+    """The files of a task."""
+
+    hold_out: Annotated[
+        float | None,
+        Value(
+            "SHARE",
+            "Where there is no dev file: evaluate on this share of the training file, chosen by "
+            "the hash of the id.",
+            min=0,
+            max=1,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pictures:
     """What tasks with pictures need beside their files."""
 
@@ -284,7 +300,7 @@ def finetune(
     pictures: Pictures,
     shown: FoundImages,
     saved: Saved,
-    files: TaskFiles,
+    files: Files,
     learning: Learning,
     restart: Restart = False,
     runtime: Runtime,
@@ -299,6 +315,9 @@ def finetune(
     The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers
     opens, predictions.jsonl, and for MNLI's second dev set and test files predictions.SPLIT.jsonl.
     vg score scores saved predictions again, without the model.
+
+    READ (commonlit) is scored by its RMSE: lower is better, --keep best keeps the lowest. Its files
+    have no dev set: --hold-out 0.1.
 
     Tasks with pictures (nlvr2, vqa, vcr-qa, vcr-qar, flickr30k-grounding) learn on a VisualBERT of
     vg pretrain visualbert, or on a BERT that never saw a picture, and on region features of the
@@ -341,6 +360,8 @@ def finetune(
 
         vg finetune sst-2 glue/SST-2 --encoder run.vokens --seeds 5 -o sst-2.vokens
 
+        vg finetune commonlit --train clear.csv --hold-out 0.1 -e builtin:minilm --seeds 5 -o read
+
         vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
 
         torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI -e run.vokens -o run.mnli
@@ -372,7 +393,8 @@ def finetune(
             print_tasks(table())
             return
         task = find_task(name)
-        print_splits(count_splits(task, find_splits(task, data, **vars(files))))
+        found = find_splits(task, data, **vars(files))
+        print_splits(count_splits(task, found, files.hold_out))
         return
     refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
     task = find_task(str(name))
@@ -391,7 +413,9 @@ def finetune(
     check_streams([files.train, files.dev, files.test, *(shown.retrieved or ())], output)
     found = find_splits(task, data, **vars(files))
     settings = settings_of(task, asdict(learning), scratch.shape)
-    work = _Work(task, found, settings | ({"full": True} if full else {}), start)
+    settings |= {"full": True} if full else {}
+    settings |= {} if files.hold_out is None else {"hold_out": files.hold_out}
+    work = _Work(task, found, settings, start)
     _run(work, pictures, shown, output, restart, runtime)
 
 
@@ -455,7 +479,8 @@ def _learner(
         from vgtools.systems.xdbert.tasks import full_learner
 
         refuse_if(not is_xdbert(work.ref), "--full", f"{work.ref} is not a run of pretrain xdbert")
-        refuse_if(shown.given, "--full", "learns without images; leave out what finds them")
+        given = shown.retrieved or shown.index or shown.feats
+        refuse_if(given, "--full", "learns without images; leave out what finds them")
         return full_learner(*work.common(device), offline=runtime.offline), {}
     if is_grounded(work.ref) and work.task.kind != "translate":
         from vgtools.systems.grounding import tasks as grounding
@@ -471,10 +496,11 @@ def _with_regions(
     work: _Work, pictures: Pictures, file: str, device: torch.device, runtime: Runtime
 ) -> tuple[Learner, dict[str, Any]]:
     """Return what learns a task with pictures."""
-    from vgtools.systems.visualbert.tasks import known_answers, learner, open_regions_of
+    from vgtools.systems.visualbert.tasks import learner, open_regions_of
+    from vgtools.tasks.dispatch import known_answers
 
     answers = pictures.answers or str(_ANSWERED)
-    known = known_answers(work.task, answers, work.files["train"], work.settings["limit"])
+    known = known_answers(work.task, work.files["train"], answers, work.settings)
     regions = open_regions_of(work.ref, file, pictures.boxes, known)
     return learner(*work.common(device), regions, offline=runtime.offline), regions.config()
 

@@ -13,6 +13,7 @@ from vgtools.io import DataError, Exit
 from vgtools.systems.grounding import reported as grounding_reported
 from vgtools.systems.visual_awareness import reported as visual_awareness_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
+from vgtools.systems.xdbert import reported as xdbert_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
 from vgtools.tasks.table import Task, find_task
 from vgtools.text.ngrams import VOCABULARY_ABOVE
@@ -24,6 +25,7 @@ _PAPERS: dict[str, Any] = {
     "vokenization": vokenization_reported,
     "grounding": grounding_reported,
     "visual-awareness": visual_awareness_reported,
+    "xdbert": xdbert_reported,
 }
 
 
@@ -65,15 +67,38 @@ def markdown(table: Table) -> str:
     return "".join([line(table.headings), rule, *map(line, table.rows), *remarks])
 
 
+def show(
+    records: Sequence[Record], tables: Sequence[Table], as_markdown: bool, more: str = ""
+) -> None:
+    """Print records into a pipe, tables to a terminal or as markdown.
+
+    Args:
+        records: of a command.
+        tables: what they say.
+        as_markdown: print tables as markdown, also into a pipe.
+        more: text below the tables.
+    """
+    if as_markdown:
+        parts = [*map(markdown, tables), *([more] if more else [])]
+        io.open_stream("-").write("\n".join(parts).encode())
+    elif sys.stdout is not None and sys.stdout.isatty():
+        for table in tables:
+            print_table(table)
+        if more:
+            print(f"\n{io.plain(more)}", end="")
+    else:
+        out = io.open_stream("-")
+        for record in records:
+            out.write(io.dumps(record))
+
+
 def reported(name: str) -> list[dict[str, Any]]:
     """Return the scores of a table of a paper, `vokenization:2`; a bare `2` is vokenization's.
 
     Raises:
         DataError: there is no such paper or table (usage).
     """
-    module, table = _find(name, "scores")
-    rows: list[dict[str, Any]] = module.scores(table)
-    return rows
+    return reported_rows(name, "scores")
 
 
 def reported_perplexities(name: str) -> list[dict[str, Any]]:
@@ -82,13 +107,20 @@ def reported_perplexities(name: str) -> list[dict[str, Any]]:
     Raises:
         DataError: there is no such paper or table (usage).
     """
-    module, table = _find(name, "perplexities")
-    rows: list[dict[str, Any]] = module.perplexities(table)
-    return rows
+    return reported_rows(name, "perplexities")
 
 
-def _find(name: str, what: str) -> tuple[Any, int]:
-    """Return the numbers of a paper and which of its tables is meant."""
+def reported_rows(name: str, what: str) -> list[dict[str, Any]]:
+    """Return the rows of a table of a paper, `xdbert:2`; a bare `2` is of the first that has some.
+
+    Args:
+        name: of the paper, and the number of the table or figure.
+        what: a function of the papers' `reported` modules: scores, perplexities, pwcca, sizes or
+            examples.
+
+    Raises:
+        DataError: there is no such paper or table (usage).
+    """
     paper, _, table = name.rpartition(":")
     tables = {p: getattr(module, what.upper(), ()) for p, module in _PAPERS.items()}
     numbers = {p: tuple(map(str, found)) for p, found in tables.items() if found}
@@ -96,7 +128,8 @@ def _find(name: str, what: str) -> tuple[Any, int]:
     if table not in numbers.get(paper, ()):
         known = "; ".join(f"{p}:{', '.join(found)}" for p, found in numbers.items())
         raise DataError(f"no table {name!r} of {what}; known are {known}", code=Exit.USAGE)
-    return _PAPERS[paper], int(table)
+    rows: list[dict[str, Any]] = getattr(_PAPERS[paper], what)(int(table))
+    return rows
 
 
 # ------------------------------------------------------------------------------------------- scores
@@ -111,7 +144,7 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
         bold: mark what is significantly better in bold (markdown) rather than by a star.
     """
     names = [name for name in ORDER if any(name in record["tasks"] for record in records)]
-    scored = [f"{find_task(n).title}{' EM/F1' if n.startswith('squad') else ''}" for n in names]
+    scored = list(map(_heading, names))
     average = "average" if key == "mean" else "average_of_medians"
     base: Record = next((record for record in records if record.get("baseline")), {})
     rows = list[list[str]]()
@@ -128,30 +161,46 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
             compared = True
             first = base.get(average)
             gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            shown = [_change(change) if change else "-" for change in changes]
+            shown = list(map(_change, names, changes))
             rows.append([f"  less {base.get('run', '')}", *shown, gain])
     remarks = _score_remarks(records, names, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
+
+
+def _heading(name: str) -> str:
+    task = find_task(name)
+    if task.lower_is_better:
+        return f"{task.title} ↓"
+    return f"{task.title} EM/F1" if name.startswith("squad") else task.title
+
+
+def _digits(name: str) -> int:
+    """Return how many decimals the score of a task has: errors are small numbers."""
+    return 3 if find_task(name).lower_is_better else 1
 
 
 def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
     if cell is None:
         return "-"
     squad = name.startswith("squad")
-    metrics = find_task(name).metrics
-    values = [cell["metrics"][metric][key] for metric in metrics] if squad else [cell[key]]
-    shown = "/".join(f"{value:.1f}" for value in values)
-    spread = "" if cell.get("std") is None else f" ± {cell['std']:.1f}"
+    task = find_task(name)
+    digits = _digits(name)
+    values = [cell["metrics"][metric][key] for metric in task.metrics] if squad else [cell[key]]
+    shown = "/".join(f"{value:.{digits}f}" for value in values)
+    spread = "" if cell.get("std") is None else f" ± {cell['std']:.{digits}f}"
     change = cell.get("difference", {})
     if not change.get("significant"):
         return shown + spread
-    if change["value"] < 0:
+    if (change["value"] < 0) != task.lower_is_better:
         return f"{shown}{spread} †"
     return f"**{shown}**{spread}" if bold else f"{shown}{spread} *"
 
 
-def _change(change: Record) -> str:
-    return f"{change['value']:+.1f} (p {p_value(change.get('p_holm', change['p']))})"
+def _change(name: str, change: Record | None) -> str:
+    if not change:
+        return "-"
+    p = p_value(change.get("p_holm", change["p"]))
+    return f"{change['value']:+.{_digits(name)}f} (p {p})"
 
 
 def p_value(p: float) -> str:
@@ -165,6 +214,7 @@ _METRICS = {
     "pearson": "Pearson",
     "spearman": "Spearman",
     "recall_1": "R@1",
+    "rmse": "RMSE, not per cent, lower is better, not in Avg.",
 }
 
 
@@ -468,6 +518,68 @@ def weights_table(records: Sequence[Record]) -> Table:
     return Table(headings, rows, remarks)
 
 
+def pwcca_table(records: Sequence[Record]) -> Table:
+    """Return how alike the words of vocabularies are, beside the same with shuffled rows."""
+    rows = list[list[str]]()
+    for record in records:
+        pair = f"{_stem(record['first'])} / {_stem(record['second'])}"
+        if "source" in record:
+            rows.append([f"{pair} (reported)", "–", f"{record['pwcca']:.4f}", *["–"] * 4])
+            continue
+        chance = record["shuffled"]
+        rows.append(
+            [
+                pair,
+                f"{record['n']:,}",
+                f"{record['pwcca']:.4f}",
+                f"{chance['pwcca']:.4f} ({chance['low']:.4f} to {chance['high']:.4f})",
+                f"{record['pwcca'] - chance['pwcca']:+.4f}",
+                f"{record['mean_cca']:.4f}",
+                f"{chance['mean_cca']:.4f}",
+            ]
+        )
+    headings = ["Vocabularies", "Words", "PWCCA", "Shuffled (range)", "Above chance"]
+    remark = (
+        "PWCCA: canonical correlations of the input vectors of common words, weighted by the first "
+        "vocabulary. Shuffled: each word with the vector of another, what chance gives for these "
+        "widths and this number of words. RANDOM: uniform vectors as wide as the first's."
+    )
+    dropped = sum(sum(record.get("dropped", ())) for record in records)
+    remarks = [remark, *([f"{dropped} constant dimensions left out."] if dropped else [])]
+    return Table([*headings, "Mean CCA", "Shuffled"], rows, [*remarks, *_sources(records)])
+
+
+def sizes_table(records: Sequence[Record]) -> Table:
+    """Return the sizes of configurations: width, tokens, layers, heads, parameters."""
+    keys = ("width", "max_length", "layers", "heads", "parameters")
+    rows = []
+    for record in records:
+        name = " + ".join(map(_stem, record["model"].split(" + ")))
+        if "cross_layers" in record:
+            name += f", {record['cross_layers']} cross-modal layers"
+        numbers = (record.get(key) for key in keys)
+        name += " (reported)" if "source" in record else ""
+        rows.append([name, *("–" if n is None else f"{n:,}" for n in numbers)])
+    headings = ["Configuration", "Dim", "Max. length", "Layers", "Heads", "Parameters"]
+    remarks = [
+        "Encoders with their pooler if they have one, CLIP's text tower with its projection."
+    ]
+    if any("cross_layers" in record for record in records):
+        remarks.append("Joined models count CLIP's logit scale, as the paper does, and no heads.")
+    return Table(headings, rows, [*remarks, *_sources(records)])
+
+
+def _stem(ref: str) -> str:
+    """Return how a table calls an encoder; a configuration by its file."""
+    return ref.rpartition("/")[2].removesuffix(".json") if ref.endswith(".json") else ref
+
+
+def _sources(records: Iterable[Record]) -> list[str]:
+    """Return the remarks that name the papers of reported rows."""
+    sources = dict.fromkeys(record["source"] for record in records if "source" in record)
+    return [f"R{source[1:]}." for source in sources]
+
+
 def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the downstream tasks: paragraphs on a terminal, else one record per line."""
     out = io.open_stream("-")
@@ -506,7 +618,8 @@ def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     """Print the scores over a finished run's seeds beside those of the most frequent class.
 
-    On stderr, without the spread of a single seed and the headline of a single metric.
+    On stderr, without the spread of a single seed and the headline of a single metric. READ's is
+    that of the mean label.
     """
     base = run["majority"] or {}
     count = len(run["seeds"])
@@ -520,9 +633,11 @@ def print_seeds(task: Task, run: Mapping[str, Any]) -> None:
     heading = f"{task.title}, {count} seed{'s' * (count > 1)}"
     width = max(map(len, (heading, *rows)))
     columns = [f"{title if count > 1 else 'score':>7}" for title in titles]
-    print(f"{heading:{width}}", *columns, " majority" if base else "", file=sys.stderr)
+    constant = " the mean" if task.lower_is_better else " majority"
+    print(f"{heading:{width}}", *columns, constant if base else "", file=sys.stderr)
+    digits = _digits(task.name) + (not task.lower_is_better)
     for name, values in rows.items():
-        cells = [f"{values[title]:7.2f}" for title in titles]
+        cells = [f"{values[title]:7.{digits}f}" for title in titles]
         if name in base:
-            cells.append(f"{base[name]:9.2f}")
+            cells.append(f"{base[name]:9.{digits}f}")
         print(f"{name:{width}}", *cells, file=sys.stderr)

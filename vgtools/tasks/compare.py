@@ -49,7 +49,7 @@ class TaskRun:
     path: Path
     task: Task
     info: Record  # run.json
-    scores: dict[str, dict[str, float]]  # seed -> metrics in percent, `headline` among them
+    scores: dict[str, dict[str, float]]  # seed -> metrics as printed, `headline` among them
     split: str = "dev"  # that the scores are of
 
     def predictions(self, seed: str) -> str:
@@ -74,7 +74,7 @@ class TaskRun:
                 why = "is not the file that run.json names (its sha256 differs); fine-tune again"
                 raise DataError(why, file)
             items = gather(self.task, read_predictions(self.task, file), file=file)
-            value = 100 * float(items.statistic(items.gold, items.predicted, None))
+            value = self.task.scale * float(items.statistic(items.gold, items.predicted, None))
             recorded = scores["headline"]
             if abs(value - recorded) > 0.01:
                 why = f"scores {value:.3f}, but run.json says {recorded:.3f}; fine-tune again"
@@ -210,8 +210,8 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     A difference is that of the means over seeds. Its p-value and interval come from the paired
     bootstrap of `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and
     seeds of each row by themselves. They are not corrected for the number of comparisons: `correct`
-    does that. `average` is over the tasks that all rows have; `left_out`, if there are any, names
-    folders without a finished run.
+    does that. `average` is over the tasks that all rows have, but those whose score is an error;
+    `left_out`, if there are any, names folders without a finished run.
 
     Args:
         rows: the first is the baseline.
@@ -222,7 +222,8 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     Source: Vokenization, section 4.3 and Table 2 (`Avg.` with SQuAD as the mean of EM and F1; QQP
     as that of F1 and accuracy); Table 2 does not say how its significance was tested.
     """
-    shared = [name for name in ORDER if all(name in row.tasks for row in rows)]
+    common = [name for name in ORDER if all(name in row.tasks for row in rows)]
+    shared = [name for name in common if not find_task(name).lower_is_better]
     base = rows[0]
     gold = dict[str, list[Items]]()
     for row in rows:
@@ -248,7 +249,10 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
 
 
 def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) -> Record:
-    """Return the gain of a run over the baseline, in points, with its interval and p-value."""
+    """Return the gain of a run over the baseline, in points, with its interval and p-value.
+
+    The score of an error is better where it is negative.
+    """
     ours = [aligned(items, gold[0], run.path) for items in run.items()]
     found = metrics.paired_bootstrap(
         gold[0].statistic,
@@ -258,8 +262,8 @@ def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) ->
         samples=samples,
         seed=seed,
     )
-    percent = {key: 100 * getattr(found, key) for key in ("value", "low", "high")}
-    return percent | {"p": found.p, "significant": found.p < SIGNIFICANT}
+    points = {key: run.task.scale * getattr(found, key) for key in ("value", "low", "high")}
+    return points | {"p": found.p, "significant": found.p < SIGNIFICANT}
 
 
 def correct(records: Sequence[Record]) -> None:
@@ -277,6 +281,8 @@ def correct(records: Sequence[Record]) -> None:
 
 def majority_row(rows: Sequence[Row], record: Record) -> Record:
     """Return the scores of always predicting the most frequent label of the training set.
+
+    READ, whose labels are numbers, has those of their mean.
 
     Args:
         rows: of the table.
@@ -371,14 +377,14 @@ def grounding_ratio(
     return hits / int(counts.sum()) if counts.sum() else None
 
 
-def data_of(run: TaskRun) -> Path:
-    """Return the file that a run learnt from, as its run.json names it.
+def data_of(run: TaskRun, split: str = "train") -> Path:
+    """Return the file of a split of a run, as its run.json names it.
 
     Raises:
         DataError: run.json names none, or it is no longer there.
     """
     task = run.task
-    named = run.info.get("data", {}).get("train", {}).get("file")
+    named = run.info.get("data", {}).get(split, {}).get("file")
     if not isinstance(named, str) or not Path(named).is_file():
         why = f"the text of {task.name} that it names, {named!r}, is not there"
         file = run.path / "run.json"
@@ -425,6 +431,8 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> Record:
 def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Record]:
     """Yield one record per row but the baseline: gains beside grounding ratios, and correlations.
 
+    Only gains in points of a hundred can be correlated: tasks with another score are left out.
+
     Args:
         ratios: task -> grounding ratio of its text.
 
@@ -439,7 +447,9 @@ def gains(records: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[Re
                 **{key: difference[key] for key in ("low", "high", "p")},
             }
             for name, cell in record["tasks"].items()
-            if name in ratios and (difference := cell.get("difference"))
+            if name in ratios
+            and not find_task(name).lower_is_better
+            and (difference := cell.get("difference"))
         ]
         if points:
             xs = [point["grounding_ratio"] for point in points]

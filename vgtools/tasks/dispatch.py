@@ -6,15 +6,17 @@ Scoring imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl
+from vgtools.io import DataError, read_jsonl, refuse_stream
 from vgtools.tasks.examples import Example, ReadStats, describe_forms
-from vgtools.tasks.kinds import KINDS
+from vgtools.tasks.kinds import KINDS, answer
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
 from vgtools.tasks.sequences import Encoding, Inputs
 from vgtools.tasks.table import Task, find_task
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def read_examples(
-    task: Task | str, path: str | Path, *, unlabelled: bool = False, stats: ReadStats | None = None
+    task: Task | str,
+    path: str | Path,
+    *,
+    unlabelled: bool = False,
+    stats: ReadStats | None = None,
+    keep: Callable[[str], bool] | None = None,
 ) -> Iterator[Example]:
     """Yield the examples of an official file, one at a time.
 
@@ -32,6 +39,7 @@ def read_examples(
         path: the official file (TSV, CSV or JSON), or jsonl with the same keys; `.gz`, `.zst`, `-`.
         unlabelled: a test file: labels may be missing, and are None.
         stats: counts rows, classes and everything left out.
+        keep: which ids are asked for; all if not given.
 
     Yields:
         Examples in file order; ids are the file's own where it has them, else the row's number
@@ -48,6 +56,8 @@ def read_examples(
         if example.id in seen:
             raise DataError(f"duplicate id {example.id!r:.80}; ids must be unique", path, line)
         seen.add(example.id)
+        if keep is not None and not keep(example.id):
+            continue
         stats.rows += 1
         if isinstance(example.label, int):
             number = example.label
@@ -57,23 +67,89 @@ def read_examples(
         found = "holds no examples"
         if stats.broken:
             found = f"all {stats.broken} rows have a wrong column count"
+        if seen:
+            why = f"none of its {len(seen)} examples falls into this part of --hold-out"
+            raise DataError(f"{why}; choose another share", path)
         raise DataError(f"{found}; expected {describe_forms(task, unlabelled)}", path)
 
 
-def count_splits(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def read_split(
+    task: Task,
+    split: str,
+    path: str | Path,
+    stats: ReadStats | None = None,
+    *,
+    hold_out: float | None = None,
+    limit: int | None = None,
+) -> Iterator[Example]:
+    """Yield the examples of a split, of which the training file may hold two.
+
+    Args:
+        split: `train`, `dev`, `test…`; labels may be missing in the last.
+        stats: as `read_examples`; counts this split alone.
+        hold_out: share of the training file that is the dev set, chosen by the hash of the id, so
+            that it does not depend on the order or the number of the rows.
+        limit: examples at most.
+
+    Raises:
+        DataError: as `read_examples`, or no example falls into the split.
+    """
+    keep = None
+    if hold_out is not None and split in ("train", "dev"):
+
+        def keep(name: str) -> bool:
+            return is_held_out(name, hold_out) == (split == "dev")
+
+    rows = read_examples(task, path, unlabelled=split.startswith("test"), stats=stats, keep=keep)
+    return islice(rows, limit)
+
+
+def known_answers(
+    task: Task, train: str, given: str, settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the answers that can be predicted; empty where the task has its own.
+
+    Args:
+        task: of any kind.
+        train: file to learn from; it is read once more later.
+        given: a file of answers, or how many examples must have an answer.
+        settings: `hold_out` and `limit`, as `read_split`.
+
+    Raises:
+        DataError: as `read_split`, or a file that is read twice is a pipe.
+    """
+    if task.kind != "answer":
+        return ()
+    if not given.isdecimal():
+        return answer.read_answers(given)
+    refuse_stream(train)
+    refuse_stream(answer.annotations_path(train))
+    part = {name: settings.get(name) for name in ("hold_out", "limit")}
+    return answer.common_answers(read_split(task, "train", train, **part), int(given))
+
+
+def is_held_out(name: str, share: float) -> bool:
+    """Return whether an example of this id belongs to the share that is held out."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+    return number < share * 2**64
+
+
+def count_splits(
+    task: Task, files: Mapping[str, str], hold_out: float | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield a record per file of a task: its examples, and the share of each label.
 
     Args:
         task: of the files.
         files: by split.
+        hold_out: as `read_split`.
 
     Raises:
         DataError: as `read_examples`.
     """
     for split, path in files.items():
         stats = ReadStats()
-        unlabelled = split.startswith("test")
-        count = sum(1 for _ in read_examples(task, path, unlabelled=unlabelled, stats=stats))
+        count = sum(1 for _ in read_split(task, split, path, stats, hold_out=hold_out))
         yield {
             "task": task.name,
             "split": split,
@@ -245,7 +321,8 @@ def score_predictions(
     Args: as `gather`.
 
     Returns:
-        The metrics by name, in percent as the papers print them (correlations times 100),
+        The metrics by name, in percent as the papers print them (correlations times 100; errors
+        as they are),
         `headline` (their mean: QQP and MRPC F1 and accuracy, STS-B both correlations, SQuAD exact
         match and F1), and `total`, the number of examples. Perplexity is not in percent. SQuAD 2.0
         adds HasAns_/NoAns_ values, and with `no_answer` best_exact, best_f1 and their thresholds
@@ -256,11 +333,11 @@ def score_predictions(
     """
     task = find_task(task) if isinstance(task, str) else task
     items = gather(task, rows, examples, threshold=threshold, file=file)
-    percent = {
-        name: value if name.endswith(("_thresh", "perplexity")) else 100 * value
+    scores = {
+        name: value if name.endswith(("_thresh", "perplexity")) else task.scale * value
         for name, value in items.scores.items()
     }
-    return percent | {"headline": headline(task, percent), "total": len(items.ids)}
+    return scores | {"headline": headline(task, scores), "total": len(items.ids)}
 
 
 def majority(
@@ -268,8 +345,8 @@ def majority(
 ) -> dict[str, float] | None:
     """Return the scores of always predicting the most frequent class of the training set.
 
-    SQuAD 2.0: of never answering. None where there is no such prediction: scores, boxes, or a
-    question that always has an answer.
+    SQuAD 2.0: of never answering; READ: of its mean. None where there is no such prediction:
+    scores measured by correlations, boxes, or a question that always has an answer.
     """
     common = KINDS[task.kind].majority(task, learnt)
     if common is None:

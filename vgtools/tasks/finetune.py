@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +27,8 @@ from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
-from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, score_predictions
+from vgtools.tasks import dispatch
+from vgtools.tasks.dispatch import encode, majority, predictions, score_predictions
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import with_answers
@@ -308,11 +308,13 @@ def read_split(
     """Read the file of a split: `train` to learn from, `test…` with labels or without.
 
     Raises:
-        DataError: as `read_examples` and `encode`.
+        DataError: as `dispatch.read_split` and `encode`.
     """
     stats = ReadStats()
-    rows = read_examples(task, path, unlabelled=name.startswith("test"), stats=stats)
-    examples = list(islice(rows, settings["limit"]))
+    share = settings.get("hold_out")
+    limit = settings["limit"]
+    rows = dispatch.read_split(task, name, path, stats, hold_out=share, limit=limit)
+    examples = list(rows)
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode())
@@ -504,7 +506,9 @@ class FineTuning:
                 **scores,
             }
             state.notes |= {"sum": 0.0, "count": 0}
-            score = scores["headline"] if settings["keep"] == "best" else record["epoch"]
+            sign = -1 if self.task.lower_is_better else 1
+            best = settings["keep"] == "best"
+            score = sign * scores["headline"] if best else record["epoch"]
             noted = run.end_epoch(tuner, noted, score)
             if noted["best"]:
                 self._kept = self._asked

@@ -1,8 +1,8 @@
 """Metrics over labels and scores, and the paired bootstrap over them.
 
-Metrics are fractions, as the official scripts define them. Every metric takes `weights`, how often
-each item counts: a bootstrap sample is a row of weights, so one matrix product scores thousands of
-samples.
+Metrics are fractions, as the official scripts define them; `rmse` has the unit of its labels. Every
+metric takes `weights`, how often each item counts: a bootstrap sample is a row of weights, so one
+matrix product scores thousands of samples.
 """
 
 from __future__ import annotations
@@ -139,6 +139,18 @@ def spearman(gold: Array, predicted: Array, weights: Array | None = None) -> Arr
     return _correlation(ranks(gold, w), ranks(predicted, w), w)
 
 
+def rmse(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
+    """Return the root of the mean squared error, in the unit of the labels; 0 is the best.
+
+    Args and errors as `pearson`.
+
+    Source: XDBERT (Hsu et al. 2022), Table 1 (READ).
+    """
+    w = _weights(gold, predicted, weights)
+    error = np.asarray(predicted, np.float64) - np.asarray(gold, np.float64)
+    return np.asarray(np.sqrt(w @ error**2 / w.sum(-1)))
+
+
 def mean(gold: Array, predicted: Array, weights: Array | None = None) -> Array:
     """Return the mean of `predicted`, for metrics that score items one by one; ignores `gold`."""
     w = _weights(gold, predicted, weights)
@@ -174,6 +186,7 @@ METRICS: dict[str, Statistic] = {
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,
+    "rmse": rmse,
 }
 
 

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, arrives_once
+
+# Metrics of which less is better; they are errors in the unit of the labels, not shares.
+LOWER_IS_BETTER = frozenset({"rmse"})
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,16 @@ class Task:
         """Return how many outputs a head for this task has."""
         return len(self.labels) or self.choices or 1
 
+    @property
+    def lower_is_better(self) -> bool:
+        """Return whether the score is an error, in the unit of the labels."""
+        return not LOWER_IS_BETTER.isdisjoint(self.metrics)
+
+    @property
+    def scale(self) -> float:
+        """Return what scores are multiplied with to be printed: per cent, but of errors."""
+        return 1.0 if self.lower_is_better else 100.0
+
 
 _A1 = "Vokenization, appendix A.1; warm-up, length and seed: its released code"
 _GLUE = Hyper(3, 1e-4, 32, _A1)
@@ -108,9 +121,17 @@ _AWARENESS = Hyper(
     max_length=128, weight_decay=0.01,
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")
+# The text and what follows it in both files of READ; a test file ends with the text.
+_EXCERPT = ("license", "excerpt", "target", "standard_error")
 _VCR = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 _TSV = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 _JSONL = {"train": "train.jsonl", "dev": "dev.jsonl", "test": "test.jsonl"}
+
+
+def _read(*columns: str) -> Form:
+    """Return a form of READ: the whole header decides, and texts have line ends."""
+    return Form(("excerpt",), "target", id="id", columns=columns, quoted=True, separator=",")
+
 
 TASKS: tuple[Task, ...] = (
     Task(
@@ -365,6 +386,22 @@ TASKS: tuple[Task, ...] = (
         official="jsonl of vg prepare pairs: text, target", targets="translations",
         note="a batch is a number of source tokens; BLEU and chrF by sacrebleu",
     ),
+    Task(
+        "commonlit", "READ", "regress",
+        {"train": "train.csv", "dev": "dev.csv", "test": "test.csv"}, ("rmse",),
+        Hyper(
+            3, 2e-5, 32, "XDBERT (Hsu et al. 2022), appendix C.2; length: not in the paper",
+            max_length=384,
+        ),
+        (
+            _read("id", "url_legal", *_EXCERPT),
+            _read("id", "url_legal", *_EXCERPT[:2]),
+            _read("id", "title", "author", "year", "category", *_EXCERPT),
+        ),
+        low=-5.0, high=3.0,
+        note="CommonLit Readability Prize (train.csv of Kaggle), or the CLEAR corpus; neither has "
+        "a dev file: --hold-out 0.1; RMSE, lower is better, is not part of an average",
+    ),
 )  # fmt: skip
 
 _ALIASES = {
@@ -396,16 +433,22 @@ def find_task(name: str) -> Task:
 
 
 def find_files(
-    task: Task, data: str | None, given: Mapping[str, str | None], test: bool = True
+    task: Task,
+    data: str | None,
+    given: Mapping[str, str | None],
+    test: bool = True,
+    hold_out: float | None = None,
 ) -> dict[str, str]:
     """Return the file of every split of a task; there is one to train on and one to evaluate on.
 
     Args:
         task: names the official files.
         given: files in their place, by split.
+        test: whether the test files of the folder are among them.
+        hold_out: share of the training file that is the dev set, in place of a dev file.
 
     Raises:
-        DataError: a file or the folder is missing.
+        DataError: a file or the folder is missing, or there is a dev file too many.
     """
     files = {split: file for split, file in given.items() if file is not None}
     folder = None if data is None else Path(data)
@@ -418,6 +461,10 @@ def find_files(
             continue
         if (folder / file).exists():
             files[split] = str(folder / file)
+    if hold_out is not None:
+        _check_hold_out(hold_out, files)
+        if "train" in files:
+            files["dev"] = files["train"]
     for split in ("train", "dev"):
         if split not in files:
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
@@ -433,10 +480,11 @@ def find_splits(
     dev: str | None = None,
     test: str | None = None,
     no_test: bool = False,
+    hold_out: float | None = None,
 ) -> dict[str, str]:
     """Return the file of every split of a task, as flags name it; see `find_files`."""
     given = {"train": train, "dev": dev, "test": test}
-    return find_files(task, data, given, test=not no_test)
+    return find_files(task, data, given, test=not no_test, hold_out=hold_out)
 
 
 def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) -> dict[str, Any]:
@@ -475,6 +523,20 @@ def start_of(task: Task, encoder: str | None, shape: str | None, tokenizer: str 
     if why or start is None:
         raise DataError(why or "--encoder: is required", code=Exit.USAGE)
     return start
+
+
+def _check_hold_out(share: float, files: Mapping[str, str]) -> None:
+    """Refuse a share that leaves nothing, a dev file beside it, and a pipe, which is read once."""
+    why = ""
+    if not 0 < share < 1:
+        why = f"--hold-out must be between 0 and 1, got {share:g}"
+    elif "dev" in files:
+        why = f"--hold-out makes a dev set of the training file, but there is {files['dev']}"
+        why += "; drop one of them, or name --train FILE alone"
+    elif "train" in files and arrives_once(files["train"]):
+        why = "--hold-out reads the training file twice; give a file, not a pipe"
+    if why:
+        raise DataError(why, code=Exit.USAGE)
 
 
 def describe_columns(form: Form, unlabelled: bool = False) -> str:

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import BertConfig, CLIPTextConfig, ElectraConfig
+from transformers import (
+    AutoModel,
+    BertConfig,
+    CLIPTextConfig,
+    CLIPTextModelWithProjection,
+    ElectraConfig,
+)
 
 from tests.systems.xdbert.test_pairs import batch_of, corpus_of
 from tests.tiny.clip import clip_tokenizer, new_tower
@@ -26,7 +32,6 @@ from vgtools.systems.xdbert.model import (
     XDBert,
     XDBertConfig,
     halve,
-    paper_parameters,
 )
 from vgtools.systems.xdbert.pairs import Recipe, TeacherText, collate
 
@@ -165,8 +170,14 @@ def test_parameters_of_a_layer() -> None:
     ), 201_468_417)],
 )  # fmt: skip
 def test_parameters_of_table_6(student: object, total: int) -> None:
-    """The paper prints BERT's number for ELECTRA base, too, which has no pooler."""
-    assert paper_parameters(student, TOWER) == total
+    """Heads and a new pooler are not counted, the scale of CLIP's logits is.
+
+    The paper prints BERT's number for ELECTRA base, too, which has no pooler.
+    """
+    with torch.device("meta"):
+        layers = [CrossLayer(Shape.of(student, TOWER)) for _ in range(2)]
+        parts = [AutoModel.from_config(student), CLIPTextModelWithProjection(TOWER), *layers]
+    assert 1 + sum(map(count, parts)) == total
 
 
 def test_the_last_view_of_the_teacher_can_be_left_out() -> None:

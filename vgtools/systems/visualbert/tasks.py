@@ -13,7 +13,6 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from vgtools.images.boxes import iou
 from vgtools.images.regions import Regions, RegionSet, open_regions
-from vgtools.io import DataError, atomic_write, refuse_stream
+from vgtools.io import DataError, atomic_write
 from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, read_config, save_pretrained
 from vgtools.models.precision import autocast
@@ -38,14 +37,11 @@ from vgtools.systems.visualbert.model import (
     named_for_transformers,
 )
 from vgtools.tasks import finetune
-from vgtools.tasks.dispatch import predictions, read_examples
+from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import VisualExample
 from vgtools.tasks.finetune import LOSS, Learner, Split, outputs_of
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.kinds.answer import (
-    annotations_path,
-    common_answers,
-    read_answers,
     soft_targets,
 )
 from vgtools.tasks.kinds.choice import Link, SceneExample
@@ -124,27 +120,6 @@ def open_regions_of(
     if Path(ref, "run.json").exists() and is_visualbert(ref):
         check_backbone(ref, regions, path)
     return RegionInput(regions, boxes, answers)
-
-
-def known_answers(task: Task, answers: str, train: str, limit: int | None) -> tuple[str, ...]:
-    """Return the answers that can be predicted; empty where the task has its own labels.
-
-    Args:
-        task: with pictures.
-        answers: a file of them, or how many training questions must have one.
-        train: the questions of the training set.
-        limit: the first N of them only.
-
-    Raises:
-        DataError: as `read_answers` and `read_examples`; the questions come from a pipe (usage).
-    """
-    if task.kind != "answer":
-        return ()
-    if not answers.isdecimal():
-        return read_answers(answers)
-    refuse_stream(train)
-    refuse_stream(annotations_path(train))
-    return common_answers(islice(read_examples(task, train), limit), int(answers))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,11 @@ SECTIONS = {
     "appendix B": ("pairs.TeacherText", "tasks.FullInputs"),
     "appendix C.1": ("pretraining.Pretraining",),
     "appendix C.3": ("tasks.FullTuner",),
-    "table 6": ("model.paper_parameters",),
-    "table 8": ("tasks.FullTuner",),
+    "table 1": ("reported.scores",),
+    "table 2": ("vocabularies.compare_words", "reported.pwcca"),
+    "table 4": ("reported.sizes",),
+    "table 6": ("parameters.cross_layer", "parameters.full_model"),
+    "table 8": ("tasks.FullTuner", "reported.scores"),
     "table 9": ("maps.CrossProbe",),
+    "figure 4": ("reported.examples",),
 }

@@ -388,30 +388,6 @@ class XDBert(nn.Module):
 # --------------------------------------------------------------------------------------- parameters
 
 
-def paper_parameters(student: Any, teacher: Any, layers: int = 2) -> int:
-    """Return the number of parameters of a full model, as the paper counts them.
-
-    Those of the student with its pooler if it has one, of the tower with its projection, of the
-    layers, and CLIP's scale of logits, which plays no part; neither heads nor a new pooler.
-
-    Args:
-        student: transformers' configuration.
-        teacher: likewise, of the tower.
-        layers: cross-modal ones.
-
-    Source: Hsu et al. 2022, table 6.
-    """
-    from transformers import AutoModel, CLIPTextModelWithProjection
-
-    with torch.device("meta"):
-        parts = [
-            AutoModel.from_config(student),
-            CLIPTextModelWithProjection(teacher),
-            *(CrossLayer(Shape.of(student, teacher)) for _ in range(layers)),
-        ]
-    return 1 + sum(int(p.numel()) for part in parts for p in part.parameters())
-
-
 # ------------------------------------------------------------------------------------ finished runs
 
 

@@ -35,7 +35,7 @@ from vgtools.tasks.finetune import make_batches
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.training import processes
 from vgtools.training.session import Job
-from vgtools.training.steps import plan_for
+from vgtools.training.steps import plan_for, steps_by_length
 
 KIND = "clip"
 LOSS = "info_nce"
@@ -347,8 +347,11 @@ class TowerPretraining:
             beside = {k: t for k, t in state.items() if not k.startswith("tower.")}
             return info, dataclasses.replace(self._tower, fingerprint=sha256), beside
 
-        settings = {"batch_size": config["batch_size"], "window": _WINDOW}
-        batches = make_batches(captions.lengths, build, settings, config["seed"], plan.steps)
+        def cut(epoch: int) -> list[Array]:
+            size = config["batch_size"]
+            return steps_by_length(captions.lengths, size, config["seed"], epoch, _WINDOW)
+
+        batches = make_batches(cut, build, plan.steps)
         # A batch cannot be cut: its photos are one another's negatives.
         measure = judge if self._held is not None else None
         return Job(model, batches, plan, lambda batch: (batch,), measure, finish)

@@ -1,10 +1,11 @@
-"""Scores of pairs of sentences, in a range."""
+"""Scores of texts or of pairs of sentences, in a range."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io import DataError
@@ -75,5 +76,6 @@ def parse(task: Task, key: str, value: Any, file: str | Path | None, line: int |
     return _gold_score(task, key, value, file, line)
 
 
-def majority(task: Task, learnt: Sequence[Example]) -> None:
-    """Scores have no classes."""
+def majority(task: Task, learnt: Sequence[Example]) -> float | None:
+    """Return the mean score if errors count; a constant has no correlation."""
+    return fmean(float(e.label or 0) for e in learnt) if task.lower_is_better else None

@@ -1,0 +1,125 @@
+# What the adapted encoders gain, and what explains it: tables 1, 2, 4, 6, 7, figure 4, appendix D.
+#
+#   make table1 GLUE=… [SWAG=…] [READ=…]          every row of ROWS on every task whose files are given; medians
+#   make figure4 appendix-d GLUE=… CAPTIONS=…     the examples that LAST answers better or worse than FIRST
+#   make table2                                   ENCODERS side by side, and random vectors
+#   make table4 table6 table7                     exact at any scale
+#
+# GLUE holds a folder per task, as GLUE names them (RTE, MRPC, STS-B, CoLA …), with train and dev or validation files. SWAG
+# holds SWAG's train.csv and val.csv, or CODAH's. READ is the train.csv of the CommonLit Readability Prize, or the CLEAR corpus;
+# a tenth of it, by the hash of the ids, is its dev set. CAPTIONS (.jsonl or text) says what is visually grounded.
+#
+# A row is NAME, trained as ENCODER.NAME. bert is the fair baseline (one more epoch of masked words), xdbert the adapted student,
+# clip-t the teacher alone; they are runs of vg pretrain.
+GLUE     ?=
+SWAG     ?=
+READ     ?=
+CAPTIONS ?=
+
+ifeq ($(SCALE),paper)
+ROWS      ?= clip-t bert xdbert
+ENCODER.clip-t ?= openai/clip-vit-base-patch32
+ENCODER.bert   ?= $(OUT)/run.bert
+ENCODER.xdbert ?= $(OUT)/run.xdbert
+GLUE_TASKS ?= rte mrpc sts-b cola sst-2 qnli qqp mnli
+SEEDS     ?= 5
+SEEDS.rte ?= 9
+# Appendix C.2, table 5, base size; SIZE=large halves every rate.
+LARGE     := $(filter large,$(SIZE))
+LR        ?= $(if $(LARGE),1e-5,2e-5)
+LR.rte    ?= $(if $(LARGE),5e-5,1e-4)
+EPOCHS    ?= 3
+TOKENS    ?= google-bert/bert-base-uncased
+ENCODERS  ?= google-bert/bert-base-uncased google/electra-base-discriminator openai/clip-vit-base-patch32
+else
+ROWS      ?= bert xdbert
+ENCODER.bert   ?= $(OUT)/run.bert
+ENCODER.xdbert ?= $(OUT)/run.xdbert
+GLUE_TASKS ?= rte mrpc sts-b cola
+SEEDS     ?= 2
+SEEDS.rte ?= $(SEEDS)
+LR        ?= 1e-4
+LR.rte    ?= $(LR)
+EPOCHS    ?= 2
+TOKENS    ?= builtin:minilm
+ENCODERS  ?= builtin:minilm builtin:glove-50d
+endif
+LR.mrpc  ?= $(LR.rte)
+LR.sts-b ?= $(LR.rte)
+LENGTH   ?= 128
+LENGTH.commonlit ?= 384
+MORE     ?=
+CONFIGS  := $(HERE)configs
+
+# ------------------------------------------------------------------------------------------------------------------- table 1
+FOLDER.rte   := RTE
+FOLDER.mrpc  := MRPC
+FOLDER.sts-b := STS-B
+FOLDER.cola  := CoLA
+FOLDER.sst-2 := SST-2
+FOLDER.qnli  := QNLI
+FOLDER.qqp   := QQP
+FOLDER.mnli  := MNLI
+SWAG_TASK := $(if $(wildcard $(SWAG)/full_data.tsv $(SWAG)/train.tsv),codah,swag)
+TASKS ?= $(if $(GLUE),$(GLUE_TASKS)) $(if $(SWAG),$(SWAG_TASK)) $(if $(READ),commonlit)
+first_of = $(firstword $(foreach f,$(2),$(wildcard $(1)/$(f))))
+train_of = $(call first_of,$(1),train.tsv sts-train.tsv sts-train.csv in_domain_train.tsv msr_paraphrase_train.txt train.csv)
+dev_of   = $(call first_of,$(1),dev.tsv validation.tsv sts-dev.tsv sts-dev.csv in_domain_dev.tsv dev_matched.tsv val.csv)
+files_of = --train $(call train_of,$(1)) --dev $(call dev_of,$(1))
+DATA.commonlit = --train $(READ) --hold-out 0.1
+DATA.swag      = $(call files_of,$(SWAG))
+DATA.codah     = $(call files_of,$(SWAG))
+# The teacher alone: texts of 77 tokens, the tasks that the paper has it on.
+LENGTH.clip-t ?= 77
+TASKS.clip-t  ?= rte mrpc sts-b cola
+data_of = $(or $(DATA.$(1)),$(call files_of,$(GLUE)/$(FOLDER.$(1))))
+
+define finetune
+$(OUT)/ft/$(1)/$(2)/run.json: | $(patsubst %,%/run.json,$(filter $(OUT)/%,$(ENCODER.$(1))))
+	@mkdir -p $$(dir $$(@D))
+	$(VG) finetune $(2) $(call data_of,$(2)) -e $(ENCODER.$(1)) --seeds $(or $(SEEDS.$(2)),$(SEEDS)) --epochs $(EPOCHS) \
+	  --lr $(or $(LR.$(2)),$(LR)) --max-length $(or $(LENGTH.$(1)),$(LENGTH.$(2)),$(LENGTH)) $(MORE) -o $$(@D)
+endef
+tasks_of = $(if $(TASKS.$(1)),$(filter $(TASKS.$(1)),$(TASKS)),$(TASKS))
+runs_of  = $(patsubst %,$(OUT)/ft/$(1)/%/run.json,$(call tasks_of,$(1)))
+$(foreach r,$(ROWS),$(foreach t,$(call tasks_of,$(r)),$(eval $(call finetune,$(r),$(t)))))
+
+.PHONY: table1 table2 table4 table6 table7 figure4 appendix-d given-tasks given-captions
+given-tasks:
+	@test -n "$(strip $(TASKS))" || { echo "this needs GLUE=…, SWAG=… or READ=…" >&2; exit 66; }
+
+given-captions: given-tasks
+	@test -n "$(CAPTIONS)" || { echo "this needs CAPTIONS=…" >&2; exit 66; }
+
+table1: given-tasks $(foreach r,$(ROWS),$(call runs_of,$(r)))
+	$(VG) compare $(ROWS:%=$(OUT)/ft/%) --median --majority --reported xdbert:1 --table | tee $(OUT)/table1.md
+
+# ------------------------------------------------------------------------------------------------------ figure 4, appendix D
+# Of the tasks with classes; the paper has RTE, MRPC and CoLA.
+FIRST    ?= $(word 1,$(filter-out clip-t,$(ROWS)))
+LAST     ?= $(lastword $(ROWS))
+EXAMPLES ?= 3
+BY_EXAMPLE = $(VG) compare $(OUT)/ft/$(FIRST) $(OUT)/ft/$(LAST) --by-example --grounding $(CAPTIONS) -t $(TOKENS)
+
+figure4: given-captions $(call runs_of,$(FIRST)) $(call runs_of,$(LAST))
+	$(BY_EXAMPLE) --plot $(OUT)/figure4.svg --reported xdbert:4 --table | tee $(OUT)/figure4.md
+
+appendix-d: given-captions $(call runs_of,$(FIRST)) $(call runs_of,$(LAST))
+	$(BY_EXAMPLE) --examples $(EXAMPLES) --table | tee $(OUT)/appendix-d.md
+
+# ------------------------------------------------------------------------------------------------------ tables 2, 4, 6 and 7
+table2:
+	@mkdir -p $(OUT)
+	$(VG) compare --pwcca $(ENCODERS) --reported xdbert:2 --table | tee $(OUT)/table2.md
+
+table4:
+	$(VG) compare --describe $(CONFIGS)/bert-base.json $(CONFIGS)/bert-large.json $(CONFIGS)/clip-vit-b32.json \
+	  --reported xdbert:4 --table
+
+table6:
+	$(VG) compare --describe $(CONFIGS)/bert-base.json $(CONFIGS)/electra-base.json $(CONFIGS)/electra-large.json \
+	  $(CONFIGS)/clip-vit-b32.json --cross-layers 2 --reported xdbert:6 --table
+
+# Table 7 repeats numbers of Vokenization; `make -C ../vokenization table3` measures them.
+table7:
+	$(VG) compare --reported xdbert:7 --table

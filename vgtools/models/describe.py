@@ -1,0 +1,70 @@
+"""What a transformers configuration makes: width, layers, heads, parameters; no weights are read.
+
+Source: XDBERT (Hsu et al. 2022), Tables 4 and 6.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vgtools.io import DataError, read_json
+from vgtools.models.encoder import max_positions
+from vgtools.models.references import first_line, quiet_transformers, resolve
+
+CLIP = ("clip", "clip_text_model")  # model types that have a text tower with its projection
+
+
+def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
+    """Return the sizes of a text encoder, or of the text tower of a CLIP.
+
+    Args:
+        ref: hub name, directory, vg run or `builtin:NAME`; or a configuration (`X.json`).
+        offline: never connect.
+
+    Returns:
+        `model`, `type`, `width`, `max_length` (tokens, special ones included), `layers`, `heads`,
+        `inner` (width of the feed-forward layers), `vocabulary`, `parameters`: of the bare encoder
+        with its pooler, if it has one, and of a tower with its projection, each tensor once.
+        `projection` is the width of a tower's projection.
+
+    Raises:
+        DataError: missing (66, 69), or not a configuration that transformers can build (65).
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, CLIPTextModelWithProjection
+
+    is_file = ref.endswith(".json") and Path(ref).is_file()
+    file = Path(ref) if is_file else resolve(ref, ["config.json"], offline) / "config.json"
+    values = read_json(file, "a transformers configuration")
+    kind = values.pop("model_type", None)
+    try:
+        with quiet_transformers(), torch.device("meta"):
+            config = AutoConfig.for_model(kind, **values)
+            if kind in CLIP:
+                config = _tower(config)
+                model = CLIPTextModelWithProjection(config)
+            else:
+                model = AutoModel.from_config(config)
+        sizes = {
+            "width": int(config.hidden_size),
+            "max_length": max_positions(config),
+            "layers": int(config.num_hidden_layers),
+            "heads": int(config.num_attention_heads),
+            "inner": int(config.intermediate_size),
+            "vocabulary": int(config.vocab_size),
+        }
+    except Exception as error:  # of values that do not go together, or of another architecture
+        why = f'"model_type": {kind!r:.40} is not a usable text encoder: {first_line(error)}'
+        raise DataError(why, file) from None
+    sizes["parameters"] = sum(each.numel() for each in model.parameters())
+    if kind in CLIP:
+        sizes["projection"] = int(config.projection_dim)
+    return {"model": ref, "type": config.model_type, **sizes}
+
+
+def _tower(config: Any) -> Any:
+    """Return the configuration of a CLIP's text tower, projected as the whole CLIP says."""
+    text = getattr(config, "text_config", config)
+    text.projection_dim = config.projection_dim
+    return text
