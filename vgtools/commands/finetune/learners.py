@@ -1,0 +1,100 @@
+"""What learns a task: an encoder of text, or a system of one of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vgtools.commands.finetune.flags import ANSWERED, FoundImages, Pictures
+from vgtools.commands.options import Runtime, refuse_if
+
+if TYPE_CHECKING:
+    import torch
+
+    from vgtools.tasks.finetune import Learner
+    from vgtools.tasks.table import Task
+
+
+class Work(NamedTuple):
+    """What is learned, from what, and how."""
+
+    task: Task
+    files: Mapping[str, str]
+    settings: dict[str, Any]
+    ref: str  # of the encoder
+
+    def common(self, device: torch.device) -> tuple[Task, str, dict[str, Any], torch.device]:
+        """Return what every learner takes first."""
+        return self.task, self.ref, self.settings, device
+
+
+def learner_of(
+    work: Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
+) -> tuple[Learner, dict[str, Any]]:
+    """Return what learns the task with its images, and the settings that these add."""
+    from vgtools.systems.grounding.model import is_grounded
+
+    if pictures.regions is not None:
+        return _with_regions(work, pictures, pictures.regions, device, runtime)
+    if work.settings.get("full"):
+        from vgtools.systems.xdbert.model import is_xdbert
+        from vgtools.systems.xdbert.tasks import full_learner
+
+        refuse_if(not is_xdbert(work.ref), "--full", f"{work.ref} is not a run of pretrain xdbert")
+        given = shown.retrieved or shown.index or shown.feats
+        refuse_if(given, "--full", "learns without images; leave out what finds them")
+        return full_learner(*work.common(device), offline=runtime.offline), {}
+    if is_grounded(work.ref) and work.task.kind != "translate":
+        from vgtools.systems.grounding import tasks as grounding
+
+        refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
+        found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
+        learner = grounding.learner(*work.common(device), found, offline=runtime.offline)
+        return learner, found.config()
+    return _of_text(work, shown, device, runtime)
+
+
+def _with_regions(
+    work: Work, pictures: Pictures, file: str, device: torch.device, runtime: Runtime
+) -> tuple[Learner, dict[str, Any]]:
+    """Return what learns a task with pictures."""
+    from vgtools.systems.visualbert.tasks import learner, open_regions_of
+    from vgtools.tasks.dispatch import known_answers
+
+    answers = pictures.answers or str(ANSWERED)
+    known = known_answers(work.task, work.files["train"], answers, work.settings)
+    regions = open_regions_of(work.ref, file, pictures.boxes, known)
+    return learner(*work.common(device), regions, offline=runtime.offline), regions.config()
+
+
+def _of_text(
+    work: Work, shown: FoundImages, device: torch.device, runtime: Runtime
+) -> tuple[Learner, dict[str, Any]]:
+    """Return what learns a task on an encoder of text, with fused images or without."""
+    from vgtools.models.clip import is_tower
+    from vgtools.systems.visual_awareness import tasks as fused
+    from vgtools.systems.visual_awareness.slots import open_images
+    from vgtools.systems.visual_awareness.translation import learner as translation_learner
+    from vgtools.systems.xdbert.tasks import tower_learner
+    from vgtools.tasks.finetune import text_learner
+    from vgtools.tasks.translation import config as translation_config
+
+    common = work.common(device)
+    offline = runtime.offline
+    seen = None
+    added = dict[str, Any]()
+    if shown.retrieved and shown.feats:
+        images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
+        fusing = fused.Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
+        added = images.config() | fusing.config(work.ref)
+        seen = images, fusing
+    why = "is for runs of vg pretrain grounding, or with --retrieved"
+    refuse_if(not seen and (shown.index or shown.feats), "--index/--feats", why)
+    if work.task.kind == "translate":
+        return translation_learner(*common, seen, offline=offline), added | translation_config()
+    if is_tower(work.ref, offline=offline):
+        refuse_if(seen, "--retrieved", "images are fused into encoders like BERT, not into a CLIP")
+        return tower_learner(*common, offline=offline), {}
+    if seen:
+        return fused.learner(*common, *seen, offline=offline), added
+    return text_learner(*common, offline=offline), {}
