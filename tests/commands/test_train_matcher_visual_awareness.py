@@ -22,6 +22,7 @@ from tests.tiny.runs import hashes, records
 from vgtools import io
 from vgtools.cli import run
 from vgtools.io import Exit
+from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness import training
 from vgtools.systems.visual_awareness.retrieve import open_retriever
 
@@ -193,6 +194,33 @@ def test_features_of_the_wrong_form_name_the_command_that_makes_the_right_ones(
     index = ["build-index", place / "feats.npy", "-m", tmp_path / "run", "-o", tmp_path / "x.faiss"]
     assert run([str(arg) for arg in index]) == Exit.DATA
     assert "--pooling none -o X.npy" in capfd.readouterr().err
+
+
+def test_a_run_of_another_command_embeds_nothing(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_run(tmp_path / "lm", "voken_lm", {}, {})
+    args = ["build-index", place / "grid.npy", "-m", tmp_path / "lm", "-o", tmp_path / "x.faiss"]
+    assert run([str(arg) for arg in args]) == Exit.DATA
+    expected = "expected a run of vg train-matcher (matcher, retriever), got one of kind 'voken_lm'"
+    assert expected in capfd.readouterr().err
+
+
+def test_texts_have_their_own_embeddings_and_empty_ones_none(
+    train: Train, place: Path, tmp_path: Path
+) -> None:
+    assert train(tmp_path / "run") == 0
+    index = tmp_path / "g.faiss"
+    build = ["build-index", place / "grid.npy", "-m", tmp_path / "run", "-o", index, "-q"]
+    assert run([str(arg) for arg in build]) == 0
+    (tmp_path / "t.txt").write_text("dog\n\nyeti\na red dog\n")
+    more = ["-k", "2", "-o", tmp_path / "r.jsonl", "--emb", tmp_path / "e.npy", "-q"]
+    search = ["retrieve", tmp_path / "t.txt", "--index", index, "--device", "cpu", *more]
+    assert run([str(arg) for arg in search]) == 0
+    rows = rows_of(tmp_path / "r.jsonl")
+    assert [len(row["images"]) for row in rows] == [2, 0, 0, 2], "an unknown word asks for nothing"
+    found = np.load(tmp_path / "e.npy")
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), [1, 0, 0, 1], rtol=1e-6)
 
 
 # ---------------------------------------------------------------------------------------- bad input

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vgtools.systems.visual_awareness.recipe import PAPER, RetrieverConfig
+from vgtools.systems.visual_awareness.recipe import MILESTONES, PAPER, RetrieverConfig
 from vgtools.systems.visual_awareness.retriever import Retriever
 from vgtools.systems.visual_awareness.training import (
     Captions,
@@ -74,6 +74,13 @@ def test_recalls_are_those_of_a_loop() -> None:
     )
     ways = (found["text_to_image"], found["image_to_text"])
     assert score(found) == pytest.approx(sum(w[k] for w in ways for k in ("r1", "r5", "r10")))
+
+
+def test_the_paper_s_recipe_as_literals() -> None:
+    assert (PAPER["epochs"], PAPER["batch_size"], PAPER["clip"]) == (60, 160, 0)
+    assert (PAPER["dim"], PAPER["layers"], PAPER["regions"]) == (2400, 4, 15)
+    assert (PAPER["dropout"], PAPER["text_dropout"], PAPER["margin"]) == (0.5, 0.25, 0.2)
+    assert (PAPER["lr"], PAPER["text_from"], MILESTONES) == (1e-3, 2, (2, 3, 4, 5, 6))
 
 
 def test_the_paper_halves_the_rate_after_its_epochs() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.tiny import save_encoder
-from tests.tiny.retriever import NAMES, save_retriever, save_skip_thoughts
+from tests.tiny.retriever import save_retriever
 from vgtools.io import DataError
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.runs import open_run
@@ -22,8 +22,6 @@ from vgtools.systems.visual_awareness.words import (
     open_reader,
     words_of,
 )
-from vgtools.text.vector_files import copy_vectors, open_vectors, select_vectors
-from vgtools.text.word_vectors import open_word_vectors
 
 TABLE = np.arange(8, dtype=np.float32).reshape(4, 2)
 
@@ -92,37 +90,6 @@ def test_states_are_the_mean_of_a_text_s_tokens(encoder: Encoder) -> None:
 
 def test_the_words_that_captions_need() -> None:
     assert words_of(["A dog", "a NATO"]) == {"A", "a", "dog", "NATO", "nato", "UNK", "<unk>"}
-
-
-def test_skip_thoughts_a_text_file_and_their_copies_hold_the_same(tmp_path: Path) -> None:
-    folder = save_skip_thoughts(tmp_path / "skip")
-    vectors = np.load(folder / "utable.npy")
-    lines = [" ".join([w, *map(str, v)]) for w, v in zip(NAMES, vectors.tolist(), strict=True)]
-    (tmp_path / "x.vec").write_text("\n".join(lines) + "\n")
-    for ref in (str(folder), str(tmp_path / "x.vec")):
-        rows, array = select_vectors(open_vectors(ref), {"dog", "tree", "yeti"})
-        assert rows == {"dog": 0, "tree": 1}
-        np.testing.assert_array_equal(array, vectors[[0, 10]])
-        copy_vectors(ref, str(tmp_path / "copy.npy"))
-        copied = open_word_vectors(str(tmp_path / "copy.npy"))
-        assert list(copied.rows) == list(NAMES)
-        np.testing.assert_array_equal(copied.array, vectors)
-        rows, array = select_vectors(open_vectors(str(tmp_path / "copy.npy")), {"cat"})
-        np.testing.assert_array_equal(array, vectors[[1]])
-        for file in tmp_path.glob("copy.*"):
-            file.unlink()
-
-
-def test_a_table_with_other_words_or_numbers_is_refused(tmp_path: Path) -> None:
-    folder = save_skip_thoughts(tmp_path / "skip")
-    (folder / "dictionary.txt").write_text("dog\ncat\n")
-    with pytest.raises(DataError, match="has 2 words for 11 vectors"):
-        open_vectors(str(folder))
-    vectors = np.load(folder / "utable.npy")[:2]
-    vectors[1] = np.nan
-    np.save(folder / "utable.npy", vectors)
-    with pytest.raises(DataError, match="the vector of 'cat' is NaN or infinite"):
-        select_vectors(open_vectors(str(folder)), {"dog"})
 
 
 def test_a_run_opens_what_it_was_trained_with(tmp_path: Path) -> None:
