@@ -445,7 +445,7 @@ def _learner(
         known = known_answers(work.task, answers, work.files["train"], work.settings["limit"])
         regions = open_regions_of(work.ref, pictures.regions, pictures.boxes, known)
         return visual_learner(*common, regions, offline=offline), regions.config()
-    if is_grounded(work.ref):
+    if is_grounded(work.ref) and work.task.kind != "translate":
         refuse_if(shown.retrieved, "--retrieved", "a grounded encoder finds images by --index")
         found = grounding.open_images(work.ref, shown.feats, shown.index, shown.images)
         return grounding.learner(*common, found, offline=offline), found.config()
