@@ -194,6 +194,11 @@ def test_rows_without_a_manifest_are_rows_of_the_features(tmp_path: Path) -> Non
     found = opened(tmp_path, str(path))
     assert found.rows.tolist() == [[1, -1, -1], [3, 2, 1]]
     assert found.scores is None
+    assert found.unnamed == (str(path),)
+    (tmp_path / "y.ids").write_text("".join(f"{name}\n" for name in IDS[::-1]))
+    named = opened(tmp_path, str(path), index=str(tmp_path / "y.faiss"))
+    assert named.rows.tolist() == [[2, -1, -1], [0, 1, 2]]
+    assert named.unnamed == ()
     bad = write(tmp_path / "bad.jsonl", row("b", [4]))
     with pytest.raises(DataError, match="has 4 rows"):
         opened(tmp_path, str(bad))
@@ -222,7 +227,7 @@ def test_texts_are_found_wherever_their_hashes_lie(texts: list[str], seed: int) 
     order = np.argsort(keys, kind="stable").astype(np.int32)
     none = np.empty(0, np.int64)
     table = Retrieved(
-        (("r", 0),), np.zeros((len(texts), 1), np.int32), None, keys[order], order, none
+        (("r", 0),), (), np.zeros((len(texts), 1), np.int32), None, keys[order], order, none
     )
     asked = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts)).tolist()]
     assert table.find(asked).tolist() == [texts.index(text) for text in asked]

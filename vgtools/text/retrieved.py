@@ -147,6 +147,7 @@ class Retrieved:
     """The images of N texts, as rows of image features; in memory about 20 + 4 K bytes per text."""
 
     files: tuple[tuple[str, int], ...]  # each file and the number of its first text
+    unnamed: tuple[str, ...]  # files whose images were taken to be rows of the features
     rows: Array  # (N, K) int32 rows of the features, best first, -1 where there are fewer
     scores: Array | None  # (N, K) float32 relevance, 0 where the row is -1
     _keys: Array  # (N,) sorted 16-byte hashes of the texts
@@ -243,7 +244,8 @@ def open_retrieved(
         feats: of images, any that hold those of the rows.
         feats_path: their file, for messages.
         k: K, images per text, the best ones; None is as many as the rows have.
-        index: the index of the rows, if it is not where their manifest says.
+        index: the index of the rows, if it is not where their manifest says, or they have none;
+            without both they are taken to be rows of the features.
         scores: keep them, 4 K bytes per text more.
 
     Raises:
@@ -270,12 +272,16 @@ def open_retrieved(
     images = _joined([_widened(images, width, -1) for images, _, _ in parts])
     kept = [_widened(values, width, 0) for _, values, _ in parts if values is not None]
     keys = _joined([keys for _, _, keys in parts])
+    named = [index is not None or _ids_hash(manifest) is not None for manifest in made]
+    unnamed = tuple(path for path, known in zip(paths, named, strict=True) if not known)
     order = np.argsort(keys, kind="stable").astype(np.int32)
     keys = keys[order]
     same = np.flatnonzero(keys[1:] == keys[:-1])
     other = same[(images[order[same]] != images[order[same + 1]]).any(1)]
     clashes = np.unique(np.searchsorted(keys, keys[other]))
-    return Retrieved(tuple(files), images, _joined(kept) if scores else None, keys, order, clashes)
+    return Retrieved(
+        tuple(files), unnamed, images, _joined(kept) if scores else None, keys, order, clashes
+    )
 
 
 def _most(paths: Sequence[str], made: Sequence[Mapping[str, Any]], k: int | None) -> int | None:
@@ -369,7 +375,7 @@ def _renumbering(
     made = _ids_hash(manifest)
     ids = Path(feats_path).with_suffix(".ids").name
     own = feats.manifest.get("files", {}).get(ids, {})
-    if made is None or made == own.get("sha256"):
+    if made == own.get("sha256") or (made is None and index is None):
         return None
     names = _index_ids(path, manifest, index)
     row_of = {name: row for row, name in enumerate(feats.ids)}
@@ -390,7 +396,7 @@ def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> lis
         raise DataError(why, path)
     made = _ids_hash(manifest)
     now = sha256_file(file)
-    if made != now:
+    if made not in (None, now):
         why = f"was retrieved from an index with ids of sha256 {made}; {file} has sha256 {now}"
         raise DataError(f"{why}; retrieve again", path)
     return read_ids(file)

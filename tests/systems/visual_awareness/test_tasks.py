@@ -232,7 +232,10 @@ def test_a_batch_has_the_images_of_its_texts(world: Path) -> None:
     text = collate(split.inputs.text, units, tuner.pad, tuner.segments, "cpu", 1, 2)
     assert torch.equal(batch.ids, text.ids)
     assert torch.equal(batch.labels, text.labels)
-    assert len(list(split.inputs.report(20))) == 0
+    said = list(split.inputs.report(20))
+    assert len(said) == 2
+    assert said[0].startswith(f"{world / 'sst-2.train.jsonl'} does not say of which index")
+    assert list(learner.read("dev", path, tuner, encoder).inputs.report(20)) == []
 
 
 def test_it_learns_eight_rows_by_their_images_alone(world: Path) -> None:

@@ -99,11 +99,12 @@ def task(
     target: Target,
     quiet: Quiet = False,
 ) -> None:
-    """Write the text of every example of a task, to retrieve images for.
+    """Write the text of every example of a task.
 
-    Rows are {"id", "split", "text"}, of every split that vg finetune would read from the same
-    arguments. A pair of texts is joined by a blank: images are those of the encoder's whole input.
-    SNLI's rows also name the photo that the premise describes, for vg retrieve --not-own.
+    Rows are {"id", "split", "text"}, to retrieve images for, of every split that vg finetune would
+    read from the same arguments. A pair of texts is joined by a blank: images are those of the
+    encoder's whole input. SNLI's rows also name the photo that the premise describes, for
+    vg retrieve --not-own.
 
     Examples:
 

@@ -131,7 +131,7 @@ def known_answers(task: Task, answers: str, train: str, limit: int | None) -> tu
 
     Args:
         task: with pictures.
-        answers: a file of them, or how many training questions an answer needs.
+        answers: a file of them, or how many training questions must have one.
         train: the questions of the training set.
         limit: the first N of them only.
 
