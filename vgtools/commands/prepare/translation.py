@@ -84,9 +84,10 @@ def tokenizer(
     output: Annotated[str, Value("DIR", "Folder to write.", "--output", "-o")],
     quiet: Quiet = False,
 ) -> None:
-    """Learn a vocabulary of subwords (BPE) from texts and their translations together.
+    """Learn a vocabulary of subwords (BPE) from pairs or texts.
 
-    Writes tokenizer.json, for -t of vg finetune translation, and tokenizer_config.json, with which
+    It is joint over a text and its translation. Writes tokenizer.json, for -t of vg finetune
+    translation, and tokenizer_config.json, with which
     transformers' AutoTokenizer opens the folder. Entries 0 to 3 are <pad>, <s>, </s> and <unk>.
     Unicode is composed (NFC), punctuation is apart, and decoding gives texts back.
 
