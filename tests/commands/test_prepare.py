@@ -416,6 +416,8 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "wikitext",
         "squad",
         "sentences",
+        "pairs",
+        "tokenizer",
         "pdtb",
         "vua",
         "task",

@@ -16,6 +16,7 @@ from vgtools.cli import run
 from vgtools.models import seq2seq
 from vgtools.models.runs import read_run
 from vgtools.systems.visual_awareness import translation
+from vgtools.tasks import translation as tasks_translation
 
 FAST = ["--lr", 3e-3, "--warmup", 5, "--batch-size", 60, "--max-length", 40, "--device", "cpu"]
 
@@ -275,6 +276,37 @@ def test_a_model_learns_and_another_continues(
     assert vg(*compared) == 0
     found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert found[1]["tasks"]["translation"]["difference"]["p"] > 0
+
+
+def test_a_killed_training_ends_as_the_unbroken_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = ["--shape", "transformer-small", "-t", data / "bpe", "--epochs", 2, "--limit", 20]
+    args = ["finetune", "translation", data / "pairs", *FAST, *shape, "-q", "-o"]
+    assert vg(*args, tmp_path / "whole") == 0
+    plain = tasks_translation.predict
+    calls = []
+
+    def dies(*given: Any, **more: Any) -> list[dict[str, Any]]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return plain(*given, **more)
+
+    monkeypatch.setattr(tasks_translation, "predict", dies)
+    assert vg(*args, tmp_path / "cut") == 130
+    assert vg(*args, tmp_path / "cut") == 0
+    for name in ("predictions.jsonl", "model/model.safetensors", "model/tokenizer.json"):
+        ends = [tmp_path / run / "seed-9595" / name for run in ("whole", "cut")]
+        assert ends[0].read_bytes() == ends[1].read_bytes()
+    assert rows(tmp_path / "cut/metrics.jsonl") == rows(tmp_path / "whole/metrics.jsonl")
+
+
+def test_numbers_of_half_the_bits_translate_too(model: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    args = ["--dtype", "bfloat16", "--limit", 5, "--longer", 2, "--device", "cpu", "-q"]
+    assert vg("translate", model, text, "-o", out, *args) == 0
+    assert out.read_text().count("\n") == 5
 
 
 def test_flags_that_do_not_go_together(

@@ -13,6 +13,7 @@ import typer
 from vgtools.commands.options import (
     BatchSize,
     Count,
+    File,
     Flag,
     Limit,
     Runtime,
@@ -66,6 +67,10 @@ def translate(
         str | None,
         Value("X.npy", "Model that looks at images: features of those that rows name."),
     ] = None,
+    index: Annotated[
+        str | None,
+        File("With --feats: index of the images, if rows on a pipe, or by hand, name them."),
+    ] = None,
     json: Annotated[
         bool, Flag("--json", help='Write rows {"text", "translation"} in place of lines.')
     ] = False,
@@ -76,7 +81,7 @@ def translate(
     Lines are plain text; with --json rows that keep "id", "split", "image" and "target" of JSON
     rows. A model that was trained with --retrieved looks at images: TEXT is then rows of vg
     retrieve, and --feats has features of the same backbone as in training. Images are matched by
-    name; on a pipe, row N of the bank is taken for row N of the features.
+    name; on a pipe, --index has the names, or row N of the bank is taken for row N of the features.
 
     Beam search, 4 beams, divided by length^0.6, at most 50 tokens longer than the source. Sentences
     are translated in batches of neighbours in length. A translation depends only on its sentence,
@@ -93,6 +98,7 @@ def translate(
         feats.npy > news.de
     """
     help_at_terminal(context, text)
+    refuse_if(index and not feats, "--index", "needs --feats, features of the images")
     refuse_if(re.search(_NOT_TEXT, target.output), "-o", "expected a text file, or .jsonl")
     from vgtools import io
     from vgtools.io.output import Output
@@ -105,7 +111,10 @@ def translate(
     device = pick_device(runtime.device)
     how = Decoding(search.beams, search.length_penalty, search.longer)
     opened = open_model(model, feats, device, offline=runtime.offline)
-    worker = StreamTranslator(opened, text, how, search.batch_size, pick_dtype(search.dtype))
+    dtype = pick_dtype(search.dtype)
+    worker = StreamTranslator(opened, text, how, search.batch_size, dtype, index)
+    for line in worker.remarks():
+        note("translate", line, runtime.quiet)
     config = {
         "command": "translate",
         **opened.config(),
@@ -115,7 +124,7 @@ def translate(
         "json": json,
         "limit": limit,
     }
-    inputs = [text, *([feats] if feats else [])]
+    inputs = [text, *([feats] if feats else []), *([index] if index else [])]
     with (
         Output([target.output], config, inputs=inputs, restart=target.restart) as out,
         io.Progress("translate", "lines", quiet=runtime.quiet) as bar,

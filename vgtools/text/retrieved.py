@@ -409,21 +409,29 @@ class StreamedImages:
     """The images of rows that are read once, in order, as rows of image features.
 
     Args:
-        path: of the rows; without a manifest beside it, as on a pipe, a row of the bank is taken
-            for the same row of the features.
+        path: of the rows.
         feats: of images, any that hold those of the rows.
         feats_path: their file, for messages.
+        index: the index of the rows, if it is not where the manifest beside them says, or they have
+            none, as on a pipe; without both they are taken to be rows of the features.
+
+    Attributes:
+        unnamed: whether they were.
 
     Raises:
         DataError: the index has other ids than at retrieval (65).
     """
 
-    def __init__(self, path: str, feats: Features, feats_path: str) -> None:
+    def __init__(
+        self, path: str, feats: Features, feats_path: str, index: str | None = None
+    ) -> None:
         self.path = path
         self.array: Array = feats.array
         self._feats_path = feats_path
         self._manifest = manifest_beside(path)
-        self._to_feats = _renumbering(path, self._manifest, feats, feats_path, None)
+        self._index = index
+        self._to_feats = _renumbering(path, self._manifest, feats, feats_path, index)
+        self.unnamed = index is None and _ids_hash(self._manifest) is None
         self._bank = len(feats.ids) if self._to_feats is None else len(self._to_feats)
 
     def rows(self, rows: Sequence[dict[str, Any]], first: int) -> Array:
@@ -442,4 +450,6 @@ class StreamedImages:
         table = _padded(images, max(map(len, images), default=0), -1, np.int32)
         if self._to_feats is None:
             return table
-        return _renumbered(self.path, table, self._to_feats, self._feats_path, self._manifest, None)
+        return _renumbered(
+            self.path, table, self._to_feats, self._feats_path, self._manifest, self._index
+        )

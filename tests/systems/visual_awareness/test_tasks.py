@@ -352,7 +352,7 @@ def test_bad_rows_are_named_by_file_and_line(
         (
             ["--retrieved", "r.jsonl", "--feats", "x.npy"],
             "codah",
-            "fuses images for tasks of kind classify, regress, tag; codah is choice",
+            "fuses images for tasks of kind classify, regress, tag, translate; codah is choice",
         ),
         (["--retrieved", "-", "--train", "-"], "sst-2", "--feats"),
         (["--image-dropout", "1.5"], "sst-2", "less than or equal to 1"),

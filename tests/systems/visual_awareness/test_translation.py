@@ -166,14 +166,16 @@ def model(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def lines(tmp_path: Path, model: Path, rows: Path, feats: Path) -> list[str]:
+def lines(tmp_path: Path, model: Path, rows: Path, feats: Path, *flags: object) -> list[str]:
     out = tmp_path / "out.txt"
-    args = ["--feats", feats, "--longer", 3, "--device", "cpu", "-q", "--restart", "-o", out]
-    assert vg("translate", model, rows, *args) == 0
+    args = ["--feats", feats, "--longer", 3, "--device", "cpu", "--restart", "-o", out]
+    assert vg("translate", model, rows, *args, *flags) == 0
     return out.read_text().split("\n")[:-1]
 
 
-def test_images_are_matched_by_name(folder: Path, model: Path, tmp_path: Path) -> None:
+def test_images_are_matched_by_name(
+    folder: Path, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The index has the images in another order than the features."""
     rows = read(folder / "rows.jsonl")[:9]
     plain = tmp_path / "plain.jsonl"
@@ -200,9 +202,14 @@ def test_images_are_matched_by_name(folder: Path, model: Path, tmp_path: Path) -
     )
     assert manifest_path(moved).exists()
     assert lines(tmp_path, model, moved, folder / "feats.npy") == expected
-    # On a pipe, rows of the bank are rows of the features: other images, other words.
+    # Without a manifest the rows are taken to be those of the features, unless --index names them.
     manifest_path(moved).unlink()
+    (tmp_path / "bank.faiss").write_bytes(b"")
+    index = ["--index", tmp_path / "bank.faiss"]
+    assert lines(tmp_path, model, moved, folder / "feats.npy", *index) == expected
+    capfd.readouterr()
     assert lines(tmp_path, model, moved, folder / "feats.npy") != expected
+    assert "moved.jsonl does not say of which index its images are" in capfd.readouterr().err
 
 
 def test_rows_that_lack_images_are_refused(

@@ -43,10 +43,10 @@ def pairs(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    r"""Write sentences and their translations, line by line of two files.
+    r"""Write sentences with their translations.
 
-    Rows are {"text", "target"}, as vg finetune translation reads them. Lines end at a line feed
-    only. Pairs with an empty side are left out and counted.
+    Rows are {"text", "target"}, as vg finetune translation reads them: line N of one file and of
+    the other. Lines end at a line feed only. Pairs with an empty side are left out and counted.
 
     Examples:
 
@@ -84,11 +84,12 @@ def tokenizer(
     output: Annotated[str, Value("DIR", "Folder to write.", "--output", "-o")],
     quiet: Quiet = False,
 ) -> None:
-    """Learn a vocabulary of subwords (BPE) from texts and their translations together.
+    """Learn a vocabulary of subwords (BPE).
 
-    Writes tokenizer.json, for -t of vg finetune translation, and tokenizer_config.json, with which
-    transformers' AutoTokenizer opens the folder. Entries 0 to 3 are <pad>, <s>, </s> and <unk>.
-    Unicode is composed (NFC), punctuation is apart, and decoding gives texts back.
+    It is joint over texts and their translations. Writes tokenizer.json, for -t of vg finetune
+    translation, and tokenizer_config.json, with which transformers' AutoTokenizer opens the folder.
+    Entries 0 to 3 are <pad>, <s>, </s> and <unk>. Unicode is composed (NFC), punctuation is apart,
+    and decoding gives texts back.
 
     Examples:
 

@@ -5,7 +5,7 @@ Axes: B sentences of a batch, K images of a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vgtools.io import DataError, Exit, Features, Window, open_features
 from vgtools.io.arrays import Array
+from vgtools.io.errors import name_of
 from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
 from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pick_dtype, resolve
 from vgtools.models.seq2seq import GREEDY, Decoding, translate
@@ -123,8 +124,8 @@ class Model:
 
     encoder: Encoder
     fusion: Fusion | None
-    features: Features | None  # of the images that the fusion looks at
-    feats_path: str
+    features: Features | None = None  # of the images that the fusion looks at
+    feats_path: str = ""
 
     def config(self) -> dict[str, Any]:
         """Return what decides the translations, beside the search."""
@@ -156,7 +157,7 @@ def open_model(ref: str, feats: str | None, device: torch.device, *, offline: bo
     encoder = load_seq2seq(ref, offline=offline)
     net = encoder.model.eval().requires_grad_(False).to(device)
     if feats is None:
-        return Model(encoder, None, None, "")
+        return Model(encoder, None)
     features = open_features(feats)
     fusion, backbone = open_fusion(folder)
     check_same("backbone", features.backbone, backbone, feats)
@@ -173,12 +174,19 @@ class StreamTranslator:
         how: the search.
         batch_size: sentences per batch; affects rounding only.
         dtype: of matrix products.
+        index: of the images that rows name, see `StreamedImages`.
 
     Source: Zhang et al. 2020, section 3.1; Vaswani et al. 2017, section 6.1 (the search).
     """
 
     def __init__(
-        self, model: Model, path: str, how: Decoding, batch_size: int, dtype: torch.dtype
+        self,
+        model: Model,
+        path: str,
+        how: Decoding,
+        batch_size: int,
+        dtype: torch.dtype = torch.float32,
+        index: str | None = None,
     ) -> None:
         self.model = model
         self.how = how
@@ -187,7 +195,15 @@ class StreamTranslator:
         self._cut = 0
         self._images: StreamedImages | None = None
         if model.features is not None:
-            self._images = StreamedImages(path, model.features, model.feats_path)
+            self._images = StreamedImages(path, model.features, model.feats_path, index)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what a user should know about the rows."""
+        if self._images is not None and self._images.unnamed:
+            yield (
+                f"{name_of(self._images.path)} does not say of which index its images are; they "
+                f"are taken to be rows of {self.model.feats_path}; --index names another bank"
+            )
 
     def __call__(self, window: Window) -> list[str]:
         """Return the translation of each line, none of which has a line end in it.
