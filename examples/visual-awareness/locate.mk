@@ -9,20 +9,13 @@
 # its masks. FLICKR holds Flickr_8k.devImages.txt and the photos, ENTITIES Sentences/ and Annotations/, COCO
 # instances_val2014.json, GENOME image_data.json and region_descriptions.json. GRID is the features of all these photos (vg
 # extract-image-feats --pooling none --picture N), IMAGES their list. TEXTS is rows of vg retrieve's input.
-VG         ?= vg
-OUT        ?= small
-SCALE      ?= small
-RETRIEVER  ?= $(OUT)/retriever
 GRID       ?= $(OUT)/grid.npy
 IMAGES     ?= $(OUT)/images.jsonl
 INDEX      ?= $(OUT)/vg.faiss
 BANK       ?= $(IMAGES)
 TEXTS      ?= $(OUT)/dev.jsonl
-FLICKR     ?=
 ENTITIES   ?=
-COCO       ?=
 GENOME     ?=
-BACKBONE   ?= builtin:efficientnet-lite0
 # Of maps: dimensions of the text that count (the paper's 180 and 10; 99999 is all of them), and the plain inner product.
 POINT_DIMS ?= 10 60 180 99999
 CUT_DIMS   ?= 10 60 180 99999
@@ -54,7 +47,7 @@ $(L)/coco.jsonl:
 	$(VG) prepare coco $(INSTANCES) --images $(wildcard $(COCO)/images*/val2017) --images-out $@ -o $(L)/coco.boxes.jsonl
 
 $(L)/coco.grid.npy: $(L)/coco.jsonl
-	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture 224 --dtype float16 -o $@
+	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(PICTURE) --dtype float16 -o $@
 else
 INSTANCES ?= $(COCO)/instances_val2014.json
 MASKED    ?= $(GRID)

@@ -95,3 +95,25 @@ def test_an_order_may_differ_from_what_is_compared_between_texts() -> None:
     found = recall.both_ways([(order, relevance)], np.array([0, 1]))
     assert found["text_to_image"]["r1"] == 100.0
     assert found["image_to_text"]["r1"] == 0.0
+
+
+def test_folds_are_consecutive_images_with_their_own_texts() -> None:
+    rng = np.random.default_rng(3)
+    own = np.array([0, 3, 1, 4, 2, 2, 0, 1, 4, 3, 3])
+    scores = rng.random((11, 5))
+
+    def ranked(texts: np.ndarray, columns: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        part = scores[texts][:, columns]
+        return [(part[:2], part[:2]), (part[2:], part[2:])]
+
+    found = recall.mean_of_folds(own, 2, ranked)
+    assert (found["count"], found["images"]) == (2, 2)
+    expected: dict[str, list[float]] = {"text_to_image": [], "image_to_text": []}
+    for columns in ([0, 1, 2], [3, 4]):
+        rows = [t for t in range(11) if own[t] in columns]
+        part = scores[rows][:, columns]
+        texts, images = by_loops(part, [columns.index(own[t]) for t in rows])
+        expected["text_to_image"].append(100 * float(np.mean(np.array(texts) == 1)))
+        expected["image_to_text"].append(100 * float(np.mean(np.array(images) == 1)))
+    for way, values in expected.items():
+        assert found[way]["r1"] == pytest.approx(np.mean(values), abs=0.02)

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from tests.conftest import Runner, vg_command
 from tests.tiny import save_encoder, save_feats, save_grids, save_run_of
-from tests.tiny.located import save_instances, save_queries, save_retriever
+from tests.tiny.located import save_instances, save_queries
+from tests.tiny.retriever import save_retriever
 from vgtools.cli import run
 from vgtools.images.maps import cell_centres
 from vgtools.io.arrays import Array

@@ -28,6 +28,8 @@ def build(folder: Path) -> None:
     _prepare(Path("sets"))
     _pictures()
     _bank()
+    _retriever()
+    _located()
     _words()
     _language()
     _visual()
@@ -211,7 +213,6 @@ def _bank() -> None:
     )
     flags = ("--index", "vg.faiss", "-k", 4, "--device", "cpu", "-q")
     _run("retrieve", "text.txt", *flags, "-o", "found.jsonl")
-    _located()
     from PIL import Image
 
     Path("bank").mkdir()
@@ -223,16 +224,26 @@ def _bank() -> None:
     )
 
 
-def _located() -> None:
-    """Write a retriever, feature maps, queries of pictures, masks, heat."""
-    from tests.tiny import save_grids
-    from tests.tiny.located import save_instances, save_queries, save_retriever
+def _retriever() -> None:
+    """Write feature maps, word vectors of skip-thoughts, a retriever's run and its index."""
+    from tests.tiny.retriever import save_captions, save_grid, save_retriever, save_skip_thoughts
 
+    save_grid(Path("grid.npy"))
+    save_skip_thoughts(Path("skip"))
+    save_captions(Path("shown.jsonl"))
     save_retriever(Path("retriever"), Path("encoder"))
-    save_grids(Path("grid.npy"))
+    _run("build-index", "grid.npy", "-m", "retriever", "-o", "maps.faiss", "--device", "cpu", "-q")
+
+
+def _located() -> None:
+    """Write feature maps of whole pictures, queries of them, masks, heat."""
+    from tests.tiny import save_grids
+    from tests.tiny.located import save_instances, save_queries
+
+    save_grids(Path("cells.npy"))
     save_queries(Path("queries.jsonl"))
     save_instances(Path("instances.json"))
-    flags = ("--matcher", "retriever", "--feats", "grid.npy", "--device", "cpu", "-q")
+    flags = ("--matcher", "retriever", "--feats", "cells.npy", "--device", "cpu", "-q")
     _run("locate", "queries.jsonl", *flags, "-o", "heat.jsonl")
 
 

@@ -50,6 +50,13 @@ _MATCHER = (
     "matcher/encoder/model.safetensors weights!",
 )
 _INDEX = ("vg.faiss faiss!", "vg.ids ids!", "vg.json manifest", *_MATCHER)
+_GRID = ("grid.npy npy!", "grid.ids ids!", "grid.json manifest")
+_RETRIEVER = (
+    "retriever/run.json run!",
+    "retriever/retriever.safetensors weights!",
+    "retriever/encoder/tokenizer.json json!",
+    "retriever/encoder/model.safetensors weights!",
+)
 _FEATS = ("feats.npy npy!", "feats.ids ids!", "feats.json manifest")
 _PHOTOS = ("photos.npy npy!", "photos.ids ids!", "photos.json manifest")
 _JOINT = (
@@ -217,6 +224,18 @@ CASES = (
         quick=True,
     ),
     Case(
+        "train-retriever",
+        "train-matcher visual-awareness in/shown.jsonl in/grid.npy --words in/skip --epochs 2"
+        " --batch-size 6 --dim 6 --layers 1 --regions 3 --valid-split dev --device cpu -q -o run",
+        ("shown.jsonl jsonl", *_GRID, "skip/dictionary.txt text", "skip/utable.npy npy"),
+        folder="run",
+    ),
+    Case(
+        "build-index-retriever",
+        "build-index in/grid.npy -m in/retriever --device cpu --emb e.npy -o b.faiss",
+        (*_GRID, *_RETRIEVER),
+    ),
+    Case(
         "build-index",
         "build-index in/feats.npy -m in/matcher --device cpu -o b.faiss",
         (*_FEATS, *_MATCHER),
@@ -288,19 +307,24 @@ CASES = (
         ("captions.jsonl jsonl",),
     ),
     Case(
+        "retrieve-retriever",
+        "retrieve in/text.txt --index in/maps.faiss --device cpu -k 3 --emb e.npy -o r.jsonl",
+        ("text.txt text", "maps.faiss faiss!", "maps.ids ids!", "maps.json manifest", *_RETRIEVER),
+    ),
+    Case(
         "retrieve-score",
         "retrieve in/captions.jsonl --index in/vg.faiss --device cpu --score -o s.jsonl",
         ("captions.jsonl jsonl", "vg.ids ids!"),
     ),
     Case(
         "locate",
-        "locate in/queries.jsonl --matcher in/retriever --feats in/grid.npy --device cpu"
+        "locate in/queries.jsonl --matcher in/retriever --feats in/cells.npy --device cpu"
         " -o h.jsonl",
         (
             "queries.jsonl jsonl",
-            "grid.npy npy!",
-            "grid.ids ids!",
-            "grid.json manifest",
+            "cells.npy npy!",
+            "cells.ids ids!",
+            "cells.json manifest",
             "retriever/run.json run!",
             "retriever/retriever.safetensors weights!",
         ),
@@ -308,15 +332,15 @@ CASES = (
     ),
     Case(
         "locate-classes",
-        "locate in/instances.json --matcher in/matcher --feats in/grid.npy --device cpu"
+        "locate in/instances.json --matcher in/matcher --feats in/cells.npy --device cpu"
         " -o h.jsonl.gz",
         ("instances.json json",),
     ),
     Case(
         "locate-score",
-        "locate in/queries.jsonl --matcher in/retriever --feats in/grid.npy --device cpu --score"
+        "locate in/queries.jsonl --matcher in/retriever --feats in/cells.npy --device cpu --score"
         " -o s.jsonl",
-        ("queries.jsonl jsonl", "grid.ids ids!"),
+        ("queries.jsonl jsonl", "cells.ids ids!"),
     ),
     # ------------------------------------------------------------------------------------ training
     Case(

@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tiny.retriever import NAMES, save_skip_thoughts
 from vgtools.io import DataError, Exit
 from vgtools.text import vector_files
-from vgtools.text.vector_files import VectorFile, pack_vectors
+from vgtools.text.vector_files import (
+    VectorFile,
+    copy_vectors,
+    open_vectors,
+    pack_vectors,
+    select_vectors,
+)
 from vgtools.text.word_vectors import open_word_vectors
 
 BODY = "cat 1 2\nNew York -1 .5\nDog 3e-1 4 \n"
@@ -192,3 +199,47 @@ def test_memory_grows_by_less_than_the_vectors(tmp_path: Path) -> None:
     tracemalloc.stop()
     words = 20_000 * (2 * sys.getsizeof("12345") + 16)  # of the set of words
     assert peak < (8 << 20) + words
+
+
+# ------------------------------------------------------------------------------------- other forms
+
+
+def test_skip_thoughts_a_text_file_and_their_copies_hold_the_same(tmp_path: Path) -> None:
+    folder = save_skip_thoughts(tmp_path / "skip")
+    vectors = np.load(folder / "utable.npy")
+    lines = [" ".join([w, *map(str, v)]) for w, v in zip(NAMES, vectors.tolist(), strict=True)]
+    (tmp_path / "x.vec").write_text("\n".join(lines) + "\n")
+    for ref in (str(folder), str(tmp_path / "x.vec")):
+        rows, array = select_vectors(open_vectors(ref), {"dog", "tree", "yeti"})
+        assert rows == {"dog": 0, "tree": 1}
+        np.testing.assert_array_equal(array, vectors[[0, 10]])
+        copy_vectors(ref, str(tmp_path / "copy.npy"))
+        copied = open_word_vectors(str(tmp_path / "copy.npy"))
+        assert list(copied.rows) == list(NAMES)
+        np.testing.assert_array_equal(copied.array, vectors)
+        rows, array = select_vectors(open_vectors(str(tmp_path / "copy.npy")), {"cat"})
+        np.testing.assert_array_equal(array, vectors[[1]])
+        for file in tmp_path.glob("copy.*"):
+            file.unlink()
+
+
+def test_a_table_with_other_words_or_numbers_is_refused(tmp_path: Path) -> None:
+    folder = save_skip_thoughts(tmp_path / "skip")
+    (folder / "dictionary.txt").write_text("dog\ncat\n")
+    with pytest.raises(DataError, match="has 2 words for 11 vectors"):
+        open_vectors(str(folder))
+    vectors = np.load(folder / "utable.npy")[:2]
+    vectors[1] = np.nan
+    np.save(folder / "utable.npy", vectors)
+    with pytest.raises(DataError, match="the vector of 'cat' is NaN or infinite"):
+        select_vectors(open_vectors(str(folder)), {"dog"})
+
+
+def test_the_files_of_each_form(tmp_path: Path) -> None:
+    folder = str(save_skip_thoughts(tmp_path / "skip"))
+    assert vector_files.vector_files(folder) == [f"{folder}/dictionary.txt", f"{folder}/utable.npy"]
+    assert vector_files.vector_files("a/x.npy") == ["a/x.npy", "a/x.ids"]
+    assert vector_files.vector_files("x.vec.gz") == ["x.vec.gz"]
+    assert vector_files.vector_files("builtin:glove-50d") == []
+    assert vector_files.vector_files("builtin:minilm") is None, "an encoder"
+    assert vector_files.vector_files(str(tmp_path)) is None

@@ -1,33 +1,12 @@
-"""A random retriever, queries with and without boxes, and a file of MS COCO's instances."""
+"""Queries with and without boxes, and a file of MS COCO's instances."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tests.tiny import BACKBONE, IMAGE, WIDTH, text
-from vgtools.models.encoder import load_encoder
-from vgtools.models.runs import save_run
-from vgtools.systems.visual_awareness.recipe import RetrieverConfig
-from vgtools.systems.visual_awareness.retriever import Retriever
-
-
-def save_retriever(folder: Path, encoder: Path, seed: int = 0) -> Path:
-    """Write the run of a random retriever over the word pieces of an encoder directory."""
-    torch.manual_seed(seed)
-    loaded = load_encoder(str(encoder))
-    config = RetrieverConfig(text_width=WIDTH, image_width=IMAGE, dim=8, layers=2, regions=2)
-    retriever = Retriever(config)
-    with torch.no_grad():
-        for weight in retriever.parameters():
-            weight.mul_(3)
-    info = {"retriever": asdict(config), "backbone": BACKBONE}
-    save_run(folder, "retriever", retriever.state_dict(), info, loaded)
-    return folder
+from tests.tiny import text
 
 
 def save_queries(path: Path, count: int = 40) -> list[dict[str, Any]]:

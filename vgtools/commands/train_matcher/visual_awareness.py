@@ -45,7 +45,13 @@ class Recipe:
         int, _recipe_flag("dim", "Width of the SRU and of the shared space", metavar="N", min=1)
     ] = RetrieverConfig.dim
     layers: Annotated[
-        int, _recipe_flag("layers", "Layers of the SRU; of the encoder", metavar="N", min=1)
+        int,
+        _recipe_flag(
+            "layers",
+            "Layers of the SRU; with --text encoder its last ones, concatenated",
+            metavar="N",
+            min=1,
+        ),
     ] = RetrieverConfig.layers
     regions: Annotated[
         int,

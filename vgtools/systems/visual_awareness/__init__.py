@@ -1,6 +1,6 @@
-"""Visual awareness (Zhang et al. 2020).
+"""Visual awareness (Zhang et al. 2019).
 
-"Learning Contextualized Sentence Representations with Visual Awareness".
+"Probing Contextualized Sentence Representations with Visual Awareness".
 """
 
 # Where each section of the paper is implemented: `module.definition` of this package.
@@ -9,8 +9,12 @@ SECTIONS = {
         "recipe.RetrieverConfig",
         "retriever.Retriever",
         "retriever.triplet_loss",
+        "retrieve.RetrieverSearch",
+        "training.fit",
+        "words.WordReader",
     ),
     "section 5.1": ("localisation.pointing", "localisation.segmentation"),
     "figure 2": ("retriever.ImagePath",),
     "figure 4": ("concepts.concept_weights",),
+    "section 4.1": ("reported.retrieval",),
 }

@@ -1,4 +1,4 @@
-"""Images of sentences by a retriever (Zhang et al. 2020, section 2.1), for `vg retrieve`."""
+"""Images of sentences by a retriever (Zhang et al. 2019, section 2.1), for `vg retrieve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Visual awareness (Zhang et al. 2020), section 2.1, figure 2: the sentence-image retriever.
+"""Visual awareness (Zhang et al. 2019), section 2.1, figure 2: the sentence-image retriever.
 
     y = SRU(words)                                  last state of the last layer
     x = W . Weldon(conv1x1(feature map)) + b        both divided by their length
@@ -34,7 +34,7 @@ KIND = "retriever"  # of the run
 class Retriever(nn.Module):
     """Two paths into one space of unit vectors: sentences and images.
 
-    Source: Zhang et al. 2020 (Visual awareness), section 2.1.
+    Source: Zhang et al. 2019 (Visual awareness), section 2.1.
     Deviation: the image path starts at the backbone's last feature map; the backbone is frozen.
     """
 
@@ -161,7 +161,7 @@ class SruPath(nn.Module):
 class StatePath(nn.Module):
     """The mean state of a frozen encoder to the shared space.
 
-    Deviation: not in Zhang et al. 2020, whose retriever reads word vectors.
+    Deviation: not in Zhang et al. 2019, whose retriever reads word vectors.
     """
 
     def __init__(self, config: RetrieverConfig) -> None:
@@ -242,11 +242,14 @@ class SRU(nn.Module):
         texts = torch.cat([torch.arange(size) for size in sizes]).to(words.device)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            gates = (self._drop(words, texts) @ weight).split(self.dim, dim=1)
-            inputs, forget, reset, *skip = gates
-            states = scan(inputs, (forget + bias[: self.dim]).sigmoid(), sizes)
-            reset = (reset + bias[self.dim :]).sigmoid()
-            skipped = skip[0] if skip else words
+            more = weight.shape[1] - 3 * self.dim
+            padded = F.pad(bias, (self.dim, more))
+            product = torch.addmm(padded, self._drop(words, texts), weight)
+            # One split of all: its gradient is one concatenation.
+            inputs, gates, skip = product.split([self.dim, 2 * self.dim, more], 1)
+            forget, reset = gates.sigmoid().split(self.dim, 1)
+            states = scan(inputs, forget, sizes)
+            skipped = skip if more else words
             seen = reset if i == last else self._drop(reset, texts)
             words = torch.addcmul(skipped, states.tanh() - skipped, seen)
         return words
@@ -328,7 +331,7 @@ def triplet_loss(
     Returns:
         Scalar >= 0, summed over captions and both directions.
 
-    Source: Zhang et al. 2020 (Visual awareness), section 2.1, eq 1. The margin, the second
+    Source: Zhang et al. 2019 (Visual awareness), section 2.1, eq 1. The margin, the second
         direction and the sum are those of the published code of Engilberge et al. 2018.
     """
     true = scores[own, torch.arange(len(own), device=own.device)]
@@ -357,7 +360,7 @@ def info_nce(scores: Tensor, own: Tensor, wrong: Tensor, scale: Tensor) -> Tenso
     Returns:
         Scalar, mean over captions and both directions.
 
-    Deviation: not in Zhang et al. 2020, which takes `triplet_loss`.
+    Deviation: not in Zhang et al. 2019, which takes `triplet_loss`.
     """
     logits = scale * scores
     rows = torch.arange(len(own), device=own.device)

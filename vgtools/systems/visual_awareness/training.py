@@ -1,4 +1,4 @@
-"""Training of the retriever of sentences and images (Zhang et al. 2020, section 2.1)."""
+"""Training of the retriever of sentences and images (Zhang et al. 2019, section 2.1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vgtools.systems.visual_awareness.words import (
 )
 from vgtools.text.vector_files import copy_vectors, open_vectors, select_vectors
 from vgtools.training.loop import TrainConfig
-from vgtools.training.session import Session
+from vgtools.training.session import Session, mean_record
 from vgtools.training.splits import Rows, Splits
 from vgtools.training.steps import plan_for, step_batches, train_config
 
@@ -184,15 +184,20 @@ def fit(session: Session, words: Words, bank: Features, splits: Splits) -> None:
         return [collate(train, reader, bank.array, numbers, epoch, session.device)]
 
     batches = step_batches(len(train.images), config["seed"], plan, build)
-    settings = train_config({**config, "weight_decay": 0.0}, plan, log_every=10)
+    settings = train_config({**config, "weight_decay": 0.0}, plan)
     settings = with_milestones(settings, plan.per_epoch)
+    notes = run.state.notes
     for record in session.fit(retriever, batches, settings, weights={shape.loss: 1.0}):
-        if record.pop("end"):
-            measured: Mapping[str, Any] | None = None
-            if valid is not None and len(valid.images):
-                measured = evaluate(retriever, valid, reader, bank.array)
-                record["valid"] = measured
-            run.end_epoch(retriever, record, score(measured))
+        if not record.pop("end"):
+            mean = mean_record(notes, record, record["step"] % plan.per_epoch == 0)
+            notes |= {} if mean is None else {"mean": mean}
+            continue
+        record = notes.pop("mean")
+        measured: Mapping[str, Any] | None = None
+        if valid is not None and len(valid.images):
+            measured = evaluate(retriever, valid, reader, bank.array)
+            record["valid"] = measured
+        run.end_epoch(retriever, record, score(measured))
     session.finish(lambda: _facts(session, shape, words, bank))
 
 

@@ -1,0 +1,60 @@
+# retrieval: the retriever of sentences and images (section 2.1), its recall beside the reported 94.0 (section 4.1).
+#
+# At paper scale: ResNet-152, pictures of 400 pixels, skip-thoughts, the paper's recipe, 5 folds of 1,000 photos of COCO's test.
+# At small scale: Flickr8k, the default recipe, 1,000 dev photos. PRESET=paper with WARM=N tries the paper's loss there.
+ifeq ($(SCALE),paper)
+BACKBONE ?= resnet152.tv_in1k
+PICTURE  ?= 400
+WORDS    ?= skip-thoughts
+PRESET   ?= paper
+VALID    ?= val
+TESTED   ?= test
+FOLDS    ?= 5
+else
+BACKBONE ?= builtin:efficientnet-lite0
+PICTURE  ?= 224
+WORDS    ?= builtin:minilm
+PRESET   ?= default
+VALID    ?= dev
+TESTED   ?= dev
+FOLDS    ?= 1
+endif
+WARM     ?= 0
+PHOTOS   ?= $(firstword $(wildcard $(FLICKR)/Flicker8k_Dataset $(FLICKR)/Flickr8k_Dataset $(FLICKR)/images))
+TRAIN    ?= --warm-epochs $(WARM)
+RETRIEVER := $(OUT)/retriever.$(PRESET).$(WARM).s$(SEED)
+
+.PHONY: retrieval
+retrieval: $(RETRIEVER).score.jsonl
+	@jq -c '{index, texts, images, text_to_image, image_to_text, folds}' $<
+	@$(PYTHON) -c 'import json; from vgtools.systems.visual_awareness.reported import retrieval; print(json.dumps(retrieval()))'
+
+ifeq ($(SCALE),paper)
+$(OUT)/captions.jsonl: $(KARPATHY)
+	@mkdir -p $(OUT)
+	$(VG) prepare karpathy $(KARPATHY) --images $(COCO) --images-out $(OUT)/images.jsonl -o $@
+else
+$(OUT)/captions.jsonl:
+	@test -f "$(FLICKR)/Flickr8k.token.txt" || { echo "this needs FLICKR=FOLDER with Flickr8k.token.txt, Flickr_8k.*Images.txt and the photos" >&2; exit 66; }
+	@mkdir -p $(OUT)
+	$(VG) prepare flickr8k $(FLICKR)/Flickr8k.token.txt --splits $(FLICKR) --images $(PHOTOS) --images-out $(OUT)/images.jsonl \
+	  --on-error skip -o $@
+endif
+
+# Feature maps of whole pictures: heat maps and boxes then have the frame of the picture.
+$(OUT)/grid.npy: $(OUT)/captions.jsonl
+	$(VG) extract-image-feats $(OUT)/images.jsonl --backbone $(BACKBONE) --pooling none --picture $(PICTURE) --dtype float16 -o $@
+
+$(RETRIEVER)/run.json: $(OUT)/captions.jsonl $(OUT)/grid.npy
+	$(VG) train-matcher visual-awareness $^ --preset $(PRESET) --words $(WORDS) --valid-split $(VALID) --seed $(SEED) $(TRAIN) \
+	  -o $(RETRIEVER)
+
+# The bank of `vg retrieve` and of other targets: all photos.
+$(RETRIEVER).faiss: $(OUT)/grid.npy $(RETRIEVER)/run.json
+	$(VG) build-index $< --matcher $(RETRIEVER) -o $@
+
+$(OUT)/tested.jsonl: $(OUT)/captions.jsonl
+	grep '"split":"$(TESTED)"' $< > $@
+
+$(RETRIEVER).score.jsonl: $(OUT)/tested.jsonl $(RETRIEVER).faiss
+	$(VG) retrieve $< --index $(RETRIEVER).faiss --score --folds $(FOLDS) -o $@

@@ -1,0 +1,135 @@
+"""What finds images, by what an index has as keys."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vgtools.commands.options import Flag, Runtime, refuse_if
+from vgtools.io.errors import DataError
+
+if TYPE_CHECKING:
+    from vgtools.retrieval import Retriever
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How images are searched."""
+
+    k: Annotated[int, Flag("-k", metavar="N", min=1, max=1000, help="Images per text.")] = 16
+    not_own: Annotated[
+        bool, Flag("--not-own", help='Never return the "image" that a row names as its own.')
+    ] = False
+    score: Annotated[
+        bool, Flag("--score", help="Print how well rows find their own images, and the reverse.")
+    ] = False
+    folds: Annotated[
+        int,
+        Flag(metavar="N", min=1, help="With --score: also the mean over N parts of the images."),
+    ] = 1
+    emb: Annotated[
+        str | None,
+        Flag(metavar="X.npy", help="Index of a matcher: also write the texts' embeddings, (N, E)."),
+    ] = None
+    clusters: Annotated[
+        int | None,
+        Flag(
+            metavar="N", min=1, show_default="8", help="Index of nouns: groups of a text's nouns."
+        ),
+    ] = None
+    tagger: Annotated[
+        str | None,
+        Flag(
+            metavar="NAME",
+            show_default="builtin:spacy-sm",
+            help="Index of nouns: spaCy pipeline that tags them.",
+        ),
+    ] = None
+    matcher: Annotated[
+        str | None,
+        Flag(metavar="RUN", help="The matcher's run, if it is not where the index says."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A retriever that is ready, and what manifests say about it."""
+
+    retriever: Retriever
+    ids: list[str]
+    config: dict[str, Any]  # what decides the rows
+    dim: int = 0  # of the texts' embeddings, where they have one
+    keep: Callable[[deque[Any]], None] = lambda kept: None  # leave the embeddings of windows there
+
+
+def open_retriever(index: str, search: Search, runtime: Runtime) -> Opened:
+    """Return what finds images by an index; its manifest says how.
+
+    Raises:
+        DataError: an index of another version, or flags that do not fit it (usage).
+    """
+    from vgtools import io
+
+    keys = io.manifest_beside(index).get("keys", "matcher")
+    if keys not in RETRIEVERS:
+        why = f'has keys "{keys}", expected one of {", ".join(RETRIEVERS)}; build it again'
+        raise DataError(why, index)
+    for flag, fits in (
+        ("clusters", "nouns"),
+        ("tagger", "nouns"),
+        ("matcher", "matcher"),
+        ("emb", "matcher"),
+    ):
+        why = f"belongs to an index of {fits}, {index} has keys of kind {keys}"
+        refuse_if(getattr(search, flag) is not None and keys != fits, f"--{flag}", why)
+    return RETRIEVERS[keys](index, search, runtime)
+
+
+def _by_matcher(index: str, search: Search, runtime: Runtime) -> Opened:
+    """Return the search by an index that a run of vg train-matcher embedded."""
+    from vgtools.retrieval import NearestImages, matcher_path, open_index
+    from vgtools.systems import matcher_system
+
+    bank = open_index(index)
+    run = matcher_path(bank, search.matcher)
+    opened = matcher_system(run).open_search(bank, run, runtime.device, runtime.offline)
+    retriever: NearestImages[Any] = opened
+    config = {
+        "command": "retrieve",
+        "index_sha256": bank.manifest["files"],
+        "matcher": retriever.fingerprint,
+        "device": retriever.device.type,
+    }
+    return Opened(retriever, bank.ids, config, bank.manifest["dim"], retriever.keep)
+
+
+def _by_words(index: str, search: Search, runtime: Runtime) -> Opened:
+    """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
+    from vgtools import io
+    from vgtools.systems.grounding.association import open_associator
+    from vgtools.systems.grounding.retrieve import AssociativeRetriever
+
+    nouns = io.manifest_beside(index)["keys"] == "nouns"
+    how: dict[str, Any] = {}
+    if nouns:
+        how = {"clusters": search.clusters or 8, "tagger": search.tagger or "builtin:spacy-sm"}
+        refuse_if(
+            how["clusters"] > search.k and search.clusters is not None,
+            "--clusters",
+            f"{search.clusters} clusters need as many images; raise -k ({search.k})",
+        )
+    associator = open_associator(index, **how)
+    files = io.manifest_beside(index)["files"]
+    config = {"command": "retrieve", "index_sha256": files, **how}
+    return Opened(AssociativeRetriever(associator), associator.ids, config)
+
+
+# By what the images of an index are found: the "keys" of its manifest.
+RETRIEVERS: dict[str, Callable[[str, Search, Runtime], Opened]] = {
+    "matcher": _by_matcher,
+    "captions": _by_words,
+    "nouns": _by_words,
+    "keywords": _by_words,
+}
