@@ -11,9 +11,9 @@
 # extract-image-feats --pooling none --picture N), IMAGES their list. TEXTS is rows of vg retrieve's input.
 GRID       ?= $(OUT)/grid.npy
 IMAGES     ?= $(OUT)/images.jsonl
-INDEX      ?= $(OUT)/vg.faiss
+INDEX      ?= $(RETRIEVER).faiss
 BANK       ?= $(IMAGES)
-TEXTS      ?= $(OUT)/dev.jsonl
+TEXTS      ?= $(OUT)/tested.jsonl
 ENTITIES   ?=
 GENOME     ?=
 # Of maps: dimensions of the text that count (the paper's 180 and 10; 99999 is all of them), and the plain inner product.
@@ -22,8 +22,11 @@ CUT_DIMS   ?= 10 60 180 99999
 MOST       ?= 12# maps of figure 4, and texts of figure 3
 L          := $(OUT)/locate
 LOCATE      = $(VG) locate --matcher $(RETRIEVER)
+# Made first, unless a run is given. The other .mk files say how, and are read after this one: $$ waits for them.
+MADE        = $(if $(filter command,$(origin RETRIEVER)),,$(GRID) $(RETRIEVER)/run.json)
 needs       = $(if $($(1)),,@echo "this needs $(1)=…, see locate.mk" >&2; exit 66)
 
+.SECONDEXPANSION:
 .PHONY: figure3 figure4 pointing segmentation
 figure3: $(L)/figure3.png $(L)/figure3.html
 figure4: $(L)/figure4.png $(L)/figure4.html
@@ -64,10 +67,10 @@ POINTS := $(POINT_DIMS:%=$(L)/pointing.%.jsonl) $(L)/pointing.plain.jsonl
 CUTS   := $(CUT_DIMS:%=$(L)/masks.%.jsonl) $(L)/masks.plain.jsonl
 flags   = $(if $(filter plain,$*),--heat relevance,--dims $*)
 
-$(L)/pointing.%.jsonl: $(L)/phrases.jsonl
+$(L)/pointing.%.jsonl: $(L)/phrases.jsonl | $$(MADE)
 	$(LOCATE) $< --feats $(GRID) $(flags) --score -o $@
 
-$(L)/masks.%.jsonl: $(MASKED)
+$(L)/masks.%.jsonl: $(MASKED) | $$(MADE)
 	$(LOCATE) $(INSTANCES) --feats $(MASKED) $(flags) --score -o $@
 
 pointing: $(POINTS)
@@ -84,7 +87,7 @@ segmentation: $(CUTS)
 
 # ---------------------------------------------------------------------------------------------------------------- figures
 # Figure 3: the texts with the highest and the lowest score of their best image, a text once.
-$(L)/texts.jsonl: $(TEXTS)
+$(L)/texts.jsonl: $$(TEXTS) $$(INDEX)
 	@mkdir -p $(L)
 	$(VG) retrieve $< --index $(INDEX) --not-own -k 8 -o $@
 
@@ -97,7 +100,7 @@ $(L)/figure3.png $(L)/figure3.html &: $(L)/figure3.jsonl
 	$(VG) show $< --index $(INDEX) --images $(BANK) --png $(L)/figure3.png -o $(L)/figure3.html
 
 # Figure 4: several texts in one photo.
-$(L)/heat.jsonl: $(L)/phrases.jsonl
+$(L)/heat.jsonl: $(L)/phrases.jsonl | $$(MADE)
 	$(LOCATE) $< --feats $(GRID) -o $@
 
 $(L)/figure4.png $(L)/figure4.html &: $(L)/heat.jsonl
