@@ -5,32 +5,28 @@
 #   make pointing segmentation RETRIEVER=RUN GRID=grid.npy IMAGES=images.jsonl COCO=… GENOME=…
 #
 # SCALE=small: phrases of Flickr30k Entities on the dev photos of Flickr8k, which the retriever must not have seen; masks of
-# val2017 photos of COCO. Otherwise the sizes of the published code: regions of Visual Genome on photos of COCO's val2014, and
+# val2017 photos of COCO, both at FINE pixels. Otherwise the sizes of the published code: regions of Visual Genome on photos of COCO's val2014, and
 # its masks. FLICKR holds Flickr_8k.devImages.txt and the photos, ENTITIES Sentences/ and Annotations/, COCO
 # instances_val2014.json, GENOME image_data.json and region_descriptions.json. GRID is the features of all these photos (vg
 # extract-image-feats --pooling none --picture N), IMAGES their list. TEXTS is rows of vg retrieve's input.
-VG         ?= vg
-OUT        ?= small
-SCALE      ?= small
-RETRIEVER  ?= $(OUT)/retriever
 GRID       ?= $(OUT)/grid.npy
 IMAGES     ?= $(OUT)/images.jsonl
-INDEX      ?= $(OUT)/vg.faiss
+INDEX      ?= $(RETRIEVER).faiss
 BANK       ?= $(IMAGES)
-TEXTS      ?= $(OUT)/dev.jsonl
-FLICKR     ?=
+TEXTS      ?= $(OUT)/tested.jsonl
 ENTITIES   ?=
-COCO       ?=
 GENOME     ?=
-BACKBONE   ?= builtin:efficientnet-lite0
 # Of maps: dimensions of the text that count (the paper's 180 and 10; 99999 is all of them), and the plain inner product.
 POINT_DIMS ?= 10 60 180 99999
 CUT_DIMS   ?= 10 60 180 99999
 MOST       ?= 12# maps of figure 4, and texts of figure 3
 L          := $(OUT)/locate
 LOCATE      = $(VG) locate --matcher $(RETRIEVER)
+# Made first, unless a run is given. The other .mk files say how, and are read after this one: $$ waits for them.
+MADE        = $(if $(filter command,$(origin RETRIEVER)),,$(RETRIEVER)/run.json)
 needs       = $(if $($(1)),,@echo "this needs $(1)=…, see locate.mk" >&2; exit 66)
 
+.SECONDEXPANSION:
 .PHONY: figure3 figure4 pointing segmentation
 figure3: $(L)/figure3.png $(L)/figure3.html
 figure4: $(L)/figure4.png $(L)/figure4.html
@@ -39,6 +35,18 @@ figure4: $(L)/figure4.png $(L)/figure4.html
 ifeq ($(SCALE),small)
 INSTANCES ?= $(wildcard $(COCO)/annotations*/instances_val2017.json)
 MASKED    ?= $(L)/coco.grid.npy
+SEEN      ?= $(L)/fine.npy
+# Pixels per side of the pictures that are searched: more cells than the retriever was trained with (NOTES.md).
+FINE      ?= 416
+
+$(OUT)/images.jsonl: | $(OUT)/captions.jsonl ;
+
+$(L)/photos.jsonl: $$(IMAGES)
+	@mkdir -p $(L)
+	grep -F -f $(FLICKR)/Flickr_8k.devImages.txt $< > $@
+
+$(L)/fine.npy: $(L)/photos.jsonl
+	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(FINE) --dtype float16 -o $@
 
 # Flickr30k Entities calls a photo by its number alone. The first caption of each photo.
 $(L)/phrases.jsonl:
@@ -54,10 +62,11 @@ $(L)/coco.jsonl:
 	$(VG) prepare coco $(INSTANCES) --images $(wildcard $(COCO)/images*/val2017) --images-out $@ -o $(L)/coco.boxes.jsonl
 
 $(L)/coco.grid.npy: $(L)/coco.jsonl
-	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture 224 --dtype float16 -o $@
+	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(FINE) --dtype float16 -o $@
 else
 INSTANCES ?= $(COCO)/instances_val2014.json
 MASKED    ?= $(GRID)
+SEEN      ?= $(GRID)
 
 $(L)/phrases.jsonl:
 	$(call needs,COCO)
@@ -71,10 +80,10 @@ POINTS := $(POINT_DIMS:%=$(L)/pointing.%.jsonl) $(L)/pointing.plain.jsonl
 CUTS   := $(CUT_DIMS:%=$(L)/masks.%.jsonl) $(L)/masks.plain.jsonl
 flags   = $(if $(filter plain,$*),--heat relevance,--dims $*)
 
-$(L)/pointing.%.jsonl: $(L)/phrases.jsonl
-	$(LOCATE) $< --feats $(GRID) $(flags) --score -o $@
+$(L)/pointing.%.jsonl: $(L)/phrases.jsonl $(SEEN) | $$(MADE)
+	$(LOCATE) $< --feats $(SEEN) $(flags) --score -o $@
 
-$(L)/masks.%.jsonl: $(MASKED)
+$(L)/masks.%.jsonl: $(MASKED) | $$(MADE)
 	$(LOCATE) $(INSTANCES) --feats $(MASKED) $(flags) --score -o $@
 
 pointing: $(POINTS)
@@ -91,7 +100,7 @@ segmentation: $(CUTS)
 
 # ---------------------------------------------------------------------------------------------------------------- figures
 # Figure 3: the texts with the highest and the lowest score of their best image, a text once.
-$(L)/texts.jsonl: $(TEXTS)
+$(L)/texts.jsonl: $$(TEXTS) $$(INDEX)
 	@mkdir -p $(L)
 	$(VG) retrieve $< --index $(INDEX) --not-own -k 8 -o $@
 
@@ -104,8 +113,8 @@ $(L)/figure3.png $(L)/figure3.html &: $(L)/figure3.jsonl
 	$(VG) show $< --index $(INDEX) --images $(BANK) --png $(L)/figure3.png -o $(L)/figure3.html
 
 # Figure 4: several texts in one photo.
-$(L)/heat.jsonl: $(L)/phrases.jsonl
-	$(LOCATE) $< --feats $(GRID) -o $@
+$(L)/heat.jsonl: $(L)/phrases.jsonl $(SEEN) | $$(MADE)
+	$(LOCATE) $< --feats $(SEEN) -o $@
 
 $(L)/figure4.png $(L)/figure4.html &: $(L)/heat.jsonl
 	$(VG) show $< --images $(IMAGES) --limit $(MOST) --png $(L)/figure4.png -o $(L)/figure4.html

@@ -29,6 +29,7 @@ def build(folder: Path) -> None:
     _pictures()
     _bank()
     _retriever()
+    _located()
     _words()
     _language()
     _visual()
@@ -216,7 +217,6 @@ def _bank() -> None:
     )
     flags = ("--index", "vg.faiss", "-k", 4, "--device", "cpu", "-q")
     _run("retrieve", "text.txt", *flags, "-o", "found.jsonl")
-    _located()
     from PIL import Image
 
     Path("bank").mkdir()
@@ -240,14 +240,14 @@ def _retriever() -> None:
 
 
 def _located() -> None:
-    """Write queries of pictures, masks, feature maps of whole pictures, heat."""
+    """Write feature maps of whole pictures, queries of them, masks, heat."""
     from tests.tiny import save_grids
     from tests.tiny.located import save_instances, save_queries
 
-    save_grids(Path("whole.npy"))
+    save_grids(Path("cells.npy"))
     save_queries(Path("queries.jsonl"))
     save_instances(Path("instances.json"))
-    flags = ("--matcher", "retriever", "--feats", "whole.npy", "--device", "cpu", "-q")
+    flags = ("--matcher", "retriever", "--feats", "cells.npy", "--device", "cpu", "-q")
     _run("locate", "queries.jsonl", *flags, "-o", "heat.jsonl")
 
 

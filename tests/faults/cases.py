@@ -349,13 +349,13 @@ CASES = (
     ),
     Case(
         "locate",
-        "locate in/queries.jsonl --matcher in/retriever --feats in/whole.npy --device cpu"
+        "locate in/queries.jsonl --matcher in/retriever --feats in/cells.npy --device cpu"
         " -o h.jsonl",
         (
             "queries.jsonl jsonl",
-            "whole.npy npy!",
-            "whole.ids ids!",
-            "whole.json manifest",
+            "cells.npy npy!",
+            "cells.ids ids!",
+            "cells.json manifest",
             "retriever/run.json run!",
             "retriever/retriever.safetensors weights!",
         ),
@@ -363,15 +363,15 @@ CASES = (
     ),
     Case(
         "locate-classes",
-        "locate in/instances.json --matcher in/matcher --feats in/whole.npy --device cpu"
+        "locate in/instances.json --matcher in/matcher --feats in/cells.npy --device cpu"
         " -o h.jsonl.gz",
         ("instances.json json",),
     ),
     Case(
         "locate-score",
-        "locate in/queries.jsonl --matcher in/retriever --feats in/whole.npy --device cpu --score"
+        "locate in/queries.jsonl --matcher in/retriever --feats in/cells.npy --device cpu --score"
         " -o s.jsonl",
-        ("queries.jsonl jsonl", "whole.ids ids!"),
+        ("queries.jsonl jsonl", "cells.ids ids!"),
     ),
     # ------------------------------------------------------------------------------------ training
     Case(
