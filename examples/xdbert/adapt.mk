@@ -15,10 +15,12 @@ TEXT     ?= wiki103.txt
 STUDENT  ?= google-bert/bert-base-uncased
 STUDENT_RUN :=
 # The published schedule: 40 epochs, ended after 1, still in the warm-up (NOTES.md).
-SCHEDULE ?= --block 512 --batch-size 256 --micro-batch 8 --lr 1e-4 --warmup 0.05 --epochs 40 --dtype bfloat16
-STOP     ?= --stop-epoch 1
-TWO      ?= --stop-epoch 2
-TWENTY   ?= --stop-epoch 20
+SCHEDULE ?= --block 512 --batch-size 256 --micro-batch 8 --lr 1e-4 --warmup 0.05 --dtype bfloat16
+STOP     ?= --epochs 40 --stop-epoch 1
+TWO      ?= --epochs 40 --stop-epoch 2
+TWENTY   ?= --epochs 40 --stop-epoch 20
+# 16k steps, as many as 20 epochs of wiki103, and their warm-up; the rate then falls to 0 instead of half.
+LARGER   ?= --steps 16000 --warmup 1600
 ADAPTED  ?= bert xdbert
 ABLATED  ?= xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 MAPPED   ?= xdbert no-clip-token
@@ -37,6 +39,7 @@ FASTER   ?= --cross-lr 1e-3
 STOP     ?=
 TWO      ?=
 TWENTY   ?=
+LARGER   ?=
 ADAPTED  ?= bert xdbert
 ABLATED  ?= xdbert no-clip-token mlm one-layer
 MAPPED   ?= xdbert no-clip-token
@@ -49,8 +52,7 @@ FLAGS.mlm           := $(STOP) --weight mlm=1
 FLAGS.one-layer     := $(STOP) --cross-layers 1
 FLAGS.two-epochs    := $(TWO)
 FLAGS.twenty-epochs := $(TWENTY)
-# As many steps as the others, on the larger text.
-FLAGS.wiki          := $(STOP)
+FLAGS.wiki          := $(LARGER)
 INPUT.wiki          := $(WIKI)
 BESIDE := xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 
