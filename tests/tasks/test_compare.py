@@ -314,6 +314,16 @@ def test_the_most_frequent_label_of_dev_is_that_of_run_json(tmp_path: Path) -> N
     assert (headings[1], shown[1]) == ("SST-2", ["Most frequent label", "62.5", "-", "-"])
 
 
+def test_the_mean_label_is_beside_the_most_frequent_one(tmp_path: Path) -> None:
+    scores = {"rmse": 1.25, "headline": 1.25, "total": 2}
+    save_finetuned(tmp_path / "m" / "a", "commonlit", [1.0, 2.0], {"1": [1, 2]}, majority=scores)
+    rows = c.read_rows([str(tmp_path / "m")])
+    (first,) = c.compare(rows)
+    found = c.majority_row(rows, first)
+    assert found["run"] == "Most frequent label (READ: the mean)"
+    assert score_table([first, found])[1][1] == [found["run"], "1.250", "-"]
+
+
 def test_holm_s_method_by_hand() -> None:
     """p .01 .04 .03 .005: times 4, 3, 2, 1 in rising order, never falling."""
     cells = [{"difference": {"p": p, "significant": p < 0.05}} for p in (0.01, 0.04, 0.03, 0.005)]
