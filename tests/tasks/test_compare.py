@@ -5,6 +5,7 @@ grounding ratio.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,9 @@ def test_grounding_ratio_from_captions_or_their_list(tmp_path: Path) -> None:
             c.grounding_ratio(text, types, c.grounded_types(str(source), types, above=1)) == 2 / 8
         )
     assert c.grounding_ratio([""], Words(), frozenset({"dog"})) is None
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(DataError, match=r"pipe\.jsonl: is read twice"):
+        c.grounded_types(str(tmp_path / "pipe.jsonl"), Words(), above=1)
 
 
 def test_texts_of_a_task_count_a_context_once(tmp_path: Path) -> None:

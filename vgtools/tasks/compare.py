@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from vgtools.analysis.corpora import CorpusStats
-from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, sha256_file
+from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, refuse_stream, sha256_file
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
@@ -352,6 +352,7 @@ def grounded_types(path: str, types: Vocabulary, above: int) -> frozenset[str]:
     Source: Vokenization, section 2.3.
     """
     if re.search(r"\.jsonl(\.gz|\.zst)?$", path):
+        refuse_stream(path)  # its first row says which of both it is, and is read again
         row = next((row for _, row in read_jsonl(path)), {})
         if {"type", "count"} <= row.keys():
             return frozenset(row["type"] for _, row in read_jsonl(path, {"type": str}))
