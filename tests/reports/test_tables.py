@@ -162,5 +162,5 @@ def test_an_error_is_printed_with_its_decimals(capsys: pytest.CaptureFixture[str
     print_seeds(find_task("commonlit"), run)
     assert capsys.readouterr().err.splitlines() == [
         "READ, 1 seed   score  the mean",
-        "rmse           0.612    1.020",
+        "rmse           0.612     1.020",
     ]

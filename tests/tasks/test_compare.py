@@ -5,6 +5,7 @@ grounding ratio.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,9 @@ def test_grounding_ratio_from_captions_or_their_list(tmp_path: Path) -> None:
             c.grounding_ratio(text, types, c.grounded_types(str(source), types, above=1)) == 2 / 8
         )
     assert c.grounding_ratio([""], Words(), frozenset({"dog"})) is None
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(DataError, match=r"pipe\.jsonl: is read twice"):
+        c.grounded_types(str(tmp_path / "pipe.jsonl"), Words(), above=1)
 
 
 def test_texts_of_a_task_count_a_context_once(tmp_path: Path) -> None:
@@ -312,6 +316,16 @@ def test_the_most_frequent_label_of_dev_is_that_of_run_json(tmp_path: Path) -> N
     assert found["average"] is None  # STS-B has no classes
     headings, shown, *_ = score_table([first, found], "median")
     assert (headings[1], shown[1]) == ("SST-2", ["Most frequent label", "62.5", "-", "-"])
+
+
+def test_the_mean_label_is_beside_the_most_frequent_one(tmp_path: Path) -> None:
+    scores = {"rmse": 1.25, "headline": 1.25, "total": 2}
+    save_finetuned(tmp_path / "m" / "a", "commonlit", [1.0, 2.0], {"1": [1, 2]}, majority=scores)
+    rows = c.read_rows([str(tmp_path / "m")])
+    (first,) = c.compare(rows)
+    found = c.majority_row(rows, first)
+    assert found["run"] == "Most frequent label (READ: the mean)"
+    assert score_table([first, found])[1][1] == [found["run"], "1.250", "-"]
 
 
 def test_holm_s_method_by_hand() -> None:

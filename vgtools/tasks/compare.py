@@ -18,15 +18,7 @@ from typing import Any
 import numpy as np
 
 from vgtools.analysis.corpora import CorpusStats
-from vgtools.io import (
-    DataError,
-    Exit,
-    arrays,
-    read_json,
-    read_jsonl,
-    refuse_stream,
-    sha256_file,
-)
+from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, refuse_stream, sha256_file
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
@@ -299,8 +291,9 @@ def majority_row(rows: Sequence[Row], record: Record) -> Record:
     shared = record["average_of"]
     whole = [cells[name]["mean"] for name in shared if name in cells]
     average = _average(whole) if len(whole) == len(shared) else None
+    means = [find_task(name).title for name in cells if find_task(name).lower_is_better]
     return {
-        "run": "Most frequent label",
+        "run": f"Most frequent label{''.join(f' ({title}: the mean)' for title in means)}",
         "tasks": cells,
         "average": average,
         "average_of_medians": average,
