@@ -24,7 +24,7 @@ WMT_SEED ?= 9595
 .PHONY: table1 masked text-only
 
 ifeq ($(SCALE),paper)
-# Zhang et al. 2020, section 4.2: the settings of the task are the paper's. WMT16 en-ro: WMT=enro and its files.
+# Zhang et al. 2019, section 4.2: the settings of the task are the paper's. WMT16 en-ro: WMT=enro and its files.
 SHAPE      ?= transformer-base
 VOCABULARY ?= 40000
 SCRATCH    ?=

@@ -76,7 +76,7 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs probe-text plain.txt fifo",
         "kills probe-text term@3",  # stopped between opening and locking
         "damage pretrain-grounding kill@48 0 missing.2",  # records without a checkpoint
-        "inputs compare grounded.jsonl fifo",  # read twice to know its form
+        "inputs compare grounded.jsonl fifo",  # read twice
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:

@@ -45,7 +45,7 @@ def new_seq2seq(shape: str, tokenizer: Tokenizer, ref: str | None = None) -> Any
     Raises:
         DataError: the tokenizer lacks one of them, or does not end a text with `</s>` (78).
 
-    Source: Zhang et al. 2020, section 4.2; Vaswani et al. 2017, table 3 (base).
+    Source: Zhang et al. 2019, section 4.2; Vaswani et al. 2017, table 3 (base).
     """
     from transformers import MarianConfig, MarianMTModel
 

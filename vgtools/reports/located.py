@@ -1,6 +1,6 @@
 """Maps of heat over photos as one HTML page, a contact sheet, or lines for a terminal or a pipe.
 
-Source: Zhang et al. 2020 (Visual awareness), figure 4.
+Source: Zhang et al. 2019 (Visual awareness), figure 4.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def page(
         more: the file holds more than these.
         credit: whose the photos are and their licence.
 
-    Source: Zhang et al. 2020 (Visual awareness), figure 4.
+    Source: Zhang et al. 2019 (Visual awareness), figure 4.
     """
     place = pictures[0]
     photos = [_photo(place, row) for row in range(len(place.bank.ids))]
@@ -240,7 +240,7 @@ def sheet(found: Sequence[Found], pictures: Sequence[Pictures]) -> tuple[bytes, 
     Raises:
         DataError: the sheet would be over 40,000 px high (usage).
 
-    Source: Zhang et al. 2020 (Visual awareness), figure 4.
+    Source: Zhang et al. 2019 (Visual awareness), figure 4.
     """
     place = pictures[0]
     number = {name: row for row, name in enumerate(place.bank.ids)}

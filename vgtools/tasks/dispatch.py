@@ -176,7 +176,7 @@ def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     Raises:
         DataError: as `read_examples`.
 
-    Source: Zhang et al. 2020 (Visual awareness), section 2.3: the images are those of the encoder's
+    Source: Zhang et al. 2019 (Visual awareness), section 2.3: the images are those of the encoder's
         whole input.
     """
     for split, path in files.items():

@@ -111,13 +111,13 @@ _STRATEGIES = Hyper(
 )  # fmt: skip
 _TRANSFORMER = Hyper(
     0, (512 * 8000) ** -0.5, 16384,
-    "Visual awareness (Zhang et al. 2020), section 4.2; rate, betas and eps: Vaswani et al. 2017; "
+    "Visual awareness (Zhang et al. 2019), section 4.2; rate, betas and eps: Vaswani et al. 2017; "
     "steps and length: not in the paper",
     warmup=8000, max_length=256, clip=0.0, schedule="inverse-sqrt", betas=(0.9, 0.98), eps=1e-9,
     steps=100_000, keep="best",
 )  # fmt: skip
 _AWARENESS = Hyper(
-    3, 2e-5, 32, "Visual awareness (Zhang et al. 2020), section 4.2: within the grid it searched",
+    3, 2e-5, 32, "Visual awareness (Zhang et al. 2019), section 4.2: within the grid it searched",
     max_length=128, weight_decay=0.01,
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")

@@ -115,7 +115,7 @@ def cut_by_tokens(
 ) -> Sequence[Array]:
     """Return the units of each step of an epoch: `batch_size` source tokens, neighbours in length.
 
-    Source: Zhang et al. 2020, section 4.2.
+    Source: Zhang et al. 2019, section 4.2.
     """
     steps = steps_by_tokens(inputs.lengths, settings["batch_size"])
     return in_drawn_order(steps, seed, epoch)
@@ -170,7 +170,7 @@ def predict(
 def learner(task: Task, start: Start, settings: Mapping[str, Any], device: torch.device) -> Learner:
     """Return what learns to translate, greedily each epoch and with beams at the end.
 
-    Source: Zhang et al. 2020, section 4.2.
+    Source: Zhang et al. 2019, section 4.2.
     """
     dtype = pick_dtype(settings["dtype"])
 

@@ -26,7 +26,7 @@ def test_the_table_names_its_source() -> None:
     headings, rows, remarks, _ = score_table(reported("visual-awareness:2"))
     assert headings == ["Run", "SNLI", "Avg."]
     assert rows[-1] == ["BERT base +VA (reported)", "91.2", "-"]
-    assert remarks[-1].startswith("Reported: Zhang et al. 2020, Table 2")
+    assert remarks[-1].startswith("Reported: Zhang et al. 2019, Table 2")
 
 
 def test_other_tables_are_refused() -> None:

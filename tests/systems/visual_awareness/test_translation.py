@@ -231,11 +231,11 @@ def test_rows_that_lack_images_are_refused(
 
 
 def test_the_paper_s_numbers() -> None:
-    """Source: Zhang et al. 2020, tables 1 to 3."""
+    """Source: Zhang et al. 2019, tables 1 to 3."""
     assert SCORES == (1, 2, 3)
     rows = {row["run"]: row["tasks"] for row in scores(1)}
     assert rows["Transformer +VA, en-ro"] == {"translation": {"mean": 34.63}}
     assert rows["Transformer +VA, en-de"] == {"translation": {"mean": 27.83}}
     gains = {table: scores(table)[-1]["tasks"] for table in (2, 3)}
     assert gains == {2: {"snli": {"mean": 91.2}}, 3: {"conll-2003": {"mean": 91.46}}}
-    assert all("Zhang et al. 2020, Table 3" in row["source"] for row in scores(3))
+    assert all("Zhang et al. 2019, Table 3" in row["source"] for row in scores(3))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgtools.commands.finetune.flags import ANSWERED, FoundImages, Pictures
-from vgtools.commands.options import Runtime, refuse_if
+from vgtools.commands.options import Runtime, note, refuse_if
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +73,7 @@ def _of_text(
     """Return what learns a task on an encoder of text, with fused images or without."""
     from vgtools.models.clip import is_tower
     from vgtools.systems.visual_awareness import tasks as fused
+    from vgtools.systems.visual_awareness.fusion import has_fusion
     from vgtools.systems.visual_awareness.slots import open_images
     from vgtools.systems.visual_awareness.translation import learner as translation_learner
     from vgtools.systems.xdbert.tasks import tower_learner
@@ -97,4 +98,7 @@ def _of_text(
         return tower_learner(*common, offline=offline), {}
     if seen:
         return fused.learner(*common, *seen, offline=offline), added
+    if has_fusion(work.ref):
+        why = "learns on without its fusion; --retrieved and --feats continue with it"
+        note("finetune", f"{work.ref} {why}", runtime.quiet)
     return text_learner(*common, offline=offline), {}

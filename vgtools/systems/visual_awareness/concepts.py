@@ -34,7 +34,7 @@ def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
     Returns:
         (B, E): the map of a text is its product with A_p.
 
-    Source: Zhang et al. 2020 (Visual awareness), section 5.1; Engilberge et al. 2018, section 3.3,
+    Source: Zhang et al. 2019 (Visual awareness), section 5.1; Engilberge et al. 2018, section 3.3,
         and its code: the largest by value, not by magnitude.
     """
     order = texts.argsort(dim=1, descending=True, stable=True)[:, :dims]
@@ -45,7 +45,7 @@ def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
 def relevance_weights(texts: Tensor, fc: Tensor) -> Tensor:
     """Return weights for the inner product of texts with the projection of each position.
 
-    Deviation: not in Zhang et al. 2020. All dimensions count, those with c_k < 0 against a
+    Deviation: not in Zhang et al. 2019. All dimensions count, those with c_k < 0 against a
         position.
     """
     return texts @ fc

@@ -107,8 +107,8 @@ class Fusion(nn.Module):
 
     Images have no position and no rank. A text without any has H' = 0.
 
-    Source: Zhang et al. 2020, sections 2.3 and 2.4, equations 2 and 3; the other kinds are those of
-        the code of Zhang et al. 2020, "Neural machine translation with universal visual
+    Source: Zhang et al. 2019, sections 2.3 and 2.4, equations 2 and 3; the other kinds are those of
+        the code of Zhang et al. 2019, "Neural machine translation with universal visual
         representation".
     """
 
@@ -159,7 +159,7 @@ class Fusion(nn.Module):
 
         Args: as `forward`.
 
-        Source: Zhang et al. 2020, section 2.4, equation 2.
+        Source: Zhang et al. 2019, section 2.4, equation 2.
         """
         known = mask.any(1)
         # A softmax over nothing is NaN, also in its gradient: such a text reads its first slot, and

@@ -3,7 +3,7 @@
 Shares come with 95 % intervals of a bootstrap over photos: phrases of one photo are not
 independent.
 
-Zhang et al. 2020 (Visual awareness) show heat in section 5.1 and measure nothing; the measures are
+Zhang et al. 2019 (Visual awareness) show heat in section 5.1 and measure nothing; the measures are
 those of Engilberge et al. 2018, whose retriever it is, section 4.3.
 """
 

@@ -51,7 +51,7 @@ def scores(table: int) -> list[Record]:
     return [
         {
             "run": name,
-            "source": f"reported in Zhang et al. 2020, Table {table}",
+            "source": f"reported in Zhang et al. 2019, Table {table}",
             "tasks": {task: {"mean": value}},
         }
         for name, value in values.items()

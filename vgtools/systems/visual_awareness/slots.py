@@ -33,7 +33,7 @@ class TextImages:
         choice: `found`; or as a control `random` images, those of another text (`shuffle`), or
             none at all (`none`), through the same layers.
 
-    Source: Zhang et al. 2020, section 2.3, and section 4.1 (K = 8). The controls are ours: without
+    Source: Zhang et al. 2019, section 2.3, and section 4.1 (K = 8). The controls are ours: without
         them a gain may be that of more parameters.
     """
 

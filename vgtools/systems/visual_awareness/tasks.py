@@ -99,7 +99,7 @@ class FusedTuner(FineTuner):
         fusion: of states and images.
         dtype: of matrix products (autocast); weights stay float32.
 
-    Source: Zhang et al. 2020, section 2.5. The head is the baseline's: BERT's pooler and classifier
+    Source: Zhang et al. 2019, section 2.5. The head is the baseline's: BERT's pooler and classifier
         for inference, a linear layer of each token for tagging.
     """
 
@@ -159,7 +159,7 @@ def learner(
         fusing: how images are fused.
         offline: never connect.
 
-    Source: Zhang et al. 2020, sections 2.3 to 2.5.
+    Source: Zhang et al. 2019, sections 2.3 to 2.5.
     """
 
     def new(seed: int) -> tuple[FusedTuner, Encoder]:

@@ -45,7 +45,7 @@ class FusedTranslator(Translator):
         fusion: of states and images.
         dtype: of matrix products (autocast); weights stay float32.
 
-    Source: Zhang et al. 2020, sections 2.5 and 3.1.
+    Source: Zhang et al. 2019, sections 2.5 and 3.1.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ def learner(
         seen: retrieved images of the sentences, and how they are fused; None without images.
         offline: never connect.
 
-    Source: Zhang et al. 2020, section 3.1.
+    Source: Zhang et al. 2019, section 3.1.
     """
     start = Start(ref, settings.get("shape"), offline)
     if seen is None:
@@ -176,7 +176,7 @@ class StreamTranslator:
         dtype: of matrix products.
         index: of the images that rows name, see `StreamedImages`.
 
-    Source: Zhang et al. 2020, section 3.1; Vaswani et al. 2017, section 6.1 (the search).
+    Source: Zhang et al. 2019, section 3.1; Vaswani et al. 2017, section 6.1 (the search).
     """
 
     def __init__(
