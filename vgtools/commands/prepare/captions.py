@@ -131,8 +131,9 @@ def karpathy(
 ) -> None:
     r"""Write COCO's captions in the splits of Karpathy.
 
-    Rows are {"image", "text", "split"}: 113,287 photos to train on ("train" and "restval"), 5,000
-    of "val", 5,000 of "test" (Karpathy and Fei-Fei 2015). --images is the folder that holds train2014 and val2014.
+    Rows are {"image", "text", "split"}: 113,287 photos to train on, those of "restval" among them,
+    5,000 of "val", 5,000 of "test" (Karpathy and Fei-Fei 2015). --images is the folder that holds
+    train2014 and val2014.
 
     Examples:
 
