@@ -405,6 +405,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "flickr8k",
         "flickr30k-entities",
         "coco",
+        "karpathy",
         "vcr",
         "visual-genome",
         "visual-genome-boxes",

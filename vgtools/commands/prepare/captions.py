@@ -129,10 +129,11 @@ def karpathy(
     output: Rows,
     quiet: Quiet = False,
 ) -> None:
-    r"""Write the captions of COCO in the splits of Karpathy and Fei-Fei.
+    r"""Write COCO's captions in the splits of Karpathy.
 
-    Rows are {"image", "text", "split"}: 113,287 photos to train on ("train" and "restval"), 5,000
-    of "val", 5,000 of "test". --images is the folder that holds train2014 and val2014.
+    Rows are {"image", "text", "split"}: 113,287 photos to train on, those of "restval" among them,
+    5,000 of "val", 5,000 of "test" (Karpathy and Fei-Fei 2015). --images is the folder that holds
+    train2014 and val2014.
 
     Examples:
 
