@@ -5,7 +5,7 @@
 #   make pointing segmentation RETRIEVER=RUN GRID=grid.npy IMAGES=images.jsonl COCO=… GENOME=…
 #
 # SCALE=small: phrases of Flickr30k Entities on the dev photos of Flickr8k, which the retriever must not have seen; masks of
-# val2017 photos of COCO, both at FINE pixels. Otherwise the sizes of the published code: regions of Visual Genome on photos of COCO's val2014, and
+# val2017 photos of COCO. Otherwise the sizes of the published code: regions of Visual Genome on photos of COCO's val2014, and
 # its masks. FLICKR holds Flickr_8k.devImages.txt and the photos, ENTITIES Sentences/ and Annotations/, COCO
 # instances_val2014.json, GENOME image_data.json and region_descriptions.json. GRID is the features of all these photos (vg
 # extract-image-feats --pooling none --picture N), IMAGES their list. TEXTS is rows of vg retrieve's input.
@@ -62,7 +62,7 @@ $(L)/coco.jsonl:
 	$(VG) prepare coco $(INSTANCES) --images $(wildcard $(COCO)/images*/val2017) --images-out $@ -o $(L)/coco.boxes.jsonl
 
 $(L)/coco.grid.npy: $(L)/coco.jsonl
-	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(FINE) --dtype float16 -o $@
+	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(PICTURE) --dtype float16 -o $@
 else
 INSTANCES ?= $(COCO)/instances_val2014.json
 MASKED    ?= $(GRID)
