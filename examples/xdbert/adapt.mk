@@ -26,6 +26,7 @@ ABLATED  ?= xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 MAPPED   ?= xdbert no-clip-token
 ROW      :=
 FASTER   ?=
+MATCH    ?= 1
 else
 TEXT     ?= $(OUT)/flickr.train.jsonl
 VALID    := $(or $(VALID),$(OUT)/flickr.valid.jsonl)
@@ -34,8 +35,9 @@ STUDENT  ?= $(OUT)/run.student
 STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
 HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
 SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps 300 --log-every 50 --eval-every 100
-# New layers learn faster than what they join: match needs it within so few rows (NOTES.md).
+# New layers learn faster than what they join, and match weighs more: it needs that within so few rows (NOTES.md).
 FASTER   ?= --cross-lr 1e-3
+MATCH    ?= 20
 STOP     ?=
 TWO      ?=
 TWENTY   ?=
@@ -46,13 +48,14 @@ MAPPED   ?= xdbert no-clip-token
 ROW      ?= --pack row
 endif
 
-FLAGS.xdbert        := $(STOP)
-FLAGS.no-clip-token := $(STOP) --weight mlm=1 --weight match=1
+ALL := --weight mlm=1 --weight match=$(MATCH) --weight clip_token=1
+FLAGS.xdbert        := $(STOP) $(ALL)
+FLAGS.no-clip-token := $(STOP) --weight mlm=1 --weight match=$(MATCH)
 FLAGS.mlm           := $(STOP) --weight mlm=1
-FLAGS.one-layer     := $(STOP) --cross-layers 1
-FLAGS.two-epochs    := $(TWO)
-FLAGS.twenty-epochs := $(TWENTY)
-FLAGS.wiki          := $(LARGER)
+FLAGS.one-layer     := $(STOP) $(ALL) --cross-layers 1
+FLAGS.two-epochs    := $(TWO) $(ALL)
+FLAGS.twenty-epochs := $(TWENTY) $(ALL)
+FLAGS.wiki          := $(LARGER) $(ALL)
 INPUT.wiki          := $(WIKI)
 BESIDE := xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 

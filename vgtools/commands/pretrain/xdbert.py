@@ -99,8 +99,8 @@ class XDBertOptimizer(Optimizer):
         float | None,
         Value(
             "RATE",
-            "Highest rate of the new layers and heads; a higher one teaches match in thousands of "
-            "rows.",
+            "Highest rate of the new layers and heads; with a weight of match of 20 and 1e-3 it "
+            "leaves chance within thousands of rows.",
             min=0,
             show_default="--lr",
         ),
