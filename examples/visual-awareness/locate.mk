@@ -1,7 +1,7 @@
 # Figures 3 and 4, the pointing game and segmentation. Included by the Makefile.
 #
 #   make pointing segmentation figure4 SCALE=small RETRIEVER=RUN FLICKR=… ENTITIES=… COCO=…
-#   make figure3 TEXTS=task.jsonl INDEX=coco.faiss BANK=images.jsonl
+#   make figure3 TEXTS=task.jsonl INDEX=coco.faiss SHOWN=images.jsonl
 #   make pointing segmentation RETRIEVER=RUN GRID=grid.npy IMAGES=images.jsonl COCO=… GENOME=…
 #
 # SCALE=small: phrases of Flickr30k Entities on the dev photos of Flickr8k, which the retriever must not have seen; masks of
@@ -12,7 +12,7 @@
 GRID       ?= $(OUT)/grid.npy
 IMAGES     ?= $(OUT)/images.jsonl
 INDEX      ?= $(RETRIEVER).faiss
-BANK       ?= $(IMAGES)
+SHOWN      ?= $(IMAGES)
 TEXTS      ?= $(OUT)/tested.jsonl
 ENTITIES   ?=
 GENOME     ?=
@@ -110,7 +110,7 @@ $(L)/figure3.jsonl: $(L)/texts.jsonl
 	rm $@.sorted
 
 $(L)/figure3.png $(L)/figure3.html &: $(L)/figure3.jsonl
-	$(VG) show $< --index $(INDEX) --images $(BANK) --png $(L)/figure3.png -o $(L)/figure3.html
+	$(VG) show $< --index $(INDEX) --images $(SHOWN) --png $(L)/figure3.png -o $(L)/figure3.html
 
 # Figure 4: several texts in one photo.
 $(L)/heat.jsonl: $(L)/phrases.jsonl $(SEEN) | $$(MADE)

@@ -34,18 +34,18 @@ CASED   ?= google-bert/bert-base-cased
 RATES   ?= 8e-6 1e-5 2e-5 3e-5
 BATCHES ?= 16 24 32
 EPOCHS  ?= 2 3 4 5
-GRID    ?= $(foreach r,$(RATES),$(foreach b,$(BATCHES),$(foreach e,$(EPOCHS),$(r)_$(b)_$(e))))
-GRID_snli       ?= $(GRID)
-GRID_sick       ?= $(GRID)
-GRID_conll-2003 ?= $(GRID)
+SEARCH  ?= $(foreach r,$(RATES),$(foreach b,$(BATCHES),$(foreach e,$(EPOCHS),$(r)_$(b)_$(e))))
+SEARCH_snli       ?= $(SEARCH)
+SEARCH_sick       ?= $(SEARCH)
+SEARCH_conll-2003 ?= $(SEARCH)
 SEEDS   ?= 5
 SPLIT   ?= test
 else
 TEXT    ?= builtin:minilm
 CASED   ?= builtin:minilm
-GRID_snli       ?= 1e-4_16_2
-GRID_sick       ?= 1e-4_16_2
-GRID_conll-2003 ?= 3e-4_16_3
+SEARCH_snli       ?= 1e-4_16_2
+SEARCH_sick       ?= 1e-4_16_2
+SEARCH_conll-2003 ?= 3e-4_16_3
 SEEDS   ?= 5
 SPLIT   ?= dev
 endif
@@ -94,12 +94,12 @@ $(T)/%.images.jsonl: | $(T)/%
 ENCODER_snli       = $(TEXT)
 ENCODER_sick       = $(TEXT)
 ENCODER_conll-2003 = $(CASED)
-IMAGES = --retrieved $(T)/$(1).images.jsonl --feats $(FEATS) $(FUSION)
+FUSED = --retrieved $(T)/$(1).images.jsonl --feats $(FEATS) $(FUSION)
 FLAGS_base    =
-FLAGS_va      = $(IMAGES)
-FLAGS_random  = $(IMAGES) --images random
-FLAGS_shuffle = $(IMAGES) --images shuffle
-FLAGS_none    = $(IMAGES) --images none
+FLAGS_va      = $(FUSED)
+FLAGS_random  = $(FUSED) --images random
+FLAGS_shuffle = $(FUSED) --images shuffle
+FLAGS_none    = $(FUSED) --images none
 , := ,
 # TUNE TASK ARM: the command without settings and output.
 TUNE = $(VG) finetune $(1) $(T)/$(1) -e $(ENCODER_$(1)) $(FLAGS_$(2)) $(FINETUNE_FLAGS)
@@ -112,9 +112,9 @@ $(T)/grid/$(1)/$(2)/%/run.json: | $(if $(filter base,$(2)),$(T)/$(1),$(T)/$(1).i
 	@mkdir -p $$(dir $$(@D))
 	$$(call TUNE,$(1),$(2)) $$(call SETTINGS,$$*) --no-test -o $$(@D)
 
-$(T)/grid/$(1)/$(2).best: $(if $(word 2,$(GRID_$(1))),$(GRID_$(1):%=$(T)/grid/$(1)/$(2)/%/run.json))
+$(T)/grid/$(1)/$(2).best: $(if $(word 2,$(SEARCH_$(1))),$(SEARCH_$(1):%=$(T)/grid/$(1)/$(2)/%/run.json))
 	@mkdir -p $$(@D)
-	$$(if $$^,jq -r '[.summary.headline.mean$$(,) (input_filename | split("/")[-2])] | @tsv' $$^ | sort -g | tail -n 1 | cut -f 2,echo $(GRID_$(1))) > $$@
+	$$(if $$^,jq -r '[.summary.headline.mean$$(,) (input_filename | split("/")[-2])] | @tsv' $$^ | sort -g | tail -n 1 | cut -f 2,echo $(SEARCH_$(1))) > $$@
 
 $(OUT)/$(1).runs/$(2)/run.json: $(T)/grid/$(1)/$(if $(filter base,$(2)),base,va).best | $(if $(filter base,$(2)),$(T)/$(1),$(T)/$(1).images.jsonl)
 	@mkdir -p $$(dir $$(@D))
