@@ -51,6 +51,7 @@ def test_the_commands_are_listed_in_the_order_of_the_pipeline(vg: Runner) -> Non
     assert listed == list(cli.COMMANDS)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_141_and_silent() -> None:
     command = " ".join(vg_command("env")) + " | true; echo ${PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -101,6 +102,7 @@ def test_what_goes_wrong_is_one_line_and_a_code(
     assert err.count("\n") <= 1
 
 
+@pytest.mark.slow
 def test_bare_environments(tmp_path: Path) -> None:
     """Locale C, no HOME, closed standard streams: the same answer."""
     bare = {"PATH": os.environ["PATH"], "LC_ALL": "C", "LANG": "C"}
@@ -114,6 +116,7 @@ def test_bare_environments(tmp_path: Path) -> None:
     assert closed.returncode == 0, closed.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [["env"], ["--help"], ["--version"], ["env", "--help"]])
 def test_data_for_a_closed_or_full_stream_is_not_lost_without_a_word(args: list[str]) -> None:
     for stdout, why in ((">&-", "it is closed"), (">/dev/full", "No space left on device")):

@@ -239,6 +239,7 @@ def test_paths_of_a_list_from_a_pipe_begin_in_the_working_directory(
         item.load()
 
 
+@pytest.mark.slow
 def test_process_substitution_in_a_shell(tiny: Path, data: Path) -> None:
     vg = " ".join(vg_command("vokenize"))
     script = f"{vg} <(cat {data}/x.jsonl) --index {tiny}/vg.faiss --device cpu -q"

@@ -317,6 +317,7 @@ images.FeatureOutput.write = killing
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", [0, 100])
 def test_kill_9_and_the_same_command_again_ends_byte_identical(
     photos: Path, backbone: Path, commit: int
@@ -602,6 +603,7 @@ def test_bad_boxes_stop_the_command_or_are_left_out(
     assert "3 images or boxes could not be used, more than --max-errors 2" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scenes")
 def test_a_detector_as_source(backbone: Path) -> None:
     torch.manual_seed(0)

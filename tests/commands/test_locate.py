@@ -134,6 +134,7 @@ def test_a_matcher_embeds_each_position(files: Path, tmp_path: Path) -> None:
     assert manifest["config"]["heat"] == "relevance"
 
 
+@pytest.mark.slow
 def test_a_query_through_a_pipe(files: Path, vg: Runner) -> None:
     flags = ("--matcher", files / "retriever", "--feats", files / "grid.npy", "-q")
     lines = b'{"text": "bam", "image": "image001"}\n{"text": "", "image": "image001"}\n'

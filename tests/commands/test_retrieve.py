@@ -87,6 +87,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int,
 # -------------------------------------------------------------------------------------------- rows
 
 
+@pytest.mark.slow
 def test_a_line_through_a_pipe(tiny: Path, vg: Runner) -> None:
     done = vg("retrieve", "--index", tiny / "vg.faiss", "-k", "3", "-q", input=b"bam den\n\nfis")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -132,6 +133,7 @@ def test_text_of_every_kind_gives_a_row_per_line(retrieve: Retrieve, tmp_path: P
     ]
 
 
+@pytest.mark.slow
 def test_a_file_its_compressed_form_and_a_pipe_give_the_same_bytes(
     tiny: Path, captions: Path, tmp_path: Path, vg: Runner
 ) -> None:
@@ -224,6 +226,7 @@ def test_killed_at_any_time_it_ends_byte_identical(
     assert sorted(p.name for p in out.parent.iterdir()) == ["out.json", name]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_and_refuses_other_settings(
     tiny: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,6 +251,7 @@ def test_a_stopped_run_resumes_and_refuses_other_settings(
     assert (code, said) == (0, f"vg retrieve: {out} is up to date\n")
 
 
+@pytest.mark.slow
 def test_head_closes_the_pipe_quietly(tiny: Path, corpus: Path) -> None:
     command = " ".join(vg_command("retrieve", corpus, "--index", tiny / "vg.faiss", "-q"))
     shell = f"set -o pipefail; {command} | head -1"
@@ -371,6 +375,7 @@ def test_more_clusters_than_images_are_refused(
 # ------------------------------------------------------------------------------------------- scores
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_brute_force(
     tiny: Path, captions: Path, vg: Runner, tmp_path: Path
 ) -> None:

@@ -278,6 +278,7 @@ def test_a_model_learns_and_another_continues(
     assert found[1]["tasks"]["translation"]["difference"]["p"] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_as_the_unbroken_one(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def attempt(tiny: Path, capsys: pytest.CaptureFixture[str]) -> Attempt:
     return call
 
 
+@pytest.mark.slow
 def test_a_line_through_a_pipe(tiny: Path, vg: Runner) -> None:
     done = vg("vokenize", "-", "--index", tiny / "vg.faiss", "-q", input=b"bam den\n\nfis")
     assert (done.returncode, done.stderr) == (0, b"")
@@ -85,6 +86,7 @@ def test_a_line_through_a_pipe(tiny: Path, vg: Runner) -> None:
     assert done.stdout.splitlines()[1] == b'{"text":"","spans":[],"vokens":[],"scores":[]}'
 
 
+@pytest.mark.slow
 def test_head_closes_the_pipe_quietly_and_early(tiny: Path, corpus: Path, tmp_path: Path) -> None:
     errors = tmp_path / "err"
     command = " ".join(vg_command("vokenize", corpus, "--index", tiny / "vg.faiss", "-q"))
@@ -294,6 +296,7 @@ def test_killed_at_any_time_it_ends_byte_identical(
     assert sorted(p.name for p in out.parent.iterdir()) == ["out.json", "out.jsonl"]
 
 
+@pytest.mark.slow
 def test_sigterm_stops_at_a_step_with_75(corpus: Path, tmp_path: Path, argv: Argv) -> None:
     out = tmp_path / "out.jsonl"
     process = subprocess.Popen(

@@ -61,6 +61,7 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         assert not outcome.verdict, outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trial",
     [

@@ -155,6 +155,7 @@ def test_special_ids_beyond_the_embeddings_are_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- the hub
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ref", ["somebody/some-model", "resnet10t.c3_in1k"])
 @pytest.mark.parametrize("fault", ["resolver", "blackhole"])
 def test_a_hub_that_does_not_answer_is_one_line_within_ten_seconds(

@@ -108,6 +108,7 @@ def sources(count: int = 9) -> list[list[int]]:
     return [[*rng.integers(4, 60, size=rng.integers(1, 9)).tolist(), 2] for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [GREEDY, Decoding(extra=6)])
 def test_a_translation_depends_on_its_sentence_alone(how: Decoding) -> None:
     net = network()

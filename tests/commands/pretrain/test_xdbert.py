@@ -94,6 +94,7 @@ def test_a_run_that_is_an_encoder(
     assert load_masked_lm(str(run)).model.config.vocab_size, "its head of masked words is new"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["signal", "kill"])
 def test_resumed_equals_unbroken(data: Path, tmp_path: Path, way: str) -> None:
     """To the bit: student, teacher, cross-modal layers, records."""

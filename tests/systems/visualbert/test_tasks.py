@@ -182,6 +182,7 @@ def test_padding_and_halves_change_nothing(data: Path, task: str) -> None:
     assert halves(alone) == (alone,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_learnt_resumed_and_scored(
     data: Path, tmp_path: Path, task: str, capfd: pytest.CaptureFixture[str]
