@@ -31,8 +31,8 @@ def test_lines_end_at_a_line_feed_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "file", "counts"),
     [
-        ("a\nb\nc\n", "1\n", "train.de", "has 1 lines, expected 3 as in"),
-        ("a\n", "1\n2\n\n", "train.en", "has 1 lines, expected 3 as in"),
+        ("a\nb\nc\n", "1\n", "train.de", "has 1 line, expected 3 as in"),
+        ("a\n", "1\n2\n\n", "train.en", "has 1 line, expected 3 as in"),
         ("", "1\n2", "train.en", "has 0 lines, expected 2 as in"),
     ],
 )

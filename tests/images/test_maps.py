@@ -153,15 +153,19 @@ def test_maps_come_in_the_order_of_queries(tmp_path: Path) -> None:
 
 
 def test_a_photo_of_flickr8k_is_found_by_its_number(tmp_path: Path) -> None:
-    path = save_grids(tmp_path / "g.npy", ids=["12_ab.jpg", "13_cd.jpg"], count=2)
+    path = save_grids(
+        tmp_path / "g.npy", ids=["12_ab.jpg", "13_cd.jpg", "dog_2.jpg", "7.jpg"], count=4
+    )
     grids = open_grids(str(path))
     queries = [Query("a", "13.jpg", 1)]
     ((_, found),) = locate([Step(queries, {})], First(), grids, "q")  # type: ignore[arg-type]
     assert found[0].row()["image"] == "13_cd.jpg"
-    missing = Step([Query("a", "14.jpg", 6)], {})
-    with pytest.raises(DataError, match=r"'14.jpg', of which .*g.npy has no grid") as caught:
-        list(locate([missing], First(), grids, "q.jsonl"))  # type: ignore[arg-type]
-    assert (caught.value.file, caught.value.line) == ("q.jsonl", 6)
+    # Neither a number of no photo, nor a name that another one only begins with or ends otherwise.
+    for name in ("14.jpg", "dog.jpg", "7.png", "13_ef.jpg"):
+        missing = Step([Query("a", name, 6)], {})
+        with pytest.raises(DataError, match=f"'{name}', of which .*g.npy has no grid") as caught:
+            list(locate([missing], First(), grids, "q.jsonl"))  # type: ignore[arg-type]
+        assert (caught.value.file, caught.value.line) == ("q.jsonl", 6)
 
 
 # ------------------------------------------------------------------------------------------ on disk

@@ -77,7 +77,7 @@ def test_an_input_row_of_another_type_is_named_with_its_line(bad: Any, said: str
     ("bad", "said"),
     [
         ('{"text": "a", "ima', "not valid JSON"),
-        ({"text": "a"}, '"images" is missing'),
+        ({"text": "a"}, 'the key "images" is missing; make rows with it: vg retrieve'),
         (row("a", [4]), '"images" entry 0 is 4, the image bank has 4 rows'),
         (row("a", [0, -1]), '"images" entry 1 must be a row of the image bank, from 0, got -1'),
         (row("a", [True]), '"images" entry 0'),

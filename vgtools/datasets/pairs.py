@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from vgtools.datasets.rows import Row
 from vgtools.io import DataError, TextStats, read_lines
-from vgtools.io.errors import Tally
+from vgtools.io.errors import Tally, amount
 
 
 def pairs(
@@ -42,7 +42,7 @@ def pairs(
         if text is None or translation is None:
             rest = 1 + sum(1 for _ in both)
             fewer, more = (source, target) if text is None else (target, source)
-            why = f"has {count - 1} lines, expected {count - 1 + rest} as in {more}"
+            why = f"has {amount(count - 1, 'line')}, expected {count - 1 + rest:,} as in {more}"
             raise DataError(f"{why}; line N of one must translate line N of the other", fewer)
         words = (len(text.split()), len(translation.split()))
         if not min(words):

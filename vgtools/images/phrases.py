@@ -76,11 +76,13 @@ def image_finder(rows: Mapping[str, int]) -> Callable[[str], int | None]:
     """Return a function from an image's name to its row, or None.
 
     In Flickr8k `1000268201_693b08cb0e.jpg` is the photo that Flickr30k Entities calls
-    `1000268201.jpg`: a name that is not among the ids is one up to their `_`.
+    `1000268201.jpg`: a number that is not among the ids is one up to their `_`.
     """
     numbers: dict[str, list[int]] = {}
     for name, row in rows.items():
-        numbers.setdefault(Path(name).stem.split("_")[0], []).append(row)
+        number, rest, _ = Path(name).stem.partition("_")
+        if rest and number.isdecimal():
+            numbers.setdefault(number, []).append(row)
 
     def find(name: str) -> int | None:
         known = numbers.get(Path(name).stem, [])

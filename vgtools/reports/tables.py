@@ -174,9 +174,14 @@ def _heading(name: str) -> str:
     return f"{task.title} EM/F1" if name.startswith("squad") else task.title
 
 
+_FINE = ("translation", "conll-2003")  # gains are small, and the paper prints two decimals
+
+
 def _digits(name: str) -> int:
     """Return how many decimals the score of a task has: errors are small numbers."""
-    return 3 if find_task(name).lower_is_better else 1
+    if find_task(name).lower_is_better:
+        return 3
+    return 2 if name in _FINE else 1
 
 
 def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:

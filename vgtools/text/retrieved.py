@@ -100,6 +100,11 @@ def read_retrieved(
             that a row names twice; with file and line.
     """
     for line, row in read_jsonl(path) if rows is None else rows:
+        if "images" not in row:
+            why = (
+                'the key "images" is missing; make rows with it: vg retrieve TEXTS --index X.faiss'
+            )
+            raise DataError(why, path, line)
         require(row, {"text": str, "images": list}, path, line)
         _check(row, bank, path, line)
         yield line, row

@@ -29,6 +29,12 @@ def test_the_table_names_its_source() -> None:
     assert remarks[-1].startswith("Reported: Zhang et al. 2019, Table 2")
 
 
+@pytest.mark.parametrize(("table", "score"), [(1, "27.83"), (3, "91.46")])
+def test_the_table_has_the_papers_decimals(table: int, score: str) -> None:
+    rows = score_table(reported(f"visual-awareness:{table}")).rows
+    assert rows[-1][1] == score
+
+
 def test_other_tables_are_refused() -> None:
     with pytest.raises(DataError, match="visual-awareness:1, 2, 3"):
         reported("visual-awareness:5")

@@ -355,6 +355,11 @@ def test_bad_rows_are_named_by_file_and_line(
             "fuses images for tasks of kind classify, regress, tag, translate; codah is choice",
         ),
         (["--retrieved", "-", "--train", "-"], "sst-2", "--feats"),
+        (
+            ["--retrieved", "r.jsonl", "--feats", "x.npy", "--regions", "x.npy"],
+            "nlvr2",
+            "--retrieved: nlvr2 has its own pictures",
+        ),
         (["--image-dropout", "1.5"], "sst-2", "less than or equal to 1"),
     ],
 )

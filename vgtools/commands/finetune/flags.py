@@ -79,7 +79,11 @@ class FoundImages:
         File("Images of the texts, rows of vg retrieve, to fuse into any encoder; repeatable."),
     ] = None
     index: Annotated[
-        str | None, File("Encoder of --strategy scene, object, keyword: finds images.")
+        str | None,
+        File(
+            "Encoder of --strategy scene, object, keyword: finds images. With --retrieved: the "
+            "index of rows that do not say which."
+        ),
     ] = None
     feats: Annotated[
         str | None,
@@ -109,8 +113,9 @@ class FoundImages:
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another, or that the task has no use for."""
-        given = self.retrieved or self.index or self.feats
-        refuse_if(given and task.images, "--index", f"{task.name} has its own pictures")
+        flags = {"--retrieved": self.retrieved, "--index": self.index, "--feats": self.feats}
+        given = next((flag for flag, value in flags.items() if value), None)
+        refuse_if(given and task.images, given, f"{task.name} has its own pictures")
         alone = self.images != "found" and not given
         refuse_if(alone, "--images", "chooses among images of --retrieved or --index")
         why = f"fuses images for tasks of kind {', '.join(_FUSED)}; {task.name} is {task.kind}"
