@@ -40,7 +40,8 @@ def learner_of(
         from vgtools.systems.xdbert.model import is_xdbert
         from vgtools.systems.xdbert.tasks import full_learner
 
-        refuse_if(not is_xdbert(work.ref), "--full", f"{work.ref} is not a run of pretrain xdbert")
+        why = f"{work.ref} is not a run of vg pretrain xdbert"
+        refuse_if(not is_xdbert(work.ref), "--full", why)
         given = shown.retrieved or shown.index or shown.feats
         refuse_if(given, "--full", "learns without images; leave out what finds them")
         return full_learner(*work.common(device), offline=runtime.offline), {}
