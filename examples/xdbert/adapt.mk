@@ -6,7 +6,8 @@
 #
 # TEXT is the text, VALID a part of it that is not trained on: at the paper's scale wiki103 (TEXT=wiki103.txt) and, for the row
 # `wiki`, WIKI, the larger one; in small the captions of teacher.mk, a block each. A row is trained with FLAGS.NAME. `bert` is
-# the same schedule with masked words alone, and no teacher.
+# the same schedule with masked words alone, and no teacher. Another student: STUDENT=google/electra-large-discriminator SIZE=large
+# OUT=electra-l (SIZE halves the rates of explain.mk).
 VALID    ?=
 WIKI     ?=
 

@@ -426,7 +426,7 @@ def test_a_limit_and_other_files(data: Path, tmp_path: Path) -> None:
         ),
         ("text\tlabel\na\t1\n", 65, r"train\.tsv:1: .*expected SST-2 with columns"),
         ("", 65, r"train\.tsv: is empty"),
-        (None, 66, r"has no train\.tsv; name the file to train on: --train FILE"),
+        (None, 66, r"has no train\.tsv; name the file to train on: --train FILE, or DATA"),
     ],
 )
 def test_bad_rows_are_named(

@@ -532,7 +532,11 @@ def test_what_two_streams_look_at(tmp_path: Path, capfd: pytest.CaptureFixture[s
     names = sorted([*pictures, "probe.json", "probe.jsonl", "tables.md"])
     assert sorted(p.name for p in maps.iterdir()) == names
     assert read_manifest(maps / "probe.jsonl", "cross-attention")["config"]["limit"] == 5
-    assert "student on teacher" in (maps / "tables.md").read_text()
+    tables = (maps / "tables.md").read_text()
+    assert "student on teacher" in tables
+    rows_of, columns_of = (line.split() for line in tables.splitlines()[-2:])
+    assert rows_of[0] == "[CLS]"
+    assert columns_of.count("<|startoftext|>") == 2, "each text of the pair has its own block"
     assert "head 2: " in (maps / "example-1.layer-2.svg").read_text()
     assert run(args) == 0, "without a folder nothing is written"
     assert capfd.readouterr().out == out
@@ -546,6 +550,7 @@ def test_cross_is_for_runs_of_xdbert(tmp_path: Path, capfd: pytest.CaptureFixtur
     for args, code, why in (
         ([text, "--encoder", model / "encoder"], Exit.NO_INPUT, "is not a finished vg run"),
         ([text, "--encoder", model, "--parser", "x"], Exit.USAGE, "reads texts alone"),
+        ([text, "--encoder", model, "--dtype", "float16"], Exit.USAGE, "computes in float32"),
         ([tmp_path / "empty.txt", "--encoder", model], Exit.DATA, "holds no text"),
         ([f"no={text}", "--encoder", model], Exit.USAGE, "no"),
     ):

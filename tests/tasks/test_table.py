@@ -90,6 +90,8 @@ def test_a_dev_set_of_the_training_file_needs_no_dev_file_and_allows_none(tmp_pa
     train = str(tmp_path / "train.csv")
     assert find_files(task, str(tmp_path), {}, hold_out=0.1) == {"train": train, "dev": train}
     assert find_files(task, None, {"train": "x"}, hold_out=0.1) == {"train": "x", "dev": "x"}
+    with pytest.raises(DataError, match="measure on: --dev FILE, --hold-out SHARE, or DATA"):
+        find_files(task, None, {"train": "x"})
     (tmp_path / "dev.csv").write_text("")
     with pytest.raises(DataError, match=r"but there is .*dev\.csv; drop one of them") as caught:
         find_files(task, str(tmp_path), {}, hold_out=0.1)

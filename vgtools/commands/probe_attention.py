@@ -210,6 +210,7 @@ def probe_attention(
     if cross:
         needless = regions or parser or splits.split or learning.classifier or page.images
         refuse_if(needless, "--cross", "reads texts alone, without regions, parser or split")
+        refuse_if(dtype != "float32", "--cross", f"computes in float32, not in {dtype}")
         _cross(captions, encoder, questions.samples, page, batch_size, limit, seed, runtime)
         return
     from vgtools.reports import probes

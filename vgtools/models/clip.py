@@ -23,6 +23,7 @@ from torch import Tensor
 
 from vgtools.io import DataError, read_json
 from vgtools.io.arrays import Array
+from vgtools.models.describe import CLIP
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.masked_lm import check_sizes
 from vgtools.models.references import (
@@ -55,7 +56,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 ROOM = 75  # tokens of a block, between START and END
-_MODELS = ("clip", "clip_text_model")
 _TOGETHER = 32  # blocks that run as one batch, cut to their longest
 
 
@@ -70,7 +70,7 @@ def is_tower(ref: str, *, offline: bool = False) -> bool:
     """
     folder = resolve(ref, ENCODER_FILES, offline)
     file = folder / "config.json"
-    return file.is_file() and read_json(file).get("model_type") in _MODELS
+    return file.is_file() and read_json(file).get("model_type") in CLIP
 
 
 def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
@@ -104,15 +104,20 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
     with quiet_transformers():
         try:
             model, report = CLIPTextModelWithProjection.from_pretrained(
-                folder, config=config, output_loading_info=True, dtype="float32", **SAFE_LOADING
+                folder,
+                config=config,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                dtype="float32",
+                **SAFE_LOADING,
             )
         except Exception as error:  # of the configuration, safetensors or torch
             raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
     missing = sorted(map(str, report["missing_keys"]))
-    missing += [str(key) for key, *_ in report["mismatched_keys"]]
     if missing == ["text_projection.weight"]:
         why = "lacks text_projection.weight, so it is a bare tower; take the CLIP that it is from"
         raise DataError(why, folder)
+    missing += [str(key) for key, *_ in report["mismatched_keys"]]
     check_whole(model, missing, folder)
     return _as_teacher(model, tokenizer, ref, folder)
 
@@ -167,7 +172,7 @@ def _config(folder: Path) -> Any:
 
     values = read_json(folder / "config.json", "a transformers configuration")
     kind = values.get("model_type")
-    if kind not in _MODELS:
+    if kind not in CLIP:
         why = f"is a {kind}, expected a CLIP with a text tower, for example"
         raise DataError(f"{why} openai/clip-vit-base-patch32", folder)
     # What is saved of a whole CLIP has the projection's width once more in the text's part, where
@@ -177,7 +182,7 @@ def _config(folder: Path) -> Any:
     known = {} if width is None else {"projection_dim": width}
     try:
         with quiet_transformers():
-            return CLIPTextConfig.from_dict({**(text or {}), **known})
+            return CLIPTextConfig.from_dict({**({} if text is None else text), **known})
     except Exception as error:  # transformers checks types and ranges in its own ways
         raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
 

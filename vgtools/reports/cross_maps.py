@@ -23,6 +23,8 @@ Record = Mapping[str, Any]
 _CELL = 4  # px of a weight
 _COLUMNS = 4  # maps beside one another
 _GAP = 28  # px between maps, with the title of the next
+_WIDTH = 560  # px of a figure at least, for its title
+_LETTER = 6  # px of a small letter
 _WHO = {"student": "student on teacher", "teacher": "teacher on student"}
 
 
@@ -70,11 +72,11 @@ def map_figure(example: Example, layer: int) -> Figure:
     high = _CELL * rows
     across = min(_COLUMNS, len(maps))
     down = -(-len(maps) // across)
-    size = (20 + across * (max(wide, 150) + _GAP), 84 + down * (high + _GAP))
+    size = (max(20 + across * (max(wide, 150) + _GAP), _WIDTH), 84 + down * (high + _GAP))
     title = f"Layer {layer + 1}: {rows} tokens of the student on {columns} of the teacher"
     figure = Figure(*size, title)
-    figure.text(20, 26, title, bold=True, size=14)
-    figure.text(20, 46, " | ".join(example.texts)[:160], SOFT, 11)
+    figure.text(20, 26, f"{title} (columns)", bold=True, size=14)
+    figure.text(20, 46, _cut(" | ".join(example.texts), (size[0] - 40) // _LETTER), SOFT, 11)
     for head, weights in enumerate(maps):
         x = 20 + (head % across) * (max(wide, 150) + _GAP)
         y = 84 + (head // across) * (high + _GAP)
@@ -83,6 +85,23 @@ def map_figure(example: Example, layer: int) -> Figure:
         figure.text(x, y - 6, f"head {head + 1}: {least:.3f} to {most:.3f}", SOFT, 10)
         figure.picture(x, y, wide, high, _picture(weights, least, most))
     return figure
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def tokens_text(examples: Sequence[Example]) -> str:
+    """Return the tokens of examples: the rows and the columns of their maps, from the first on.
+
+    Source: the captions of table 9.
+    """
+    blocks = list[str]()
+    for number, example in enumerate(examples, 1):
+        lines = (f"    {io.plain(' '.join(names))}\n" for names in (example.rows, example.columns))
+        heading = f"Example {number}, tokens of the student (rows) and of the teacher (columns):"
+        blocks.append(f"\n{heading}\n\n{''.join(lines)}")
+    return "".join(blocks)
 
 
 def _picture(weights: Array, least: float, most: float) -> Any:
@@ -110,7 +129,7 @@ def save(
     """
     files = {
         "probe.jsonl": b"".join(map(io.dumps, records)),
-        "tables.md": markdown(table(records)).encode(),
+        "tables.md": (markdown(table(records)) + tokens_text(probe.examples)).encode(),
     }
     for number, example in enumerate(probe.examples, 1):
         for layer in range(len(example.maps)):

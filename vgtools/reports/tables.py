@@ -239,8 +239,8 @@ def _score_remarks(
 ) -> list[str]:
     ours = [record for record in records if "source" not in record]
     measures = _measures(names)
-    spread = f"Per cent, {key} ± standard deviation over seeds."
-    remarks = [f"{spread} {measures}." if measures else spread]
+    spread = f"Per cent, {key} ± standard deviation over seeds." if ours else "Per cent."
+    remarks = [f"{spread} {measures.removesuffix('.')}." if measures else spread]
     if ours:
         all_have = "the tasks that all rows have"
         shared = ", ".join(find_task(name).title for name in ours[0]["average_of"])

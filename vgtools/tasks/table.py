@@ -465,11 +465,11 @@ def find_files(
         _check_hold_out(hold_out, files)
         if "train" in files:
             files["dev"] = files["train"]
-    for split in ("train", "dev"):
+    ways = {"train": "train on: --train FILE", "dev": "measure on: --dev FILE, --hold-out SHARE"}
+    for split, way in ways.items():
         if split not in files:
             missing = "" if folder is None else f"{folder} has no {task.files[split]}; "
-            why = f"{missing}name the file to {split} on: --{split} FILE, or DATA"
-            raise DataError(why, code=Exit.NO_INPUT)
+            raise DataError(f"{missing}name the file to {way}, or DATA", code=Exit.NO_INPUT)
     return files
 
 

@@ -73,7 +73,7 @@ class Start:
         """Refuse flags that do not go together."""
         both = "exactly one of --shape (from scratch) and --encoder (continue training) is required"
         refuse_if((self.shape is None) == (self.encoder is None), "--shape/--encoder", both)
-        own = "belongs to --shape; with --encoder it is the encoder's own"
+        own = "is needed with --shape, and only there: with --encoder it is the encoder's own"
         refuse_if((self.shape is None) != (self.tokenizer is None), "--tokenizer", own)
 
     def shape_mark(self) -> str | None:

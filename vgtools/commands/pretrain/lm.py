@@ -106,7 +106,7 @@ def lm(
         list[str] | None,
         Value(
             "NAME=N",
-            f"Weight of a loss: {', '.join(_losses())}; repeatable, 0 is off.",
+            f"Weight of a loss: {', '.join(_losses())}; repeatable, others are off.",
             show_default="mlm=1, with vokens voken_cls=1",
         ),
     ] = None,

@@ -122,7 +122,7 @@ def xdbert(
         list[str] | None,
         Value(
             "NAME=N",
-            f"Weight of a loss: {', '.join(_LOSSES)}; repeatable, 0 is off.",
+            f"Weight of a loss: {', '.join(_LOSSES)}; repeatable, others are off.",
             show_default="1 each",
         ),
     ] = None,

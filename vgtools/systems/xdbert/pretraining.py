@@ -100,9 +100,12 @@ class Pretraining:
             held = self._corpus(self.valid, recipe, config)
         texts = TeacherText.of(student, self.teacher, config["block"])
         facts = teacher_facts(corpus, texts)
+        first = f"of the first {amount(facts['asked'], 'block')}"
         if facts["cut"]:
-            share = f"{facts['cut']} of the first {amount(facts['asked'], 'block')}"
+            share = f"{facts['cut']} {first}"
             self.say(f"the teacher reads {texts.room} tokens of a block: {share} are cut")
+        if facts["empty"]:
+            self.say(f"the teacher reads nothing of {facts['empty']} {first}: unknown words alone")
         model = self._model(config).to(device)
         plan = plan_for(len(corpus), config)
 
