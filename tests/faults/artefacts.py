@@ -99,9 +99,11 @@ def _prepare(folder: Path) -> None:
     (folder / "instances.json").write_text(json.dumps(instances))
 
     url = "https://x.org/VG_100K/{}.jpg"
-    data = [{"image_id": n, "url": url.format(n), "coco_id": None} for n in range(1, 4)]
+    size = {"width": 20, "height": 16}
+    data = [{"image_id": n, "url": url.format(n), "coco_id": None, **size} for n in range(1, 4)]
     (folder / "image_data.json").write_text(json.dumps(data))
-    regions = [{"id": n, "regions": [{"phrase": f"part of {n}"}]} for n in range(1, 4)]
+    box = {"x": 1, "y": 2, "width": 9, "height": 8}
+    regions = [{"id": n, "regions": [{"phrase": f"part of {n}", **box}]} for n in range(1, 4)]
     (folder / "region_descriptions.json").write_text(json.dumps(regions))
     web = "".join(f"a red {n}\thttp://x.org/{n}.jpg\n" for n in range(4))
     (folder / "web.tsv").write_text(web)

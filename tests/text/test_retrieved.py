@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools import io
-from vgtools.io import DataError, Window
+from vgtools.io import DataError, Exit, Window
 from vgtools.text import retrieved
 from vgtools.text.retrieved import (
     Retrieved,
@@ -189,19 +189,17 @@ def test_k_takes_the_best_and_more_than_were_retrieved_are_refused(tmp_path: Pat
         opened(tmp_path, path, k=3)
 
 
-def test_rows_without_a_manifest_are_rows_of_the_features(tmp_path: Path) -> None:
+def test_rows_without_a_manifest_need_the_name_of_their_index(tmp_path: Path) -> None:
     path = write(tmp_path / "hand.jsonl", {"text": "a", "images": [1]}, row("b", [3, 2, 1]))
-    found = opened(tmp_path, str(path))
-    assert found.rows.tolist() == [[1, -1, -1], [3, 2, 1]]
-    assert found.scores is None
-    assert found.unnamed == (str(path),)
+    with pytest.raises(DataError, match=r"hand.jsonl: has no manifest.*name it: --index") as error:
+        opened(tmp_path, str(path))
+    assert error.value.code == Exit.USAGE
     (tmp_path / "y.ids").write_text("".join(f"{name}\n" for name in IDS[::-1]))
     named = opened(tmp_path, str(path), index=str(tmp_path / "y.faiss"))
     assert named.rows.tolist() == [[2, -1, -1], [0, 1, 2]]
-    assert named.unnamed == ()
     bad = write(tmp_path / "bad.jsonl", row("b", [4]))
     with pytest.raises(DataError, match="has 4 rows"):
-        opened(tmp_path, str(bad))
+        opened(tmp_path, str(bad), index=str(tmp_path / "y.faiss"))
 
 
 def test_texts_without_rows_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
@@ -227,7 +225,7 @@ def test_texts_are_found_wherever_their_hashes_lie(texts: list[str], seed: int) 
     order = np.argsort(keys, kind="stable").astype(np.int32)
     none = np.empty(0, np.int64)
     table = Retrieved(
-        (("r", 0),), (), np.zeros((len(texts), 1), np.int32), None, keys[order], order, none
+        (("r", 0),), np.zeros((len(texts), 1), np.int32), None, keys[order], order, none
     )
     asked = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts)).tolist()]
     assert table.find(asked).tolist() == [texts.index(text) for text in asked]

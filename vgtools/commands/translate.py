@@ -113,8 +113,6 @@ def translate(
     opened = open_model(model, feats, device, offline=runtime.offline)
     dtype = pick_dtype(search.dtype)
     worker = StreamTranslator(opened, text, how, search.batch_size, dtype, index)
-    for line in worker.remarks():
-        note("translate", line, runtime.quiet)
     config = {
         "command": "translate",
         **opened.config(),

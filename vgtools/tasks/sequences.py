@@ -134,7 +134,6 @@ class InputsWithRows(InputsWithImages):
     """Examples as token ids, and the images that were found for each."""
 
     images: Array  # (E, K) rows of image features, best first, -1 for none
-    remarks: tuple[str, ...] = ()  # for the user
 
     @property
     def unlearnable(self) -> int:
@@ -148,7 +147,6 @@ class InputsWithRows(InputsWithImages):
     def report(self, max_length: int) -> Iterator[str]:
         """Yield the lines for the user."""
         yield from self.text.report(max_length)
-        yield from self.remarks
         alone = int((self.images < 0).all(1).sum()) if self.images.shape[1] else 0
         if alone:
             yield f"{alone} of {len(self.images)} texts have no image"

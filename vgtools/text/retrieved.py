@@ -24,6 +24,7 @@ import numpy as np
 
 from vgtools.io import (
     DataError,
+    Exit,
     Features,
     Window,
     manifest_beside,
@@ -152,7 +153,6 @@ class Retrieved:
     """The images of N texts, as rows of image features; in memory about 20 + 4 K bytes per text."""
 
     files: tuple[tuple[str, int], ...]  # each file and the number of its first text
-    unnamed: tuple[str, ...]  # files whose images were taken to be rows of the features
     rows: Array  # (N, K) int32 rows of the features, best first, -1 where there are fewer
     scores: Array | None  # (N, K) float32 relevance, 0 where the row is -1
     _keys: Array  # (N,) sorted 16-byte hashes of the texts
@@ -249,14 +249,13 @@ def open_retrieved(
         feats: of images, any that hold those of the rows.
         feats_path: their file, for messages.
         k: K, images per text, the best ones; None is as many as the rows have.
-        index: the index of the rows, if it is not where their manifest says, or they have none;
-            without both they are taken to be rows of the features.
+        index: the index of the rows, if it is not where their manifest says, or they have none.
         scores: keep them, 4 K bytes per text more.
 
     Raises:
         DataError: a bad row, or an image without features (65, with its line), fewer than k images
-            retrieved per text, in one file another number than in the others, or an index with
-            other ids than at retrieval (65, both hashes).
+            retrieved per text, in one file another number than in the others, an index with other
+            ids than at retrieval (65, both hashes), or one that is not known (usage).
     """
     paths = [paths] if isinstance(paths, str) else list(paths)
     made = [manifest_beside(path) for path in paths]
@@ -277,16 +276,12 @@ def open_retrieved(
     images = _joined([_widened(images, width, -1) for images, _, _ in parts])
     kept = [_widened(values, width, 0) for _, values, _ in parts if values is not None]
     keys = _joined([keys for _, _, keys in parts])
-    named = [index is not None or _ids_hash(manifest) is not None for manifest in made]
-    unnamed = tuple(path for path, known in zip(paths, named, strict=True) if not known)
     order = np.argsort(keys, kind="stable").astype(np.int32)
     keys = keys[order]
     same = np.flatnonzero(keys[1:] == keys[:-1])
     other = same[(images[order[same]] != images[order[same + 1]]).any(1)]
     clashes = np.unique(np.searchsorted(keys, keys[other]))
-    return Retrieved(
-        tuple(files), unnamed, images, _joined(kept) if scores else None, keys, order, clashes
-    )
+    return Retrieved(tuple(files), images, _joined(kept) if scores else None, keys, order, clashes)
 
 
 def _most(paths: Sequence[str], made: Sequence[Mapping[str, Any]], k: int | None) -> int | None:
@@ -378,9 +373,12 @@ def _renumbering(
 ) -> Array | None:
     """Return for each row of the index its row of the features, -1 for none; None if all agree."""
     made = _ids_hash(manifest)
+    if made is None and index is None:
+        why = "has no manifest, so that its images could be those of any index; name it: --index"
+        raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
     ids = Path(feats_path).with_suffix(".ids").name
     own = feats.manifest.get("files", {}).get(ids, {})
-    if made == own.get("sha256") or (made is None and index is None):
+    if made == own.get("sha256"):
         return None
     names = _index_ids(path, manifest, index)
     row_of = {name: row for row, name in enumerate(feats.ids)}
@@ -418,13 +416,10 @@ class StreamedImages:
         feats: of images, any that hold those of the rows.
         feats_path: their file, for messages.
         index: the index of the rows, if it is not where the manifest beside them says, or they have
-            none, as on a pipe; without both they are taken to be rows of the features.
-
-    Attributes:
-        unnamed: whether they were.
+            none, as on a pipe.
 
     Raises:
-        DataError: the index has other ids than at retrieval (65).
+        DataError: the index has other ids than at retrieval (65), or is not known (usage).
     """
 
     def __init__(
@@ -436,7 +431,6 @@ class StreamedImages:
         self._manifest = manifest_beside(path)
         self._index = index
         self._to_feats = _renumbering(path, self._manifest, feats, feats_path, index)
-        self.unnamed = index is None and _ids_hash(self._manifest) is None
         self._bank = len(feats.ids) if self._to_feats is None else len(self._to_feats)
 
     def rows(self, rows: Sequence[dict[str, Any]], first: int) -> Array:

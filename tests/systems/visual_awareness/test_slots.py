@@ -35,7 +35,12 @@ def opened(folder: Path, **keywords: Any) -> TextImages:
         save_rows(folder / "a.jsonl", [*TEXTS[:5], ""]),
         save_rows(folder / "b.jsonl", TEXTS[5:], 5),
     ]
-    return open_images(rows, str(feats), **keywords)
+    return open_images(rows, str(feats), **{"index": str(feats), **keywords})
+
+
+def images_of(rows: list[str], folder: Path) -> TextImages:
+    """Open rows of the images of a folder's features."""
+    return open_images(rows, str(folder / "f.npy"), index=str(folder / "f.npy"))
 
 
 def test_rows_are_found_by_text_in_all_files(tmp_path: Path) -> None:
@@ -91,10 +96,10 @@ def test_a_text_with_other_images_in_another_file_is_refused_with_both_places(
         save_rows(tmp_path / "a.jsonl", ["x", "y"]),
         save_rows(tmp_path / "b.jsonl", ["z", "y"]),
     ]
-    images = open_images(rows, str(tmp_path / "f.npy"))
+    images = images_of(rows, tmp_path)
     assert images.rows_for(["z", "y", "x"], "dev", WAY_OUT)[:, 0].tolist() == [0, 1, 0]
     save_rows(tmp_path / "b.jsonl", ["z", "y"], 3)
-    images = open_images(rows, str(tmp_path / "f.npy"))
+    images = images_of(rows, tmp_path)
     with pytest.raises(DataError, match=r"b\.jsonl:2: duplicate .* line 2 of .*a\.jsonl"):
         images.rows_for(["y"], "dev", WAY_OUT)
 
@@ -107,7 +112,7 @@ def test_files_with_another_number_of_images_are_refused(tmp_path: Path) -> None
     for path, k in zip(paths, (8, 4), strict=True):
         write_manifest(path, [path], kind="retrieved", k=k)
     with pytest.raises(DataError, match=r"b\.jsonl: has 4 images per text, expected 8, as .*a"):
-        open_images([str(path) for path in paths], str(tmp_path / "f.npy"))
+        images_of([str(path) for path in paths], tmp_path)
 
 
 def test_what_a_text_finds_decides_the_weights_and_the_order_of_rows_does_not(
@@ -119,7 +124,7 @@ def test_what_a_text_finds_decides_the_weights_and_the_order_of_rows_does_not(
     for lines in (rows, rows[::-1], [*rows[:2], {"text": "c", "images": [5]}]):
         path = tmp_path / "r.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in lines))
-        made.append(open_images([str(path)], str(tmp_path / "f.npy")).config()["retrieved"])
+        made.append(images_of([str(path)], tmp_path).config()["retrieved"])
     assert made[0] == made[1]
     assert made[0] != made[2]
 
@@ -130,7 +135,7 @@ def test_memory_of_rows_is_at_most_24_bytes_and_4_per_image_a_text(tmp_path: Pat
     texts = [f"text {i}" for i in range(3000)]
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps({"text": t, "images": [0, 3, 5]}) + "\n" for t in texts))
-    table = open_images([str(path)], str(tmp_path / "f.npy")).retrieved
+    table = images_of([str(path)], tmp_path).retrieved
     arrays = (table.rows, table._keys, table._order, table._clashes)
     assert table.scores is None
     assert sum(array.nbytes for array in arrays) <= len(texts) * (24 + 4 * 3)

@@ -66,7 +66,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flags_of(world: Path, task: str = "sst-2") -> list[object]:
     rows = [("--retrieved", world / f"{task}.{split}.jsonl") for split in ("train", "dev")]
-    return [*(word for pair in rows for word in pair), "--feats", world / "feats.npy"]
+    images = ["--feats", world / "feats.npy", "--index", world / "feats.npy"]
+    return [*(word for pair in rows for word in pair), *images]
 
 
 def tune(world: Path, output: Path, *flags: object, task: str = "sst-2", **more: Any) -> int:
@@ -118,7 +119,7 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     plain = AutoModelForSequenceClassification.from_pretrained(model, local_files_only=True)
     task = find_task("sst-2")
     rows = [str(world / "sst-2.train.jsonl"), str(world / "sst-2.dev.jsonl")]
-    images = open_images(rows, str(world / "feats.npy"))
+    images = open_images(rows, str(world / "feats.npy"), index=str(world / "feats.npy"))
     tuner, encoder = v.new_tuner(task, str(model), 1, images, v.Fusing())
     assert tuner.fusion.config.kind == "gate"
     assert has_fusion(model)
@@ -145,7 +146,7 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     refused(capfd, "has a fusion of kind 'gate', --fusion says 'sum'")
     other = tmp_path / "other.npy"
     save_feats(other, np.ones((8, WIDTH)), BACKBONE | {"fingerprint": "c" * 64})
-    flags = [*flags_of(world)[:-1], other]
+    flags = [*flags_of(world)[:-3], other, *flags_of(world)[-2:]]
     assert tune(world, tmp_path / "x", *flags, encoder=model) == Exit.DATA
     refused(capfd, "other.npy: was made with the backbone", "c" * 64)
 
@@ -187,7 +188,7 @@ def test_other_kinds_learn_with_images(world: Path, tmp_path: Path, task: str) -
 def tuner_of(world: Path, task: str = "sst-2", **how: Any) -> tuple[Any, Any, Any]:
     found = find_task(task)
     rows = [str(world / f"{task}.{split}.jsonl") for split in ("train", "dev")]
-    images = open_images(rows, str(world / "feats.npy"))
+    images = open_images(rows, str(world / "feats.npy"), index=str(world / "feats.npy"))
     tuner, encoder = v.new_tuner(found, str(world / "encoder"), 3, images, v.Fusing(**how))
     return tuner, encoder, images
 
@@ -232,10 +233,7 @@ def test_a_batch_has_the_images_of_its_texts(world: Path) -> None:
     text = collate(split.inputs.text, units, tuner.pad, tuner.segments, "cpu", 1, 2)
     assert torch.equal(batch.ids, text.ids)
     assert torch.equal(batch.labels, text.labels)
-    said = list(split.inputs.report(20))
-    assert len(said) == 2
-    assert said[0].startswith(f"{world / 'sst-2.train.jsonl'} does not say of which index")
-    assert list(learner.read("dev", path, tuner, encoder).inputs.report(20)) == []
+    assert list(split.inputs.report(20)) == []
 
 
 def test_it_learns_eight_rows_by_their_images_alone(world: Path) -> None:
@@ -306,6 +304,7 @@ def test_texts_without_rows_are_counted_with_the_way_out(
     world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--retrieved", world / "sst-2.train.jsonl", "--feats", world / "feats.npy"]
+    flags += ["--index", world / "feats.npy"]
     assert tune(world, tmp_path / "va", *flags) == Exit.DATA
     rows = (world / "sst-2" / "dev.tsv").read_text().splitlines()
     refused(
@@ -336,7 +335,7 @@ def test_bad_rows_are_named_by_file_and_line(
     path = tmp_path / "rows.jsonl"
     line = bad if isinstance(bad, str) else json.dumps(bad)
     path.write_text('{"text": "y", "images": []}\n' + line + "\n")
-    flags = ["--retrieved", path, "--feats", world / "feats.npy"]
+    flags = ["--retrieved", path, *flags_of(world)[-4:]]
     assert tune(world, tmp_path / "va", *flags) == Exit.DATA
     refused(capfd, f"{path}:2: ", said)
 

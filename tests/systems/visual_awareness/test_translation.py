@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from tests.tiny import BACKBONE, save_feats
+from tests.tiny.runs import refused
 from tests.tiny.translation import network, pairs, save_pairs, save_tokenizer, tokenizer
 from vgtools.cli import run
-from vgtools.io import manifest_path, open_features, read_ids, write_manifest
+from vgtools.io import Exit, manifest_path, open_features, read_ids, write_manifest
 from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.models.seq2seq import GREEDY, SHAPES, new_seq2seq, shift_right, translate
 from vgtools.systems.visual_awareness.fusion import (
@@ -129,6 +130,7 @@ def test_a_model_with_images_learns_and_translates_as_it_was_scored(
 ) -> None:
     fast = ["--epochs", 1, "--lr", 3e-3, "--warmup", 5, "--batch-size", 60, "--max-length", 40]
     see = ["--retrieved", folder / "rows.jsonl", "--feats", folder / "feats.npy"]
+    see += ["--index", folder / "feats.npy"]
     base, on = tmp_path / "base", tmp_path / "on"
     args = ["finetune", "translation", folder / "pairs", *fast, "--device", "cpu", "-q"]
     assert vg(*args, "--shape", "transformer-small", "-t", folder / "bpe", "-o", base) == 0
@@ -141,7 +143,8 @@ def test_a_model_with_images_learns_and_translates_as_it_was_scored(
     images = {row["text"]: row["images"] for row in read(folder / "rows.jsonl")}
     given = "".join(json.dumps({"text": t, "images": images[t]}) + "\n" for t in dev)
     (tmp_path / "dev.jsonl").write_text(given)
-    feats = ["--feats", folder / "feats.npy", "--device", "cpu", "-q"]
+    feats = ["--feats", folder / "feats.npy", "--index", folder / "feats.npy"]
+    feats += ["--device", "cpu", "-q"]
     out = tmp_path / "dev.txt"
     fused_model = on / "seed-9595/model"
     assert vg("translate", fused_model, tmp_path / "dev.jsonl", *feats, "-o", out) == 0
@@ -169,6 +172,8 @@ def model(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lines(tmp_path: Path, model: Path, rows: Path, feats: Path, *flags: object) -> list[str]:
     out = tmp_path / "out.txt"
     args = ["--feats", feats, "--longer", 3, "--device", "cpu", "--restart", "-o", out]
+    if not manifest_path(rows).exists() and "--index" not in flags:
+        args += ["--index", feats]
     assert vg("translate", model, rows, *args, *flags) == 0
     return out.read_text().split("\n")[:-1]
 
@@ -202,14 +207,23 @@ def test_images_are_matched_by_name(
     )
     assert manifest_path(moved).exists()
     assert lines(tmp_path, model, moved, folder / "feats.npy") == expected
-    # Without a manifest the rows are taken to be those of the features, unless --index names them.
+    # Without a manifest --index must name them.
     manifest_path(moved).unlink()
     (tmp_path / "bank.faiss").write_bytes(b"")
     index = ["--index", tmp_path / "bank.faiss"]
     assert lines(tmp_path, model, moved, folder / "feats.npy", *index) == expected
     capfd.readouterr()
-    assert lines(tmp_path, model, moved, folder / "feats.npy") != expected
-    assert "moved.jsonl does not say of which index its images are" in capfd.readouterr().err
+    args: list[object] = [
+        "translate",
+        model,
+        moved,
+        "--feats",
+        folder / "feats.npy",
+        "--device",
+        "cpu",
+    ]
+    assert run([str(arg) for arg in args]) == Exit.USAGE
+    refused(capfd, "moved.jsonl: has no manifest", "name it: --index")
 
 
 def test_rows_that_lack_images_are_refused(
@@ -217,7 +231,8 @@ def test_rows_that_lack_images_are_refused(
 ) -> None:
     def fails(text: str, *feats: object) -> str:
         (tmp_path / "in.jsonl").write_text(text)
-        args = ["--feats", *(feats or [folder / "feats.npy"]), "--device", "cpu", "-q"]
+        seen = (feats or [folder / "feats.npy"])[0]
+        args = ["--feats", seen, "--index", seen, "--device", "cpu", "-q"]
         assert vg("translate", model, tmp_path / "in.jsonl", *args) == 65
         return capfd.readouterr().err
 

@@ -55,14 +55,6 @@ class TextImages:
             "retrieved": self.retrieved.digest(),
         }
 
-    def remarks(self) -> tuple[str, ...]:
-        """Return what a user should know about the rows."""
-        return tuple(
-            f"{path} does not say of which index its images are; they are taken to be rows of "
-            f"{self.path}; --index names another bank"
-            for path in self.retrieved.unnamed
-        )
-
     def rows_for(self, texts: Sequence[str], split: str, way_out: str) -> Array:
         """Return the rows of the features for texts, (E, K) int32, best first, -1 for none.
 

@@ -172,8 +172,7 @@ def learner(
         texts = f"vg prepare task {task.name} {Path(path).parent if official else 'DATA'}"
         way_out = f"make them: {texts} | vg retrieve - --index X.faiss -o ROWS.jsonl"
         rows = images.rows_for([e.whole_text for e in split.examples], name, way_out)
-        remarks = images.remarks() if name == "train" else ()
-        return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows, remarks))
+        return dataclasses.replace(split, inputs=InputsWithRows(split.inputs, rows))
 
     def batch(
         tuner: FusedTuner, inputs: InputsWithRows, units: Array, part: int, parts: int

@@ -5,7 +5,7 @@ Axes: B sentences of a batch, K images of a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vgtools.io import DataError, Exit, Features, Window, open_features
 from vgtools.io.arrays import Array
-from vgtools.io.errors import name_of
 from vgtools.models.encoder import Encoder, load_seq2seq, max_positions
 from vgtools.models.references import ENCODER_FILES, check_same, fingerprint, pick_dtype, resolve
 from vgtools.models.seq2seq import GREEDY, Decoding, translate
@@ -196,14 +195,6 @@ class StreamTranslator:
         self._images: StreamedImages | None = None
         if model.features is not None:
             self._images = StreamedImages(path, model.features, model.feats_path, index)
-
-    def remarks(self) -> Iterator[str]:
-        """Yield what a user should know about the rows."""
-        if self._images is not None and self._images.unnamed:
-            yield (
-                f"{name_of(self._images.path)} does not say of which index its images are; they "
-                f"are taken to be rows of {self.model.feats_path}; --index names another bank"
-            )
 
     def __call__(self, window: Window) -> list[str]:
         """Return the translation of each line, none of which has a line end in it.
