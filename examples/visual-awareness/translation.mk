@@ -77,7 +77,7 @@ SEE_random  = $(SEE_found) --images random
 SEE_shuffle = $(SEE_found) --images shuffle
 SEE_gate    = $(SEE_found) --fusion gate
 SEE_dropout = $(SEE_found) --image-dropout .5
-SEE_own     = $(W_OWN:%=--retrieved %) --feats $(FEATS)
+SEE_own     = $(W_OWN:%=--retrieved %) --feats $(FEATS) --index $(FEATS)
 SEE_own-shuffle = $(SEE_own) --images shuffle
 
 $(W_RUN)/%.on/run.json: $(W_FILES) $(W_FOUND) $(if $(MASK),$(W_OWN)) | $(W_BASE)/run.json

@@ -544,8 +544,8 @@ CASES = (
     Case(
         "finetune-fused",
         "finetune sst-2 in/sst-2 -e in/encoder --retrieved in/sst-2.images.jsonl"
-        " --feats in/feats.npy --image-dropout 0.5 --epochs 2 --batch-size 8 --max-length 40"
-        " --device cpu -q -o run",
+        " --feats in/feats.npy --index in/feats.npy --image-dropout 0.5 --epochs 2 --batch-size 8"
+        " --max-length 40 --device cpu -q -o run",
         ("sst-2.images.jsonl jsonl", *_FEATS, "encoder/model.safetensors weights"),
         folder="run",
     ),
