@@ -78,6 +78,9 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "kills probe-text term@3",  # stopped between opening and locking
         "damage pretrain-grounding kill@48 0 missing.2",  # records without a checkpoint
         "inputs compare grounded.jsonl fifo",  # read twice
+        "inputs revokenize-npy v.jsonl lines.26",  # rewritten, of the same size
+        "kills pretrain-grounding full@4,full@3",  # a temporary file that could not be closed
+        "inputs pretrain-grounding-scene photos.npy flips+.16",  # features of 1e30
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:

@@ -57,7 +57,7 @@ def revokenize(
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
     """
     help_at_terminal(context, file)
-    from vgtools.io import Progress, read_windows
+    from vgtools.io import Inputs, Progress, read_windows
     from vgtools.models.references import load_tokenizer
     from vgtools.systems.vokenization import revokenize as system
     from vgtools.text.tokens import tokenizer_fingerprint
@@ -65,10 +65,11 @@ def revokenize(
 
     loaded = load_tokenizer(tokenizer, offline=offline)
     fingerprint = tokenizer_fingerprint(loaded)
-    origin, facts = _origin(file)
+    inputs = Inputs([file])
+    origin, facts = _origin(file, inputs.sha256(file))
     config = {"command": "revokenize", "tokenizer_sha256": fingerprint, "limit": limit, **origin}
     with (
-        VokenWriter(target.output, config, inputs=[file], restart=target.restart) as out,
+        VokenWriter(target.output, config, inputs=inputs, restart=target.restart) as out,
         Progress("revokenize", "tokens", quiet=quiet) as bar,
         no_collection(),
     ):
@@ -89,11 +90,12 @@ def revokenize(
     note("revokenize", message, quiet)
 
 
-def _origin(file: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _origin(file: str, sha256: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the vokens' manifest says of their bank, for the configuration and the facts."""
-    from vgtools.io import manifest_beside
+    from vgtools.io import check_described, manifest_beside
     from vgtools.text.vokens import bank_of
 
     body = manifest_beside(file)
+    check_described(file, body, sha256)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     return origin, {"count": body["count"]} if isinstance(body.get("count"), int) else {}

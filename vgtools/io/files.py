@@ -239,6 +239,24 @@ def manifest_beside(stream: str | Path) -> dict[str, Any]:
     return body
 
 
+def check_described(stream: str | Path, body: Mapping[str, Any], sha256: str | None) -> None:
+    """Refuse a file of another content than the manifest beside it describes.
+
+    Args:
+        stream: that file.
+        body: of `manifest_beside`.
+        sha256: of the file; None of what has none, such as a pipe.
+
+    Raises:
+        DataError: it was rewritten by other means (65, both hashes).
+    """
+    expected = body.get("files", {}).get(Path(stream).name, {}).get("sha256")
+    if None not in (sha256, expected) and sha256 != expected:
+        why = f"sha256 {sha256}, its manifest says {expected}"
+        way_out = f"create it again, or remove {manifest_path(stream)}"
+        raise DataError(f"is damaged or was rewritten: {why}; {way_out}", stream)
+
+
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     """Open a `.npy` file as a read-only memory map, its size checked against its header.
 
@@ -320,6 +338,9 @@ class Features:
         }
 
 
+_LARGEST = 1e9  # number of a feature; sums over larger ones overflow
+
+
 def open_features(path: str | Path, positions: int | None = None) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
@@ -329,7 +350,8 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
 
     Raises:
         DataError: any of the three is missing, damaged or from another run; pooled features in the
-            place of feature maps, or the reverse; or a row is NaN, infinite or all zero.
+            place of feature maps, or the reverse; or a row is NaN, infinite, all zero or has a
+            number beyond 1e9.
     """
     import numpy as np
 
@@ -348,6 +370,11 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
         if bad.any():
             row = start + int(bad.argmax())
             why = f"row {row} ({ids[row]}) is NaN, infinite or all zero"
+            raise DataError(f"{why}; extract it again or leave it out", path)
+        largest = np.abs(block).max(1)
+        if (largest > _LARGEST).any():
+            row = start + int(largest.argmax())
+            why = f"row {row} ({ids[row]}) has a number of {largest.max():.2g}, beyond all features"
             raise DataError(f"{why}; extract it again or leave it out", path)
     return Features(array, ids, manifest)
 

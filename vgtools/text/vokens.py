@@ -331,7 +331,7 @@ class VokenWriter:
         path: str,
         config: Mapping[str, Any],
         *,
-        inputs: Sequence[str | Path] = (),
+        inputs: io.Inputs | Sequence[str | Path] = (),
         restart: bool = False,
         disposable: bool = False,
     ) -> None:
@@ -340,7 +340,8 @@ class VokenWriter:
             raise DataError(why, path, code=Exit.USAGE)
         self.packed = path.endswith(".npy")
         self.path = path
-        self._source = inputs[0] if inputs else path
+        files_read = inputs.paths if isinstance(inputs, io.Inputs) else inputs
+        self._source = files_read[0] if files_read else path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
         self._out = Output(

@@ -5,6 +5,7 @@ Axes: N texts, T tokens, W words of all texts that find images.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 import weakref
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 _WINDOW = 2048  # texts tokenised at a time
 
 
+def _discard(file: IO[bytes]) -> None:
+    """Close a temporary file, of which nothing is needed any more."""
+    with contextlib.suppress(OSError):  # what is still in its buffer may not fit on the disk
+        file.close()
+
+
 class Column:
     """An array that grows in a file without a name: memory does not grow with it.
 
@@ -43,7 +50,7 @@ class Column:
         self._dtype = np.dtype(dtype)
         self._folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._close = weakref.finalize(self, self._file.close)
+        self._close = weakref.finalize(self, _discard, self._file)
         self._size = 0
 
     def extend(self, values: Array) -> None:
