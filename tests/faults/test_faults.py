@@ -53,6 +53,7 @@ def space(artefacts: Path, server: Server, tmp_path_factory: pytest.TempPathFact
 # ------------------------------------------------------------------------------------ quick share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c.name for c in CASES if c.quick])
 @pytest.mark.parametrize("suite", SHARE)
 def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
@@ -96,6 +97,7 @@ VALUES = st.recursive(
 ROWS = st.dictionaries(st.sampled_from(["text", "spans", "vokens", "scores", "images"]), VALUES)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=15,
     deadline=None,
@@ -124,6 +126,7 @@ def test_any_json_is_an_answer_or_one_line(
 # ------------------------------------------------------------------------------------ the harness
 
 
+@pytest.mark.slow
 def test_a_kill_tears_the_write_that_it_meets(space: Workspace) -> None:
     case = BY_NAME["prepare-wikitext"]
     expected = space.reference(case)
@@ -136,6 +139,7 @@ def test_a_kill_tears_the_write_that_it_meets(space: Workspace) -> None:
     assert 0 < len(part) < len((space.artefacts / "sets/wiki.txt").read_bytes())
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_every_growing_operation(space: Workspace) -> None:
     case = BY_NAME["prepare-wikitext"]
     space.reference(case)
@@ -144,6 +148,7 @@ def test_a_full_disk_stops_every_growing_operation(space: Workspace) -> None:
     assert "No space left on device" in done.err
 
 
+@pytest.mark.slow
 def test_a_hang_is_ended(space: Workspace) -> None:
     os.mkfifo(space.folder / "pipe")
     call = Call(["stats", "pipe"], str(space.folder), idle=1.0)
