@@ -92,10 +92,9 @@ def revokenize(
 
 def _origin(file: str, sha256: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the vokens' manifest says of their bank, for the configuration and the facts."""
-    from vgtools.io import check_described, manifest_beside
+    from vgtools.io import manifest_beside
     from vgtools.text.vokens import bank_of
 
-    body = manifest_beside(file)
-    check_described(file, body, sha256)
+    body = manifest_beside(file, sha256)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     return origin, {"count": body["count"]} if isinstance(body.get("count"), int) else {}

@@ -15,7 +15,6 @@ from vgtools.io.errors import storable as storable
 from vgtools.io.files import FORMAT as FORMAT
 from vgtools.io.files import Features as Features
 from vgtools.io.files import atomic_write as atomic_write
-from vgtools.io.files import check_described as check_described
 from vgtools.io.files import check_format as check_format
 from vgtools.io.files import compress as compress
 from vgtools.io.files import config_difference as config_difference

@@ -212,14 +212,18 @@ def _check_file(manifest: Path, name: str, facts: Any) -> None:
         raise DataError(f"is damaged or from another run: {why}", file)
 
 
-def manifest_beside(stream: str | Path) -> dict[str, Any]:
+def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
     """Return the manifest beside a stream's file, or an empty one.
 
     A stream needs no manifest, and the file with its name may have nothing to do with vg.
 
+    Args:
+        stream: the file.
+        sha256: of the file, where it is known, to be compared as well.
+
     Raises:
-        DataError: the manifest is damaged or of a newer format, or the file has another size than
-            it says (65).
+        DataError: the manifest is damaged or of a newer format, or the file has another size or
+            hash than it says (65).
     """
     path = manifest_path(stream)
     if str(stream) == "-" or not path.is_file():
@@ -236,25 +240,10 @@ def manifest_beside(stream: str | Path) -> dict[str, Any]:
         why = f"has {os.path.getsize(stream)} bytes, its manifest says {facts.get('bytes')}"
         cause = "it is cut off, or was written without -o"
         raise DataError(f"{why}: {cause}; create it again, or remove {path}", stream)
+    if None not in (sha256, facts.get("sha256")) and sha256 != facts["sha256"]:
+        why = f"is damaged or was rewritten: sha256 {sha256}, its manifest says {facts['sha256']}"
+        raise DataError(f"{why}; create it again, or remove {path}", stream)
     return body
-
-
-def check_described(stream: str | Path, body: Mapping[str, Any], sha256: str | None) -> None:
-    """Refuse a file of another content than the manifest beside it describes.
-
-    Args:
-        stream: that file.
-        body: of `manifest_beside`.
-        sha256: of the file; None of what has none, such as a pipe.
-
-    Raises:
-        DataError: it was rewritten by other means (65, both hashes).
-    """
-    expected = body.get("files", {}).get(Path(stream).name, {}).get("sha256")
-    if None not in (sha256, expected) and sha256 != expected:
-        why = f"sha256 {sha256}, its manifest says {expected}"
-        way_out = f"create it again, or remove {manifest_path(stream)}"
-        raise DataError(f"is damaged or was rewritten: {why}; {way_out}", stream)
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
