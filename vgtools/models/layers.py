@@ -92,6 +92,14 @@ def checkpoint_activations(network: Any) -> None:
     (general or network.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
+def draw_linear_layers(module: nn.Module, std: float) -> None:
+    """Draw the weights of all linear layers in a module from torch's random state, as BERT does."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=std)
+            nn.init.zeros_(part.bias)
+
+
 class LayerStack(nn.Module):
     """A trainable copy of the layers of a text encoder, without its embeddings.
 

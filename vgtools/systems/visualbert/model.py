@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from vgtools.io import DataError, Exit
 from vgtools.models.attention import JointEncoder
 from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm, read_config
+from vgtools.models.layers import draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.models.references import load_tokenizer, pick_dtype, read_weights
@@ -241,14 +242,6 @@ def _copy(table: nn.Embedding) -> nn.Embedding:
     """Return a table of its own that starts as another one."""
     copy: nn.Embedding = nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
     return copy
-
-
-def draw_linear_layers(module: nn.Module, std: float) -> None:
-    """Draw the weights of all linear layers in a module from torch's random state, as BERT does."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=std)
-            nn.init.zeros_(part.bias)
 
 
 def run_layer(

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from vgtools.io import DataError, Exit
 from vgtools.models.clip import block_states, lay_out, load_teacher
 from vgtools.models.encoder import Encoder, load_encoder
-from vgtools.models.layers import Attention
+from vgtools.models.layers import Attention, draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_whole
@@ -177,7 +177,7 @@ class CrossModal(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(CrossLayer(shape) for _ in range(layers))
         self.pooler = nn.Linear(shape.width, shape.width)
-        draw(self, shape.scale)
+        draw_linear_layers(self, shape.scale)
 
     def forward(
         self, states: Tensor, mask: Tensor, seen: Tensor, seen_mask: Tensor, both: bool = True
@@ -198,14 +198,6 @@ class CrossModal(nn.Module):
         return pooled
 
 
-def draw(module: nn.Module, scale: float) -> None:
-    """Draw the weights of linear layers from N(0, scale); their biases are 0."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.normal_(part.weight, std=scale)
-            nn.init.zeros_(part.bias)
-
-
 class ClipTokenHead(nn.Module):
     """dense -> GELU -> LayerNorm -> decoder tied to the teacher's token embeddings, and a bias."""
 
@@ -214,7 +206,7 @@ class ClipTokenHead(nn.Module):
         self.dense = nn.Linear(shape.other, int(teacher.hidden_size))
         self.norm = nn.LayerNorm(int(teacher.hidden_size), shape.eps)
         self.bias = nn.Parameter(torch.zeros(int(teacher.vocab_size)))
-        draw(self, shape.scale)
+        draw_linear_layers(self, shape.scale)
 
     def hidden(self, rows: Tensor) -> Tensor:
         """Return what the decoder reads, (C, width of the embeddings), of (C, E)."""
@@ -306,7 +298,7 @@ class XDBert(nn.Module):
         self.cross = CrossModal(shape, config.cross_layers)
         if "match" in losses:
             self.match = nn.Linear(shape.width, 2)
-            draw(self.match, shape.scale)
+            draw_linear_layers(self.match, shape.scale)
         if "clip_token" in losses:
             self.clip_token = ClipTokenHead(shape, teacher.config)
         mlm_hidden(lm)  # refuses an unknown head now, not at the first step
