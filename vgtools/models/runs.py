@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, versions
 from vgtools.models.encoder import Encoder, save_pretrained
-from vgtools.models.references import fingerprint
+from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
 from vgtools.models.sealed import check_file, digests, files_below, seal
 from vgtools.models.sealed import read_run as read_run
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -110,6 +110,35 @@ def open_run(path: str | Path, kind: str) -> Run:
         return Run(path, info, {}, info["fingerprint"])
     check_file(file, info["files"][file.name]["sha256"])
     return Run(path, info, load(file.read_bytes()), info["fingerprint"])
+
+
+def load_network(
+    path: str | Path, kind: str, shape: type[Any], network: Callable[[Any], Any], device: str
+) -> tuple[Any, Run]:
+    """Open a finished run of one network: the network in eval mode, without gradients, and the run.
+
+    Args:
+        path: of the run.
+        kind: of the run; its `run.json` has the network's configuration under that name.
+        shape: dataclass of the configuration.
+        network: configuration -> module.
+        device: where the network goes.
+
+    Raises:
+        DataError: no finished run (66), of another kind or damaged (65), or from a later version
+            (78).
+    """
+    run = open_run(path, kind)
+    file = run.path / "run.json"
+    config = as_config(shape, run.info.get(kind), kind, file)
+    try:
+        module = network(config)
+        module.load_state_dict(run.weights)
+    except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
+        why = f'"{kind}": its settings do not fit {kind}.safetensors: {first_line(error)}'
+        raise DataError(why, file) from None
+    check_whole(module, [], run.path / f"{kind}.safetensors")
+    return module.eval().requires_grad_(False).to(pick_device(device)), run
 
 
 def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:

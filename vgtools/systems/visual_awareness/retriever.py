@@ -23,9 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from vgtools.io import DataError
-from vgtools.models.references import check_whole, first_line, pick_device
-from vgtools.models.runs import Run, as_config, open_run
+from vgtools.models.runs import Run, load_network
 from vgtools.systems.visual_awareness.recipe import RetrieverConfig
 
 KIND = "retriever"  # of the run
@@ -100,17 +98,7 @@ def load_retriever(path: str | Path, *, device: str = "cpu") -> tuple[Retriever,
         DataError: no finished run (66), of another kind or damaged (65), or from a later version
             (78).
     """
-    run = open_run(path, KIND)
-    file = run.path / "run.json"
-    config = as_config(RetrieverConfig, run.info.get(KIND), KIND, file)
-    try:
-        retriever = Retriever(config)
-        retriever.load_state_dict(run.weights)
-    except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
-        why = f'"{KIND}": its settings do not fit {KIND}.safetensors: {first_line(error)}'
-        raise DataError(why, file) from None
-    check_whole(retriever, [], run.path / f"{KIND}.safetensors")
-    return retriever.eval().requires_grad_(False).to(pick_device(device)), run
+    return load_network(path, KIND, RetrieverConfig, Retriever, device)
 
 
 # ------------------------------------------------------------------------------------------- paths

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools.io import DataError
 from vgtools.models.packed import TILE
-from vgtools.models.runs import Run, as_config, open_run
+from vgtools.models.runs import Run, load_network
 from vgtools.systems.vokenization.recipe import MatcherConfig
 
 
@@ -139,19 +138,7 @@ def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMa
         DataError: no finished run (66), of another kind or damaged (65), or from a later version
             (78).
     """
-    from vgtools.models.references import check_whole, first_line, pick_device
-
-    run = open_run(path, "matcher")
-    file = run.path / "run.json"
-    config = as_config(MatcherConfig, run.info.get("matcher"), "matcher", file)
-    try:
-        matcher = TokenImageMatcher(config)
-        matcher.load_state_dict(run.weights)
-    except (RuntimeError, ValueError, ArithmeticError, MemoryError) as error:
-        why = f'"matcher": its settings do not fit matcher.safetensors: {first_line(error)}'
-        raise DataError(why, file) from None
-    check_whole(matcher, [], run.path / "matcher.safetensors")
-    return matcher.eval().requires_grad_(False).to(pick_device(device)), run
+    return load_network(path, "matcher", MatcherConfig, TokenImageMatcher, device)
 
 
 def hinge_loss(tokens: Tensor, images: Tensor, negatives: Tensor, margin: float = 0.5) -> Tensor:
