@@ -32,7 +32,7 @@ from vgtools.tasks.dispatch import encode, majority, predictions, score_predicti
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import with_answers
-from vgtools.tasks.sequences import Inputs
+from vgtools.tasks.sequences import Inputs, InputsWithImages
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training import processes
@@ -41,6 +41,7 @@ from vgtools.training.session import Session
 from vgtools.training.steps import plan_steps, prefetch, steps_by_length, train_config
 
 LOSS = "task"
+_STD = 0.02  # of the weights of a new linear layer
 
 
 class Batch(NamedTuple):
@@ -331,6 +332,39 @@ def read_split(
     return Split(path, examples, stats, digest.hexdigest(), inputs)
 
 
+def linear_head(width: int, task: Task) -> nn.Linear:
+    """Return a linear layer for a task, over states (…, width), drawn as BERT's layers are."""
+    outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
+    head = nn.Linear(width, outputs)
+    nn.init.normal_(head.weight, std=_STD)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def predicted_rows(
+    task: Task,
+    tuner: Any,
+    split: Split,
+    settings: Mapping[str, Any],
+    device: torch.device,
+    build: Callable[[Array], Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Return a row of predictions per example of a split.
+
+    Args:
+        task: of the split.
+        tuner: a network that learns it.
+        split: its inputs may hold images beside the text.
+        settings: `batch_size` of the training, of which 4 are predicted at a time, and
+            `null_threshold`.
+        device: of the network.
+        build: the batch of some units; None for text alone.
+    """
+    inputs = split.inputs.text if isinstance(split.inputs, InputsWithImages) else split.inputs
+    outputs = predict(tuner, inputs, 4 * settings["batch_size"], device, build)
+    return predictions(task, split.examples, inputs, outputs, settings["null_threshold"])
+
+
 class Learner(NamedTuple):
     """What learns a task; a system with pictures hands over its own."""
 
@@ -363,9 +397,7 @@ def text_learner(
     dtype = pick_dtype(settings["dtype"])
 
     def ask(tuner: FineTuner, split: Split) -> list[dict[str, Any]]:
-        outputs = predict(tuner, split.inputs, 4 * settings["batch_size"], device)
-        threshold = settings["null_threshold"]
-        return predictions(task, split.examples, split.inputs, outputs, threshold)
+        return predicted_rows(task, tuner, split, settings, device)
 
     def save(tuner: FineTuner, encoder: Encoder, folder: Path) -> None:
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner.net)))

@@ -37,7 +37,6 @@ from vgtools.systems.grounding.model import (
 )
 from vgtools.systems.grounding.pictures import Pictures
 from vgtools.tasks import finetune
-from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, BatchWithImages, Learner, Split, with_images
 from vgtools.tasks.kinds import KINDS
@@ -46,7 +45,6 @@ from vgtools.tasks.table import Task
 
 Choice = Literal["found", "random", "shuffle", "none"]
 _DROPOUT = 0.1  # before the linear layer
-_STD = 0.02  # of its weights
 _AT_ONCE = 1024  # texts that are searched for at a time
 _CONTROL = 11  # what a random generator is for, the first of its seeds
 
@@ -206,10 +204,7 @@ class GroundedTuner(nn.Module):
         self.pad = int(encoder.config.pad_token_id or 0)
         self.segments = int(getattr(encoder.config, "type_vocab_size", 0) or 0) > 1
         self.dropout = nn.Dropout(_DROPOUT)
-        outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
-        self.head = nn.Linear(int(encoder.config.hidden_size), outputs)
-        nn.init.normal_(self.head.weight, std=_STD)
-        nn.init.zeros_(self.head.bias)
+        self.head = finetune.linear_head(int(encoder.config.hidden_size), task)
 
     def outputs(self, batch: BatchWithImages) -> Tensor:
         """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
@@ -290,12 +285,10 @@ def learner(
         return collate(inputs, units, tuner, shown.pictures, device, part, parts)
 
     def ask(tuner: GroundedTuner, split: Split) -> list[dict[str, Any]]:
-        inputs = split.inputs
-        size = 4 * settings["batch_size"]
-        outputs = finetune.predict(
-            tuner, inputs.text, size, device, lambda units: batch(tuner, inputs, units, 0, 1)
-        )
-        return predictions(task, split.examples, inputs.text, outputs, settings["null_threshold"])
+        def batch_of(units: Array) -> BatchWithImages:
+            return batch(tuner, split.inputs, units, 0, 1)
+
+        return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
 
     return Learner(new, read, batch, ask, save)
 

@@ -29,7 +29,6 @@ from vgtools.systems.visual_awareness.fusion import (
 )
 from vgtools.systems.visual_awareness.slots import TextImages
 from vgtools.tasks import finetune
-from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.finetune import BatchWithImages, FineTuner, Learner, Split, with_images
 from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import Task
@@ -181,12 +180,10 @@ def learner(
         return with_images(text, *images.gather(inputs.of(units[part::parts]), device))
 
     def ask(tuner: FusedTuner, split: Split) -> list[dict[str, Any]]:
-        inputs = split.inputs
-        size = 4 * settings["batch_size"]
-        outputs = finetune.predict(
-            tuner, inputs.text, size, device, lambda units: batch(tuner, inputs, units, 0, 1)
-        )
-        return predictions(task, split.examples, inputs.text, outputs, settings["null_threshold"])
+        def batch_of(units: Array) -> BatchWithImages:
+            return batch(tuner, split.inputs, units, 0, 1)
+
+        return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
 
     def save(tuner: FusedTuner, encoder: Encoder, folder: Path) -> None:
         save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))

@@ -33,7 +33,6 @@ from vgtools.models.precision import autocast
 from vgtools.models.references import check_whole, fingerprint, pick_dtype
 from vgtools.systems.xdbert.model import KIND, CrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
-from vgtools.tasks.dispatch import predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, Batch, Learner, Split
 from vgtools.tasks.kinds import KINDS
@@ -42,7 +41,6 @@ from vgtools.tasks.table import Task
 from vgtools.text.tokens import row_starts
 
 HEAD = "head.safetensors"  # beside a saved network: the linear layer
-_STD = 0.02  # of its weights
 _FULL = ("classify", "regress", "choice")  # kinds of task that the full model learns
 
 
@@ -70,10 +68,7 @@ class TowerTuner(nn.Module):
         self.kind = task.kind
         self.dtype = dtype
         self.pad = encoder.suffix[-1]  # any id will do: nothing reads it
-        outputs = {"choice": 1, "regress": 1, "span": 2}.get(task.kind, len(task.labels))
-        self.head = nn.Linear(encoder.width, outputs)
-        nn.init.normal_(self.head.weight, std=_STD)
-        nn.init.zeros_(self.head.bias)
+        self.head = finetune.linear_head(encoder.width, task)
 
     def outputs(self, batch: Batch) -> Tensor:
         """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
@@ -114,9 +109,7 @@ def tower_learner(
         return TowerTuner(encoder, task, pick_dtype(settings["dtype"])), encoder
 
     def ask(tuner: TowerTuner, split: Split) -> list[dict[str, Any]]:
-        outputs = finetune.predict(tuner, split.inputs, 4 * settings["batch_size"], device)
-        threshold = settings["null_threshold"]
-        return predictions(task, split.examples, split.inputs, outputs, threshold)
+        return finetune.predicted_rows(task, tuner, split, settings, device)
 
     return Learner(
         new=new,
@@ -302,10 +295,7 @@ class FullTuner(nn.Module):
         self.pad = int(config.pad_token_id or 0)
         self.segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
         self.dropout = nn.Dropout(float(config.hidden_dropout_prob))
-        outputs = len(task.labels) if task.kind == "classify" else 1
-        self.head = nn.Linear(int(config.hidden_size), outputs)
-        nn.init.normal_(self.head.weight, std=_STD)
-        nn.init.zeros_(self.head.bias)
+        self.head = finetune.linear_head(int(config.hidden_size), task)
 
     def outputs(self, batch: FullBatch) -> Tensor:
         """Return (B, C) logits, scores or choices."""
@@ -369,12 +359,10 @@ def full_learner(
         return collate(inputs, units, tuner, device, part, parts)
 
     def ask(tuner: FullTuner, split: Split) -> list[dict[str, Any]]:
-        inputs = split.inputs
-        size = 4 * settings["batch_size"]
-        outputs = finetune.predict(
-            tuner, inputs.text, size, device, lambda units: build(tuner, inputs, units, 0, 1)
-        )
-        return predictions(task, split.examples, inputs.text, outputs, settings["null_threshold"])
+        def batch_of(units: Array) -> FullBatch:
+            return build(tuner, split.inputs, units, 0, 1)
+
+        return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
 
     def save(tuner: FullTuner, encoder: Encoder, folder: Path) -> None:
         save_full(tuner, encoder, teachers[0], folder)
