@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    NOT_TEXT,
     Count,
     File,
     Flag,
@@ -28,8 +29,6 @@ from vgtools.io.errors import DataError, amount
 if TYPE_CHECKING:
     from vgtools.images.maps import Grids, Located, Locator, Query, Step
     from vgtools.systems.visual_awareness.localisation import Verdict
-
-_NOT_ROWS = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ def locate(
         vg show heat.jsonl --images images.jsonl -o heat.html
     """
     help_at_terminal(context, queries)
-    refuse_if(re.search(_NOT_ROWS, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
+    refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
     from vgtools.images.maps import open_grids
 
     grids = open_grids(feats)

@@ -343,6 +343,10 @@ def is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
+# Suffixes of files that hold neither text nor rows.
+NOT_TEXT = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
+
+
 def note(command: str, message: str, quiet: bool = False) -> None:
     """Print one message of a command on stderr, unless it is quiet."""
     if not quiet:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from vgtools.commands.options import (
+    NOT_TEXT,
     BatchSize,
     Count,
     File,
@@ -27,7 +28,6 @@ from vgtools.commands.options import (
 from vgtools.io.errors import amount
 
 _WINDOW = 2048  # lines that are sorted by length together
-_NOT_TEXT = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def translate(
     """
     help_at_terminal(context, text)
     refuse_if(index and not feats, "--index", "needs --feats, features of the images")
-    refuse_if(re.search(_NOT_TEXT, target.output), "-o", "expected a text file, or .jsonl")
+    refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected a text file, or .jsonl")
     from vgtools import io
     from vgtools.io.output import Output
     from vgtools.io.windows import growing_windows

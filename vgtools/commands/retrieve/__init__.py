@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools.commands.options import (
+    NOT_TEXT,
     Flag,
     Limit,
     Runtime,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from vgtools.io.arrays import Array
 
 _WINDOW = 4096  # lines per step
-_NOT_ROWS = r"\.(npy|npz|faiss|ids|json|safetensors)(\.(gz|zst))?$"
 
 
 @flags
@@ -80,7 +80,7 @@ def retrieve(
     refuse_if(search.score and search.not_own, "--score", "ranks own images; drop --not-own")
     refuse_if(search.folds > 1 and not search.score, "--folds", "belongs to --score")
     refuse_if(search.emb and search.score, "--emb", "is written beside rows; drop --score")
-    refuse_if(re.search(_NOT_ROWS, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
+    refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
     opened = open_retriever(index, search, runtime)
     if search.score:
         score(opened, text, limit, index, search.folds, target, runtime.quiet)
