@@ -322,6 +322,19 @@ def visual_genome_regions(
 
     The images are known by their number; the tally counts regions of other images.
     """
+    for region, number, location in _regions(path, images, tally):
+        try:
+            phrase = _get(region, "phrase", str, path, location)
+        except DataError as error:
+            tally.bad(error)
+        else:
+            yield images[number] | {"text": phrase}
+
+
+def _regions(
+    path: str | Path, images: Mapping[int, Row], tally: Tally
+) -> Iterator[tuple[Any, int, str]]:
+    """Yield (region, number of its image, location) of those whose image is among `images`."""
     for key, index, item in json_items(path, surrogates=True):
         location = f"{key}[{index}]"
         try:
@@ -334,12 +347,7 @@ def visual_genome_regions(
             tally.left_out["region of an image left out"] += len(regions)
             continue
         for nth, region in enumerate(regions):
-            try:
-                phrase = _get(region, "phrase", str, path, f"{location}.regions[{nth}]")
-            except DataError as error:
-                tally.bad(error)
-            else:
-                yield images[number] | {"text": phrase}
+            yield region, number, f"{location}.regions[{nth}]"
 
 
 def visual_genome_boxes(
@@ -367,24 +375,11 @@ def visual_genome_boxes(
         name = f"vg/{number}" if coco is None else known.get(item.get("coco_id"))
         if name is not None:
             kept[number] = {"image": name, "width": size[0], "height": size[1]}
-    for key, index, item in json_items(regions, surrogates=True):
-        location = f"{key}[{index}]"
+    for region, number, location in _regions(regions, kept, tally):
         try:
-            number = _get(item, "id", int, regions, location)
-            found = _get(item, "regions", list, regions, location)
+            yield from _boxed(region, kept[number], regions, location, tally)
         except DataError as error:
             tally.bad(error)
-            continue
-        if number not in kept:
-            tally.left_out["region of an image left out"] += len(found)
-            continue
-        for nth, region in enumerate(found):
-            try:
-                yield from _boxed(
-                    region, kept[number], regions, f"{location}.regions[{nth}]", tally
-                )
-            except DataError as error:
-                tally.bad(error)
 
 
 def _boxed(item: Any, image: Row, path: str | Path, location: str, tally: Tally) -> Iterator[Row]:
