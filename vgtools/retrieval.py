@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -416,7 +417,7 @@ class Prepared(Protocol):
 Texts = TypeVar("Texts", bound=Prepared)
 
 
-class NearestImages(Generic[Texts]):
+class NearestImages(ABC, Generic[Texts]):
     """A `Retriever` that finds the images nearest to an embedding of the text.
 
     Args:
@@ -434,20 +435,20 @@ class NearestImages(Generic[Texts]):
         self._kept = kept
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
         """Where texts are embedded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self, texts: Sequence[str]) -> Texts:
         """Return what `embed` takes."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
-        """Make work in another thread end soon."""
+        """Make work in another thread end soon; where nothing takes long there is no need to."""
 
+    @abstractmethod
     def embed(self, texts: Texts) -> tuple[torch.Tensor, Array]:
         """Return (Q, E) unit vectors of the texts that ask for something, and their numbers."""
-        raise NotImplementedError
 
     def search(self, texts: Texts, k: int, own: Array) -> Found:
         """Return the k most relevant images of texts, without a row of the text's own.
