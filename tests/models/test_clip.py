@@ -161,7 +161,12 @@ def test_a_tokenizer_must_be_that_of_the_tower(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [([], "not a usable CLIP"), ({"hidden_size": "wide"}, "not a usable CLIP")]
+    ("value", "why"),
+    [
+        ([], "not a usable CLIP"),
+        ({"hidden_size": "wide"}, "not a usable CLIP"),
+        ({**TOWER, "eos_token_id": "END"}, "not a usable CLIP"),  # read only with a text
+    ],
 )
 def test_a_damaged_configuration_is_refused(tmp_path: Path, value: Any, why: str) -> None:
     save_whole(tmp_path)

@@ -119,7 +119,13 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         raise DataError(why, folder)
     missing += [str(key) for key, *_ in report["mismatched_keys"]]
     check_whole(model, missing, folder)
-    return _as_teacher(model, tokenizer, ref, folder)
+    encoder = _as_teacher(model, tokenizer, ref, folder)
+    try:  # some settings are read only when a text is
+        with torch.no_grad():
+            token_states(model, torch.tensor(ends_of(encoder)))
+    except Exception as error:
+        raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
+    return encoder
 
 
 def _as_teacher(model: Any, tokenizer: Tokenizer, ref: str, folder: Path | None = None) -> Encoder:

@@ -404,6 +404,40 @@ def check_whole(
         raise DataError(f"{why}; restore the file or train the model again", file)
 
 
+def read_safetensors(file: str | Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, on the CPU.
+
+    Raises:
+        DataError: missing (66), or damaged (65).
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not os.path.isfile(file):
+        why = "is missing; copy the whole folder of the model"
+        raise DataError(why, file, code=Exit.NO_INPUT)
+    try:
+        return dict(load_file(file))
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"is not a readable safetensors file: {error}", file) from None
+
+
+def fill(module: nn.Module, weights: Mapping[str, Tensor], file: str | Path) -> None:
+    """Fill a network with weights; those of other names are left.
+
+    Raises:
+        DataError: weights are missing, of another shape, or not finite (65).
+    """
+    state = module.state_dict()
+    missing = [
+        name
+        for name, tensor in state.items()
+        if name not in weights or weights[name].shape != tensor.shape
+    ]
+    check_whole(weights, missing, file)
+    module.load_state_dict({name: weights[name] for name in state})
+
+
 def first_line(error: BaseException) -> str:
     """Return the kind of an error and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
@@ -417,16 +451,10 @@ def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Te
     Raises:
         DataError: missing (66, 69), damaged or pickled (65).
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = resolve(ref, ENCODER_FILES, offline)
     tensors: dict[str, Tensor] = {}
     for file in safetensors_files(folder):
-        try:
-            tensors |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"is not a readable safetensors file: {error}", file) from None
+        tensors |= read_safetensors(file)
     check_whole(tensors, [], folder)
     return folder, tensors
 

@@ -387,7 +387,7 @@ def test_damaged_files_of_a_fusion_are_refused(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "fusion.json").read_text())
     weights = (tmp_path / "fusion.safetensors").read_bytes()
     (tmp_path / "fusion.safetensors").write_bytes(weights[:-9])
-    with pytest.raises(DataError, match="not a safetensors file"):
+    with pytest.raises(DataError, match="not a readable safetensors file"):
         open_fusion(tmp_path)
     (tmp_path / "fusion.safetensors").write_bytes(weights[:-1] + b"\x01")
     with pytest.raises(DataError, match=r"fusion\.json says"):

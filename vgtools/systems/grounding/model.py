@@ -27,7 +27,7 @@ from vgtools.models.encoder import Encoder, load_masked_lm
 from vgtools.models.layers import LayerStack
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_whole
+from vgtools.models.references import fill
 from vgtools.models.runs import Run, as_config, open_run, read_run
 from vgtools.training.loop import halves, on_device
 
@@ -394,21 +394,5 @@ def open_grounding(path: str, *, offline: bool = False) -> GroundedRun:
     config = as_config(GroundingConfig, run.info.get(KIND), KIND, run.path / "run.json")
     text = load_masked_lm(str(run.path), offline=offline)
     model = Grounding(text.model, config)
-    load_weights(model, run)
+    fill(model, run.weights, run.path / f"{KIND}.safetensors")
     return GroundedRun(run, config, text, model.eval())
-
-
-def load_weights(model: nn.Module, run: Run) -> None:
-    """Fill a network with the weights of a run.
-
-    Raises:
-        DataError: weights are missing, of another shape, or not finite (65).
-    """
-    state = model.state_dict()
-    missing = sorted(
-        name
-        for name, tensor in state.items()
-        if name not in run.weights or run.weights[name].shape != tensor.shape
-    )
-    check_whole(run.weights, missing, run.path / f"{KIND}.safetensors")
-    model.load_state_dict({name: run.weights[name] for name in state})

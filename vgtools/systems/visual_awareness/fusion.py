@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
-from vgtools.models.references import check_whole, fingerprint
+from vgtools.models.references import fill, fingerprint, read_safetensors
 from vgtools.models.runs import as_config
 
 Kind = Literal["paper", "gate", "scalar-gate", "sum"]
@@ -290,28 +290,14 @@ def open_fusion(folder: str | Path) -> tuple[Fusion, dict[str, Any]]:
     Raises:
         DataError: a file is missing (66), or damaged or of another fusion (65).
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     file = Path(folder) / f"{NAME}.json"
     facts = read_json(file, "the shape of a fusion")
     fusion = Fusion(as_config(FusionConfig, facts.get(NAME), NAME, file))
     weights = Path(folder) / f"{NAME}.safetensors"
-    if not weights.is_file():
-        why = "is missing; copy the whole folder of the model"
-        raise DataError(why, weights, code=Exit.NO_INPUT)
-    try:
-        tensors = load(weights.read_bytes())
-    except SafetensorError as error:
-        raise DataError(f"is not a safetensors file: {error}", weights) from None
+    tensors = read_safetensors(weights)
     found = fingerprint(tensors)
     if found != facts.get("fingerprint"):
         why = f"is damaged or of another model: its weights have the fingerprint {found}"
         raise DataError(f"{why}, {file.name} says {facts.get('fingerprint')}", weights)
-    state = fusion.state_dict()
-    missing = [
-        name for name, t in state.items() if name not in tensors or tensors[name].shape != t.shape
-    ]
-    check_whole(tensors, missing, weights)
-    fusion.load_state_dict({name: tensors[name] for name in state})
+    fill(fusion, tensors, weights)
     return fusion, dict(facts.get("backbone") or {})

@@ -29,7 +29,7 @@ from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.layers import Attention, draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_whole
+from vgtools.models.references import fill
 from vgtools.models.runs import Run, as_config, open_run, read_run
 from vgtools.models.sealed import check_files
 from vgtools.training.loop import halves, on_device
@@ -417,22 +417,10 @@ def open_xdbert(path: str, *, offline: bool = False) -> XDBertRun:
         student.model.pooler = None  # drawn at random: the run has none
     teacher = load_teacher(str(run.path / "teacher"), offline=offline)
     cross = CrossModal(Shape.of(student.model.config, teacher.model.config), config.cross_layers)
-    load_part(cross, run.weights, "cross.", run.path / f"{KIND}.safetensors")
-    return XDBertRun(run, config, student, teacher, cross.eval())
-
-
-def load_part(module: nn.Module, weights: dict[str, Tensor], prefix: str, file: Path) -> None:
-    """Fill a module with those of a file's weights whose names start with a prefix.
-
-    Raises:
-        DataError: one is missing, or has another shape (65).
-    """
-    part = {
-        name.removeprefix(prefix): weight
-        for name, weight in weights.items()
-        if name.startswith(prefix)
+    weights = {
+        name.removeprefix("cross."): weight
+        for name, weight in run.weights.items()
+        if name.startswith("cross.")
     }
-    own = module.state_dict()
-    wrong = [name for name in own if name not in part or own[name].shape != part[name].shape]
-    check_whole(part, wrong, file)
-    module.load_state_dict(part, strict=False)
+    fill(cross, weights, run.path / f"{KIND}.safetensors")
+    return XDBertRun(run, config, student, teacher, cross.eval())

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.arrays import Array
-from vgtools.io.errors import file_errors
 from vgtools.models.clip import (
     block_states,
     clip_blocks,
@@ -30,7 +29,7 @@ from vgtools.models.clip import (
 )
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import check_whole, fingerprint, pick_dtype
+from vgtools.models.references import fill, fingerprint, pick_dtype, read_safetensors
 from vgtools.systems.xdbert.model import KIND, CrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
@@ -143,22 +142,10 @@ def open_tower(folder: str, task: Task) -> tuple[TowerTuner, Encoder]:
         DataError: as `load_teacher`; or the linear layer is missing (66), damaged, or of another
             task (65).
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     encoder = load_teacher(folder, offline=True)
     tuner = TowerTuner(encoder, task)
     file = Path(folder, HEAD)
-    with file_errors(file, reading=True):
-        data = file.read_bytes()
-    try:
-        weights = load(data)
-    except SafetensorError as error:
-        raise DataError(f"is not a readable safetensors file: {error}", file) from None
-    expected = tuner.head.state_dict()
-    missing = [k for k, t in expected.items() if k not in weights or weights[k].shape != t.shape]
-    check_whole(weights, missing, file)
-    tuner.head.load_state_dict({name: weights[name] for name in expected})
+    fill(tuner.head, read_safetensors(file), file)
     return tuner.eval(), encoder
 
 
