@@ -37,6 +37,14 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", guarded)
 
 
+@pytest.fixture(autouse=True)
+def _fresh_pipes() -> None:
+    """A pipe is read once per command; tests are commands of their own, and names come again."""
+    from vgtools.io.streams import PIPES
+
+    PIPES.clear()
+
+
 def vg_command(*args: str | Path) -> list[str]:
     """Return the command line of `vg` with this interpreter."""
     return [sys.executable, "-m", "vgtools", *map(str, args)]

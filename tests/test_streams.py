@@ -256,3 +256,13 @@ def test_an_id_with_a_line_break_makes_one_line(
     (tmp_path / "a\nb.jsonl").write_text("{}\n")
     assert run(["prepare", "sentences", str(tmp_path / "a\nb.jsonl"), "-q"]) == 65
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_pipe_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with fed(pipe, b"one\n"):
+        assert list(io.read_lines(pipe)) == ["one"]
+    with pytest.raises(io.DataError, match="can be read only once") as caught:
+        list(io.read_lines(pipe))
+    assert caught.value.code == 2

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
+from vgtools.io.streams import PIPES
 
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer
 # application, of the same name, dashes as underscores.
@@ -153,6 +154,7 @@ def run(argv: list[str]) -> int:
     import signal
 
     _reserve_standard_streams()
+    PIPES.clear()
     for word in argv:
         if "\0" in word:  # only from Python: no shell can pass it
             return _say(f"{word}: has a NUL in it, which no name has", Exit.USAGE)

@@ -83,6 +83,8 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "kills pretrain-grounding full@4,full@3",  # a temporary file that could not be closed
         "inputs pretrain-grounding-scene photos.npy flips+.16",  # features of 1e30
         "inputs pretrain-xdbert clip/tower/config.json json_value.8",  # a mark that is no number
+        "inputs show-retrieved found.jsonl fifo",  # named twice
+        "inputs show-heat heat.jsonl json_twice.6",  # not what its manifest has the hash of
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:

@@ -152,3 +152,18 @@ def test_a_name_with_a_nul_is_refused() -> None:
     with pytest.raises(DataError, match="has a NUL in its name") as caught:
         io.final_path("a\0b.jsonl", [])
     assert caught.value.code == Exit.USAGE
+
+
+def test_rows_are_compared_with_the_manifest_beside_them(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b'{"a": 1}\n{"a": 2}\n')
+    io.write_manifest(rows, [rows], kind="rows")
+    assert list(io.read_made(rows)) == [(1, {"a": 1}), (2, {"a": 2})]
+    rows.write_bytes(b'{"a": 1}\n{"a": 3}\n')  # of the same size
+    read = io.read_made(rows)
+    assert next(read) == (1, {"a": 1})
+    with pytest.raises(DataError, match=r"rows\.jsonl: is damaged or was rewritten"):
+        list(read)
+    rows.write_bytes(b'{"a": 1}\n')
+    with pytest.raises(DataError, match="has 9 bytes, its manifest says 18"):
+        io.read_made(rows)

@@ -291,8 +291,13 @@ def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
 def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield ids of lower-case token texts and vokens of voken rows, both int64."""
     ids = Ids()
+    io.manifest_beside(path)
+    digest = ""
     for window in io.read_windows(path, 2048, limit=limit):
+        digest = window.digest
         rows = parse_rows(window.lines, path, window.first).rows
         types = [ids[row["text"][start:end].lower()] for row in rows for start, end in row["spans"]]
         vokens = [v[0] if isinstance(v, list) else v for row in rows for v in row["vokens"]]
         yield np.array(types, np.int64), np.array(vokens, np.int64)
+    if digest and limit is None:
+        io.check_made(path, digest)

@@ -36,7 +36,7 @@ from vgtools.io import (
     DataError,
     Window,
     open_features,
-    read_jsonl,
+    read_made,
     read_windows,
     require,
 )
@@ -386,7 +386,7 @@ def read_heat(
         DataError: a torn row, a heat of another size than its grid, a span outside the text; with
             file and line.
     """
-    for line, row in read_jsonl(path) if rows is None else rows:
+    for line, row in read_made(path) if rows is None else rows:
         require(row, {"grid": list, "heat": list}, path, line)
         if "phrases" in row:
             raise DataError('has "phrases": a row of heat is of one of them', path, line)

@@ -16,6 +16,7 @@ from vgtools.io.files import FORMAT as FORMAT
 from vgtools.io.files import Features as Features
 from vgtools.io.files import atomic_write as atomic_write
 from vgtools.io.files import check_format as check_format
+from vgtools.io.files import check_made as check_made
 from vgtools.io.files import compress as compress
 from vgtools.io.files import config_difference as config_difference
 from vgtools.io.files import dumps as dumps
@@ -28,6 +29,7 @@ from vgtools.io.files import open_npy as open_npy
 from vgtools.io.files import open_stream as open_stream
 from vgtools.io.files import read_ids as read_ids
 from vgtools.io.files import read_json as read_json
+from vgtools.io.files import read_made as read_made
 from vgtools.io.files import read_manifest as read_manifest
 from vgtools.io.files import sha256_file as sha256_file
 from vgtools.io.files import sync_dir as sync_dir

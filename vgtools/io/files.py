@@ -14,7 +14,7 @@ import platform
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,7 +24,15 @@ import orjson
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.process import NO_LINK
-from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
+from vgtools.io.streams import (
+    BROKEN_STREAM,
+    jsonl_rows,
+    open_read,
+    raw_lines,
+    read_lines,
+    refuse_stream,
+    zstd,
+)
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
@@ -244,6 +252,39 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
         why = f"is damaged or was rewritten: sha256 {sha256}, its manifest says {facts['sha256']}"
         raise DataError(f"{why}; create it again, or remove {path}", stream)
     return body
+
+
+def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return the rows of a file that vg wrote, as `read_jsonl` does, but only if it is whole.
+
+    It is compared with the manifest beside it, if there is one: the size at once, and once the last
+    row was read the hash, unless it is compressed and has checksums of its own.
+
+    Raises:
+        DataError: as `read_jsonl` and `manifest_beside`.
+    """
+    manifest_beside(path)
+    return jsonl_rows(_hashed(path), path)
+
+
+def _hashed(path: str | Path) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    for line in raw_lines(path):
+        digest.update(line)
+        yield line
+    check_made(path, digest.hexdigest())
+
+
+def check_made(path: str | Path, sha256: str) -> None:
+    """Compare the hash of all lines of a file with the manifest beside it, if there is one.
+
+    A compressed file has checksums of its own, and its manifest the hash of what is compressed.
+
+    Raises:
+        DataError: as `manifest_beside`.
+    """
+    if Path(path).suffix not in (".gz", ".zst"):
+        manifest_beside(path, sha256)
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:

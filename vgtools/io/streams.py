@@ -106,7 +106,7 @@ def open_read(path: str | Path) -> BinaryIO:
 
     Raises:
         DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes
-            (65).
+            (65); a pipe that was opened before (usage).
     """
     name = str(path)
     if name == "-" and (sys.stdin is None or sys.stdin.closed):
@@ -118,6 +118,7 @@ def open_read(path: str | Path) -> BinaryIO:
             return _decompressed(sys.stdin.buffer)
         if os.path.isdir(name):
             raise IsADirectoryError(errno.EISDIR, "is a directory")
+        _refuse_again(name)
         if name.endswith(".gz"):
             facts = os.stat(name)
             # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
@@ -130,10 +131,28 @@ def open_read(path: str | Path) -> BinaryIO:
         return _decompressed(stream) if is_unnamed(name) else stream
 
 
-def _raw_lines(path: str | Path) -> Iterator[bytes]:
+PIPES = set[str]()  # that the command opened
+
+
+def _refuse_again(name: str) -> None:
+    """Refuse to open a pipe a second time: nobody may ever write into it again.
+
+    Raises:
+        DataError: it was opened before (usage).
+    """
+    if not stat.S_ISFIFO(os.stat(name).st_mode):
+        return
+    if name in PIPES:
+        why = "is a pipe that was read before, and can be read only once; write it to a file first"
+        raise DataError(why, name, code=Exit.USAGE)
+    PIPES.add(name)
+
+
+def raw_lines(path: str | Path) -> Iterator[bytes]:
     """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
 
-    A damaged archive is a DataError.
+    Raises:
+        DataError: it cannot be read (66), or is a damaged archive (65).
     """
     stream = open_read(path)
     number = 0
@@ -152,13 +171,13 @@ def _raw_lines(path: str | Path) -> Iterator[bytes]:
 
 
 def _text_lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of `_raw_lines`, of what is not binary: no NUL in the first block.
+    """Yield the lines of `raw_lines`, of what is not binary: no NUL in the first block.
 
     Raises:
         DataError: a byte 0 there (65).
     """
     left = _FIRST_BLOCK
-    for number, line in enumerate(_raw_lines(path), 1):
+    for number, line in enumerate(raw_lines(path), 1):
         if left > 0:
             if b"\0" in line[:left]:
                 why = f"is not text: byte 0 in line {number}; expected UTF-8 text or JSON lines"
@@ -281,12 +300,13 @@ def read_jsonl(
     Raises:
         DataError: invalid JSON, not an object, a missing key or a wrong type, with file and line.
     """
-    return _rows(_raw_lines(path), path, keys)
+    return jsonl_rows(raw_lines(path), path, keys)
 
 
-def _rows(
-    lines: Iterable[bytes], path: str | Path, keys: Mapping[str, type] | None
+def jsonl_rows(
+    lines: Iterable[bytes], path: str | Path, keys: Mapping[str, type] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield `(line number, object)` of the lines of a jsonl stream; as `read_jsonl` otherwise."""
     for number, raw in enumerate(lines, 1):
         if number == 1:
             raw = raw.removeprefix(_BYTE_ORDER_MARK)
@@ -348,7 +368,7 @@ def _text_rows(path: str | Path, stats: TextStats | None) -> Iterator[dict[str, 
     lines = _text_lines(path)
     for first in lines:
         if holds_rows(path, decode(first, True)):
-            yield from (row for _, row in _rows(chain([first], lines), path, {"text": str}))
+            yield from (row for _, row in jsonl_rows(chain([first], lines), path, {"text": str}))
         else:
             for number, raw in enumerate(chain([first], lines)):
                 if stats is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from vgtools.images.maps import holds_heat
-from vgtools.io import DataError, Exit, read_jsonl
+from vgtools.io import DataError, Exit, read_made
 from vgtools.reports import located, retrieved, vokens
 from vgtools.reports.vokens import Bank
 from vgtools.text.retrieved import holds_images
@@ -40,7 +40,7 @@ def open_view(paths: Sequence[str], banks: Sequence[Bank | None]) -> View:
         DataError: a file cannot be read; several files of vokens, or packed ones (usage).
     """
     vokens.refuse_packed(paths[0])
-    texts, rows = holds_images(read_jsonl(paths[0]))
+    texts, rows = holds_images(read_made(paths[0]))
     if texts:
         return _of_texts(paths, banks, rows)
     heat, rows = holds_heat(rows)

@@ -94,7 +94,7 @@ def read_sentences(
             bank does not have; with file and line.
     """
     refuse_packed(path)
-    for line, row in io.read_jsonl(path) if rows is None else rows:
+    for line, row in io.read_made(path) if rows is None else rows:
         check_rows([row], str(path), line)
         scores = row.get("scores", [None] * len(row["vokens"]))
         tokens = list[Token]()

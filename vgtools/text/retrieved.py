@@ -29,7 +29,7 @@ from vgtools.io import (
     Window,
     manifest_beside,
     read_ids,
-    read_jsonl,
+    read_made,
     require,
     sha256_file,
 )
@@ -100,7 +100,7 @@ def read_retrieved(
         DataError: a torn row, lists of unequal length, an image that the bank does not have, or one
             that a row names twice; with file and line.
     """
-    for line, row in read_jsonl(path) if rows is None else rows:
+    for line, row in read_made(path) if rows is None else rows:
         if "images" not in row:
             why = (
                 'the key "images" is missing; make rows with it: vg retrieve TEXTS --index X.faiss'
