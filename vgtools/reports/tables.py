@@ -554,6 +554,36 @@ def pwcca_table(records: Sequence[Record]) -> Table:
     return Table([*headings, "Mean CCA", "Shuffled"], rows, [*remarks, *_sources(records)])
 
 
+def similarity_table(records: Sequence[Record]) -> Table:
+    """Return how well encoders rank pairs of words: a row per encoder, its gains beside it."""
+    names = {"all": "All pairs", "grounded": "Both grounded", "other": "Others"}
+    groups = [name for name in names if name in records[0]["groups"]]
+    rows = list[list[str]]()
+    for record in records:
+        row = [_stem(record["encoder"])]
+        for name in groups:
+            part = record["groups"][name]
+            row.append(f"{part['rho']:.3f} ({part['low']:.3f} to {part['high']:.3f})")
+            gain = part.get("difference")
+            if gain is None:
+                row.append("–")
+                continue
+            interval = f"({gain['low']:+.3f} to {gain['high']:+.3f})"
+            row.append(f"{gain['value']:+.3f} {interval}, p {gain['p']:.3f}")
+        rows.append(row)
+    headings = ["Encoder"]
+    for name in groups:
+        headings += [f"{names[name]}: {records[0]['groups'][name]['pairs']:,}", "Gain"]
+    first = records[0]
+    remark = (
+        "Spearman's correlation of cosines with people's scores; 95 % intervals and two-sided "
+        "p-values by bootstrap over pairs, not corrected for their number. Gain: over the first."
+    )
+    left = first["left_out"]
+    unknown = [f"Left out: {io.amount(left, 'pair')} that not all of them know."]
+    return Table(headings, rows, [remark, *(unknown if left else [])])
+
+
 def sizes_table(records: Sequence[Record]) -> Table:
     """Return the sizes of configurations: width, tokens, layers, heads, parameters."""
     keys = ("width", "max_length", "layers", "heads", "parameters")

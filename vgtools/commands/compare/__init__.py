@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vgtools import io
-from vgtools.commands.compare.encoders import compare_weights, compare_words, describe
+from vgtools.commands.compare.encoders import (
+    compare_similarity,
+    compare_weights,
+    compare_words,
+    describe,
+)
 from vgtools.commands.compare.examples import compare_examples
 from vgtools.commands.compare.flags import Encoders, Examples, Grounding, Scores, check
 from vgtools.commands.options import (
@@ -83,7 +88,10 @@ def compare(
     With --pwcca: how alike the input vectors of the words are that two vocabularies share, by
     projection-weighted canonical correlations (XDBERT, Table 2). Chance alone gives far more than
     0, and more for fewer words: the same with shuffled rows, and random vectors, are beside it.
-    With --describe: widths, layers and parameters of configurations; no weights are read.
+    With --similarity: Spearman's correlation of the cosines of words with what people said of the
+    pairs (WordSim-353, SimLex-999 and files like them), its interval, and the gain over the first
+    RUN; with --grounding, pairs of grounded words apart from all others. With --describe: widths,
+    layers and parameters of configurations; no weights are read.
 
     Examples:
 
@@ -101,6 +109,8 @@ def compare(
 
         vg compare --pwcca builtin:minilm builtin:glove-50d --table
 
+        vg compare --similarity simlex.txt builtin:minilm run.vokens --grounding captions.jsonl
+
         vg compare --describe bert-base.json clip.json --cross-layers 2 --reported xdbert:6
     """
     runs = runs or []
@@ -109,6 +119,9 @@ def compare(
         compare_weights(runs, encoders, seed, offline, table)
     elif encoders.pwcca:
         compare_words(runs, encoders.words, reported, seed, offline, table)
+    elif encoders.similarity is not None:
+        file = encoders.similarity
+        compare_similarity(runs, file, ground, samples, seed, offline, table)
     elif encoders.describe:
         describe(runs, encoders.cross_layers, reported, offline, table)
     elif single.by_example:

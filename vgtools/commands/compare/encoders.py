@@ -1,11 +1,11 @@
-"""`vg compare --weights`, `--pwcca`, `--describe`: encoders side by side."""
+"""`vg compare --weights`, `--pwcca`, `--similarity`, `--describe`: encoders side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgtools.commands.compare.flags import Encoders
-from vgtools.commands.options import refuse_if
+from vgtools.commands.compare.flags import Encoders, Grounding
+from vgtools.commands.options import open_vocabulary, refuse_if
 
 
 def compare_weights(
@@ -39,6 +39,29 @@ def compare_words(
     more = reported_rows(reported, "pwcca") if reported else []
     records = [*vocabularies.compare_words(refs, words, seed, offline=offline), *more]
     show(records, [pwcca_table(records)], markdown)
+
+
+def compare_similarity(
+    refs: Sequence[str],
+    path: str,
+    ground: Grounding,
+    samples: int,
+    seed: int,
+    offline: bool,
+    markdown: bool,
+) -> None:
+    """Print how well encoders rank pairs of words, those of grounded words apart."""
+    from vgtools.reports.tables import show, similarity_table
+    from vgtools.tasks import similarity
+    from vgtools.tasks.compare import grounded_types
+
+    grounded = None
+    if ground.grounding is not None:
+        types = open_vocabulary(ground.tokenizer, offline)
+        grounded = grounded_types(ground.grounding, types, ground.grounded_above)
+    found = similarity.compare_similarity(refs, path, grounded, samples, seed, offline=offline)
+    records = list(found)
+    show(records, [similarity_table(records)], markdown)
 
 
 def describe(

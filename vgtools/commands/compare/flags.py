@@ -108,6 +108,13 @@ class Encoders:
     words: Annotated[
         str | None, File("With --pwcca: words to compare, one per line.", show_default="all common")
     ] = None
+    similarity: Annotated[
+        str | None,
+        File(
+            "RUNs are encoders or word vectors: how well they rank these pairs of words; with "
+            "--grounding those of grounded words apart."
+        ),
+    ] = None
     describe: Annotated[
         bool,
         Flag(
@@ -133,6 +140,7 @@ def check(
     modes = {
         "--weights": encoders.weights,
         "--pwcca": encoders.pwcca,
+        "--similarity": encoders.similarity is not None,
         "--describe": encoders.describe,
         "--by-example": single.by_example,
     }
@@ -160,6 +168,9 @@ def check(
     clash = clash.replace(", --reported", "")
     why = f"is about encoders and cannot be combined with {clash}"
     refuse_if(mode in ("--pwcca", "--describe") and (of_scores or of_runs), mode, why)
+    other = of_scores or reported or split != "dev" or plot is not None or ground.text
+    why = "is about encoders; of the flags of scores it takes only --grounding"
+    refuse_if(mode == "--similarity" and other, mode, why)
     if single.by_example:
         why = "compares examples and cannot be combined with --baseline, --median, --majority or"
         refuse_if(of_scores, "--by-example", f"{why} --holm")
