@@ -47,9 +47,9 @@ def test_a_text_form_is_packed(tmp_path: Path, header: str) -> None:
 
 
 NUMBERS = st.one_of(
-    st.floats(-(2.0**99), 2.0**99, width=32).map(repr),
+    st.floats(-(2.0**29), 2.0**29, width=32).map(repr),
     st.floats(-9, 9).map("{:.4f}".format),
-    st.integers(-(10**20), 10**20).map(str),
+    st.integers(-(10**9), 10**9).map(str),
     st.sampled_from([".5", "-.25", "+1", "1.", "01", "1E-3", "-0", "1e-50"]),
 )
 
@@ -64,7 +64,24 @@ def test_numbers_are_those_of_python(rows: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["", "x", "nan", "inf", "1e39", "true", "null", "1,2", "1-2", "[1]", '"1"', "1 2", "é"]
+    "cell",
+    [
+        "",
+        "x",
+        "nan",
+        "inf",
+        "1e39",
+        "1e10",
+        "9" * 20,
+        "true",
+        "null",
+        "1,2",
+        "1-2",
+        "[1]",
+        '"1"',
+        "1 2",
+        "é",
+    ],
 )
 def test_what_is_not_one_number_is_refused(cell: str) -> None:
     for cells in ([cell, "1"], ["1", cell], [cell, cell]):
@@ -231,7 +248,7 @@ def test_a_table_with_other_words_or_numbers_is_refused(tmp_path: Path) -> None:
     vectors = np.load(folder / "utable.npy")[:2]
     vectors[1] = np.nan
     np.save(folder / "utable.npy", vectors)
-    with pytest.raises(DataError, match="the vector of 'cat' is NaN or infinite"):
+    with pytest.raises(DataError, match="the vector of 'cat' is NaN, infinite or beyond"):
         select_vectors(open_vectors(str(folder)), {"dog"})
 
 

@@ -368,7 +368,7 @@ class Features:
         }
 
 
-_LARGEST = 1e9  # number of a feature; sums over larger ones overflow
+LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overflow
 
 
 def open_features(path: str | Path, positions: int | None = None) -> Features:
@@ -402,7 +402,7 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
             why = f"row {row} ({ids[row]}) is NaN, infinite or all zero"
             raise DataError(f"{why}; extract it again or leave it out", path)
         largest = np.abs(block).max(1)
-        if (largest > _LARGEST).any():
+        if (largest > LARGEST).any():
             row = start + int(largest.argmax())
             why = f"row {row} ({ids[row]}) has a number of {largest.max():.2g}, beyond all features"
             raise DataError(f"{why}; extract it again or leave it out", path)

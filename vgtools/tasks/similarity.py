@@ -165,7 +165,7 @@ def compare_similarity(
     row = {word: number for number, word in enumerate(words)}
     places = np.array([[row[word] for word in pair] for pair in pairs.words])
     found = [cosines(word_states(ref, words, offline=offline), places) for ref in refs]
-    known = np.isfinite(found).all(0)
+    known: Array = np.isfinite(np.stack(found)).all(0)
     if known.sum() < _LEAST:
         why = f"{known.sum()} of its {len(known)} pairs are known to all; {_LEAST} are needed"
         raise DataError(why, path)

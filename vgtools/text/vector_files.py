@@ -23,6 +23,7 @@ import orjson
 from vgtools.io import DataError, Inputs, TextStats, open_npy, read_lines
 from vgtools.io.arrays import Array
 from vgtools.io.errors import input_changed
+from vgtools.io.files import LARGEST
 from vgtools.io.output import Output
 from vgtools.text.word_vectors import BUILTIN, KIND, open_word_vectors
 
@@ -144,7 +145,7 @@ class VectorFile:
 
 
 def _numbers(text: str, count: int) -> Array | None:
-    """Return the finite numbers of a text between single spaces, or None if it has others."""
+    """Return the numbers of a text between single spaces, or None if one is beyond 1e9 or none."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -153,7 +154,7 @@ def _numbers(text: str, count: int) -> Array | None:
                 numbers = np.fromstring(text, np.float32, sep=" ")
         except (ValueError, Warning):  # text that is not a number: a warning before numpy 3
             return None
-    if numbers is None or numbers.shape != (count,) or not np.isfinite(numbers).all():
+    if numbers is None or numbers.shape != (count,) or not (np.abs(numbers) <= LARGEST).all():
         return None
     return numbers
 
@@ -193,15 +194,16 @@ class VectorTable:
         """Yield all words in blocks.
 
         Raises:
-            DataError: a vector is NaN or infinite (65).
+            DataError: a vector is NaN, infinite, or has a number beyond 1e9 (65).
         """
         size = max(1, _BLOCK // self.width)
         for start in range(0, len(self._words), size):
             vectors = np.asarray(self._array[start : start + size], np.float32)
-            bad = ~np.isfinite(vectors).all(1)
+            bad = ~(np.abs(vectors) <= LARGEST).all(1)
             if bad.any():
                 word = self._words[start + int(bad.argmax())]
-                raise DataError(f"the vector of {word!r:.60} is NaN or infinite", self.path)
+                why = f"the vector of {word!r:.60} is NaN, infinite or beyond all word vectors"
+                raise DataError(why, self.path)
             yield Block(list(self._words[start : start + size]), vectors, start + 1, [])
 
 

@@ -168,9 +168,9 @@ def check(
     clash = clash.replace(", --reported", "")
     why = f"is about encoders and cannot be combined with {clash}"
     refuse_if(mode in ("--pwcca", "--describe") and (of_scores or of_runs), mode, why)
-    other = of_scores or reported or split != "dev" or plot is not None or ground.text
+    beyond = of_scores or reported or split != "dev" or plot is not None or ground.text
     why = "is about encoders; of the flags of scores it takes only --grounding"
-    refuse_if(mode == "--similarity" and other, mode, why)
+    refuse_if(mode == "--similarity" and beyond, mode, why)
     if single.by_example:
         why = "compares examples and cannot be combined with --baseline, --median, --majority or"
         refuse_if(of_scores, "--by-example", f"{why} --holm")
