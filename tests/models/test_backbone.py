@@ -153,7 +153,7 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> 
     net = change_weights(save_backbone(tmp_path / "net"), spoil("layer1.0.conv1.weight"))
     message = refusal(lambda: load_backbone(str(net)))
     assert message == (
-        f"{net}/model.safetensors: has NaN or infinite numbers in 1 weight, the first "
+        f"{net}/model.safetensors: has NaN, infinite or too large numbers in 1 weight, the first "
         "layer1.0.conv1.weight; restore the file or train the model again"
     )
     bert = change_weights(save_tiny_bert(tmp_path / "bert"), spoil("embeddings.LayerNorm.bias"))

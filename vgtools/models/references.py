@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io import DataError, Exit, amount, name_of, read_json
+from vgtools.io.files import LARGEST
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
 
@@ -378,12 +379,12 @@ def safetensors_files(folder: Path) -> list[Path]:
 def check_whole(
     tensors: Mapping[str, Tensor] | nn.Module, missing: Sequence[str], file: str | Path
 ) -> None:
-    """Refuse weights that do not fill a network, or hold NaN or infinity.
+    """Refuse weights that do not fill a network, or hold NaN, infinity or numbers beyond 1e9.
 
     `missing` are names that the file lacks or has in another shape.
 
     Raises:
-        DataError: how many are missing, or are NaN or infinite, and the first (65).
+        DataError: how many are missing, or hold such numbers, and the first (65).
     """
     import torch
 
@@ -397,10 +398,11 @@ def check_whole(
         for name, tensor in state.items()
         if tensor.is_floating_point()
         and tensor.numel()
-        and not torch.stack(tensor.aminmax()).isfinite().all()
+        and not (torch.stack(tensor.aminmax()).abs() <= LARGEST).all()
     ]
     if bad:
-        why = f"has NaN or infinite numbers in {amount(len(bad), 'weight')}, the first {bad[0]}"
+        found = amount(len(bad), "weight")
+        why = f"has NaN, infinite or too large numbers in {found}, the first {bad[0]}"
         raise DataError(f"{why}; restore the file or train the model again", file)
 
 
