@@ -145,7 +145,7 @@ def test_a_hub_name_is_checked_as_a_directory_is(
     )
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e38])
 def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
     def spoil(name: str) -> Callable[[Tensors], object]:
         return lambda tensors: tensors[name].view(-1)[-1:].fill_(value)
