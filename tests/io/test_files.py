@@ -167,3 +167,11 @@ def test_rows_are_compared_with_the_manifest_beside_them(tmp_path: Path) -> None
     rows.write_bytes(b'{"a": 1}\n')
     with pytest.raises(DataError, match="has 9 bytes, its manifest says 18"):
         io.read_made(rows)
+
+
+@pytest.mark.parametrize("made", [1, {"ref": "net", "preprocessing": "none"}])
+def test_a_manifest_names_its_backbone_as_an_object(tmp_path: Path, made: object) -> None:
+    io.write_manifest(tmp_path / "c.jsonl", [], kind="captions", backbone=made)
+    key = "backbone" if made == 1 else "preprocessing"
+    with pytest.raises(DataError, match=f'c.json: "{key}" must be an object'):
+        io.read_manifest(tmp_path / "c.jsonl")

@@ -196,6 +196,11 @@ def read_manifest(
     if kind is not None and body.get("kind") != kind:
         why = f"expected the manifest of {kind!r}, got {body.get('kind')!r}"
         raise DataError(f"{why}; name {expected}" if expected else why, path)
+    made = body.get("backbone")
+    view = made.get("preprocessing") if isinstance(made, dict) else None
+    for key, value in (("backbone", made), ("preprocessing", view)):
+        if not isinstance(value, dict | None):
+            raise DataError(f'"{key}" must be an object, got {value!r:.60}', path)
     if verify:
         for name, facts in files.items():
             _check_file(path, name, facts)
