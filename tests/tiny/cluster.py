@@ -2,8 +2,8 @@
 
     python -m tests.tiny.cluster ADDRESS FOLDER SHARDS SECONDS
 
-does what is missing of so many shards, each so many seconds long, by two workers, and prints a
-record per shard. Shard 1000 ends its worker, shard 1001 is bad data.
+does what is missing of a number of shards by two workers, each in SECONDS, and prints a record per
+shard. Shard 1000 ends its worker, shard 1001 is bad data.
 """
 
 from __future__ import annotations

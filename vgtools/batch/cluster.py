@@ -81,7 +81,7 @@ def _connect(address: str, workers: int | None, gpu: bool) -> None:
     """Connect to a cluster, or start one."""
     named = os.environ.get("RAY_ADDRESS") if address == "auto" else address
     if named and "://" in named:
-        why = f"vg cannot run behind Ray Client ({named}); ray job submit -- vg … runs it there"
+        why = f"Ray Client ({named}) cannot run vg; ray job submit -- vg … runs it on the cluster"
         raise DataError(f"--ray {address}: {why}", code=Exit.USAGE)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to Ray's makers
     import ray
