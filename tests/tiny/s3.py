@@ -1,4 +1,4 @@
-"""A real S3 server (moto's) on this machine, which can be told to be busy.
+"""A real S3 server (moto's) on this machine, which can be made busy.
 
 python -m tests.tiny.s3
 """
@@ -55,7 +55,7 @@ class Server:
 
 
 class Busy:
-    """moto's application behind a door."""
+    """moto's application, and who is let in."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
         self.application = application
