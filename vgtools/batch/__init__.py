@@ -1,1 +1,1 @@
-"""Work that is cut into shards: by one process, an array of jobs, or the workers of a cluster."""
+"""Large outputs in pieces: what can be made by any process, in any order, on any machine."""

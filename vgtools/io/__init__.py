@@ -26,6 +26,7 @@ from vgtools.io.files import manifest_path as manifest_path
 from vgtools.io.files import open_features as open_features
 from vgtools.io.files import open_npy as open_npy
 from vgtools.io.files import open_stream as open_stream
+from vgtools.io.files import plain_json as plain_json
 from vgtools.io.files import read_ids as read_ids
 from vgtools.io.files import read_json as read_json
 from vgtools.io.files import read_manifest as read_manifest
@@ -38,6 +39,7 @@ from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
 from vgtools.io.streams import WINDOW_CHARS as WINDOW_CHARS
+from vgtools.io.streams import Piece as Piece
 from vgtools.io.streams import TextStats as TextStats
 from vgtools.io.streams import Window as Window
 from vgtools.io.streams import arrives_once as arrives_once

@@ -23,6 +23,8 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
+from vgtools.io.folders import LIST, Shards, is_shards
+from vgtools.io.folders import manifest_path as manifest_path
 from vgtools.io.process import NO_LINK
 from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
 
@@ -45,8 +47,13 @@ _WRITERS = {
 
 
 def sha256_file(path: str | Path) -> str:
-    """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
+    """Return the sha256 of a file's bytes, in hex; of a folder of shards that of its list.
+
+    A pipe is refused: it is to be read as well.
+    """
     refuse_stream(path)
+    if is_shards(path):
+        return Shards(path).sha256
     with file_errors(path, reading=True), open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -54,9 +61,11 @@ def sha256_file(path: str | Path) -> str:
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
     """Return what a manifest says about an input: its name, its size, and its hash on request."""
     name = storable(str(path))
-    if name == "-" or not os.path.isfile(path):
+    if name == "-" or not (os.path.isfile(path) or is_shards(path)):
         return {"path": name}
-    entry = {"path": name, "bytes": os.path.getsize(path)}
+    entry: dict[str, Any] = {"path": name}
+    if os.path.isfile(path):
+        entry["bytes"] = os.path.getsize(path)
     return entry | {"sha256": sha256_file(path)} if sha256 else entry
 
 
@@ -73,14 +82,6 @@ def versions() -> dict[str, str]:
         if version:
             known[name] = str(version)
     return known
-
-
-def manifest_path(artifact: str | Path) -> Path:
-    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.faiss`, `X.jsonl.gz` …"""
-    path = Path(artifact)
-    if path.suffix in (".gz", ".zst"):
-        path = path.with_suffix("")
-    return path.parent / f"{path.stem}.json"
 
 
 def check_format(body: Mapping[str, Any], path: str | Path) -> None:
@@ -164,7 +165,8 @@ def read_manifest(
         DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
             or the files are not the ones it names (65). Both sides are printed.
     """
-    if str(artifact) == "-" or os.path.isdir(artifact):
+    folder = os.path.isdir(artifact) and not is_shards(artifact)
+    if str(artifact) == "-" or folder:
         got = "a pipe" if str(artifact) == "-" else "a directory"
         why = f"expected the name of a .npy or .faiss file, got {got}"
         raise DataError(why, artifact, code=Exit.USAGE)
@@ -200,6 +202,8 @@ def _check_file(manifest: Path, name: str, facts: Any) -> None:
         why = f"has {facts!r:.60} for {name!r:.80}, expected size and sha256 of a file beside it"
         raise DataError(f"{why}; create the artifact again", manifest)
     file = manifest.with_name(name)
+    if is_shards(file):
+        file /= LIST
     if not file.exists():
         raise DataError(f"is missing; {manifest} names it", file, code=Exit.NO_INPUT)
     size = os.path.getsize(file)
@@ -388,6 +392,11 @@ def _check_pooling(path: str | Path, kind: str) -> None:
 def dumps(row: object) -> bytes:
     """Return one jsonl line (numpy arrays allowed), line end included."""
     return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def plain_json(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object as it is after it was written and read."""
+    return orjson.loads(dumps(storable(body)))  # type: ignore[no-any-return]
 
 
 def sync_dir(path: Path) -> None:

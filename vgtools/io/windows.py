@@ -30,6 +30,12 @@ def growing_windows(
     edge = 0  # line at which it ends, at the latest
     held = 0  # characters of it
     for window in windows:
+        if joined is not None and window.first == 1:  # the next piece of the input begins
+            yield joined
+            joined = None
+        if joined is None and window.first == 1:
+            unit = edge = held = 0
+            target = min(first, size)
         unit = unit or len(window.lines)
         edge = edge or -(-target // unit) * unit
         while joined is None and edge < window.first:
