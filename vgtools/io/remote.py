@@ -88,6 +88,11 @@ def facts(url: str) -> Facts:
         return Facts(int(info["size"]), version)
 
 
+def file_size(path: str) -> int:
+    """Return the bytes of a file, here or at a URL."""
+    return facts(path).bytes if is_url(path) else os.path.getsize(path)
+
+
 def open_url(url: str) -> BinaryIO:
     """Open an object for reading; `seek` costs nothing, only what is read is fetched."""
     with _about(url):
@@ -143,6 +148,13 @@ def create(url: str, data: bytes) -> bool:
         except FileExistsError:
             return False
         return True
+
+
+def write(url: str, data: bytes) -> None:
+    """Write a small object, in the place of another one if there is one."""
+    with _about(url):
+        system, path = _system(url)
+        system.pipe_file(path, data)
 
 
 def put(file: str | Path, url: str) -> None:

@@ -22,6 +22,7 @@ import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
 from vgtools.io.folders import ShardFile, Shards, check_facts, is_shards
+from vgtools.io.remote import file_size, is_url, open_url
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -173,7 +174,7 @@ class Piece:
             return sum(file.rows for file in Shards(self.path).files(stop=self.start))
         left = self.start - 1
         count = 1
-        with file_errors(self.path, reading=True), open(self.path, "rb") as stream:
+        with file_errors(self.path, reading=True), open_read(self.path) as stream:
             while left and (data := stream.read(min(left, _BLOCK))):
                 count += data.count(b"\n")
                 left -= len(data)
@@ -209,7 +210,7 @@ def refuse_stream(path: str | Path) -> None:
 
 
 def open_read(path: str | Path) -> BinaryIO:
-    """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
+    """Open a byte stream of a file or URL: `-` is standard input, `.gz`, `.zst` are decompressed.
 
     A folder of shards is read as one file. What has no name (`is_unnamed`) is
     decompressed if it begins like a gzip or zstd file.
@@ -230,14 +231,16 @@ def open_read(path: str | Path) -> BinaryIO:
             return open_shards(name)
         if os.path.isdir(name):
             raise IsADirectoryError(errno.EISDIR, "is a directory")
+        source: Any = open_url(name) if is_url(name) else name
         if name.endswith(".gz"):
-            facts = os.stat(name)
             # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
-            if stat.S_ISREG(facts.st_mode) and not facts.st_size:
+            if not arrives_once(name) and not file_size(name):
                 raise DataError("is empty, without even a gzip header; create it again", path)
-            return cast(BinaryIO, gzip.open(name, "rb"))
+            return cast(BinaryIO, gzip.open(source, "rb"))
         if name.endswith(".zst"):
-            return cast(BinaryIO, zstd.open(name, "rb"))
+            return cast(BinaryIO, zstd.open(source, "rb"))
+        if source is not name:
+            return cast(BinaryIO, source)
         stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - the caller closes it
         return _decompressed(stream) if is_unnamed(name) else stream
 
