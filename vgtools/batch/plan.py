@@ -82,11 +82,13 @@ class Plan:
         run = bisect_right(self._firsts, number) - 1
         sources, firsts, count = self._runs[run]
         i = number - self._firsts[run]
-        start, stop = firsts[-1] * i // count, firsts[-1] * (i + 1) // count
+        start = firsts[-1] * i // count
+        stop = firsts[-1] * (i + 1) // count
         pieces = list[Piece]()
         at = bisect_right(firsts, start) - 1
         while at < len(sources) and firsts[at] < stop:
-            first, end = max(start - firsts[at], 0), min(stop - firsts[at], sources[at].units)
+            first = max(start - firsts[at], 0)
+            end = min(stop - firsts[at], sources[at].units)
             whole = sources[at].unit == "whole"
             if first < end:
                 pieces.append(Piece(sources[at].path, first, None if whole else end))
@@ -117,8 +119,8 @@ class Plan:
             difference = f"it had {amount(len(old), 'input')}, has now {len(new)}"
         if not difference and old != new:
             i = next(i for i, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
-            name, was, is_ = self.sources[i].path, before["inputs"][i], now["inputs"][i]
-            difference = f"the input {name} changed: {io.config_difference(was, is_)}"
+            changed = io.config_difference(before["inputs"][i], now["inputs"][i])
+            difference = f"the input {self.sources[i].path} changed: {changed}"
         if not difference:
             sizes = ({"shard_size": side["shard_size"]} for side in (before, now))
             difference = io.config_difference(*sizes)

@@ -102,7 +102,8 @@ class Attempt:
 
     def finish(self, **facts: Any) -> None:
         """Publish the files under the names of their hashes, then their commit."""
-        shards, number = self._shards, self._number
+        shards = self._shards
+        number = self._number
         shards.plan.check_unchanged(shards.plan.pieces(number))
         try:
             made = [part.finish() for part in self._parts]
@@ -405,41 +406,3 @@ def _remove_shards(folder: str) -> None:
         if re.fullmatch(_OURS, name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))
-
-
-# ------------------------------------------------------------------------------------- running
-
-
-def complete(
-    shards: ShardedOutput, task: Task, part: tuple[int, int] = (0, 1), quiet: bool = False
-) -> dict[str, Any] | None:
-    """Make the shards that are missing, and complete the folder once none is.
-
-    The place where the same shards are run elsewhere: `records` is what a `run(make, numbers)` of
-    workers yields, in any order, one record per shard.
-
-    Args:
-        shards: the output.
-        task: makes shards, in this process.
-        part: (i, n): make only every n-th shard from the i-th on.
-        quiet: no progress.
-
-    Returns:
-        The manifest; None while shards of other parts are missing.
-
-    Raises:
-        DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
-    """
-    if shards.is_complete():
-        return io.read_manifest(shards.folder, verify=False)
-    total = len(range(part[0], len(shards.plan), part[1]))
-    with io.Stop(patience=5) as stop, io.Progress("shards", "shards", total, quiet) as bar:
-        make = shards.worker(task, stop.check)
-        for number in shards.missing(part):
-            stop.check()
-            make(number)
-            bar.advance(1)
-        stop.check()
-    if next(shards.missing(), None) is not None:
-        return None
-    return shards.finish()

@@ -118,6 +118,30 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardTarget(Target):
+    """Where a command writes that can write shards: a file, or a folder if the name ends in /."""
+
+    output: Annotated[
+        str,
+        Flag(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write; the same command resumes it. - is stdout. X/ with the suffix of"
+            " a file is a folder of shards, for many processes.",
+        ),
+    ] = "-"
+    shard: Annotated[
+        str | None,
+        Value("I/N", "With -o X/: only every N-th shard from number I on, 0 to N-1."),
+    ] = None
+    shard_size: Annotated[
+        int | None,
+        Count("With -o X/: bytes of input per shard.", show_default="some minutes of work"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFolder(Target):
     """Where a command writes a run."""
 
@@ -260,14 +284,15 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
                 hints[name] = Annotated[hint, *hints[name].__metadata__]
             else:
                 hints[name] = hint
-    parameters = []
+    shown = []
     for item in dataclasses.fields(group):
         required = item.default is dataclasses.MISSING
         default = inspect.Parameter.empty if required else item.default
         kind = inspect.Parameter.KEYWORD_ONLY
-        hint = hints[item.name]
-        parameters.append(inspect.Parameter(item.name, kind, annotation=hint, default=default))
-    return parameters
+        shown.append(
+            inspect.Parameter(item.name, kind, annotation=hints[item.name], default=default)
+        )
+    return shown
 
 
 class DefaultGroup(TyperGroup):
@@ -387,8 +412,7 @@ def run_folder(output: str, restart: bool = False, source: str | None = None) ->
         typer.BadParameter: the name is empty, or a restart would remove the source.
         DataError: it is a file, or cannot be created.
     """
-    if not output:
-        raise typer.BadParameter("is empty; give a folder", param_hint="--output")
+    refuse_if(not output, "--output", "is empty; give a folder")
     refuse_if("\0" in output, "--output", "has a NUL in its name; give a folder")
     place = Path(os.path.realpath(output))
     if restart and source and os.path.exists(source):

@@ -73,7 +73,7 @@ def pipelined(
         windows: of input lines.
         prepare: what the host does, such as parsing and tokenising.
         compute: what the device does with that.
-        cancel: makes work in another thread end soon; called at the end.
+        cancel: makes work in another thread end soon; called where the windows end early.
     """
     host = ThreadPoolExecutor(1)
     device = ThreadPoolExecutor(1)
@@ -93,7 +93,9 @@ def pipelined(
         while pending:
             done, result = pending.popleft()
             yield done, result.result()
-    finally:
+    except BaseException:
         cancel()
+        raise
+    finally:
         device.shutdown(wait=True, cancel_futures=True)
         host.shutdown(wait=True, cancel_futures=True)

@@ -164,7 +164,7 @@ def pack(
                 rows = [{"vokens": none[a:b]} for a, b in pairwise(tokens.starts)]
             else:
                 _check_aligned(path, window.first, rows, tokens.spans, tokens.starts)
-            out.write(rows, tokens.ids, replaced=window.replaced)
+            out.write(rows, tokens.ids, window, replaced=window.replaced)
             out.commit(window.digest)
             if progress is not None:
                 progress.advance(len(tokens.ids))
