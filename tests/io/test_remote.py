@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,32 +15,6 @@ from vgtools.io import DataError, Exit, remote
 
 DATA = os.urandom(3 << 20)
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    pytest.importorskip("s3fs", reason="the extra vgtools[s3] is not installed")
-    pytest.importorskip("moto", reason="moto[server] is not installed")
-    running = Server()
-    try:
-        yield running
-    finally:
-        running.end()
-
-
-@pytest.fixture
-def bucket(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """An empty bucket on a server that is not busy."""
-    import s3fs
-
-    for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
-        monkeypatch.setenv(name, value)
-    server.busy(0)
-    s3fs.S3FileSystem.clear_instance_cache()
-    name = f"b{abs(hash(str(tmp_path))):x}"
-    s3fs.S3FileSystem().mkdir(name)
-    yield f"s3://{name}"
-    server.busy(0)
 
 
 def local(folder: Path, data: bytes = DATA) -> Path:
@@ -110,25 +83,25 @@ def test_what_is_missing_is_66(bucket: str, operation: str) -> None:
 
 
 def test_a_store_that_is_busy_now_and_then_is_asked_again(
-    bucket: str, server: Server, tmp_path: Path
+    bucket: str, s3: Server, tmp_path: Path
 ) -> None:
-    server.busy(2)
+    s3.busy(2)
     for n in range(3):
         remote.put(local(tmp_path, b"%d" % n), f"{bucket}/{n}.txt")
     assert remote.read(f"{bucket}/1.txt") == b"1"
     assert set(remote.sizes(bucket)) == {"0.txt", "1.txt", "2.txt"}
-    assert len(server.busy(0)) >= 3, "requests that were answered 503"
+    assert len(s3.busy(0)) >= 3, "requests that were answered 503"
 
 
 def test_an_upload_that_breaks_leaves_nothing(
-    bucket: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: str, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
-    server.busy(1, "PUT")
+    s3.busy(1, "PUT")
     with pytest.raises(DataError, match=r"the storage refuses it: .*rate") as caught:
         remote.put(local(tmp_path), f"{bucket}/a.bin")
     assert caught.value.code == Exit.IO
-    assert server.busy(0)
+    assert s3.busy(0)
     assert remote.sizes(bucket) == {}
     remote.put(local(tmp_path), f"{bucket}/a.bin")
     assert remote.read(f"{bucket}/a.bin") == DATA

@@ -60,24 +60,12 @@ def read(path: str) -> bytes | None:
         return None
 
 
-def size(path: str) -> int | None:
-    """Return the bytes of a file; None if it is not there."""
-    try:
-        return remote.file_size(path)
-    except FileNotFoundError:
-        return None
-    except DataError as error:
-        if error.code != Exit.NO_INPUT:
-            raise
-        return None
-
-
 def sizes(folder: str) -> dict[str, int]:
     """Return the files of a folder, name -> bytes; none if there is no such folder."""
     if is_url(folder):
         return remote.sizes(folder)
     names = os.listdir(folder) if os.path.isdir(folder) else ()
-    found = {name: size(os.path.join(folder, name)) for name in names}
+    found = {name: remote.file_size(os.path.join(folder, name)) for name in names}
     return {name: count for name, count in found.items() if count is not None}
 
 

@@ -11,10 +11,11 @@ from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple
 
 from vgtools import io
-from vgtools.io import DataError, Exit, Piece
+from vgtools.io import DataError, Exit, Piece, remote
 from vgtools.io.errors import amount
 from vgtools.io.folders import Shards, is_shards
 from vgtools.io.output import seal_of
+from vgtools.io.remote import is_url
 
 
 class Source(NamedTuple):
@@ -39,11 +40,16 @@ def text_source(path: str) -> Source:
     if is_shards(path):
         shards = Shards(path)
         return Source(path, shards.bytes, shards.sha256, "shard", len(shards))
-    io.open_read(path).close()
-    facts = os.stat(path)
+    stamp: int | str
+    if is_url(path):
+        size, stamp = remote.facts(path)
+    else:
+        io.open_read(path).close()
+        facts = os.stat(path)
+        size, stamp = facts.st_size, facts.st_mtime_ns
     if path.endswith((".gz", ".zst")):
-        return Source(path, facts.st_size, facts.st_mtime_ns, "whole", 1)
-    return Source(path, facts.st_size, facts.st_mtime_ns, "byte", facts.st_size)
+        return Source(path, size, stamp, "whole", 1)
+    return Source(path, size, stamp, "byte", size)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import contextlib
 import hashlib
 import os
 import re
-import socket
 import time
 from array import array
 from collections import Counter
@@ -28,17 +27,19 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
-from uuid import uuid4
 
 import orjson
 
 from vgtools import io
+from vgtools.batch import places
 from vgtools.batch.plan import Plan, Source
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import file_errors
-from vgtools.io.folders import LIST, PLAN, Shards, ending_of
+from vgtools.io.files import manifest_bytes
+from vgtools.io.folders import LIST, PLAN, Shards, ending_of, manifest_of
 from vgtools.io.output import check_manifest, seal_of
 from vgtools.io.parts import Rows, new_part, part_path
+from vgtools.io.remote import file_size, is_url
 
 _OURS = r"(plan|shards|\d+)\.json[l]?(\.tmp|\.lock)?|\d+-[0-9a-f]{8}\..*|\.(plan|\d+)\..*"
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
@@ -81,7 +82,7 @@ class Attempt:
         first = Path(paths[0]).name
         stem = first.removesuffix(ending_of(first))
         self._endings = [Path(path).name.removeprefix(stem) for path in paths]
-        own = shards.private(shards.stem(number))
+        own = places.private(os.path.join(shards.folder, shards.stem(number)))
         self._parts = [
             new_part(own.with_name(own.name + ending), (npy or {}).get(index))
             for index, ending in enumerate(self._endings)
@@ -110,7 +111,7 @@ class Attempt:
             name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
             names = [f"{name}{ending}" for ending in self._endings]
             for part, final in zip(self._parts, names, strict=True):
-                os.replace(part_path(part.final), os.path.join(shards.folder, final))
+                places.adopt(part_path(part.final), os.path.join(shards.folder, final))
         except (FileNotFoundError, DataError):
             # Another process may have completed the folder and removed what it does not name.
             if shards.commit(number) is None:
@@ -118,7 +119,6 @@ class Attempt:
             return
         except OSError as error:
             raise io.file_error(error, shards.folder, reading=False) from None
-        io.sync_dir(Path(shards.folder))
         counts = self.state.get("counts", {})
         shards.write_commit(
             number,
@@ -147,17 +147,15 @@ def _short_hash(hashes: Sequence[str]) -> str:
 class ShardedOutput:
     """A folder of shards with its plan; picklable, so that any process can make shards of it."""
 
-    folder: str  # absolute
+    folder: str  # absolute, or a URL
     plan: Plan
 
     def stem(self, number: int) -> str:
         """Return what the names of a shard's files begin with; they sort by it."""
         return f"{number:0{max(6, len(str(len(self.plan) - 1)))}d}"
 
-    def private(self, name: str) -> Path:
-        """Return a name that no other process takes."""
-        own = f".{name}.{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
-        return Path(self.folder, own)
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
 
     # ------------------------------------------------------------------------------ one shard
 
@@ -187,28 +185,32 @@ class ShardedOutput:
         body = {"shard": number, "plan": self.plan.name, "input": pieces, **body}
         body = io.plain_json({**body, "versions": io.versions()})
         data = io.dumps(body | {"sha256": seal_of(body)})
-        io.atomic_write(os.path.join(self.folder, f"{self.stem(number)}.json"), data)
+        places.write(self._path(f"{self.stem(number)}.json"), data)
 
     def commit(self, number: int) -> dict[str, Any] | None:
         """Return the commit of a shard; None if it has none, or one whose files are not there."""
+        return self._checked(number, self._size)
+
+    def _size(self, name: str) -> int | None:
+        return file_size(self._path(name))
+
+    def _checked(self, number: int, size: Callable[[str], int | None]) -> dict[str, Any] | None:
+        name = f"{self.stem(number)}.json"
+        if size(name) is None:
+            return None
         try:
-            body = orjson.loads(Path(self.folder, f"{self.stem(number)}.json").read_bytes())
+            body = orjson.loads(places.read(self._path(name)) or b"")
             seal = body.pop("sha256")
             whole = seal == seal_of(body) and body["plan"] == self.plan.name
         except (OSError, orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
             return None
-        return body if whole and self._has_files(body) else None
-
-    def _has_files(self, record: Mapping[str, Any]) -> bool:
-        try:
-            return all(
-                os.path.getsize(os.path.join(self.folder, name)) == facts["bytes"]
-                for name, facts in record["files"].items()
-            )
-        except OSError:
-            return False
+        return body if whole and _has_files(body, size) else None
 
     # ------------------------------------------------------------------------------ all shards
+
+    def _sizes(self) -> Callable[[str], int | None]:
+        """Return what knows the bytes of files; a URL is listed once, now."""
+        return places.sizes(self.folder).get if is_url(self.folder) else self._size
 
     def missing(self, part: tuple[int, int] = (0, 1)) -> Iterator[int]:
         """Yield the numbers of shards that are not there, each looked for when it is asked for.
@@ -216,19 +218,20 @@ class ShardedOutput:
         Args:
             part: (i, n): only every n-th shard from the i-th on.
         """
+        size = self._sizes()
         for number in range(part[0], len(self.plan), part[1]):
-            if self.commit(number) is None:
+            if self._checked(number, size) is None:
                 yield number
 
     def is_complete(self) -> bool:
         """Return whether the folder is finished and its shards are there, with their sizes."""
         try:
             shards = Shards(self.folder)
-            read = io.read_manifest(self.folder, verify=False)
         except DataError:
             return False
-        whole = len(shards) == len(self.plan) and read.get("plan") == self.plan.name
-        return whole and all(map(self._has_files, shards.records()))
+        size = self._sizes()
+        whole = len(shards) == len(self.plan) and shards.manifest.get("plan") == self.plan.name
+        return whole and all(_has_files(record, size) for record in shards.records())
 
     def finish(self) -> dict[str, Any]:
         """Write the list and the manifest, once no shard is missing; return the manifest.
@@ -238,10 +241,10 @@ class ShardedOutput:
         Raises:
             DataError: a shard is missing after all (65).
         """
-        with _turn(Path(self.folder, LIST)):
+        with _turn(self._path(LIST)):
             if not self.is_complete():
                 self._complete()
-        return io.read_manifest(self.folder, verify=False)
+        return Shards(self.folder).manifest
 
     def _complete(self) -> None:
         counts = Counter[str]()
@@ -250,10 +253,11 @@ class ShardedOutput:
         size = 0
         kept = array("Q")  # the hash in the names of each shard's files
         digest = hashlib.sha256()
-        own = self.private("shards")
+        size_of = self._sizes()
+        own = places.private(self._path("shards"))
         with file_errors(own, reading=False), open(own, "xb") as stream:
             for number in range(len(self.plan)):
-                record = self.commit(number)
+                record = self._checked(number, size_of)
                 if record is None:
                     why = f"shard {number} is missing; run the same command again"
                     raise DataError(why, self.folder)
@@ -269,7 +273,7 @@ class ShardedOutput:
             stream.flush()
             os.fsync(stream.fileno())
             listed = {"bytes": stream.tell(), "sha256": digest.hexdigest()}
-        os.replace(own, os.path.join(self.folder, LIST))
+        places.adopt(own, self._path(LIST))
         self._sweep(kept)
         makers = [
             {"versions": versions, "device": device, "shards": number}
@@ -281,16 +285,21 @@ class ShardedOutput:
         inputs = [{"path": s.path, "bytes": s.bytes, "stamp": s.stamp} for s in self.plan.sources]
         files = {os.path.basename(self.folder): listed}
         config = io.storable(dict(self.plan.config))
-        io.write_manifest(self.folder, files, inputs, config=config, **facts, **counts, **about)
+        body = manifest_bytes(files, inputs, config=config, **facts, **counts, **about)
+        places.write(manifest_of(self.folder), body)
 
     def _sweep(self, kept: Sequence[int]) -> None:
         """Remove what no commit names: private files of killed tries, data of second ones."""
-        for name in os.listdir(self.folder):
+        for name in places.sizes(self.folder):
             data = re.fullmatch(r"(\d+)-([0-9a-f]{8})\..*", name)
             ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
             if not ours and (data or re.match(r"\.(plan|\d+)\.|\d+\.json\.", name)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self.folder, name))
+                places.remove(self._path(name))
+
+
+def _has_files(record: Mapping[str, Any], size: Callable[[str], int | None]) -> bool:
+    """Return whether the files of a shard are there; `size` returns the bytes of a file."""
+    return all(size(name) == facts["bytes"] for name, facts in record["files"].items())
 
 
 @contextmanager
@@ -307,9 +316,9 @@ def _in_whole_input(pieces: Sequence[Piece]) -> Iterator[None]:
 
 
 @contextmanager
-def _turn(target: Path) -> Iterator[None]:
-    """Wait until no other process has the lock of a file, and hold it."""
-    while True:
+def _turn(target: str) -> Iterator[None]:
+    """Wait until no other process has the lock of a file, and hold it; a URL has none."""
+    while not is_url(target):
         try:
             lock = io.Lock(target)
             break
@@ -320,7 +329,8 @@ def _turn(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        if not is_url(target):
+            lock.release()
 
 
 def open_folder(
@@ -344,40 +354,41 @@ def open_folder(
     Raises:
         DataError: the name is taken (73), or the shards have another plan (78, both sides).
     """
-    folder = os.path.realpath(path)
+    folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
     _check_folder(path, folder, sources)
-    check_manifest(io.manifest_path(folder), [Path(folder)], restart)
-    file = Path(folder, PLAN)
+    if not is_url(path):
+        check_manifest(io.manifest_path(folder), [Path(folder)], restart)
     if restart:
         _remove_shards(folder)
-    with file_errors(folder, reading=False):
-        os.makedirs(folder, exist_ok=True)
+    if not is_url(path):
+        with file_errors(folder, reading=False):
+            os.makedirs(folder, exist_ok=True)
+    file = os.path.join(folder, PLAN)
     before = _read_plan(file)
     config = {key: value for key, value in config.items() if key != "device"}
     size = shard_size or (before or {}).get("shard_size", default_size)
     plan = Plan(io.storable(config), tuple(sources), size)
-    shards = ShardedOutput(folder, plan)
     if before is None:
         body = plan.record()
-        own = shards.private("plan")
-        own.write_bytes(io.dumps(body | {"sha256": seal_of(body)}))
-        with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(own, file)
-        own.unlink()
-        before = _read_plan(file) or {}
+        places.create(file, io.dumps(body | {"sha256": seal_of(body)}))
+        before = _read_plan(file) or {}  # of another process, if that was first
     plan.check_same(before, path)
-    return shards
+    return ShardedOutput(folder, plan)
 
 
 def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
     """Refuse a place where a folder of shards cannot be."""
-    if any(os.path.realpath(source.path) == folder for source in sources):
+    local = not is_url(folder)
+    names = places.sizes(folder)
+    if any(source.path.rstrip("/") == folder for source in sources) or (
+        local and any(os.path.realpath(source.path) == folder for source in sources)
+    ):
         why = "is an input of this command and would be overwritten; choose another -o"
-    elif not os.path.isdir(os.path.dirname(folder)):
+    elif local and not os.path.isdir(os.path.dirname(folder)):
         why = f"the folder {os.path.dirname(folder)} does not exist; create it first"
-    elif os.path.lexists(folder) and not os.path.isdir(folder):
+    elif local and os.path.lexists(folder) and not os.path.isdir(folder):
         why = "is a file, expected a folder of shards; remove it or choose another -o"
-    elif os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(f"{folder}/{PLAN}"):
+    elif names and PLAN not in names:
         why = f"holds files but no {PLAN}: it is not a folder of shards; choose another -o"
     elif io.storable(folder) != folder:
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
@@ -386,13 +397,13 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
     raise DataError(why, path, code=Exit.CANNOT_CREATE)
 
 
-def _read_plan(file: Path) -> dict[str, Any] | None:
+def _read_plan(file: str) -> dict[str, Any] | None:
     """Return the plan of a folder, or None if it has none.
 
     Raises:
         DataError: it is damaged (65).
     """
-    if not file.exists():
+    if places.read(file) is None:
         return None
     body = io.read_json(file, "the plan of a folder of shards; --restart replaces it")
     if body.pop("sha256", None) != seal_of(body):
@@ -401,8 +412,7 @@ def _read_plan(file: Path) -> dict[str, Any] | None:
 
 
 def _remove_shards(folder: str) -> None:
-    io.manifest_path(folder).unlink(missing_ok=True)
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+    places.remove(manifest_of(folder))
+    for name in places.sizes(folder):
         if re.fullmatch(_OURS, name):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
+            places.remove(os.path.join(folder, name))

@@ -26,6 +26,7 @@ from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of,
 from vgtools.io.folders import LIST, Shards, is_shards
 from vgtools.io.folders import manifest_path as manifest_path
 from vgtools.io.process import NO_LINK
+from vgtools.io.remote import is_url
 from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
 
 if TYPE_CHECKING:
@@ -118,8 +119,18 @@ def write_manifest(
         inputs: what it was made from: `Inputs.entries`.
         **facts: JSON values: kind, rows, fingerprints, configuration.
     """
-    if not isinstance(files, Mapping):
-        files = {Path(file).name: file_facts(file) for file in files}
+    named: Mapping[str, Any]
+    if isinstance(files, Mapping):
+        named = files
+    else:
+        named = {Path(file).name: file_facts(file) for file in files}
+    atomic_write(manifest_path(artifact), manifest_bytes(named, inputs, **facts))
+
+
+def manifest_bytes(
+    files: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]] = (), **facts: Any
+) -> bytes:
+    """Return what `write_manifest` writes, of files with their facts."""
     body = {
         "format": FORMAT,
         "vg": __version__,
@@ -130,7 +141,7 @@ def write_manifest(
         "inputs": inputs,
     }
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
-    atomic_write(manifest_path(artifact), orjson.dumps(storable(body), option=option) + b"\n")
+    return orjson.dumps(storable(body), option=option) + b"\n"
 
 
 def _read_value(path: str | Path, expected: str) -> Any:
@@ -552,6 +563,9 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
         raise DataError("the name is empty; give a file name", code=Exit.USAGE)
     if "\0" in path:
         raise DataError("has a NUL in its name; give a file name", path, code=Exit.USAGE)
+    if is_url(path):
+        why = "one file cannot grow at a URL; a / after the name makes it a folder of shards"
+        raise DataError(why, path, code=Exit.CANNOT_CREATE)
     real = Path(os.path.realpath(path))
     taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):

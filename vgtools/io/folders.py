@@ -13,11 +13,12 @@ import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.remote import file_size, is_url, open_url
 
 PLAN = "plan.json"
 LIST = "shards.jsonl"
@@ -40,13 +41,20 @@ def manifest_path(artifact: str | Path) -> Path:
     return path.parent / f"{path.stem}.json"
 
 
+def manifest_of(folder: str) -> str:
+    """Return the manifest of a folder of shards, here or at a URL."""
+    return os.path.join(os.path.dirname(folder), manifest_path(folder).name)
+
+
 def ending_of(artifact: str | Path) -> str:
     """Return what follows the stem of an artifact's name: `.npy`, `.jsonl.gz` …"""
     return Path(artifact).name.removeprefix(manifest_path(artifact).stem)
 
 
 def is_shards(path: str | Path) -> bool:
-    """Return whether a path is a folder of shards, complete or not."""
+    """Return whether a path is a folder of shards, complete or not; a URL is, if it ends in /."""
+    if is_url(path):
+        return str(path).endswith("/")
     return os.path.isfile(os.path.join(path, PLAN))
 
 
@@ -61,21 +69,22 @@ class Shards:
     def __init__(self, folder: str | Path) -> None:
         self.folder = str(folder).rstrip("/")
         self.path = os.path.join(self.folder, LIST)
-        manifest = manifest_path(self.folder)
-        if not manifest.is_file() or not os.path.isfile(self.path):
+        manifest = manifest_of(self.folder)
+        if file_size(manifest) is None or file_size(self.path) is None:
             why = "is not complete: shards are missing; run the command that writes it again"
             raise DataError(why, folder, code=Exit.NO_INPUT)
         digest = hashlib.sha256()
         self._starts = array("Q", [0])
-        with file_errors(self.path, reading=True), open(self.path, "rb") as stream:
+        with file_errors(self.path, reading=True), open_file(self.path) as stream:
             for line in stream:
                 digest.update(line)
                 self._starts.append(self._starts[-1] + len(line))
         self.sha256 = digest.hexdigest()
         try:
-            body = orjson.loads(manifest.read_bytes())
-            expected = body["files"][Path(self.folder).name]["sha256"]
-            self.bytes = int(body["bytes"])  # of all files
+            with file_errors(manifest, reading=True), open_file(manifest) as stream:
+                self.manifest: dict[str, Any] = orjson.loads(stream.read())
+            expected = self.manifest["files"][Path(self.folder).name]["sha256"]
+            self.bytes = int(self.manifest["bytes"])  # of all files
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             why = f"is not a manifest of {folder}; run the command that writes it again"
             raise DataError(why, manifest) from None
@@ -88,7 +97,7 @@ class Shards:
 
     def records(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the lines of some shards, of all by default."""
-        with file_errors(self.path, reading=True), open(self.path, "rb") as stream:
+        with file_errors(self.path, reading=True), open_file(self.path) as stream:
             stream.seek(self._starts[start])
             for _ in range(start, len(self) if stop is None else stop):
                 yield orjson.loads(stream.readline())
@@ -107,12 +116,18 @@ class Shards:
                 if name.partition(".")[2] != ending[1:]:
                     continue
                 path = os.path.join(self.folder, name)
-                if not os.path.isfile(path):
+                size = file_size(path)
+                if size is None:
                     why = f"is missing; {self.path} names it; run the command that writes it again"
                     raise DataError(why, path, code=Exit.NO_INPUT)
-                check_facts(path, "bytes", facts["bytes"], os.path.getsize(path))
+                check_facts(path, "bytes", facts["bytes"], size)
                 rows = record["counts"].get("rows", 0)
                 yield ShardFile(path, facts["bytes"], facts["sha256"], rows)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading, here or at a URL."""
+    return open_url(path) if is_url(path) else open(path, "rb")
 
 
 def check_facts(path: str, name: str, expected: Any, got: Any) -> None:

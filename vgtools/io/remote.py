@@ -88,9 +88,16 @@ def facts(url: str) -> Facts:
         return Facts(int(info["size"]), version)
 
 
-def file_size(path: str) -> int:
-    """Return the bytes of a file, here or at a URL."""
-    return facts(path).bytes if is_url(path) else os.path.getsize(path)
+def file_size(path: str) -> int | None:
+    """Return the bytes of a file, here or at a URL; None if there is no such file."""
+    if not is_url(path):
+        return os.path.getsize(path) if os.path.isfile(path) else None
+    try:
+        return facts(path).bytes
+    except DataError as error:
+        if error.code != Exit.NO_INPUT:
+            raise
+        return None
 
 
 def open_url(url: str) -> BinaryIO:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
-from vgtools.io.folders import ShardFile, Shards, check_facts, is_shards
+from vgtools.io.folders import ShardFile, Shards, check_facts, is_shards, open_file
 from vgtools.io.remote import file_size, is_url, open_url
 
 if sys.version_info >= (3, 14):
@@ -78,14 +78,14 @@ class _Hashed(RawIOBase):
     """A file that is read to its end, with the hash of its bytes."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file = open_file(path)  # closed by `close`
         self.digest = hashlib.sha256()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
+        count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
         self.digest.update(memoryview(buffer)[:count])
         return count or 0
 
@@ -234,7 +234,7 @@ def open_read(path: str | Path) -> BinaryIO:
         source: Any = open_url(name) if is_url(name) else name
         if name.endswith(".gz"):
             # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
-            if not arrives_once(name) and not file_size(name):
+            if not arrives_once(name) and file_size(name) == 0:
                 raise DataError("is empty, without even a gzip header; create it again", path)
             return cast(BinaryIO, gzip.open(source, "rb"))
         if name.endswith(".zst"):
