@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any
 
 from vgtools import io
 from vgtools.batch.plan import text_source
@@ -80,7 +80,7 @@ def write(
     default_size: int = CPU_SHARD,
     say: Callable[[str], None] = print,
     quiet: bool = False,
-) -> Mapping[str, Any] | None:
+) -> Counter[str] | None:
     """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
 
     Args:
@@ -113,8 +113,7 @@ def write(
         with closing(task.steps(pieces, out)) as steps:
             for count in steps:
                 bar.advance(count)
-        counts: Mapping[str, Any] = out.counts
-    return counts
+        return Counter(out.state.get("counts", {}))
 
 
 def run(
@@ -125,7 +124,7 @@ def run(
     name: str,
     say: Callable[[str], None] = print,
     quiet: bool = False,
-) -> Mapping[str, Any] | None:
+) -> Counter[str] | None:
     """Make the shards that are missing, and complete the folder once none is.
 
     Here the same shards are run elsewhere: whatever calls a worker, `shards.worker(task)`, for each
@@ -140,8 +139,8 @@ def run(
         quiet: no progress.
 
     Returns:
-        The manifest of the folder; None if there was nothing to do, or shards of other parts are
-        missing.
+        The counts of the folder's manifest; None if there was nothing to do, or shards of other
+        parts are missing.
 
     Raises:
         DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
@@ -166,4 +165,4 @@ def run(
     makers = manifest["made_by"]
     if len(makers) > 1:
         say(f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}")
-    return manifest
+    return Counter({name: count for name, count in manifest.items() if type(count) is int})

@@ -51,7 +51,9 @@ OpenOutput = Callable[..., Any]  # `Output`, or what has its parameters
 class Task(Protocol):
     """What a command computes, with its models loaded: one in each process."""
 
-    config: dict[str, Any]  # what decides the bytes, and the "device"
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the bytes, and the "device"."""
 
     def open(self, path: str, output: OpenOutput) -> AbstractContextManager[Any]:
         """Return the writer of an output that `output` opens."""

@@ -280,18 +280,15 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
     hints: dict[str, Any] = {}
     for base in reversed(group.__mro__):
         for name, hint in inspect.get_annotations(base, eval_str=True).items():
-            if name in hints and not hasattr(hint, "__metadata__"):
-                hints[name] = Annotated[hint, *hints[name].__metadata__]
-            else:
-                hints[name] = hint
+            own = hasattr(hint, "__metadata__") or name not in hints
+            hints[name] = hint if own else Annotated[hint, *hints[name].__metadata__]
     shown = []
     for item in dataclasses.fields(group):
         required = item.default is dataclasses.MISSING
         default = inspect.Parameter.empty if required else item.default
         kind = inspect.Parameter.KEYWORD_ONLY
-        shown.append(
-            inspect.Parameter(item.name, kind, annotation=hints[item.name], default=default)
-        )
+        hint = hints[item.name]
+        shown.append(inspect.Parameter(item.name, kind, annotation=hint, default=default))
     return shown
 
 
@@ -364,8 +361,7 @@ def refuse_if(wrong: object, flag: str | None, why: str) -> None:
 
 def is_given(context: typer.Context, name: str) -> bool:
     """Return whether a parameter is on the command line, not its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    return getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"
 
 
 # Suffixes of files that hold neither text nor rows.

@@ -87,9 +87,7 @@ def vokenize(
     runtime: Runtime,
     text: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TEXT...", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'
-        ),
+        typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
     ] = None,
     window: Annotated[int, Count("Lines per step; affects rounding only.")] = 4096,
     limit: Limit = None,

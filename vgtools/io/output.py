@@ -200,8 +200,8 @@ class Output:
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make all writes so far safe, record the state to resume from, and stop if asked to."""
         self._flush()
+        self.state = dict(state)
         if self.resumable:
-            self.state = dict(state)
             self._write_journal(
                 {
                     part.final.name: {"bytes": part.committed, "sha256": part.seal.hexdigest()}
