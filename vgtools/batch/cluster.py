@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ def run(
     workers: int | None = None,
     gpu: bool = False,
     quiet: bool = False,
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     """Do shards on a Ray cluster; yield what each returns, as they are done.
 
     Each worker calls `make()` once, in its own process, and what that returns once per shard: on

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from vgtools import io
+from vgtools.batch import cluster
+from vgtools.batch.join import join, shards_beside
 from vgtools.batch.plan import text_source
-from vgtools.batch.shards import ShardedOutput, Task, open_folder
+from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder, remove_shards
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import amount
 from vgtools.io.output import Output
@@ -34,8 +39,23 @@ def part_of(shard: str | None) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+class Cluster(NamedTuple):
+    """Where shards are made that are not made here."""
+
+    address: str  # as `--ray`
+    workers: int | None  # as `--workers`
+    gpu: bool  # each has one
+    make: Callable[[], Task]  # makes the task, in the process of a worker; pickled
+
+
 def check_target(
-    inputs: Sequence[str], output: str, shard: str | None, size: int | None, **excluded: bool
+    inputs: Sequence[str],
+    output: str,
+    shard: str | None,
+    size: int | None,
+    ray: str | None = None,
+    workers: int | None = None,
+    **excluded: bool,
 ) -> None:
     """Refuse flags that do not go with a folder of shards, or that need one.
 
@@ -44,6 +64,8 @@ def check_target(
         output: of the command.
         shard: as `--shard`.
         size: as `--shard-size`.
+        ray: as `--ray`.
+        workers: as `--workers`.
         **excluded: flags by name, and whether each is given, that shards do not have.
 
     Raises:
@@ -55,7 +77,11 @@ def check_target(
             raise DataError(why, code=Exit.USAGE)
 
     part_of(shard)
-    if not output.endswith("/"):
+    refuse(workers is not None and ray is None, "--workers belongs to --ray")
+    if ray is not None:
+        refuse(shard is not None, "--shard and --ray are two ways to make the same shards")
+        refuse(output == "-", "--ray cannot write to standard output: -o X.jsonl")
+    elif not output.endswith("/"):
         flag = "--shard" if shard is not None else "--shard-size"
         given = shard is not None or size is not None
         refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
@@ -63,7 +89,7 @@ def check_target(
     refuse("-" in inputs, "standard input cannot be cut into shards; write it to a file")
     for flag, given in excluded.items():
         name = flag.replace("_", "-")
-        refuse(given, f"--{name} does not go with a folder of shards, -o {output}")
+        refuse(given, f"--{name} does not go with shards, {'--ray' if ray else '-o ' + output}")
 
 
 def write(
@@ -80,6 +106,7 @@ def write(
     default_size: int = CPU_SHARD,
     say: Callable[[str], None] = print,
     quiet: bool = False,
+    where: Cluster | None = None,
 ) -> Counter[str] | None:
     """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
 
@@ -96,14 +123,22 @@ def write(
         default_size: bytes per shard of a new folder without it.
         say: prints a message.
         quiet: no progress.
+        where: makes the shards; those of a file are joined.
 
     Returns:
         The counts of what was written; None if there was nothing to do, or is more to do.
     """
-    if output.endswith("/"):
+    if where or output.endswith("/"):
+        folder = output if output.endswith("/") else shards_beside(output)
         sources = [text_source(text) for text in texts]
-        shards = open_folder(output, task.config, sources, shard_size, default_size, restart)
-        return run(shards, task, part_of(shard), name=name, say=say, quiet=quiet)
+
+        def made() -> ShardedOutput:
+            return open_folder(folder, task.config, sources, shard_size, default_size, restart)
+
+        finish = partial(run, task=task, name=name, say=say, quiet=quiet, where=where)
+        if output.endswith("/"):
+            return finish(made(), part=part_of(shard))
+        return _joined(task, output, made, finish, inputs, restart, say)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=restart)
     with task.open(output, opened) as out, io.Progress(name, unit, quiet=quiet) as bar:
@@ -124,11 +159,9 @@ def run(
     name: str,
     say: Callable[[str], None] = print,
     quiet: bool = False,
+    where: Cluster | None = None,
 ) -> Counter[str] | None:
     """Make the shards that are missing, and complete the folder once none is.
-
-    Here the same shards are run elsewhere: whatever calls a worker, `shards.worker(task)`, for each
-    of `shards.missing(part)` may take the place of the loop.
 
     Args:
         shards: the output.
@@ -137,6 +170,7 @@ def run(
         name: of the command, for the progress.
         say: prints a message.
         quiet: no progress.
+        where: makes them, in the place of this process.
 
     Returns:
         The counts of the folder's manifest; None if there was nothing to do, or shards of other
@@ -148,14 +182,17 @@ def run(
     if shards.is_complete():
         say(f"{shards.folder}/ is up to date")
         return None
-    total = len(range(part[0], len(shards.plan), part[1]))
-    with io.Stop(patience=5) as stop, io.Progress(name, "shards", total, quiet) as bar:
-        make = shards.worker(task, stop.check)
-        for number in shards.missing(part):
-            stop.check()
-            make(number)
+    if where is None:
+        total = len(range(part[0], len(shards.plan), part[1]))
+        records = _here(shards, task, part)
+    else:
+        todo = [*shards.missing()]
+        total = len(todo)
+        make = _Make(shards, where.make)
+        records = cluster.run(make, todo, where.address, where.workers, where.gpu, quiet)
+    with closing(records), io.Progress(name, "shards", total, quiet) as bar:
+        for _ in records:
             bar.advance(1)
-        stop.check()
     missing = sum(1 for _ in shards.missing())
     if missing:
         others = amount(missing, "shard")
@@ -166,3 +203,58 @@ def run(
     if len(makers) > 1:
         say(f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}")
     return Counter({name: count for name, count in manifest.items() if type(count) is int})
+
+
+def _here(
+    shards: ShardedOutput, task: Task, part: tuple[int, int]
+) -> Generator[Record, None, None]:
+    """Make the shards of a part in this process."""
+    with io.Stop(patience=5) as stop:
+        make = shards.worker(task, stop.check)
+        for number in shards.missing(part):
+            stop.check()
+            yield make(number)
+        stop.check()
+
+
+@dataclass(frozen=True)
+class _Make:
+    """Makes what makes shards, in the process of a worker."""
+
+    shards: ShardedOutput
+    task: Callable[[], Task]
+
+    def __call__(self) -> Callable[[int], Record]:
+        return self.shards.worker(self.task())
+
+
+def _joined(
+    task: Task,
+    output: str,
+    made: Callable[[], ShardedOutput],
+    finish: Callable[[ShardedOutput], Any],
+    inputs: io.Inputs | Sequence[str],
+    restart: bool,
+    say: Callable[[str], None],
+) -> Counter[str] | None:
+    """Write a file by way of the shards in the folder `shards_beside` it, which goes at the end."""
+    opened = list[tuple[Output, list[str]]]()
+
+    def open_output(paths: Sequence[str], config: Mapping[str, Any], **forms: Any) -> Output:
+        out = Output(paths, config, inputs=inputs, restart=restart, **forms)
+        opened.append((out, [str(path) for path in paths]))
+        return out
+
+    folder = os.path.realpath(shards_beside(output))
+    with task.open(output, open_output) as writer:
+        counts: Counter[str] | None = None
+        if writer.complete:
+            say(f"{output} is up to date")
+        else:
+            shards = made()
+            finish(shards)
+            counts = join(shards.folder, *opened[0])
+    if os.path.isdir(folder):
+        remove_shards(folder)
+        os.rmdir(folder)
+    return counts

@@ -361,7 +361,7 @@ def open_folder(
     if not is_url(path):
         check_manifest(io.manifest_path(folder), [Path(folder)], restart)
     if restart:
-        _remove_shards(folder)
+        remove_shards(folder)
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
@@ -413,7 +413,8 @@ def _read_plan(file: str) -> dict[str, Any] | None:
     return body
 
 
-def _remove_shards(folder: str) -> None:
+def remove_shards(folder: str) -> None:
+    """Remove the shards of a folder, and its manifest."""
     places.remove(manifest_of(folder))
     for name in places.sizes(folder):
         if re.fullmatch(_OURS, name):

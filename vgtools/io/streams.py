@@ -149,9 +149,14 @@ class _Joined(RawIOBase):
         super().close()
 
 
-def open_shards(path: str | Path, start: int = 0, stop: int | None = None) -> BinaryIO:
-    """Open the shards of a folder from `start` up to `stop`, by default all, as one stream."""
-    joined = _Joined(Shards(path).files(start=start, stop=stop))
+def open_shards(
+    path: str | Path, start: int = 0, stop: int | None = None, ending: str | None = None
+) -> BinaryIO:
+    """Open the shards of a folder from `start` up to `stop`, by default all, as one stream.
+
+    An `ending` of names chooses among several files per shard.
+    """
+    joined = _Joined(Shards(path).files(ending, start, stop))
     return cast(BinaryIO, BufferedReader(joined, _BLOCK))
 
 
