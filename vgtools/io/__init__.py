@@ -23,6 +23,7 @@ from vgtools.io.files import final_path as final_path
 from vgtools.io.files import is_stream as is_stream
 from vgtools.io.files import manifest_beside as manifest_beside
 from vgtools.io.files import manifest_path as manifest_path
+from vgtools.io.files import open_arrays as open_arrays
 from vgtools.io.files import open_features as open_features
 from vgtools.io.files import open_npy as open_npy
 from vgtools.io.files import open_stream as open_stream

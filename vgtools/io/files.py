@@ -23,7 +23,7 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
-from vgtools.io.folders import LIST, Shards, is_shards
+from vgtools.io.folders import LIST, Shards, check_facts, is_shards
 from vgtools.io.folders import manifest_path as manifest_path
 from vgtools.io.process import NO_LINK
 from vgtools.io.remote import is_url
@@ -300,6 +300,28 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     if 0 in shape:
         return np.empty(shape, dtype)  # an empty file region cannot be mapped
     return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def open_arrays(
+    path: str | Path, ndim: int | None = None, ending: str = ".npy"
+) -> list[np.ndarray[Any, Any]]:
+    """Open an array as memory maps: one of a file, one for each shard of a folder, in order.
+
+    Args:
+        path: `X.npy`.
+        ndim: dimensions that it must have.
+        ending: with what the name of the array ends in the place of `.npy`.
+
+    Raises:
+        DataError: as `open_npy`; or a shard is missing (66), or its hash is another one (65).
+    """
+    if not is_shards(path):
+        return [open_npy(str(path).removesuffix(".npy") + ending, ndim)]
+    arrays = []
+    for file in Shards(path).files(ending):
+        check_facts(file.path, "sha256", file.sha256, sha256_file(file.path))
+        arrays.append(open_npy(file.path, ndim))
+    return arrays
 
 
 def read_ids(path: str | Path, count: int | None = None) -> list[str]:

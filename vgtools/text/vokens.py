@@ -47,6 +47,11 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+def is_packed(path: str | Path) -> bool:
+    """Return whether a name is that of the packed form, a file's or a folder's."""
+    return str(path).rstrip("/").endswith(".npy")
+
+
 def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of the index of vokens, name -> sha256, as their manifest has them."""
     config = manifest.get("config")
@@ -350,7 +355,7 @@ class VokenWriter:
         if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
             why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst or .npy"
             raise DataError(why, path, code=Exit.USAGE)
-        self.packed = path.endswith(".npy")
+        self.packed = is_packed(path)
         self.path = path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None

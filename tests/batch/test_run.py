@@ -1,0 +1,207 @@
+"""Commands in shards: every writer makes one process's rows, every reader takes the folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tiny import save_encoder, text
+from vgtools import io
+from vgtools.batch.run import check_target, part_of
+from vgtools.cli import run
+from vgtools.io import DataError, Exit
+from vgtools.io.folders import Shards
+from vgtools.text.blocks import Corpus, open_packed
+
+
+def vg(*args: object) -> None:
+    assert run([str(arg) for arg in args]) == 0
+
+
+def joined(folder: Path, ending: str | None = None) -> bytes:
+    return b"".join(Path(file.path).read_bytes() for file in Shards(folder).files(ending))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two texts, the second with a byte-order mark, bad bytes and no line end at its end."""
+    folder = tmp_path_factory.mktemp("texts")
+    lines = text(120, seed=5)
+    (folder / "a.txt").write_text("".join(f"{line}\n" for line in lines[:80]))
+    rest = b"\xef\xbb\xbf" + "\r\n".join(lines[80:]).encode() + b"\n\n\xff bam den"
+    (folder / "b.txt").write_bytes(rest)
+    return [folder / "a.txt", folder / "b.txt"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny: Path, texts: list[Path]) -> Path:
+    """The outputs of both ways: `one.*` of one process, `many.*` in shards."""
+    folder = tmp_path_factory.mktemp("made")
+    index = ("--index", tiny / "vg.faiss", "--device", "cpu", "-q")
+    save_encoder(folder / "other", "bert", seed=4)
+    for name, more in (("one", ()), ("many", ("--shard-size", 900))):
+        slash = "/" if more else ""
+        for kind in ("jsonl", "npy", "jsonl.zst"):
+            out = f"{folder / name}-{kind[:5]}{'z' * ('zst' in kind)}.{kind}{slash}"
+            vg("vokenize", *texts, *index, "-o", out, *more)
+        rows = f"{folder / name}-jsonl.jsonl{slash}"
+        for kind in ("jsonl", "npy"):
+            out = f"{folder / name}-re{kind}.{kind}{slash}"
+            size = ("--shard-size", 9000) if more else ()
+            vg("revokenize", rows, "-t", folder / "other", "-q", "-o", out, *size)
+        vg("retrieve", *texts, *index, "-k", 3, "-o", f"{folder / name}-images.jsonl{slash}", *more)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["jsonl", "rejsonl", "images"])
+def test_the_rows_of_shards_joined_are_one_process_s_file(made: Path, name: str) -> None:
+    folder = made / f"many-{name}.jsonl"
+    assert joined(folder) == (made / f"one-{name}.jsonl").read_bytes()
+    one, many = (io.read_manifest(made / f"{x}-{name}.jsonl") for x in ("one", "many"))
+    assert many["shards"] == len(Shards(folder)) > 3
+    same = one.keys() - {"argv", "files", "inputs", "config", "versions"}
+    assert {key: many[key] for key in same} == {key: one[key] for key in same}
+    assert one["config"] == {**many["config"], **({} if name == "rejsonl" else {"device": "cpu"})}
+
+
+def test_compressed_shards_hold_the_rows_of_one_process(made: Path) -> None:
+    rows = [list(io.read_lines(made / f"{x}-jsonlz.jsonl.zst")) for x in ("one", "many")]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 122
+
+
+@pytest.mark.parametrize("name", ["npy", "renpy"])
+@pytest.mark.parametrize("pack", ["stream", "document", "row"])
+def test_packed_shards_are_the_blocks_of_one_file(made: Path, name: str, pack: str) -> None:
+    (one,) = open_packed(made / f"one-{name}.npy")
+    many = open_packed(made / f"many-{name}.npy/")
+    assert len(many) > 3
+    assert np.array_equal(np.concatenate([part.tokens for part in many]), one.tokens)
+    starts = np.cumsum([0, *(len(part.tokens) for part in many)])
+    ends = [part.ends + start for part, start in zip(many, starts, strict=False)]
+    assert np.concatenate(ends).tolist() == one.ends.tolist()
+    assert [part.line_of(0) for part in many][1] == len(many[0].ends) + 1
+    left, right = Corpus([one, one], 7, pack), Corpus([*many, *many], 7, pack)
+    assert len(left) == len(right)
+    for number in range(len(left)):
+        for expected, got in zip(left.block(number), right.block(number), strict=True):
+            assert np.array_equal(expected, got)
+
+
+def test_readers_take_the_folder(made: Path, tiny: Path, capsysbinary: Any) -> None:
+    def printed(*args: object) -> str:
+        capsysbinary.readouterr()
+        vg(*args)
+        return str(capsysbinary.readouterr().out, "utf-8")
+
+    for name in ("jsonl.jsonl", "npy.npy"):
+        both = [
+            json.loads(printed("stats", "--vokens", f"{made}/{x}-{name}{end}"))
+            for x, end in (("one", ""), ("many", "/"), ("many", ""))
+        ]
+        assert both[0] | {"vokens": ""} == both[1] | {"vokens": ""} == both[2] | {"vokens": ""}
+    texts = [
+        json.loads(printed("stats", f"{made}/{x}-jsonl.jsonl{end}"))
+        for x, end in (("one", ""), ("many", "/"))
+    ]
+    assert texts[0] | {"corpus": ""} == texts[1] | {"corpus": ""}
+    for name in ("jsonl", "images"):
+        shown = [
+            printed("show", f"{made}/{x}-{name}.jsonl{end}", "--index", tiny / "vg.faiss")
+            for x, end in (("one", ""), ("many", "/"))
+        ]
+        assert len(shown[0]) > 500
+        assert shown[0].replace("one-", "many-") == shown[1].replace("jsonl/", "jsonl")
+
+
+@pytest.mark.slow
+def test_pretraining_on_shards_gives_the_weights_of_the_file(made: Path, tmp_path: Path) -> None:
+    for kind in ("renpy.npy", "rejsonl.jsonl"):
+        for name, end in (("one", ""), ("many", "/")):
+            flags = ("--block", 16, "--batch-size", 8, "--steps", 3, "--device", "cpu", "-q")
+            vokens = f"{made}/{name}-{kind}{end}"
+            out = tmp_path / f"{name}-{kind}"
+            vg("pretrain", vokens, "--encoder", made / "other", *flags, "-o", out)
+        runs = [tmp_path / f"{x}-{kind}" for x in ("one", "many")]
+        files = [sorted(path.relative_to(r) for path in r.rglob("*.safetensors")) for r in runs]
+        assert files[0] == files[1] != []
+        for file in files[0]:
+            assert (runs[0] / file).read_bytes() == (runs[1] / file).read_bytes()
+
+
+def test_damaged_shards_are_refused_where_they_are_read(
+    made: Path, tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "v.npy"
+    index = ("--index", tiny / "vg.faiss", "--device", "cpu", "-q")
+    vg("vokenize", *texts, *index, "-o", f"{folder}/", "--shard-size", 900)
+    data = sorted(folder.glob("000002-*.npy"))[0]
+    content = bytearray(data.read_bytes())
+    content[-1] ^= 1
+    data.write_bytes(content)
+    for args in (("stats", "--vokens", folder), ("pretrain", folder, "-e", made / "other")):
+        out = ("-o", tmp_path / "run") if args[0] == "pretrain" else ()
+        assert run([*map(str, (*args, *out))]) == Exit.DATA
+        assert re.search(rf"{data}: is damaged: its sha256", capsys.readouterr().err)
+    data.unlink()
+    assert run([*map(str, ("stats", "--vokens", folder))]) == Exit.NO_INPUT
+    assert "is missing" in capsys.readouterr().err
+    vg("vokenize", *texts, *index, "-o", f"{folder}/")
+    vg("stats", "--vokens", folder)
+
+
+def test_parts_of_a_command_complete_its_folder(
+    made: Path, tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["vokenize", *texts, "--index", tiny / "vg.faiss", "--device", "cpu"]
+    args += ["-o", f"{tmp_path}/v.jsonl/", "--shard-size", 900]
+    vg(*args, "--shard", "1/2")
+    total = len(Shards(made / "many-jsonl.jsonl"))
+    left = len(range(0, total, 2))
+    assert f"part 1/2 is done; {left} shards of {total} are missing" in capsys.readouterr().err
+    assert run(["stats", f"{tmp_path}/v.jsonl"]) == Exit.NO_INPUT
+    assert "is not complete: shards are missing" in capsys.readouterr().err
+    vg(*args, "--shard", "0/2")
+    assert "122 rows" in capsys.readouterr().err
+    assert joined(tmp_path / "v.jsonl") == joined(made / "many-jsonl.jsonl")
+    vg(*args, "--shard", "0/2")
+    assert "is up to date" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["-", "-o", "{}/v.jsonl/"], "standard input cannot be cut"),
+        (["{}/t.txt", "--shard", "0/2"], "--shard needs a folder of shards"),
+        (["{}/t.txt", "-o", "{}/v.jsonl", "--shard", "0/2"], "--shard needs a folder"),
+        (["{}/t.txt", "-o", "{}/v.jsonl", "--shard-size", "7"], "--shard-size needs a folder"),
+        (["{}/t.txt", "-o", "{}/v.jsonl/", "--limit", "3"], "--limit does not go with"),
+        (["{}/t.txt", "-o", "{}/v.jsonl/", "--shard", "2/2"], "--shard 2/2: expected I/N"),
+        (["{}/t.txt", "-o", "{}/v.faiss/"], "cannot name voken rows"),
+    ],
+)
+def test_flags_that_do_not_go_with_shards(
+    tiny: Path, tmp_path: Path, args: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("bam\n")
+    words = [word.format(tmp_path) for word in args]
+    code = run(["vokenize", *words, "--index", f"{tiny}/vg.faiss", "--device", "cpu"])
+    assert (code, why in capsys.readouterr().err) == (Exit.USAGE, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.txt"]
+
+
+def test_parts() -> None:
+    assert part_of(None) == (0, 1)
+    assert part_of("3/64") == (3, 64)
+    for wrong in ("4/4", "-1/4", "1", "a/b", "1/0", "0/2 "):
+        with pytest.raises(DataError, match="expected I/N") as error:
+            part_of(wrong)
+        assert error.value.code == Exit.USAGE
+    check_target(["a.txt"], "o.jsonl/", "0/1", 5, limit=False)
+    with pytest.raises(DataError, match="--some-flag does not go"):
+        check_target(["a.txt"], "o.jsonl/", None, None, some_flag=True)
