@@ -51,10 +51,12 @@ class Cluster(NamedTuple):
 def check_target(
     inputs: Sequence[str],
     output: str,
-    shard: str | None,
-    size: int | None,
+    shard: str | None = None,
+    shard_size: int | None = None,
+    *,
     ray: str | None = None,
     workers: int | None = None,
+    restart: bool = False,
     **excluded: bool,
 ) -> None:
     """Refuse flags that do not go with a folder of shards, or that need one.
@@ -63,9 +65,10 @@ def check_target(
         inputs: of the command.
         output: of the command.
         shard: as `--shard`.
-        size: as `--shard-size`.
+        shard_size: as `--shard-size`.
         ray: as `--ray`.
         workers: as `--workers`.
+        restart: as `--restart`, which goes with all of them.
         **excluded: flags by name, and whether each is given, that shards do not have.
 
     Raises:
@@ -83,7 +86,7 @@ def check_target(
         refuse(output == "-", "--ray cannot write to standard output: -o X.jsonl")
     elif not output.endswith("/"):
         flag = "--shard" if shard is not None else "--shard-size"
-        given = shard is not None or size is not None
+        given = shard is not None or shard_size is not None
         refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
         return
     refuse("-" in inputs, "standard input cannot be cut into shards; write it to a file")

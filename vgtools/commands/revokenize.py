@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,15 @@ from vgtools.commands.options import (
     Quiet,
     ShardTarget,
     Value,
+    all_of,
     flags,
     help_at_terminal,
     note,
 )
 from vgtools.io.errors import DataError, amount
+
+if TYPE_CHECKING:
+    from vgtools.systems.vokenization.revokenize import Work
 
 _SHARD = 64 << 20  # bytes of rows, which are the vokens of 10 MB of text
 
@@ -63,33 +67,30 @@ def revokenize(
 
         vg revokenize vokens.jsonl/ --tokenizer roberta-base -o packed.npy/
     """
-    files = file or ["-"]
+    files = all_of(file)
     help_at_terminal(context, *files)
     from vgtools.batch import run
     from vgtools.io import Inputs, manifest_beside
-    from vgtools.models.references import load_tokenizer
-    from vgtools.systems.vokenization.revokenize import Work
     from vgtools.text.vokens import no_collection
 
-    limited = limit is not None
-    run.check_target(files, target.output, target.shard, target.shard_size, limit=limited)
+    run.check_target(files, **asdict(target), limit=limit is not None)
     shards = target.output.endswith("/")  # may be larger than one can hash
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]
     made = [manifest_beside(*pair) for pair in zip(files, hashes, strict=True)]
-    loaded = load_tokenizer(tokenizer, offline=offline)
-    work = Work(loaded, tokenizer, *_origin(files, made), limit)
+    make = partial(_work, tokenizer, offline, *_origin(files, made), limit)
     with no_collection():
         counts = run.write(
-            work,
+            make(),
             files,
-            **asdict(target),
+            **target.place(),
             name="revokenize",
             unit="tokens",
             inputs=inputs,
             default_size=_SHARD,
             say=partial(note, "revokenize", quiet=quiet),
             quiet=quiet,
+            where=target.cluster(make),
         )
     if counts is None:
         return
@@ -98,6 +99,21 @@ def revokenize(
     if counts.get("replaced"):
         message += f"; {amount(counts['replaced'], 'line')} had bytes that are not UTF-8, replaced"
     note("revokenize", message, quiet)
+
+
+def _work(
+    tokenizer: str,
+    offline: bool,
+    origin: dict[str, Any],
+    facts: dict[str, Any],
+    limit: int | None,
+) -> Work:
+    """Return what carries vokens over, with its tokenizer loaded."""
+    from vgtools.models.references import load_tokenizer
+    from vgtools.systems.vokenization import revokenize as system
+
+    loaded = load_tokenizer(tokenizer, offline=offline)
+    return system.Work(loaded, tokenizer, origin, facts, limit)
 
 
 def _origin(

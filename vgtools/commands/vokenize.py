@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,8 +20,11 @@ from vgtools.commands.options import (
     Seed,
     ShardTarget,
     Value,
+    all_of,
+    device_type,
     flags,
     help_at_terminal,
+    local,
     note,
     refuse_if,
 )
@@ -124,7 +127,7 @@ def vokenize(
 
         vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
     """
-    texts = text or ["-"]
+    texts = all_of(text)
     help_at_terminal(context, *texts)
     score = search.min_score
     odd = score is not None and not math.isfinite(score)
@@ -132,22 +135,26 @@ def vokenize(
     several = target.output.rstrip("/").endswith(".npy") and search.k > 1
     refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
     from vgtools.batch import run
-    from vgtools.models.references import pick_device
 
-    limited = limit is not None
-    run.check_target(texts, target.output, target.shard, target.shard_size, limit=limited)
-    work = _work(index, search, control, runtime, window, limit)
-    cpu = pick_device(runtime.device).type == "cpu" or not work.searched
+    run.check_target(texts, **asdict(target), limit=limit is not None)
+    device = device_type(runtime.device)
+    slow = search.dtype == "float16" and device == "cpu"
+    refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
+    gpu = device == "cuda" and control.control is None
+    # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
+    here = replace(runtime, device="cpu") if target.ray else runtime
+    work = _work(index, search, control, here, window, limit)
     counts = run.write(
         work,
         texts,
-        **asdict(target),
+        **target.place(),
         name="vokenize",
         unit="tokens",
         inputs=[*texts, *work.inputs],
-        default_size=run.CPU_SHARD if cpu else run.GPU_SHARD,
+        default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
         say=partial(note, "vokenize", quiet=runtime.quiet),
         quiet=runtime.quiet,
+        where=target.cluster(partial(_work, index, search, control, runtime, window, limit), gpu),
     )
     if counts is not None:
         _summary(work, counts, runtime.quiet)
@@ -165,7 +172,7 @@ def _work(
     from vgtools.retrieval import open_index
     from vgtools.systems.vokenization import vokenize as system
 
-    bank = open_index(index)
+    bank = open_index(local(index))
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
         return system.search_work(worker, index, window, limit, search.dtype)
@@ -174,15 +181,12 @@ def _work(
 
 def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) -> Vokenizer:
     """Return the search by the matcher of an index."""
-    from vgtools.models.references import pick_device
     from vgtools.systems.vokenization import vokenize as system
 
     refuse_if(control.captions, "--captions", "belongs to --control term-frequency")
-    slow = search.dtype == "float16" and pick_device(runtime.device).type == "cpu"
-    refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
     loaded = system.load_for(
         bank,
-        search.matcher,
+        search.matcher and local(search.matcher),
         device=runtime.device,
         dtype=search.dtype,
         offline=runtime.offline,

@@ -116,12 +116,14 @@ def read(url: str) -> bytes:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the URLs that a pattern (`*`, `**`, `?`, `[…]`) means, sorted; itself if it has none.
+    """Return the URLs that a pattern (`*`, `**`, `?`, `[…]`) means, sorted.
+
+    Of what has none, and of paths of this machine, which the shell expands, return the name itself.
 
     Raises:
         DataError: none is there (66), and as `facts`.
     """
-    if not re.search(r"[*?\[]", pattern):
+    if not is_url(pattern) or not re.search(r"[*?\[]", pattern):
         return [pattern]
     with _about(pattern):
         system, path = _system(pattern)

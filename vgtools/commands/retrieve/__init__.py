@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +16,11 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     ShardTarget,
+    all_of,
+    device_type,
     flags,
     help_at_terminal,
+    local,
     note,
     refuse_if,
 )
@@ -73,7 +76,7 @@ def retrieve(
 
         echo 'a dog runs' | vg retrieve - --index vg.faiss -k 4 | vg show - --ids vg.ids
     """
-    texts = text or ["-"]
+    texts = all_of(text)
     help_at_terminal(context, *texts)
     refuse_if(search.score and search.not_own, "--score", "ranks own images; drop --not-own")
     refuse_if(search.folds > 1 and not search.score, "--folds", "belongs to --score")
@@ -83,32 +86,34 @@ def retrieve(
     refuse_if(search.score and len(texts) > 1, "--score", "takes one text")
     from vgtools.batch import run
 
-    run.check_target(
-        texts,
-        target.output,
-        target.shard,
-        target.shard_size,
-        limit=limit is not None,
-        emb=search.emb is not None,
-        score=search.score,
-    )
-    opened = open_retriever(index, search, runtime)
+    others: Any = {"emb": search.emb is not None, "score": search.score}
+    run.check_target(texts, **asdict(target), limit=limit is not None, **others)
+    # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
+    here = replace(runtime, device="cpu") if target.ray else runtime
+    opened = open_retriever(local(index), search, here)
     if search.score:
         score(opened, texts[0], limit, index, search.folds, target, runtime.quiet)
         return
+    gpu = device_type(runtime.device) == "cuda" and "device" in opened.config
     counts = run.write(
         Rows(opened, search, index, limit),
         texts,
-        **asdict(target),
+        **target.place(),
         name="retrieve",
         unit="texts",
         inputs=texts,
-        default_size=run.GPU_SHARD if opened.config.get("device") == "cuda" else run.CPU_SHARD,
+        default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
         say=partial(note, "retrieve", quiet=runtime.quiet),
         quiet=runtime.quiet,
+        where=target.cluster(partial(_rows, index, search, runtime, limit), gpu),
     )
     if counts is not None:
         _summary(counts, search.not_own, runtime.quiet)
+
+
+def _rows(index: str, search: Search, runtime: Runtime, limit: int | None) -> Rows:
+    """Return what finds the rows, opened in this process."""
+    return Rows(open_retriever(local(index), search, runtime), search, index, limit)
 
 
 def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:
