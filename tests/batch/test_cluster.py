@@ -15,9 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.tiny import text
 from tests.tiny.cluster import Cluster, Work, until
+from vgtools import cli
 from vgtools.batch import cluster
 from vgtools.io import DataError, Exit
+from vgtools.io.folders import Shards
 
 TOY = "tests.tiny.cluster"
 
@@ -158,6 +161,81 @@ def test_bad_data_and_a_shard_that_kills_its_workers_end_the_run(
     assert code == Exit.CANNOT_CONTINUE
     assert "4 workers were lost with shard 1000: " in messages
     assert len(loss(messages)) == 3, "the fourth ends the run"
+
+
+@pytest.fixture(scope="module")
+def long_text(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, bytes]:
+    """A text, and the vokens that one process gives it."""
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "a.txt").write_text("".join(f"{line}\n" for line in text(700, seed=5)))
+    assert cli.run([*map(str, vokenize(folder / "a.txt", tiny, folder / "one.jsonl"))]) == 0
+    return folder / "a.txt", (folder / "one.jsonl").read_bytes()
+
+
+def vokenize(source: Path, tiny: Path, output: object, *more: object) -> list[object]:
+    index = ("--index", tiny / "vg.faiss", "--device", "cpu")
+    return ["vokenize", source, *index, "-o", output, *more]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
+
+
+@pytest.mark.slow
+def test_vokens_with_a_node_killed_are_those_of_one_process(
+    nodes: Cluster, tmp_path: Path, tiny: Path, long_text: tuple[Path, bytes]
+) -> None:
+    source, expected = long_text
+    ray = ("--ray", nodes.address, "--shard-size", 400)
+    driver = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
+    until(lambda: len(names_in(tmp_path / "x.shards.jsonl")) > 20, 120)
+    nodes.other.signal(signal.SIGKILL)
+    out, messages = driver.communicate(timeout=240)
+    nodes.other.end()
+    nodes.add()
+    assert driver.returncode == 0, messages
+    assert out == "", "Ray prints to stderr"
+    assert len(loss(messages)) == 1
+    assert (tmp_path / "x.jsonl").read_bytes() == expected
+    assert names_in(tmp_path) == ["x.json", "x.jsonl"]
+    again = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
+    assert "is up to date" in again.communicate(timeout=120)[1]
+
+
+@pytest.mark.slow
+def test_two_drivers_on_one_folder_both_end_well(
+    nodes: Cluster, tmp_path: Path, tiny: Path, long_text: tuple[Path, bytes]
+) -> None:
+    source, expected = long_text
+    ray = ("--ray", nodes.address, "--shard-size", 3000, "--workers", 1, "-q")
+    args = vokenize(source, tiny, f"{tmp_path}/x.jsonl/", *ray)
+    drivers = [nodes.driver("vgtools", *args) for _ in range(2)]
+    for driver in drivers:
+        messages = driver.communicate(timeout=240)[1]
+        assert driver.returncode == 0, messages
+    shards = Shards(tmp_path / "x.jsonl")
+    assert b"".join(Path(file.path).read_bytes() for file in shards.files()) == expected
+    data = [name for name in names_in(tmp_path / "x.jsonl") if "-" in name]
+    assert len(data) == len(shards), "what was made twice has one name"
+
+
+WRONG: dict[str, list[str]] = {
+    "standard input": ["-", "-o", "x.jsonl", "--ray", "auto"],
+    "standard output": ["a.txt", "--ray", "auto"],
+    "--workers belongs to --ray": ["a.txt", "-o", "x.jsonl/", "--workers", "2"],
+    "two ways": ["a.txt", "-o", "x.jsonl/", "--ray", "auto", "--shard", "0/2"],
+    "--limit does not go with": ["a.txt", "-o", "x.jsonl", "--ray", "auto", "--limit", "2"],
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+@pytest.mark.parametrize("command", ["vokenize", "retrieve", "revokenize"])
+def test_flags_that_do_not_go_together(
+    command: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["-t", "bert"] if command == "revokenize" else ["--index", "vg.faiss"]
+    assert cli.run([command, *WRONG[why], *more]) == Exit.USAGE
+    assert why in capsys.readouterr().err
 
 
 MISFITS = {

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.batch.test_shards import Lengths
+from tests.tiny import text
 from tests.tiny.s3 import Server
-from vgtools import io
+from vgtools import cli, io
 from vgtools.batch import places, run
 from vgtools.batch.plan import text_source
 from vgtools.batch.shards import ShardedOutput, open_folder
@@ -133,3 +135,30 @@ def test_a_private_file_is_gone_when_it_is_adopted(bucket: str, tmp_path: Path) 
         places.remove(target)
         places.remove(target)
         assert places.read(target) is None
+
+
+def test_vokens_of_texts_index_and_matcher_at_urls(
+    bucket: str, s3: Server, tmp_path: Path, tiny: Path
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("".join(f"{line}\n" for line in text(200, seed=5)))
+    cpu = ("--device", "cpu", "-q")
+    here = ("vokenize", source, "--index", tiny / "vg.faiss", *cpu, "-o", tmp_path / "one.npy")
+    assert cli.run([*map(str, here)]) == 0
+    upload(f"{bucket}/in/a.txt", source.read_bytes(), tmp_path)
+    for file in [*tiny.glob("vg.*"), *(tiny / "run").rglob("*")]:
+        if file.is_file():
+            remote.put(file, f"{bucket}/{file.relative_to(tiny)}")
+    s3.busy(7)
+    bank = ("--index", f"{bucket}/vg.faiss", "--matcher", f"{bucket}/run", *cpu)
+    url = f"{bucket}/out.npy/"
+    there = ("vokenize", f"{bucket}/in/*.txt", *bank, "--shard-size", 2000, "-o", url)
+    assert cli.run([*map(str, there)]) == 0
+    assert len(s3.busy(0)) > 3
+    ids = b""
+    for name in sorted(name for name in remote.sizes(url) if name.endswith(".npy")):
+        if not name.endswith("rows.npy"):
+            file = tmp_path / name
+            file.write_bytes(remote.read(f"{url}{name}"))
+            ids += np.load(file).tobytes()
+    assert ids == np.load(tmp_path / "one.npy").tobytes()
