@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,8 +35,17 @@ def part_of(shard: str | None) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+ROWS = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # endings of outputs
+
+
 def check_target(
-    inputs: Sequence[str], output: str, shard: str | None, size: int | None, **excluded: bool
+    inputs: Sequence[str],
+    output: str,
+    shard: str | None,
+    size: int | None,
+    *,
+    forms: Sequence[str] = ROWS,
+    **excluded: bool,
 ) -> None:
     """Refuse flags that do not go with a folder of shards, or that need one.
 
@@ -44,6 +54,7 @@ def check_target(
         output: of the command.
         shard: as `--shard`.
         size: as `--shard-size`.
+        forms: endings that the folder's name may have.
         **excluded: flags by name, and whether each is given, that shards do not have.
 
     Raises:
@@ -60,6 +71,10 @@ def check_target(
         given = shard is not None or size is not None
         refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
         return
+    expected = ", ".join(f"X{form}/" for form in forms)
+    named = os.path.basename(output.rstrip("/")).partition(".")
+    wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
+    refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
     refuse("-" in inputs, "standard input cannot be cut into shards; write it to a file")
     for flag, given in excluded.items():
         name = flag.replace("_", "-")

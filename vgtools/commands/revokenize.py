@@ -72,7 +72,9 @@ def revokenize(
     from vgtools.text.vokens import no_collection
 
     limited = limit is not None
-    run.check_target(files, target.output, target.shard, target.shard_size, limit=limited)
+    forms = (*run.ROWS, ".npy")
+    given = (files, target.output, target.shard, target.shard_size)
+    run.check_target(*given, forms=forms, limit=limited)
     shards = target.output.endswith("/")  # may be larger than one can hash
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]

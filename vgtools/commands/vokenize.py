@@ -135,7 +135,9 @@ def vokenize(
     from vgtools.models.references import pick_device
 
     limited = limit is not None
-    run.check_target(texts, target.output, target.shard, target.shard_size, limit=limited)
+    forms = (*run.ROWS, ".npy")
+    given = (texts, target.output, target.shard, target.shard_size)
+    run.check_target(*given, forms=forms, limit=limited)
     work = _work(index, search, control, runtime, window, limit)
     cpu = pick_device(runtime.device).type == "cpu" or not work.searched
     counts = run.write(
