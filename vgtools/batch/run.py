@@ -22,6 +22,7 @@ from vgtools.io.output import Output
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
 GPU_SHARD = 256 << 20
+ROWS = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # endings of outputs
 
 
 def part_of(shard: str | None) -> tuple[int, int]:
@@ -57,6 +58,7 @@ def check_target(
     ray: str | None = None,
     workers: int | None = None,
     restart: bool = False,
+    forms: Sequence[str] = ROWS,
     **excluded: bool,
 ) -> None:
     """Refuse flags that do not go with a folder of shards, or that need one.
@@ -69,6 +71,7 @@ def check_target(
         ray: as `--ray`.
         workers: as `--workers`.
         restart: as `--restart`, which goes with all of them.
+        forms: endings that the name may have.
         **excluded: flags by name, and whether each is given, that shards do not have.
 
     Raises:
@@ -89,6 +92,10 @@ def check_target(
         given = shard is not None or shard_size is not None
         refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
         return
+    expected = ", ".join(f"X{form}/" for form in forms)
+    named = os.path.basename(output.rstrip("/")).partition(".")
+    wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
+    refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
     refuse("-" in inputs, "standard input cannot be cut into shards; write it to a file")
     for flag, given in excluded.items():
         name = flag.replace("_", "-")

@@ -73,7 +73,8 @@ def revokenize(
     from vgtools.io import Inputs, manifest_beside
     from vgtools.text.vokens import no_collection
 
-    run.check_target(files, **asdict(target), limit=limit is not None)
+    forms = (*run.ROWS, ".npy")
+    run.check_target(files, **asdict(target), forms=forms, limit=limit is not None)
     shards = target.output.endswith("/")  # may be larger than one can hash
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]

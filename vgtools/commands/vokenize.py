@@ -136,7 +136,8 @@ def vokenize(
     refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
     from vgtools.batch import run
 
-    run.check_target(texts, **asdict(target), limit=limit is not None)
+    forms = (*run.ROWS, ".npy")
+    run.check_target(texts, **asdict(target), forms=forms, limit=limit is not None)
     device = device_type(runtime.device)
     slow = search.dtype == "float16" and device == "cpu"
     refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
