@@ -46,7 +46,8 @@ def text_source(path: str) -> Source:
     else:
         io.open_read(path).close()
         facts = os.stat(path)
-        size, stamp = facts.st_size, facts.st_mtime_ns
+        size = facts.st_size
+        stamp = facts.st_mtime_ns
     if path.endswith((".gz", ".zst")):
         return Source(path, size, stamp, "whole", 1)
     return Source(path, size, stamp, "byte", size)

@@ -45,7 +45,7 @@ class Cluster(NamedTuple):
 
     address: str  # as `--ray`
     workers: int | None  # as `--workers`
-    gpu: bool  # each has one
+    gpu: bool  # each worker has one
     make: Callable[[], Task]  # makes the task, in the process of a worker; pickled
 
 
@@ -116,7 +116,10 @@ def write(
     default_size: int = CPU_SHARD,
     say: Callable[[str], None] = print,
     quiet: bool = False,
-    where: Cluster | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    gpu: bool = False,
+    make: Callable[[], Task],
 ) -> Counter[str] | None:
     """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
 
@@ -133,11 +136,15 @@ def write(
         default_size: bytes per shard of a new folder without it.
         say: prints a message.
         quiet: no progress.
-        where: makes the shards; those of a file are joined.
+        ray: as `--ray`; shards of a file are joined.
+        workers: as `--workers`.
+        gpu: each worker has one.
+        make: makes the task again, in the process of a worker; pickled.
 
     Returns:
         The counts of what was written; None if there was nothing to do, or is more to do.
     """
+    where = None if ray is None else Cluster(ray, workers, gpu, make)
     if where or output.endswith("/"):
         folder = output if output.endswith("/") else shards_beside(output)
         sources = [text_source(text) for text in texts]

@@ -24,7 +24,6 @@ from typer.core import TyperGroup
 from vgtools.io.errors import DataError, Exit, file_error, plain
 
 if TYPE_CHECKING:
-    from vgtools.batch.run import Cluster
     from vgtools.io.errors import Tally
     from vgtools.text.ngrams import Vocabulary
 
@@ -148,16 +147,6 @@ class ShardTarget(Target):
         int | None,
         Count("With --ray: the most workers.", show_default="one per GPU or core"),
     ] = None
-
-    def place(self) -> dict[str, Any]:
-        """Return where and how shards are written, without where they are made."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k not in ("ray", "workers")}
-
-    def cluster(self, make: Callable[[], Any], gpu: bool = False) -> Cluster | None:
-        """Return where shards are made; `make` is pickled, and makes the task in a worker."""
-        from vgtools.batch.run import Cluster
-
-        return None if self.ray is None else Cluster(self.ray, self.workers, gpu, make)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,29 +344,6 @@ class DefaultGroup(TyperGroup):
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return what the list of commands says: the summary of the first sub-command."""
         return next(iter(self.commands.values())).get_short_help_str(limit)
-
-
-def device_type(device: str) -> str:
-    """Return whether a device, which may be one of another machine, is a `cpu` or `cuda` …"""
-    if device != "auto":
-        return device.partition(":")[0]
-    from vgtools.models.references import pick_device
-
-    return pick_device(device).type
-
-
-def all_of(names: Sequence[str] | None) -> list[str]:
-    """Return the inputs of a command: `-` if none is named, all that a pattern at a URL means."""
-    from vgtools.io import remote
-
-    return [one for name in names or ["-"] for one in remote.expand(name)]
-
-
-def local(path: str) -> str:
-    """Return the path of an artifact that is mapped into memory: at a URL, of a copy of it."""
-    from vgtools.io import remote
-
-    return str(remote.fetch(path)) if remote.is_url(path) else path
 
 
 def help_at_terminal(context: typer.Context, *inputs: str) -> None:

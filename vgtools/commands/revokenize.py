@@ -15,12 +15,12 @@ from vgtools.commands.options import (
     Quiet,
     ShardTarget,
     Value,
-    all_of,
     flags,
     help_at_terminal,
     note,
 )
 from vgtools.io.errors import DataError, amount
+from vgtools.io.remote import all_of
 
 if TYPE_CHECKING:
     from vgtools.systems.vokenization.revokenize import Work
@@ -84,14 +84,14 @@ def revokenize(
         counts = run.write(
             make(),
             files,
-            **target.place(),
+            **asdict(target),
             name="revokenize",
             unit="tokens",
             inputs=inputs,
             default_size=_SHARD,
             say=partial(note, "revokenize", quiet=quiet),
             quiet=quiet,
-            where=target.cluster(make),
+            make=make,
         )
     if counts is None:
         return

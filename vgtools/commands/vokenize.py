@@ -20,15 +20,13 @@ from vgtools.commands.options import (
     Seed,
     ShardTarget,
     Value,
-    all_of,
-    device_type,
     flags,
     help_at_terminal,
-    local,
     note,
     refuse_if,
 )
 from vgtools.io.errors import amount
+from vgtools.io.remote import all_of, local
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Index
@@ -135,6 +133,7 @@ def vokenize(
     several = target.output.rstrip("/").endswith(".npy") and search.k > 1
     refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
     from vgtools.batch import run
+    from vgtools.models.references import device_type
 
     forms = (*run.ROWS, ".npy")
     run.check_target(texts, **asdict(target), forms=forms, limit=limit is not None)
@@ -148,14 +147,15 @@ def vokenize(
     counts = run.write(
         work,
         texts,
-        **target.place(),
+        **asdict(target),
         name="vokenize",
         unit="tokens",
         inputs=[*texts, *work.inputs],
         default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
         say=partial(note, "vokenize", quiet=runtime.quiet),
         quiet=runtime.quiet,
-        where=target.cluster(partial(_work, index, search, control, runtime, window, limit), gpu),
+        gpu=gpu,
+        make=partial(_work, index, search, control, runtime, window, limit),
     )
     if counts is not None:
         _summary(work, counts, runtime.quiet)

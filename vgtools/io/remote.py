@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -86,6 +86,11 @@ def facts(url: str) -> Facts:
             raise DataError("is a folder, expected a file", url, code=Exit.NO_INPUT)
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         return Facts(int(info["size"]), version)
+
+
+def all_of(names: Sequence[str] | None) -> list[str]:
+    """Return the inputs of a command: `-` if none is named, all that a pattern at a URL means."""
+    return [one for name in names or ["-"] for one in expand(name)]
 
 
 def file_size(path: str) -> int | None:
@@ -201,6 +206,11 @@ def fetch(url: str) -> Path:
                 _download(system, path, names, Path(f"{place}.part"))
                 os.rename(f"{place}.part", place)
         return place / os.path.basename(path)
+
+
+def local(path: str) -> str:
+    """Return the path of an artifact that is mapped into memory: at a URL, of a copy of it."""
+    return str(fetch(path)) if is_url(path) else path
 
 
 def _names(system: Any, path: str) -> list[str]:

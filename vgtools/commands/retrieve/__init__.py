@@ -16,11 +16,8 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     ShardTarget,
-    all_of,
-    device_type,
     flags,
     help_at_terminal,
-    local,
     note,
     refuse_if,
 )
@@ -28,6 +25,7 @@ from vgtools.commands.retrieve.retrievers import Search, open_retriever
 from vgtools.commands.retrieve.rows import Rows
 from vgtools.commands.retrieve.score import score
 from vgtools.io.errors import amount
+from vgtools.io.remote import all_of, local
 
 
 @flags
@@ -85,6 +83,7 @@ def retrieve(
     refuse_if(re.search(NOT_TEXT, name), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
     refuse_if(search.score and len(texts) > 1, "--score", "takes one text")
     from vgtools.batch import run
+    from vgtools.models.references import device_type
 
     others: Any = {"emb": search.emb is not None, "score": search.score}
     run.check_target(texts, **asdict(target), limit=limit is not None, **others)
@@ -98,14 +97,15 @@ def retrieve(
     counts = run.write(
         Rows(opened, search, index, limit),
         texts,
-        **target.place(),
+        **asdict(target),
         name="retrieve",
         unit="texts",
         inputs=texts,
         default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
         say=partial(note, "retrieve", quiet=runtime.quiet),
         quiet=runtime.quiet,
-        where=target.cluster(partial(_rows, index, search, runtime, limit), gpu),
+        gpu=gpu,
+        make=partial(_rows, index, search, runtime, limit),
     )
     if counts is not None:
         _summary(counts, search.not_own, runtime.quiet)
