@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 
 from vgtools import io
-from vgtools.batch.plan import text_source
+from vgtools.batch.plan import Source, text_source
 from vgtools.batch.shards import ShardedOutput, Task, open_folder
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import amount
@@ -93,6 +93,8 @@ def write(
     shard: str | None = None,
     shard_size: int | None = None,
     default_size: int = CPU_SHARD,
+    cut: Callable[[str], Source] = text_source,
+    total: int | None = None,
     say: Callable[[str], None] = print,
     quiet: bool = False,
 ) -> Counter[str] | None:
@@ -109,6 +111,8 @@ def write(
         shard: as `--shard`.
         shard_size: as `--shard-size`.
         default_size: bytes per shard of a new folder without it.
+        cut: says what an input can be cut by.
+        total: items that there are, if known.
         say: prints a message.
         quiet: no progress.
 
@@ -116,12 +120,12 @@ def write(
         The counts of what was written; None if there was nothing to do, or is more to do.
     """
     if output.endswith("/"):
-        sources = [text_source(text) for text in texts]
+        sources = [cut(text) for text in texts]
         shards = open_folder(output, task.config, sources, shard_size, default_size, restart)
         return run(shards, task, part_of(shard), name=name, say=say, quiet=quiet)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=restart)
-    with task.open(output, opened) as out, io.Progress(name, unit, quiet=quiet) as bar:
+    with task.open(output, opened) as out, io.Progress(name, unit, total, quiet) as bar:
         if out.complete:
             say(f"{output} is up to date")
             return None
