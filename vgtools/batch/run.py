@@ -165,6 +165,7 @@ def run(
         DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
+        shards.finish()  # removes the lock of one that was killed
         say(f"{shards.folder}/ is up to date")
         return None
     total = len(range(part[0], len(shards.plan), part[1]))

@@ -40,7 +40,9 @@ from vgtools.io.folders import LIST, PLAN, Shards, ending_of
 from vgtools.io.output import check_manifest, seal_of
 from vgtools.io.parts import Rows, new_part, part_path
 
-_OURS = r"(plan|shards|\d+)\.json[l]?(\.tmp|\.lock)?|\d+-[0-9a-f]{8}\..*|\.(plan|\d+)\..*"
+_PRIVATE = r"\.(plan|shards|\d+)\..*"
+_DATA = r"(\d+)-([0-9a-f]{8})\..*"
+_OURS = rf"(plan|\d+)\.json|shards\.jsonl(\.lock)?|{_DATA}|{_PRIVATE}"
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
 
 
@@ -79,7 +81,6 @@ class Attempt:
         self._shards = shards
         self._number = number
         self._device = config.get("device")
-        self._start = time.monotonic()
         first = Path(paths[0]).name
         stem = first.removesuffix(ending_of(first))
         self._endings = [Path(path).name.removeprefix(stem) for path in paths]
@@ -113,25 +114,19 @@ class Attempt:
             names = [f"{name}{ending}" for ending in self._endings]
             for part, final in zip(self._parts, names, strict=True):
                 os.replace(part_path(part.final), os.path.join(shards.folder, final))
-        except (FileNotFoundError, DataError):
+            io.sync_dir(Path(shards.folder))
+            counts = self.state.get("counts", {})
+            facts = {key: value for key, value in facts.items() if key not in counts}
+            files = dict(zip(names, made, strict=True))
+            record = {"files": files, "counts": counts, "facts": facts, "device": self._device}
+            shards.write_commit(number, record)
+        except (OSError, DataError) as error:
             # Another process may have completed the folder and removed what it does not name.
-            if shards.commit(number) is None:
-                raise
-            return
-        except OSError as error:
-            raise io.file_error(error, shards.folder, reading=False) from None
-        io.sync_dir(Path(shards.folder))
-        counts = self.state.get("counts", {})
-        shards.write_commit(
-            number,
-            {
-                "files": dict(zip(names, made, strict=True)),
-                "counts": counts,
-                "facts": {key: value for key, value in facts.items() if key not in counts},
-                "device": self._device,
-                "seconds": round(time.monotonic() - self._start, 3),
-            },
-        )
+            if shards.commit(number) is not None:
+                return
+            if isinstance(error, OSError):
+                raise io.file_error(error, shards.folder, reading=False) from None
+            raise
 
     def __exit__(self, *error: object) -> None:
         for part in self._parts:
@@ -188,8 +183,13 @@ class ShardedOutput:
         pieces = [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
         body = {"shard": number, "plan": self.plan.name, "input": pieces, **body}
         body = io.plain_json({**body, "versions": io.versions()})
-        data = io.dumps(body | {"sha256": seal_of(body)})
-        io.atomic_write(os.path.join(self.folder, f"{self.stem(number)}.json"), data)
+        own = self.private(self.stem(number))
+        with file_errors(self.folder, reading=False), open(own, "xb") as stream:
+            stream.write(io.dumps(body | {"sha256": seal_of(body)}))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(own, os.path.join(self.folder, f"{self.stem(number)}.json"))
+        io.sync_dir(Path(self.folder))
 
     def commit(self, number: int) -> dict[str, Any] | None:
         """Return the commit of a shard; None if it has none, or one whose files are not there."""
@@ -288,9 +288,9 @@ class ShardedOutput:
     def _sweep(self, kept: Sequence[int]) -> None:
         """Remove what no commit names: private files of killed tries, data of second ones."""
         for name in os.listdir(self.folder):
-            data = re.fullmatch(r"(\d+)-([0-9a-f]{8})\..*", name)
+            data = re.fullmatch(_DATA, name)
             ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
-            if not ours and (data or re.match(r"\.(plan|\d+)\.|\d+\.json\.", name)):
+            if not ours and (data or re.fullmatch(_PRIVATE, name)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.folder, name))
 
@@ -347,7 +347,7 @@ def open_folder(
         DataError: the name is taken (73), or the shards have another plan (78, both sides).
     """
     folder = os.path.realpath(path)
-    _check_folder(path, folder, sources)
+    _check_folder(path, folder, sources, restart)
     check_manifest(io.manifest_path(folder), [Path(folder)], restart)
     file = Path(folder, PLAN)
     if restart:
@@ -362,30 +362,38 @@ def open_folder(
     if before is None:
         body = plan.record()
         own = shards.private("plan")
-        own.write_bytes(io.dumps(body | {"sha256": seal_of(body)}))
-        with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(own, file)
-        own.unlink()
+        with file_errors(folder, reading=False):
+            own.write_bytes(io.dumps(body | {"sha256": seal_of(body)}))
+            # Another process may be first, and may even have completed the folder.
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                os.link(own, file)
+            own.unlink(missing_ok=True)
         before = _read_plan(file) or {}
     plan.check_same(before, path)
     return shards
 
 
-def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
+def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bool) -> None:
     """Refuse a place where a folder of shards cannot be."""
+    code = Exit.CANNOT_CREATE
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    planned = PLAN in names
     if any(os.path.realpath(source.path) == folder for source in sources):
         why = "is an input of this command and would be overwritten; choose another -o"
     elif not os.path.isdir(os.path.dirname(folder)):
         why = f"the folder {os.path.dirname(folder)} does not exist; create it first"
     elif os.path.lexists(folder) and not os.path.isdir(folder):
         why = "is a file, expected a folder of shards; remove it or choose another -o"
-    elif os.path.isdir(folder) and os.listdir(folder) and not os.path.exists(f"{folder}/{PLAN}"):
+    elif not planned and not all(re.fullmatch(_OURS, name) for name in names):
         why = f"holds files but no {PLAN}: it is not a folder of shards; choose another -o"
+    elif not (planned or restart or all(re.fullmatch(_PRIVATE, name) for name in names)):
+        why = f"holds shards but no {PLAN}; --restart starts over"
+        code = Exit.DATA
     elif io.storable(folder) != folder:
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     else:
         return
-    raise DataError(why, path, code=Exit.CANNOT_CREATE)
+    raise DataError(why, path, code=code)
 
 
 def _read_plan(file: Path) -> dict[str, Any] | None:
@@ -398,7 +406,8 @@ def _read_plan(file: Path) -> dict[str, Any] | None:
         return None
     body = io.read_json(file, "the plan of a folder of shards; --restart replaces it")
     if body.pop("sha256", None) != seal_of(body):
-        raise DataError("is damaged: its sha256 is that of other contents; --restart", file)
+        why = "is damaged: its sha256 is that of other contents; --restart starts over"
+        raise DataError(why, file)
     return body
 
 
