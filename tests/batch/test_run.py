@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tarfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,15 @@ import numpy as np
 import pytest
 
 from tests.tiny import text
+from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.lm import save_shape, save_tokenizer
 from vgtools import io
+from vgtools.batch.plan import Source
 from vgtools.batch.run import check_target, part_of
+from vgtools.batch.run import run as run_shards
+from vgtools.batch.shards import open_folder
 from vgtools.cli import run
+from vgtools.commands.options import ShardTarget
 from vgtools.io import DataError, Exit
 from vgtools.io.folders import Shards
 from vgtools.text.blocks import Corpus, open_packed
@@ -204,6 +212,107 @@ def test_parts() -> None:
         with pytest.raises(DataError, match="expected I/N") as error:
             part_of(wrong)
         assert error.value.code == Exit.USAGE
-    check_target(["a.txt"], "o.jsonl/", "0/1", 5, limit=False)
+    check_target(["a.txt"], ShardTarget(output="o.jsonl/", shard="0/1", shard_size=5), limit=False)
     with pytest.raises(DataError, match="--some-flag does not go"):
-        check_target(["a.txt"], "o.jsonl/", None, None, some_flag=True)
+        check_target(["a.txt"], ShardTarget(output="o.jsonl/"), some_flag=True)
+
+
+# --------------------------------------------------------------------------------------- features
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backbone, 21 photos of which one is damaged, and two tars."""
+    folder = tmp_path_factory.mktemp("pictures")
+    save_backbone(folder / "net")
+    for number in range(21):
+        save_photo(folder / f"photos/p{number}.png", number)
+    (folder / "photos/p13.png").write_bytes(b"no picture")
+    for name, numbers in (("a.tar", range(5)), ("b.tar", range(5, 12))):
+        with tarfile.open(folder / name, "w") as tar:
+            for number in numbers:
+                tar.add(folder / f"photos/p{number}.png", f"{number}.png")
+    return folder
+
+
+def test_features_in_shards_are_those_of_one_process(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("-b", pictures / "net", "--device", "cpu", "--batch-size", 4, "--on-error", "skip")
+    total = sum(path.stat().st_size for path in (pictures / "photos").iterdir())
+    size = ("--shard-size", -(-total // 5))
+    for name, sources in (
+        ("dir", [pictures / "photos"]),
+        ("tars", [pictures / "a.tar", pictures / "b.tar"]),
+        ("both", [pictures / "a.tar", pictures / "photos"]),
+    ):
+        one, many = tmp_path / f"{name}1.npy", tmp_path / f"{name}2.npy"
+        vg("extract-image-feats", *sources, *flags, "-o", one)
+        vg("extract-image-feats", *sources, *flags, "-o", f"{many}/", *size, "--shard", "1/2")
+        capsys.readouterr()
+        vg("extract-image-feats", *sources, *flags, "-o", f"{many}/", *size)
+        expected, found = io.open_features(one), io.open_features(f"{many}/")
+        shards = Shards(many)
+        assert len(shards) == {"dir": 5, "tars": 2, "both": 6}[name]
+        assert found.ids == expected.ids
+        assert np.array_equal(np.asarray(found.array), expected.array)
+        errors = one.with_suffix(".errors.jsonl").read_bytes()
+        assert joined(many, ".errors.jsonl") == errors
+        rows = [row.rows for row in shards.files()]
+        assert sum(rows) == len(expected.ids) == found.manifest["rows"]
+        if name != "tars":
+            assert f"1 image could not be used; {many}/*.errors.jsonl" in capsys.readouterr().err
+        assert found.backbone == expected.backbone
+    code = run(
+        [*map(str, ["extract-image-feats", *sources, *flags[:-1], "fail", "-o", f"{many}/"])]
+    )
+    assert (code, "more than --on-error fail allows" in capsys.readouterr().err) == (65, True)
+
+
+def test_tars_with_one_image_twice_are_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("-b", pictures / "net", "--device", "cpu", "-o", tmp_path / "f.npy")
+    shutil.copy(pictures / "a.tar", tmp_path / "c.tar")
+    args = ["extract-image-feats", pictures / "a.tar", tmp_path / "c.tar", *flags]
+    assert run([*map(str, args)]) == Exit.DATA
+    assert "duplicate id '0.png' in two sources" in capsys.readouterr().err
+
+
+class Rows:
+    """Writes rows of an array as image features."""
+
+    def __init__(self, array: np.ndarray[Any, Any], manifest: dict[str, Any]) -> None:
+        self.config = {"command": "rows"}
+        self._array = array
+        self._manifest = manifest
+
+    def open(self, path: str, output: Any) -> Any:
+        files = [path, path.replace(".npy", ".ids")]
+        return output(files, self.config, npy={0: ("float32", self._array.shape[1])})
+
+    def steps(self, pieces: Any, out: Any) -> Generator[int, None, None]:
+        (piece,) = pieces
+        for row in range(piece.start, piece.stop):
+            out.write(self._array[row].tobytes())
+            out.write(f"image{row:03}\n".encode(), 1)
+        out.commit({"counts": {"rows": piece.stop - piece.start}})
+        yield 1
+        out.finish(**self._manifest)
+
+
+def test_an_index_of_shards_is_that_of_the_file(tiny: Path, tmp_path: Path) -> None:
+    feats = io.open_features(tiny / "feats.npy")
+    manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
+    task = Rows(np.asarray(feats.array), manifest)
+    sources = [Source("photos", 60, "stamp", "image", 60)]
+    out = open_folder(f"{tmp_path}/feats.npy/", task.config, sources, None, 9)
+    run_shards(out, task, name="rows", quiet=True)
+    assert len(Shards(tmp_path / "feats.npy")) == 7
+    index = ("--matcher", tiny / "run", "--device", "cpu", "-q")
+    for limit in ((), ("--limit", 23)):
+        for name, source in (("one", tiny / "feats.npy"), ("many", f"{tmp_path}/feats.npy/")):
+            vg("build-index", source, *index, *limit, "-o", tmp_path / f"{name}.faiss", "--restart")
+        for suffix in ("faiss", "ids"):
+            both = [(tmp_path / f"{name}.{suffix}").read_bytes() for name in ("one", "many")]
+            assert both[0] == both[1]

@@ -13,6 +13,7 @@ from tests.faults.cases import Case
 from tests.faults.mutations import FORMATS, mutated
 from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
+from vgtools.io import Exit
 
 FORMAT_OF = {
     ".journal": "json",
@@ -76,6 +77,12 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     manifest = path.suffix == ".json" and "/" not in name  # its notes may differ, not the data
     if done.code == 0:
         changes = difference(space.tree(manifest), data_of(expected) if manifest else expected)
+        if changes == f"changed: {name}" and case.reader:
+            if name.endswith(".errors.jsonl"):  # for people: no command reads it
+                return Outcome(trial)
+            done = space.run(case, argv=case.reader.split(), limit=True)
+            verdict, said = fault_of(done, (Exit.DATA,), (path.name,))
+            return Outcome(trial, verdict, f"{what}, read: {said}")
         return Outcome(trial, "different" if changes else "", f"{what}: exit 0, but {changes}")
     if not case.restart:
         return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}")

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from vgtools import io
 from vgtools.io import DataError, Exit, remote
+from vgtools.io.errors import file_errors
 from vgtools.io.remote import is_url
 
 
@@ -37,15 +38,25 @@ def create(path: str, data: bytes) -> None:
         remote.create(path, data)
         return
     own = private(path)
-    own.write_bytes(data)
-    with contextlib.suppress(FileExistsError):
-        os.link(own, path)
-    own.unlink()
+    with file_errors(path, reading=False):
+        own.write_bytes(data)
+        # Who was first may even have completed the folder, and removed what it does not name.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            os.link(own, path)
+        own.unlink(missing_ok=True)
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a small file; of several writers, the last one counts."""
-    (remote.write if is_url(path) else io.atomic_write)(path, data)
+    """Write a small file whole; of several writers, the last one counts."""
+    if is_url(path):
+        remote.write(path, data)
+        return
+    own = private(path)
+    with file_errors(path, reading=False), open(own, "xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    adopt(own, path)
 
 
 def read(path: str) -> bytes | None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from vgtools import io
 from vgtools.batch import cluster
 from vgtools.batch.join import join, shards_beside
-from vgtools.batch.plan import text_source
+from vgtools.batch.plan import Source, text_source
 from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder, remove_shards
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import amount
@@ -49,34 +49,50 @@ class Cluster(NamedTuple):
     make: Callable[[], Task]  # makes the task, in the process of a worker; pickled
 
 
+class Target(Protocol):
+    """Where a command writes, and how: its flags."""
+
+    @property
+    def output(self) -> str:
+        """A file, or a folder of shards if it ends in `/`."""
+
+    @property
+    def restart(self) -> bool:
+        """Whether to start over."""
+
+    @property
+    def shard(self) -> str | None:
+        """I/N: the part of the shards to make."""
+
+    @property
+    def shard_size(self) -> int | None:
+        """Bytes of input per shard."""
+
+    @property
+    def ray(self) -> str | None:
+        """The address of the Ray cluster that makes them."""
+
+
 def check_target(
     inputs: Sequence[str],
-    output: str,
-    shard: str | None = None,
-    shard_size: int | None = None,
-    *,
-    ray: str | None = None,
+    target: Target,
     workers: int | None = None,
-    restart: bool = False,
     forms: Sequence[str] = ROWS,
     **excluded: bool,
 ) -> None:
-    """Refuse flags that do not go with a folder of shards, or that need one.
+    """Refuse flags that do not go with shards, or that need them.
 
     Args:
         inputs: of the command.
-        output: of the command.
-        shard: as `--shard`.
-        shard_size: as `--shard-size`.
-        ray: as `--ray`.
+        target: of the command.
         workers: as `--workers`.
-        restart: as `--restart`, which goes with all of them.
-        forms: endings that the name may have.
+        forms: endings that the name of shards may have.
         **excluded: flags by name, and whether each is given, that shards do not have.
 
     Raises:
         DataError: a pipe, or a flag that does not go with the others (usage).
     """
+    output, shard, ray = target.output, target.shard, target.ray
 
     def refuse(wrong: bool, why: str) -> None:
         if wrong:
@@ -89,7 +105,7 @@ def check_target(
         refuse(output == "-", "--ray cannot write to standard output: -o X.jsonl")
     elif not output.endswith("/"):
         flag = "--shard" if shard is not None else "--shard-size"
-        given = shard is not None or shard_size is not None
+        given = shard is not None or target.shard_size is not None
         refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
         return
     expected = ", ".join(f"X{form}/" for form in forms)
@@ -105,60 +121,60 @@ def check_target(
 def write(
     task: Task,
     texts: Sequence[str],
-    output: str,
+    target: Target,
     *,
     name: str,
     unit: str,
     inputs: io.Inputs | Sequence[str],
-    restart: bool = False,
-    shard: str | None = None,
-    shard_size: int | None = None,
     default_size: int = CPU_SHARD,
+    cut: Callable[[str], Source] = text_source,
+    total: int | None = None,
     say: Callable[[str], None] = print,
     quiet: bool = False,
-    ray: str | None = None,
+    make: Callable[[], Task],
     workers: int | None = None,
     gpu: bool = False,
-    make: Callable[[], Task],
 ) -> Counter[str] | None:
     """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
+
+    On a cluster a file is made of shards as well, which are joined.
 
     Args:
         task: does it.
         texts: what it is done to, one after the other.
-        output: the file or folder.
+        target: where it is written, and by whom.
         name: of the command, for the progress.
         unit: what its steps count.
         inputs: all files that are read, for the manifest of a single file.
-        restart: start over.
-        shard: as `--shard`.
-        shard_size: as `--shard-size`.
-        default_size: bytes per shard of a new folder without it.
+        default_size: bytes per shard of a new folder, where the target says none.
+        cut: says what an input can be cut by.
+        total: items that there are, if known.
         say: prints a message.
         quiet: no progress.
-        ray: as `--ray`; shards of a file are joined.
-        workers: as `--workers`.
-        gpu: each worker has one.
-        make: makes the task again, in the process of a worker; pickled.
+        make: makes the task again, in the process of a cluster's worker; pickled.
+        workers: the most that a cluster gives.
+        gpu: each of them has one.
 
     Returns:
         The counts of what was written; None if there was nothing to do, or is more to do.
     """
-    where = None if ray is None else Cluster(ray, workers, gpu, make)
+    output = target.output
+    where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
     if where or output.endswith("/"):
         folder = output if output.endswith("/") else shards_beside(output)
-        sources = [text_source(text) for text in texts]
+        sources = [cut(text) for text in texts]
+        size = target.shard_size
 
         def made() -> ShardedOutput:
-            return open_folder(folder, task.config, sources, shard_size, default_size, restart)
+            return open_folder(folder, task.config, sources, size, default_size, target.restart)
 
         finish = partial(run, task=task, name=name, say=say, quiet=quiet, where=where)
         if output.endswith("/"):
-            return finish(made(), part=part_of(shard))
-        return _joined(task, output, made, finish, inputs, restart, say)
+            return finish(made(), part=part_of(target.shard))
+        return _joined(task, target, made, finish, inputs, say)
     pieces = [Piece(text) for text in texts]
-    opened = partial(Output, inputs=inputs, restart=restart)
-    with task.open(output, opened) as out, io.Progress(name, unit, quiet=quiet) as bar:
+    opened = partial(Output, inputs=inputs, restart=target.restart)
+    with task.open(output, opened) as out, io.Progress(name, unit, total, quiet) as bar:
         if out.complete:
             say(f"{output} is up to date")
             return None
@@ -197,6 +213,7 @@ def run(
         DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
+        shards.finish()  # removes the lock of one that was killed
         say(f"{shards.folder}/ is up to date")
         return None
     if where is None:
@@ -247,18 +264,18 @@ class _Make:
 
 def _joined(
     task: Task,
-    output: str,
+    target: Target,
     made: Callable[[], ShardedOutput],
     finish: Callable[[ShardedOutput], Any],
     inputs: io.Inputs | Sequence[str],
-    restart: bool,
     say: Callable[[str], None],
 ) -> Counter[str] | None:
     """Write a file by way of the shards in the folder `shards_beside` it, which goes at the end."""
+    output = target.output
     opened = list[tuple[Output, list[str]]]()
 
     def open_output(paths: Sequence[str], config: Mapping[str, Any], **forms: Any) -> Output:
-        out = Output(paths, config, inputs=inputs, restart=restart, **forms)
+        out = Output(paths, config, inputs=inputs, restart=target.restart, **forms)
         opened.append((out, [str(path) for path in paths]))
         return out
 

@@ -41,7 +41,9 @@ from vgtools.io.output import check_manifest, seal_of
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.remote import file_size, is_url
 
-_OURS = r"(plan|shards|\d+)\.json[l]?(\.tmp|\.lock)?|\d+-[0-9a-f]{8}\..*|\.(plan|\d+)\..*"
+_PRIVATE = r"\.(plan|shards|\d+)\..*"
+_DATA = r"(\d+)-([0-9a-f]{8})\..*"
+_OURS = rf"(plan|\d+)\.json|shards\.jsonl(\.lock)?|{_DATA}|{_PRIVATE}"
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
 
 
@@ -80,7 +82,6 @@ class Attempt:
         self._shards = shards
         self._number = number
         self._device = config.get("device")
-        self._start = time.monotonic()
         first = Path(paths[0]).name
         stem = first.removesuffix(ending_of(first))
         self._endings = [Path(path).name.removeprefix(stem) for path in paths]
@@ -114,24 +115,18 @@ class Attempt:
             names = [f"{name}{ending}" for ending in self._endings]
             for part, final in zip(self._parts, names, strict=True):
                 places.adopt(part_path(part.final), os.path.join(shards.folder, final))
-        except (FileNotFoundError, DataError):
+            counts = self.state.get("counts", {})
+            facts = {key: value for key, value in facts.items() if key not in counts}
+            files = dict(zip(names, made, strict=True))
+            record = {"files": files, "counts": counts, "facts": facts, "device": self._device}
+            shards.write_commit(number, record)
+        except (OSError, DataError) as error:
             # Another process may have completed the folder and removed what it does not name.
-            if shards.commit(number) is None:
-                raise
-            return
-        except OSError as error:
-            raise io.file_error(error, shards.folder, reading=False) from None
-        counts = self.state.get("counts", {})
-        shards.write_commit(
-            number,
-            {
-                "files": dict(zip(names, made, strict=True)),
-                "counts": counts,
-                "facts": {key: value for key, value in facts.items() if key not in counts},
-                "device": self._device,
-                "seconds": round(time.monotonic() - self._start, 3),
-            },
-        )
+            if shards.commit(number) is not None:
+                return
+            if isinstance(error, OSError):
+                raise io.file_error(error, shards.folder, reading=False) from None
+            raise
 
     def __exit__(self, *error: object) -> None:
         for part in self._parts:
@@ -293,9 +288,9 @@ class ShardedOutput:
     def _sweep(self, kept: Sequence[int]) -> None:
         """Remove what no commit names: private files of killed tries, data of second ones."""
         for name in places.sizes(self.folder):
-            data = re.fullmatch(r"(\d+)-([0-9a-f]{8})\..*", name)
+            data = re.fullmatch(_DATA, name)
             ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
-            if not ours and (data or re.match(r"\.(plan|\d+)\.|\d+\.json\.", name)):
+            if not ours and (data or re.fullmatch(_PRIVATE, name)):
                 places.remove(self._path(name))
 
 
@@ -357,7 +352,7 @@ def open_folder(
         DataError: the name is taken (73), or the shards have another plan (78, both sides).
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
-    _check_folder(path, folder, sources)
+    _check_folder(path, folder, sources, restart)
     if not is_url(path):
         check_manifest(io.manifest_path(folder), [Path(folder)], restart)
     if restart:
@@ -378,10 +373,12 @@ def open_folder(
     return ShardedOutput(folder, plan)
 
 
-def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
+def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bool) -> None:
     """Refuse a place where a folder of shards cannot be."""
+    code = Exit.CANNOT_CREATE
     local = not is_url(folder)
     names = places.sizes(folder)
+    planned = PLAN in names
     if any(source.path.rstrip("/") == folder for source in sources) or (
         local and any(os.path.realpath(source.path) == folder for source in sources)
     ):
@@ -390,13 +387,16 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
         why = f"the folder {os.path.dirname(folder)} does not exist; create it first"
     elif local and os.path.lexists(folder) and not os.path.isdir(folder):
         why = "is a file, expected a folder of shards; remove it or choose another -o"
-    elif names and PLAN not in names:
+    elif not planned and not all(re.fullmatch(_OURS, name) for name in names):
         why = f"holds files but no {PLAN}: it is not a folder of shards; choose another -o"
+    elif not (planned or restart or all(re.fullmatch(_PRIVATE, name) for name in names)):
+        why = f"holds shards but no {PLAN}; --restart starts over"
+        code = Exit.DATA
     elif io.storable(folder) != folder:
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     else:
         return
-    raise DataError(why, path, code=Exit.CANNOT_CREATE)
+    raise DataError(why, path, code=code)
 
 
 def _read_plan(file: str) -> dict[str, Any] | None:
@@ -409,7 +409,8 @@ def _read_plan(file: str) -> dict[str, Any] | None:
         return None
     body = io.read_json(file, "the plan of a folder of shards; --restart replaces it")
     if body.pop("sha256", None) != seal_of(body):
-        raise DataError("is damaged: its sha256 is that of other contents; --restart", file)
+        why = "is damaged: its sha256 is that of other contents; --restart starts over"
+        raise DataError(why, file)
     return body
 
 

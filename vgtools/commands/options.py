@@ -143,6 +143,12 @@ class ShardTarget(Target):
         str | None,
         Value("ADDRESS", "Make the shards on a Ray cluster: auto, local or HOST:PORT."),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTarget(ShardTarget):
+    """Where a command writes what it makes of texts."""
+
     workers: Annotated[
         int | None,
         Count("With --ray: the most workers.", show_default="one per GPU or core"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from vgtools.commands.options import (
     Limit,
     Offline,
     Quiet,
-    ShardTarget,
+    TextTarget,
     Value,
     flags,
     help_at_terminal,
@@ -40,7 +39,7 @@ def revokenize(
             "-t",
         ),
     ],
-    target: ShardTarget,
+    target: TextTarget,
     file: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin."),
@@ -74,7 +73,7 @@ def revokenize(
     from vgtools.text.vokens import no_collection
 
     forms = (*run.ROWS, ".npy")
-    run.check_target(files, **asdict(target), forms=forms, limit=limit is not None)
+    run.check_target(files, target, target.workers, forms=forms, limit=limit is not None)
     shards = target.output.endswith("/")  # may be larger than one can hash
     inputs = Inputs([] if shards else files)
     hashes = [None if shards else inputs.sha256(path) for path in files]
@@ -84,13 +83,14 @@ def revokenize(
         counts = run.write(
             make(),
             files,
-            **asdict(target),
+            target,
             name="revokenize",
             unit="tokens",
             inputs=inputs,
             default_size=_SHARD,
             say=partial(note, "revokenize", quiet=quiet),
             quiet=quiet,
+            workers=target.workers,
             make=make,
         )
     if counts is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +18,7 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     Seed,
-    ShardTarget,
+    TextTarget,
     Value,
     flags,
     help_at_terminal,
@@ -84,7 +84,7 @@ def vokenize(
     index: Annotated[str, File("The image bank: .faiss file of vg build-index.")],
     search: Search,
     control: Control,
-    target: ShardTarget,
+    target: TextTarget,
     runtime: Runtime,
     text: Annotated[
         list[str] | None,
@@ -136,7 +136,7 @@ def vokenize(
     from vgtools.models.references import device_type
 
     forms = (*run.ROWS, ".npy")
-    run.check_target(texts, **asdict(target), forms=forms, limit=limit is not None)
+    run.check_target(texts, target, target.workers, forms=forms, limit=limit is not None)
     device = device_type(runtime.device)
     slow = search.dtype == "float16" and device == "cpu"
     refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
@@ -147,7 +147,7 @@ def vokenize(
     counts = run.write(
         work,
         texts,
-        **asdict(target),
+        target,
         name="vokenize",
         unit="tokens",
         inputs=[*texts, *work.inputs],
@@ -155,6 +155,7 @@ def vokenize(
         say=partial(note, "vokenize", quiet=runtime.quiet),
         quiet=runtime.quiet,
         gpu=gpu,
+        workers=target.workers,
         make=partial(_work, index, search, control, runtime, window, limit),
     )
     if counts is not None:

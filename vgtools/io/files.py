@@ -27,7 +27,14 @@ from vgtools.io.folders import LIST, Shards, check_facts, is_shards
 from vgtools.io.folders import manifest_path as manifest_path
 from vgtools.io.process import NO_LINK
 from vgtools.io.remote import is_url
-from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
+from vgtools.io.streams import (
+    BROKEN_STREAM,
+    open_read,
+    read_lines,
+    refuse_stream,
+    shard_lines,
+    zstd,
+)
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
@@ -324,14 +331,18 @@ def open_arrays(
     return arrays
 
 
-def read_ids(path: str | Path, count: int | None = None) -> list[str]:
+def read_ids(
+    path: str | Path, count: int | None = None, lines: Iterable[str] | None = None
+) -> list[str]:
     """Read a list of image ids, one per line, in the row order of the array beside it.
+
+    The `lines` are those of the file, where it is read already.
 
     Raises:
         DataError: another count than the array's rows, an empty or a duplicate id.
     """
     seen = dict[str, int]()  # id -> line
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if not line:
             raise DataError("an empty image id", path, number)
         first = seen.setdefault(line, number)
@@ -370,6 +381,8 @@ _LARGEST = 1e9  # number of a feature; sums over larger ones overflow
 def open_features(path: str | Path, positions: int | None = None) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
+    Of a folder of shards `X.npy/`, the array is read from the shards' memory maps.
+
     Args:
         path: of mean or max features, (N, D); with `positions` of feature maps, (N, P, D).
         positions: open feature maps, as `--pooling none` writes them, of at least that many.
@@ -384,11 +397,12 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
     kind = "image-features" if positions is None else "image-grid"
     _check_pooling(path, kind)
     manifest = read_manifest(path, kind)
-    array = open_npy(path, ndim=2 if positions is None else 3)
+    array = _stacked_arrays(path, 2 if positions is None else 3)
     if positions is not None and array.shape[1] < positions:
         why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
         raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
-    ids = read_ids(Path(path).with_suffix(".ids"), len(array))
+    names = shard_lines(path, ".ids") if is_shards(path) else None
+    ids = read_ids(Path(path).with_suffix(".ids"), len(array), names)
     size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
     for start in range(0, len(array), size):
         block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)
@@ -403,6 +417,17 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
             why = f"row {row} ({ids[row]}) has a number of {largest.max():.2g}, beyond all features"
             raise DataError(f"{why}; extract it again or leave it out", path)
     return Features(array, ids, manifest)
+
+
+def _stacked_arrays(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
+    """Return the array of a file or folder; of shards without a row nothing is taken."""
+    from vgtools.io.arrays import stacked
+
+    arrays = open_arrays(path, ndim)
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise DataError(f"has shards with rows of several shapes: {shapes}", path)
+    return stacked([array for array in arrays if len(array)] or arrays[:1])
 
 
 def _check_pooling(path: str | Path, kind: str) -> None:

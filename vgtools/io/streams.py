@@ -154,10 +154,16 @@ def open_shards(
 ) -> BinaryIO:
     """Open the shards of a folder from `start` up to `stop`, by default all, as one stream.
 
-    An `ending` of names chooses among several files per shard.
+    Of several files of a shard the one with an `ending` is read.
     """
     joined = _Joined(Shards(path).files(ending, start, stop))
     return cast(BinaryIO, BufferedReader(joined, _BLOCK))
+
+
+def shard_lines(path: str | Path, ending: str) -> Iterator[str]:
+    """Yield the lines of the files of a folder of shards that end alike."""
+    with open_shards(path, ending=ending) as stream:
+        yield from map(decode, stream)
 
 
 @dataclass(frozen=True)

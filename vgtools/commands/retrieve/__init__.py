@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from vgtools.commands.options import (
     Flag,
     Limit,
     Runtime,
-    ShardTarget,
+    TextTarget,
     flags,
     help_at_terminal,
     note,
@@ -35,7 +35,7 @@ def retrieve(
         str, Flag("--index", metavar="FILE", help="The image bank: index of vg build-index.")
     ],
     search: Search,
-    target: ShardTarget,
+    target: TextTarget,
     runtime: Runtime,
     text: Annotated[
         list[str] | None,
@@ -86,7 +86,7 @@ def retrieve(
     from vgtools.models.references import device_type
 
     others: Any = {"emb": search.emb is not None, "score": search.score}
-    run.check_target(texts, **asdict(target), limit=limit is not None, **others)
+    run.check_target(texts, target, target.workers, limit=limit is not None, **others)
     # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
     here = replace(runtime, device="cpu") if target.ray else runtime
     opened = open_retriever(local(index), search, here)
@@ -97,7 +97,7 @@ def retrieve(
     counts = run.write(
         Rows(opened, search, index, limit),
         texts,
-        **asdict(target),
+        target,
         name="retrieve",
         unit="texts",
         inputs=texts,
@@ -105,6 +105,7 @@ def retrieve(
         say=partial(note, "retrieve", quiet=runtime.quiet),
         quiet=runtime.quiet,
         gpu=gpu,
+        workers=target.workers,
         make=partial(_rows, index, search, runtime, limit),
     )
     if counts is not None:
