@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
 import tarfile
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import vg_command
 from tests.tiny import text
 from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.lm import save_shape, save_tokenizer
@@ -24,8 +28,10 @@ from vgtools.batch.shards import open_folder
 from vgtools.cli import run
 from vgtools.commands.options import ShardTarget
 from vgtools.io import DataError, Exit
+from vgtools.io.arrays import Array
 from vgtools.io.folders import Shards
 from vgtools.text.blocks import Corpus, open_packed
+from vgtools.text.retrieved import open_retrieved
 
 
 def vg(*args: object) -> None:
@@ -34,6 +40,38 @@ def vg(*args: object) -> None:
 
 def joined(folder: Path, ending: str | None = None) -> bytes:
     return b"".join(Path(file.path).read_bytes() for file in Shards(folder).files(ending))
+
+
+class Rows:
+    """Writes rows of an array as image features."""
+
+    def __init__(self, array: Array, ids: list[str], manifest: dict[str, Any]) -> None:
+        self.config = {"command": "rows"}
+        self._array = array
+        self._ids = ids
+        self._manifest = manifest
+
+    def open(self, path: str, output: Any) -> Any:
+        files = [path, path.replace(".npy", ".ids")]
+        return output(files, self.config, npy={0: ("float32", self._array.shape[1])})
+
+    def steps(self, pieces: Any, out: Any) -> Generator[int, None, None]:
+        (piece,) = pieces
+        for row in range(piece.start, piece.stop):
+            out.write(self._array[row].tobytes())
+            out.write(f"{self._ids[row]}\n".encode(), 1)
+        out.commit({"counts": {"rows": piece.stop - piece.start}})
+        yield 1
+        out.finish(**self._manifest)
+
+
+def save_features(folder: str, array: Array, ids: list[str], manifest: dict[str, Any]) -> None:
+    """Write image features in 7 shards."""
+    task = Rows(array, ids, manifest)
+    sources = [Source("photos", 60, "stamp", "image", 60)]
+    out = open_folder(folder, task.config, sources, None, 9)
+    run_shards(out, task, name="rows", quiet=True)
+    assert len(Shards(folder)) == 7
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +167,37 @@ def test_readers_take_the_folder(made: Path, tiny: Path, capsysbinary: Any) -> N
         assert shown[0].replace("one-", "many-") == shown[1].replace("jsonl/", "jsonl")
 
 
+def test_retrieved_images_and_features_are_read_from_folders(
+    made: Path, tiny: Path, tmp_path: Path
+) -> None:
+    """What `vg finetune --retrieved --feats` opens."""
+    feats = io.open_features(tiny / "feats.npy")
+    manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
+    order = np.arange(60)[::-1]
+    folder = f"{tmp_path}/back.npy/"
+    save_features(folder, np.asarray(feats.array)[order], [feats.ids[i] for i in order], manifest)
+    one = open_retrieved(f"{made}/one-images.jsonl", feats, f"{tiny}/feats.npy")
+    many = open_retrieved(f"{made}/many-images.jsonl/", feats, f"{tiny}/feats.npy")
+    back = open_retrieved(f"{made}/many-images.jsonl", io.open_features(folder), folder)
+    assert len(one) == len(many) == 122
+    assert one.digest() == many.digest()
+    assert np.array_equal(np.where(back.rows < 0, -1, 59 - back.rows), one.rows)
+    numbers = np.array([3, 0, 100])
+    for expected, got in zip(
+        one.gather(feats.array, numbers),
+        back.gather(io.open_features(folder).array, numbers),
+        strict=True,
+    ):
+        assert np.array_equal(expected, got)
+    # Without a manifest the rows are those of the index that is named.
+    bare = tmp_path / "bare.jsonl"
+    bare.write_bytes((made / "one-images.jsonl").read_bytes())
+    named = open_retrieved(str(bare), io.open_features(folder), folder, index=folder)
+    assert np.array_equal(named.rows, one.rows)
+    other = open_retrieved(str(bare), io.open_features(folder), folder, index=f"{tiny}/vg.faiss")
+    assert np.array_equal(other.rows, back.rows)
+
+
 @pytest.mark.slow
 def test_pretraining_on_shards_gives_the_weights_of_the_file(made: Path, tmp_path: Path) -> None:
     for kind in ("renpy.npy", "rejsonl.jsonl"):
@@ -185,7 +254,7 @@ def test_parts_of_a_command_complete_its_folder(
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["-", "-o", "{}/v.jsonl/"], "standard input cannot be cut"),
+        (["-", "-o", "{}/v.jsonl/"], "standard input cannot be cut into shards"),
         (["{}/t.txt", "--shard", "0/2"], "--shard needs a folder of shards"),
         (["{}/t.txt", "-o", "{}/v.jsonl", "--shard", "0/2"], "--shard needs a folder"),
         (["{}/t.txt", "-o", "{}/v.jsonl", "--shard-size", "7"], "--shard-size needs a folder"),
@@ -279,36 +348,10 @@ def test_tars_with_one_image_twice_are_refused(
     assert "duplicate id '0.png' in two sources" in capsys.readouterr().err
 
 
-class Rows:
-    """Writes rows of an array as image features."""
-
-    def __init__(self, array: np.ndarray[Any, Any], manifest: dict[str, Any]) -> None:
-        self.config = {"command": "rows"}
-        self._array = array
-        self._manifest = manifest
-
-    def open(self, path: str, output: Any) -> Any:
-        files = [path, path.replace(".npy", ".ids")]
-        return output(files, self.config, npy={0: ("float32", self._array.shape[1])})
-
-    def steps(self, pieces: Any, out: Any) -> Generator[int, None, None]:
-        (piece,) = pieces
-        for row in range(piece.start, piece.stop):
-            out.write(self._array[row].tobytes())
-            out.write(f"image{row:03}\n".encode(), 1)
-        out.commit({"counts": {"rows": piece.stop - piece.start}})
-        yield 1
-        out.finish(**self._manifest)
-
-
 def test_an_index_of_shards_is_that_of_the_file(tiny: Path, tmp_path: Path) -> None:
     feats = io.open_features(tiny / "feats.npy")
     manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
-    task = Rows(np.asarray(feats.array), manifest)
-    sources = [Source("photos", 60, "stamp", "image", 60)]
-    out = open_folder(f"{tmp_path}/feats.npy/", task.config, sources, None, 9)
-    run_shards(out, task, name="rows", quiet=True)
-    assert len(Shards(tmp_path / "feats.npy")) == 7
+    save_features(f"{tmp_path}/feats.npy/", feats.array, feats.ids, manifest)
     index = ("--matcher", tiny / "run", "--device", "cpu", "-q")
     for limit in ((), ("--limit", 23)):
         for name, source in (("one", tiny / "feats.npy"), ("many", f"{tmp_path}/feats.npy/")):
@@ -316,3 +359,45 @@ def test_an_index_of_shards_is_that_of_the_file(tiny: Path, tmp_path: Path) -> N
         for suffix in ("faiss", "ids"):
             both = [(tmp_path / f"{name}.{suffix}").read_bytes() for name in ("one", "many")]
             assert both[0] == both[1]
+
+
+# ------------------------------------------------------------------------------------- processes
+
+
+def started(*args: object) -> subprocess.Popen[str]:
+    command = vg_command(*map(str, args))
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_commits(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while len(list(folder.glob("[0-9]*.json"))) < count:
+        assert process.poll() is None, "it ended before"
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_ends_a_run_costs_one_shard(
+    tiny: Path, made: Path, texts: list[Path], tmp_path: Path, number: int
+) -> None:
+    folder = tmp_path / "v.jsonl"
+    args = ["vokenize", *texts, "--index", tiny / "vg.faiss", "--device", "cpu"]
+    args += ["-o", f"{folder}/", "--shard-size", 50]
+    process = started(*args)
+    wait_for_commits(folder, 3, process)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    if number == signal.SIGTERM:
+        assert process.returncode == Exit.STOPPED
+        assert said.endswith("run the same command again to resume\n")
+        assert not list(folder.glob(".*")), "nothing private is left"
+    else:
+        assert process.returncode == -signal.SIGKILL
+        assert len(list(folder.glob(".*"))) <= 1
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob("[0-9]*")}
+    assert len(stamps) >= 6
+    vg(*args)
+    assert not list(folder.glob(".*"))
+    for path, stamp in stamps.items():
+        assert not path.exists() or path.stat().st_mtime_ns == stamp or number == signal.SIGKILL
+    assert joined(folder) == joined(made / "many-jsonl.jsonl")

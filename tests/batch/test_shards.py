@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import random
+import tracemalloc
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -104,7 +106,7 @@ def random_text(dice: random.Random) -> bytes:
 
 def test_pieces_hold_every_line_once_for_any_text_and_cut(tmp_path: Path) -> None:
     dice = random.Random(3)
-    for _ in range(400):
+    for _ in range(150):
         texts = []
         expected = []
         for number in range(dice.randrange(1, 4)):
@@ -446,3 +448,53 @@ def test_places_that_are_not_folders_of_shards_are_refused(tmp_path: Path) -> No
         text_source("-")
     assert error.value.code == Exit.USAGE
     assert (tmp_path / "mine" / "notes").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "o.npy"])
+def test_several_processes_on_one_folder_all_end_well(tmp_path: Path, name: str) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / name
+    text.write_bytes(TEXT)
+    fork = multiprocessing.get_context("fork")
+    for attempt in range(3):
+        processes = [
+            fork.Process(target=run, args=(folder, text), kwargs={"size": 10}) for _ in range(3)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0, 0]
+        assert io.read_manifest(folder)["rows"] == 50
+        files = {path.name for path in folder.iterdir()}
+        each = 2 if name == "o.jsonl" else 3
+        assert len(files) == each * len(Shards(folder)) + 2, sorted(files)
+        if attempt < 2:  # all of it is missing again, or half
+            for path in sorted(folder.iterdir())[: (2 - attempt) * len(files) // 2]:
+                path.unlink()
+
+
+@pytest.mark.slow
+def test_memory_is_flat_in_the_number_of_shards(tmp_path: Path) -> None:
+    """What a driver holds of a shard is its place in an array."""
+    (tmp_path / "a.txt").write_bytes(b"x\n" * 240)
+    peaks = []
+    for size in (16, 2):  # 30 and 240 shards
+        out = shards.open_folder(
+            f"{tmp_path}/o{size}.jsonl/",
+            Lengths().config,
+            [text_source(str(tmp_path / "a.txt"))],
+            size,
+            64,
+        )
+        make = out.worker(Lengths())
+        for number in out.missing():
+            make(number)
+        tracemalloc.start()
+        assert next(out.missing(), None) is None
+        out.finish()
+        assert out.is_complete()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(Shards(out.folder)) == 480 // size
+    # 8 bytes in an array and a name of a file; a commit held would be over 1,000 bytes.
+    assert peaks[1] - peaks[0] < 300 * (240 - 30)

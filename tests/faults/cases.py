@@ -242,9 +242,9 @@ CASES = (
     ),
     Case(
         "extract-shards",
-        "extract-image-feats in/photos.tar in/images.jsonl -b in/net --device cpu --batch-size 2"
+        "extract-image-feats in/images.jsonl -b in/net --device cpu --batch-size 2"
         " --workers 1 --on-error skip --shard-size 4000 -o f.npy/",
-        ("photos.tar tar", "images.jsonl jsonl", "photos/p3.png image"),
+        ("images.jsonl jsonl", "photos/p3.png image"),
         reader="build-index f.npy -m in/matcher --device cpu -o b.faiss",
     ),
     Case(

@@ -276,13 +276,12 @@ def _grown(counts: Array, ids: Array) -> Array:
 def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield token ids and vokens of a packed file, both int64."""
     io.read_manifest(path, "vokens")
-    arrays = io.open_arrays(path, 2)
-    ends = [None] * len(arrays) if limit is None else io.open_arrays(path, 1, ".rows.npy")
-    for array, rows in zip(arrays, ends, strict=True):
+    ends = io.open_arrays(path, 1, ".rows.npy")
+    for array, rows in zip(io.open_arrays(path, 2), ends, strict=True):
         if array.shape[1] != 2 or array.dtype.kind != "i":
             found = f"{array.shape} of {array.dtype}"
             raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)
-        if rows is not None and limit is not None:
+        if limit is not None:
             array = array[: int(rows[:limit].max(initial=0))]
             limit = max(0, limit - len(rows))
         for start in range(0, len(array), 1 << 20):

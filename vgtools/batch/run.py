@@ -112,7 +112,9 @@ def check_target(
     named = os.path.basename(output.rstrip("/")).partition(".")
     wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
     refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
-    refuse("-" in inputs, "standard input cannot be cut into shards; write it to a file")
+    piped = next((name for name in inputs if io.is_unnamed(name)), "")
+    why = f"{io.name_of(piped)} cannot be cut into shards; write it to a file and name that"
+    refuse(bool(piped), why)
     for flag, given in excluded.items():
         name = flag.replace("_", "-")
         refuse(given, f"--{name} does not go with shards, {'--ray' if ray else '-o ' + output}")

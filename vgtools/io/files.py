@@ -401,8 +401,10 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
     if positions is not None and array.shape[1] < positions:
         why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
         raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
-    names = shard_lines(path, ".ids") if is_shards(path) else None
-    ids = read_ids(Path(path).with_suffix(".ids"), len(array), names)
+    if is_shards(path):
+        ids = read_ids(path, len(array), shard_lines(path, ".ids"))
+    else:
+        ids = read_ids(Path(path).with_suffix(".ids"), len(array))
     size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
     for start in range(0, len(array), size):
         block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)
