@@ -47,19 +47,22 @@ def join(folder: str, out: Output, names: Sequence[str]) -> Counter[str]:
         why = "an unfinished run of one process: without --ray it resumes, --restart discards it"
         raise DataError(why, names[0], code=Exit.CONFIG)
     counts = Counter[str](out.state.get("counts", {}))
+    items = out.state.get("items", 0)  # rows of the first file, if it is an array
     stem = names[0].removesuffix(ending_of(names[0]))
     endings = [name.removeprefix(stem) for name in names]
     for number, record in enumerate(shards.records(done), done):
+        before = items
         for index, ending in enumerate(endings):
             if ending.endswith(".npy"):
-                _copy_array(shards, number, ending, out, index, counts["tokens"])
+                count = _copy_array(shards, number, ending, out, index, before)
+                items += 0 if index else count
             else:
                 with open_shards(folder, number, number + 1, ending) as stream:
                     while data := stream.read(_BLOCK):
                         out.write(data, index)
         counts.update(record["counts"])
-        state = {"rows": counts["rows"], "digest": "", "counts": counts, "joined": number + 1}
-        out.commit(state)
+        state = {"rows": counts["rows"], "digest": "", "counts": counts}
+        out.commit({**state, "joined": number + 1, "items": items})
     facts = {key: value for key, value in shards.manifest.items() if key not in _FOLDER}
     del facts["bytes"]
     out.finish(**facts)
@@ -68,11 +71,12 @@ def join(folder: str, out: Output, names: Sequence[str]) -> Counter[str]:
 
 def _copy_array(
     shards: Shards, number: int, ending: str, out: Output, index: int, before: int
-) -> None:
-    """Append an array of a shard; ends of rows are counted from the first shard on."""
+) -> int:
+    """Append an array of a shard, return its rows; ends of rows count from the first shard on."""
     (file,) = shards.files(ending, number, number + 1)
     check_facts(file.path, "sha256", file.sha256, io.sha256_file(file.path))
     array: Any = io.open_npy(Path(file.path))
     for start in range(0, len(array), _BLOCK):
         block = array[start : start + _BLOCK]
         out.write((block + before if ending == ".rows.npy" else block.copy()).data.cast("B"), index)
+    return len(array)

@@ -92,7 +92,9 @@ def check_target(
     Raises:
         DataError: a pipe, or a flag that does not go with the others (usage).
     """
-    output, shard, ray = target.output, target.shard, target.ray
+    output = target.output
+    shard = target.shard
+    ray = target.ray
 
     def refuse(wrong: bool, why: str) -> None:
         if wrong:
