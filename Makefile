@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-cpus quick faults lint bench man dist sdist-check clean
+.PHONY: help install demo test test-cpus test-cluster quick faults lint bench man dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
 	@echo "make test-cpus  the tests seven times: kernels of older x86 processors, 1, 2 and 4 threads"
+	@echo "make test-cluster  the tests on a Ray cluster and an S3 server of this machine, with what they need (400 MB)"
 	@echo "make quick   the tests without those marked slow"
 	@echo "make faults  kills, full disks, bad inputs and races for every command (about 30 minutes)"
 	@echo "make lint    ruff, mypy, stale man pages"
@@ -42,6 +43,13 @@ test-cpus: $(READY)
 		echo "$$settings"; \
 		env $$settings $(BIN)/python -m pytest -n auto --dist worksteal || exit 1; \
 	done
+
+# Nothing of it is a dependency of vg, so `make test` skips these tests where it is not installed.
+test-cluster: $(VENV)/.cluster
+	$(BIN)/python -m pytest -rs tests/batch tests/io/test_remote.py
+$(VENV)/.cluster: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test-cluster]'
+	@touch $@
 
 quick: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.tiny.s3 import Server
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # One thread per process, unless asked for more: tests are many and tiny, and run side by side.
@@ -90,3 +94,34 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     assert run([*map(str, args)]) == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    """An S3 server on this machine."""
+    pytest.importorskip("s3fs", reason="the extra vgtools[s3] is not installed")
+    pytest.importorskip("moto", reason="moto[server] is not installed; make test-cluster")
+    from tests.tiny.s3 import Server
+
+    running = Server()
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.fixture
+def bucket(s3: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty bucket on a server that is not busy."""
+    from s3fs import S3FileSystem
+
+    for name, value in {**s3.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    S3FileSystem.clear_instance_cache()
+    name = f"b{os.getpid()}-{next(_numbers)}"
+    S3FileSystem().mkdir(name)
+    yield f"s3://{name}"
+    s3.busy(0)
+
+
+_numbers = itertools.count()

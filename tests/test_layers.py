@@ -65,6 +65,8 @@ HEAVY = {
     "jinja2",
     "spacy",
     "tokenizers",
+    "ray",
+    "fsspec",
 }
 
 

@@ -99,7 +99,7 @@ def pack(tiny: Path, data: Path, name: str, out: Path) -> Any:
     from vgtools.text.blocks import pack
 
     tokenizer = t.make_tokenizer()
-    return pack(name, out, tokenizer).tokens.tobytes()
+    return pack(name, out, tokenizer)[0].tokens.tobytes()
 
 
 def probed(tiny: Path, data: Path, name: str, out: Path) -> Any:

@@ -26,7 +26,7 @@ from torchvision.models import get_model
 
 from tests.tiny.images import save_backbone, save_photo
 from vgtools.cli import run
-from vgtools.commands import extract_image_feats
+from vgtools.commands.extract_image_feats import extraction
 from vgtools.images import decoding, featurizer
 from vgtools.images.boxes import grid
 from vgtools.images.extract import Batch, FeatureOutput
@@ -303,7 +303,7 @@ def start(code: str, *args: str | Path) -> subprocess.Popen[bytes]:
 
 
 EAGER = (
-    "from vgtools.commands import extract_image_feats\nextract_image_feats._COMMIT_SECONDS = 0\n"
+    "from vgtools.commands.extract_image_feats import extraction\nextraction._COMMIT_SECONDS = 0\n"
 )
 KILL = """
 from vgtools.images import extract as images
@@ -343,7 +343,7 @@ def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refuse
     photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(extract_image_feats, "_COMMIT_SECONDS", 0)
+        patch.setattr(extraction, "_COMMIT_SECONDS", 0)
         write = FeatureOutput.write
 
         def stopping(self: FeatureOutput, batch: Batch) -> None:
@@ -550,7 +550,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     whole = [file.read_bytes() for file in REGION_FILES]
     for file in (*REGION_FILES, Path("f.json")):
         file.unlink()
-    monkeypatch.setattr(extract_image_feats, "_COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(extraction, "_COMMIT_SECONDS", 0.0)
     real, calls = FeatureOutput._commit, list[int]()
 
     def stop(self: Any) -> None:

@@ -22,6 +22,8 @@ class Case:
         reads: `NAME FORMAT` of its input files.
         restart: whether it takes --restart.
         folder: the output, if it is a folder; a race through a link to it is tried.
+        reader: a command that reads the output, and refuses damage that the writer, run again,
+            does not look for: hashes of shards are compared where they are read.
         quick: a share of its trials runs in `make test`.
     """
 
@@ -30,6 +32,7 @@ class Case:
     reads: tuple[str, ...] = ()
     restart: bool = True
     folder: str = ""
+    reader: str = ""
     quick: bool = False
 
     @property
@@ -238,6 +241,13 @@ CASES = (
         ("photos.tar tar",),
     ),
     Case(
+        "extract-shards",
+        "extract-image-feats in/images.jsonl -b in/net --device cpu --batch-size 2"
+        " --workers 1 --on-error skip --shard-size 4000 -o f.npy/",
+        ("images.jsonl jsonl", "photos/p3.png image"),
+        reader="build-index f.npy -m in/matcher --device cpu -o b.faiss",
+    ),
+    Case(
         "extract-regions",
         "extract-image-feats in/photos -b in/net --device cpu --batch-size 2 --workers 1"
         " --regions in/boxes.jsonl --regions grid --grid-scales 1 --on-error skip --picture"
@@ -310,6 +320,14 @@ CASES = (
         ("text.txt.gz gz!",),
     ),
     Case(
+        "vokenize-shards",
+        "vokenize in/text.txt in/text.jsonl --index in/vg.faiss --device cpu --window 8"
+        " --shard-size 900 -o v.jsonl/",
+        ("text.txt text", "text.jsonl jsonl", *_INDEX),
+        reader="stats v.jsonl",
+        quick=True,
+    ),
+    Case(
         "vokenize-control",
         "vokenize in/text.txt --index in/vg.faiss --device cpu --control term-frequency"
         " --captions in/captions.jsonl -o v.jsonl",
@@ -325,6 +343,19 @@ CASES = (
         "revokenize in/v.jsonl -t in/tokenizer -o r.npy",
         ("v.jsonl jsonl!", "v.json manifest"),
         quick=True,
+    ),
+    Case(
+        "revokenize-shards",
+        "revokenize in/v.jsonl -t in/tokenizer --shard-size 9000 -o r.npy/",
+        ("v.jsonl jsonl", "v.json manifest"),
+        reader="stats --vokens r.npy",
+    ),
+    Case(
+        "retrieve-shards",
+        "retrieve in/text.txt --index in/vg.faiss -k 4 --device cpu --shard-size 900"
+        " -o f.jsonl.zst/",
+        ("text.txt text", *_INDEX),
+        reader="stats f.jsonl.zst",
     ),
     Case(
         "retrieve",

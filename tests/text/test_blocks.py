@@ -83,7 +83,7 @@ def test_text_rows_and_packed_give_the_same_tokens(tmp_path: Path) -> None:
     zipped.write_bytes(gzip.compress(rows.read_bytes()))
     assert [has_vokens(str(p)) for p in (text, plain, rows, zipped)] == [False, False, True, True]
     for path in (text, plain, rows, zipped):
-        found = pack(str(path), tmp_path / "cache", tokenizer)
+        (found,) = pack(str(path), tmp_path / "cache", tokenizer)
         assert found.tokens[:, 0].tolist() == expected.ids.tolist()
         assert found.ends.tolist() == expected.starts[1:].tolist()
         vokens = [-1] * len(expected.ids)
@@ -176,7 +176,7 @@ def test_row_ends_that_do_not_fit_are_refused(tmp_path: Path, ends: list[int], w
 def test_ids_out_of_range_are_refused_by_line(
     tmp_path: Path, rows: list[list[tuple[int, int]]], vokens: int | None, line: int, why: str
 ) -> None:
-    file = open_packed(save_packed(tmp_path / "x.npy", rows))
+    (file,) = open_packed(save_packed(tmp_path / "x.npy", rows))
     with pytest.raises(DataError) as error:
         check_range(file, 20, vokens)
     assert error.value.line == line
@@ -186,11 +186,11 @@ def test_ids_out_of_range_are_refused_by_line(
 def test_largest_voken_is_found_and_none_is_minus_one(tmp_path: Path) -> None:
     assert (
         check_range(
-            open_packed(save_packed(tmp_path / "x.npy", [[(5, 3), (6, 8)], [(7, -1)]])), 20, 9
+            open_packed(save_packed(tmp_path / "x.npy", [[(5, 3), (6, 8)], [(7, -1)]]))[0], 20, 9
         )
         == 8
     )
-    assert check_range(open_packed(save_packed(tmp_path / "y.npy", [[(5, -1)]])), 20) == -1
+    assert check_range(open_packed(save_packed(tmp_path / "y.npy", [[(5, -1)]]))[0], 20) == -1
 
 
 def test_masks_are_80_10_10_and_only_of_chosen_tokens() -> None:

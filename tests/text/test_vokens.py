@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from vgtools import io
-from vgtools.io import DataError
+from vgtools.io import DataError, Window
 from vgtools.text import vokens
 from vgtools.text.vokens import VokenWriter, check_rows, parse_row, parse_rows
 
@@ -139,7 +139,7 @@ def test_a_row_that_is_too_deep_to_be_written_is_named(tmp_path: Path) -> None:
     deep: list[Any] = []
     for _ in range(300):
         deep = [deep]
-    with VokenWriter(str(tmp_path / "o.jsonl"), {}, inputs=["in.jsonl"]) as out:
-        out.write([row], np.zeros(2, np.int32))
+    with VokenWriter(str(tmp_path / "o.jsonl"), {}) as out:
+        window = Window("in.jsonl", 2, [""], "")
         with pytest.raises(DataError, match=r"^in\.jsonl:2: is nested too deeply to be written"):
-            out.write([row | {"more": deep}], np.zeros(2, np.int32))
+            out.write([row | {"more": deep}], np.zeros(2, np.int32), window)

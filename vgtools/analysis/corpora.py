@@ -17,7 +17,7 @@ from vgtools.io import DataError
 from vgtools.io.arrays import Array
 from vgtools.text.ngrams import Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
 from vgtools.text.tokens import load_stop_words
-from vgtools.text.vokens import parse_rows
+from vgtools.text.vokens import is_packed, parse_rows
 
 GROUNDED_ABOVE = 100  # a grounded type occurs more often than this in the captions (section 2.3)
 
@@ -236,7 +236,7 @@ def diversity(
     pairs = PairCounts(memory)
     images = np.zeros(0, np.int64)
     tokens = 0
-    for types, vokens in _packed(path, limit) if path.endswith(".npy") else _rows(path, limit):
+    for types, vokens in _packed(path, limit) if is_packed(path) else _rows(path, limit):
         tokens += len(vokens)
         kept = vokens >= 0
         pairs.add(types[kept], vokens[kept])
@@ -276,16 +276,17 @@ def _grown(counts: Array, ids: Array) -> Array:
 def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield token ids and vokens of a packed file, both int64."""
     io.read_manifest(path, "vokens")
-    array = io.open_npy(path, ndim=2)
-    if array.shape[1] != 2 or array.dtype.kind != "i":
-        found = f"{array.shape} of {array.dtype}"
-        raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)
-    if limit is not None:
-        ends = io.open_npy(path.removesuffix("npy") + "rows.npy", ndim=1)
-        array = array[: int(ends[:limit].max(initial=0))]
-    for start in range(0, len(array), 1 << 20):
-        block = np.asarray(array[start : start + (1 << 20)], np.int64)
-        yield block[:, 0], block[:, 1]
+    ends = io.open_arrays(path, 1, ".rows.npy")
+    for array, rows in zip(io.open_arrays(path, 2), ends, strict=True):
+        if array.shape[1] != 2 or array.dtype.kind != "i":
+            found = f"{array.shape} of {array.dtype}"
+            raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)
+        if limit is not None:
+            array = array[: int(rows[:limit].max(initial=0))]
+            limit = max(0, limit - len(rows))
+        for start in range(0, len(array), 1 << 20):
+            block = np.asarray(array[start : start + (1 << 20)], np.int64)
+            yield block[:, 0], block[:, 1]
 
 
 def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:

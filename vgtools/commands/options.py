@@ -118,6 +118,44 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardTarget(Target):
+    """Where a command writes that can write shards: a file, or a folder if the name ends in /."""
+
+    output: Annotated[
+        str,
+        Flag(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write; the same command resumes it. - is stdout. X/ with the suffix of"
+            " a file is a folder of shards, for many processes.",
+        ),
+    ] = "-"
+    shard: Annotated[
+        str | None,
+        Value("I/N", "With -o X/: only every N-th shard from number I on, 0 to N-1."),
+    ] = None
+    shard_size: Annotated[
+        int | None,
+        Count("Bytes of input per shard.", show_default="some minutes of work"),
+    ] = None
+    ray: Annotated[
+        str | None,
+        Value("ADDRESS", "Make the shards on a Ray cluster: auto, local or HOST:PORT."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTarget(ShardTarget):
+    """Where a command writes what it makes of texts."""
+
+    workers: Annotated[
+        int | None,
+        Count("With --ray: the most workers.", show_default="one per GPU or core"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFolder(Target):
     """Where a command writes a run."""
 
@@ -256,18 +294,16 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
     hints: dict[str, Any] = {}
     for base in reversed(group.__mro__):
         for name, hint in inspect.get_annotations(base, eval_str=True).items():
-            if name in hints and not hasattr(hint, "__metadata__"):
-                hints[name] = Annotated[hint, *hints[name].__metadata__]
-            else:
-                hints[name] = hint
-    parameters = []
+            own = hasattr(hint, "__metadata__") or name not in hints
+            hints[name] = hint if own else Annotated[hint, *hints[name].__metadata__]
+    shown = []
     for item in dataclasses.fields(group):
         required = item.default is dataclasses.MISSING
         default = inspect.Parameter.empty if required else item.default
         kind = inspect.Parameter.KEYWORD_ONLY
         hint = hints[item.name]
-        parameters.append(inspect.Parameter(item.name, kind, annotation=hint, default=default))
-    return parameters
+        shown.append(inspect.Parameter(item.name, kind, annotation=hint, default=default))
+    return shown
 
 
 class DefaultGroup(TyperGroup):
@@ -339,8 +375,7 @@ def refuse_if(wrong: object, flag: str | None, why: str) -> None:
 
 def is_given(context: typer.Context, name: str) -> bool:
     """Return whether a parameter is on the command line, not its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    return getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"
 
 
 # Suffixes of files that hold neither text nor rows.
@@ -387,8 +422,7 @@ def run_folder(output: str, restart: bool = False, source: str | None = None) ->
         typer.BadParameter: the name is empty, or a restart would remove the source.
         DataError: it is a file, or cannot be created.
     """
-    if not output:
-        raise typer.BadParameter("is empty; give a folder", param_hint="--output")
+    refuse_if(not output, "--output", "is empty; give a folder")
     refuse_if("\0" in output, "--output", "has a NUL in its name; give a folder")
     place = Path(os.path.realpath(output))
     if restart and source and os.path.exists(source):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,15 +12,19 @@ from vgtools.commands.options import (
     Limit,
     Offline,
     Quiet,
-    Target,
+    TextTarget,
     Value,
     flags,
     help_at_terminal,
     note,
 )
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, amount
+from vgtools.io.remote import all_of
 
-_WINDOW = 2048  # rows per step: what a kill can cost, and what is held in memory
+if TYPE_CHECKING:
+    from vgtools.systems.vokenization.revokenize import Work
+
+_SHARD = 64 << 20  # bytes of rows, which are the vokens of 10 MB of text
 
 
 @flags
@@ -33,10 +39,11 @@ def revokenize(
             "-t",
         ),
     ],
-    target: Target,
+    target: TextTarget,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin.")
-    ] = "-",
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Voken rows: .jsonl, .gz, .zst, or - for stdin."),
+    ] = None,
     limit: Limit = None,
     offline: Offline = False,
     quiet: Quiet = False,
@@ -48,41 +55,46 @@ def revokenize(
     example a lone space of a byte-level tokenizer, gets voken -1 and score 0. Needs no GPU.
 
     With -o X.npy the packed form is written: X.npy holds (tokens, 2) int32 [token id, voken] and
-    X.rows.npy where each row ends.
+    X.rows.npy where each row ends. With -o X.jsonl/ or -o X.npy/ the output is a folder of shards;
+    see vg vokenize.
 
     Examples:
 
         vg vokenize wiki.txt --index vg.faiss | vg revokenize -t roberta-base > roberta.jsonl
 
         vg revokenize vokens.jsonl.gz --tokenizer ./my-tokenizer -o packed.npy
-    """
-    help_at_terminal(context, file)
-    from vgtools.io import Inputs, Progress, read_windows
-    from vgtools.models.references import load_tokenizer
-    from vgtools.systems.vokenization import revokenize as system
-    from vgtools.text.tokens import tokenizer_fingerprint
-    from vgtools.text.vokens import VokenWriter, no_collection, parse_rows
 
-    loaded = load_tokenizer(tokenizer, offline=offline)
-    fingerprint = tokenizer_fingerprint(loaded)
-    inputs = Inputs([file])
-    origin, facts = _origin(file, inputs.sha256(file))
-    config = {"command": "revokenize", "tokenizer_sha256": fingerprint, "limit": limit, **origin}
-    with (
-        VokenWriter(target.output, config, inputs=inputs, restart=target.restart) as out,
-        Progress("revokenize", "tokens", quiet=quiet) as bar,
-        no_collection(),
-    ):
-        if out.complete:
-            note("revokenize", f"{target.output} is up to date", quiet)
-            return
-        for window in read_windows(file, _WINDOW, out.state, limit):
-            done = system.revokenize(parse_rows(window.lines, file, window.first), loaded)
-            out.write(done.rows, done.tokens.ids, none=done.none, replaced=window.replaced)
-            out.commit(window.digest)
-            bar.advance(len(done.tokens.ids))
-        out.finish(tokenizer={"ref": tokenizer, "sha256": fingerprint}, **facts)
-    counts = out.counts
+        vg revokenize vokens.jsonl/ --tokenizer roberta-base -o packed.npy/
+    """
+    files = all_of(file)
+    help_at_terminal(context, *files)
+    from vgtools.batch import run
+    from vgtools.io import Inputs, manifest_beside
+    from vgtools.text.vokens import no_collection
+
+    forms = (*run.ROWS, ".npy")
+    run.check_target(files, target, target.workers, forms=forms, limit=limit is not None)
+    shards = target.output.endswith("/")  # may be larger than one can hash
+    inputs = Inputs([] if shards else files)
+    hashes = [None if shards else inputs.sha256(path) for path in files]
+    made = [manifest_beside(*pair) for pair in zip(files, hashes, strict=True)]
+    make = partial(_work, tokenizer, offline, *_origin(files, made), limit)
+    with no_collection():
+        counts = run.write(
+            make(),
+            files,
+            target,
+            name="revokenize",
+            unit="tokens",
+            inputs=inputs,
+            default_size=_SHARD,
+            say=partial(note, "revokenize", quiet=quiet),
+            quiet=quiet,
+            workers=target.workers,
+            make=make,
+        )
+    if counts is None:
+        return
     message = f"{amount(counts['rows'], 'row')}, {amount(counts['tokens'], 'token')}"
     message += f", {counts.get('none', 0):,} of them overlap no token of the source"
     if counts.get("replaced"):
@@ -90,11 +102,30 @@ def revokenize(
     note("revokenize", message, quiet)
 
 
-def _origin(file: str, sha256: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the vokens' manifest says of their bank, for the configuration and the facts."""
-    from vgtools.io import manifest_beside
+def _work(
+    tokenizer: str,
+    offline: bool,
+    origin: dict[str, Any],
+    facts: dict[str, Any],
+    limit: int | None,
+) -> Work:
+    """Return what carries vokens over, with its tokenizer loaded."""
+    from vgtools.models.references import load_tokenizer
+    from vgtools.systems.vokenization import revokenize as system
+
+    loaded = load_tokenizer(tokenizer, offline=offline)
+    return system.Work(loaded, tokenizer, origin, facts, limit)
+
+
+def _origin(
+    files: Sequence[str], made: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the vokens' manifests say of their bank, for the configuration and the facts."""
     from vgtools.text.vokens import bank_of
 
-    body = manifest_beside(file, sha256)
+    body = made[0]
+    for path, other in zip(files, made, strict=True):
+        if bank_of(other) != bank_of(body):
+            raise DataError(f"has vokens of another image bank than {files[0]}", path)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
     return origin, {"count": body["count"]} if isinstance(body.get("count"), int) else {}

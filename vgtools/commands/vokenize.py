@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ from vgtools.commands.options import (
     Limit,
     Runtime,
     Seed,
-    Target,
+    TextTarget,
     Value,
     flags,
     help_at_terminal,
@@ -26,12 +26,11 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.io.errors import amount
+from vgtools.io.remote import all_of, local
 
 if TYPE_CHECKING:
     from vgtools.retrieval import Index
     from vgtools.systems.vokenization.vokenize import Vokenizer, Work
-
-_SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +84,12 @@ def vokenize(
     index: Annotated[str, File("The image bank: .faiss file of vg build-index.")],
     search: Search,
     control: Control,
-    target: Target,
+    target: TextTarget,
     runtime: Runtime,
     text: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
-    ] = "-",
+    ] = None,
     window: Annotated[int, Count("Lines per step; affects rounding only.")] = 4096,
     limit: Limit = None,
 ) -> None:
@@ -107,7 +106,12 @@ def vokenize(
     the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
-    packed form.
+    packed form. Several texts are one, in their order.
+
+    With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
+    file: a kill costs one shard, and the same command in any number of processes, on one machine or
+    many, each with a --shard I/N of its own or without, makes those that are missing. Every command
+    reads the folder as the file.
 
     Examples:
 
@@ -117,63 +121,74 @@ def vokenize(
 
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
 
+        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --shard 3/64
+
         vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
     """
-    help_at_terminal(context, text)
+    texts = all_of(text)
+    help_at_terminal(context, *texts)
     score = search.min_score
     odd = score is not None and not math.isfinite(score)
     refuse_if(odd, "--min-score", f"must be between -1 and 1, got {score}")
-    several = target.output.endswith(".npy") and search.k > 1
+    several = target.output.rstrip("/").endswith(".npy") and search.k > 1
     refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
-    from vgtools import io
+    from vgtools.batch import run
+    from vgtools.models.references import device_type
+
+    forms = (*run.ROWS, ".npy")
+    run.check_target(texts, target, target.workers, forms=forms, limit=limit is not None)
+    device = device_type(runtime.device)
+    slow = search.dtype == "float16" and device == "cpu"
+    refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
+    gpu = device == "cuda" and control.control is None
+    # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
+    here = replace(runtime, device="cpu") if target.ray else runtime
+    work = _work(index, search, control, here, window, limit)
+    counts = run.write(
+        work,
+        texts,
+        target,
+        name="vokenize",
+        unit="tokens",
+        inputs=[*texts, *work.inputs],
+        default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
+        say=partial(note, "vokenize", quiet=runtime.quiet),
+        quiet=runtime.quiet,
+        gpu=gpu,
+        workers=target.workers,
+        make=partial(_work, index, search, control, runtime, window, limit),
+    )
+    if counts is not None:
+        _summary(work, counts, runtime.quiet)
+
+
+def _work(
+    index: str,
+    search: Search,
+    control: Control,
+    runtime: Runtime,
+    window: int,
+    limit: int | None,
+) -> Work:
+    """Return what gives texts their vokens, with the models loaded; its arguments pickle."""
     from vgtools.retrieval import open_index
     from vgtools.systems.vokenization import vokenize as system
-    from vgtools.text.vokens import VokenWriter
 
-    bank = open_index(index)
+    bank = open_index(local(index))
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
-        work = system.search_work(worker, index, text, window, limit, search.dtype)
-    else:
-        work = _term_frequency(bank, search, control, runtime.offline, text, window, limit)
-    agreed: float | None = None
-    with (
-        VokenWriter(target.output, work.config, inputs=work.inputs, restart=target.restart) as out,
-        io.Progress("vokenize", "tokens", quiet=runtime.quiet) as bar,
-    ):
-        if out.complete:
-            note("vokenize", f"{target.output} is up to date", runtime.quiet)
-            return
-        worker = work.open()
-        found = system.vokenize(work.windows(out.state), worker)
-        with contextlib.closing(found) as steps:  # its threads end here, whatever happens
-            for step, done in steps:
-                if work.searched and search.dtype != "float32" and agreed is None:
-                    agreed = system.agreement(worker, done.texts[:_SAMPLE])
-                counts = {"replaced": step.replaced} if work.searched else {}
-                out.write(done.rows(), done.tokens.ids, **counts)
-                out.commit(step.digest)
-                bar.advance(len(done.tokens.ids))
-        facts = work.facts(worker)
-        if work.searched:
-            facts["agreement_with_float32"] = agreed
-        out.finish(**facts)
-    if agreed is not None:
-        note("vokenize", f"{agreed:.1%} of a sample's vokens equal those of --dtype float32")
-    _summary(work, worker, bank, out.counts, runtime.quiet)
+        return system.search_work(worker, index, window, limit, search.dtype)
+    return _term_frequency(bank, search, control, runtime.offline, window, limit)
 
 
 def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) -> Vokenizer:
     """Return the search by the matcher of an index."""
-    from vgtools.models.references import pick_device
     from vgtools.systems.vokenization import vokenize as system
 
     refuse_if(control.captions, "--captions", "belongs to --control term-frequency")
-    slow = search.dtype == "float16" and pick_device(runtime.device).type == "cpu"
-    refuse_if(slow, "--dtype", "float16 is emulated on a CPU; take float32 or bfloat16")
     loaded = system.load_for(
         bank,
-        search.matcher,
+        search.matcher and local(search.matcher),
         device=runtime.device,
         dtype=search.dtype,
         offline=runtime.offline,
@@ -189,7 +204,6 @@ def _term_frequency(
     search: Search,
     control: Control,
     offline: bool,
-    text: str,
     window: int,
     limit: int | None,
 ) -> Work:
@@ -200,13 +214,16 @@ def _term_frequency(
         why = "term-frequency needs --captions, and excludes -k and --min-score"
         raise typer.BadParameter(why, param_hint="--control")
     files, gamma, seed = control.captions, control.gamma, control.seed
-    return draw_work(bank, search.matcher, files, gamma, seed, text, window, limit, offline)
+    return draw_work(bank, search.matcher, files, gamma, seed, window, limit, offline)
 
 
-def _summary(work: Work, worker: Any, bank: Index, counts: Mapping[str, int], quiet: bool) -> None:
+def _summary(work: Work, counts: Mapping[str, int], quiet: bool) -> None:
     """Print what was written."""
+    worker = work.worker
+    if work.agreed is not None:
+        note("vokenize", f"{work.agreed:.1%} of a sample's vokens equal those of --dtype float32")
     if not work.searched:
-        images = f"{worker.images:,} of {amount(len(bank.ids), 'image')}"
+        images = f"{worker.images:,} of {amount(worker.bank, 'image')}"
         note("vokenize", f"{amount(worker.captions, 'caption')} of {images}", quiet)
         return
     if worker.encoder.halved:

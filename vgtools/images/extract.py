@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -26,11 +26,10 @@ from PIL import Image
 
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
-from vgtools.images.sources import ImageError, Item, Source, add_stamp, id_fault
-from vgtools.io import DataError, Exit, Inputs, dumps, manifest_path, read_json, read_manifest
+from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, id_fault
+from vgtools.io import DataError, Exit, Piece, dumps, manifest_path, read_json, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
-from vgtools.io.inputs import as_inputs
 from vgtools.io.output import Output
 
 
@@ -188,8 +187,8 @@ class FeatureOutput:
     Other results of images (regions) use a subclass with another table and another `_put`.
 
     The shape of a row is the featurizer's; the listing of the source shows whether a finished
-    output is up to date; `inputs` are the files that it was opened from. Rows are made safe every
-    `commit_seconds`.
+    output is up to date. `output` opens what is written to. Rows are made safe every
+    `commit_seconds`. Of a shard the source is not all of the input, and may have no usable image.
     """
 
     _table, things = ".ids", ("image", "images")
@@ -199,13 +198,12 @@ class FeatureOutput:
         path: str,
         config: Mapping[str, Any],
         featurizer: Featurizer,
-        source: Source,
-        inputs: Inputs | list[str],
+        source: Source | None,
+        output: Callable[..., Any] = Output,
         *,
         on_error: str = "fail",
         max_errors: int | None = None,
         commit_seconds: float = 1.0,
-        restart: bool = False,
     ) -> None:
         self.path = Path(path)
         self.featurizer = featurizer
@@ -213,19 +211,20 @@ class FeatureOutput:
         self._skip = on_error == "skip"
         self._max_errors = max_errors
         self._commit_seconds = commit_seconds
-        self._output = Output(
-            [self.path, *(self.path.with_suffix(end) for end in (self._table, ".errors.jsonl"))],
-            config,
-            npy={0: (featurizer.dtype, self.row_shape)},
-            inputs=as_inputs(inputs, listing=source.listing),
-            restart=restart or self._outdated(),
-        )
+        files = [self.path.with_suffix(end) for end in (".npy", self._table, ".errors.jsonl")]
+        npy = {0: (featurizer.dtype, self.row_shape(featurizer))}
+        again = {"restart": True} if self._outdated() else {}
+        self._output = output(files, config, npy=npy, **again)
 
     def _outdated(self) -> bool:
         """Return whether a finished output was made of other images than the source now lists."""
         final = Path(os.path.realpath(self.path))
         manifest = manifest_path(final)
-        if not manifest.is_file() or final.with_name(final.name + ".journal").exists():
+        if (
+            self._source is None
+            or not manifest.is_file()
+            or final.with_name(final.name + ".journal").exists()
+        ):
             return False
         try:
             made = read_json(manifest).get("source")
@@ -235,7 +234,7 @@ class FeatureOutput:
 
     def __enter__(self) -> FeatureOutput:
         self._output.__enter__()
-        state = self._output.state
+        state = self.state
         self.complete = self._output.complete
         self.items, self.rows, self.images, self.errors = (
             int(state.get(key, 0)) for key in ("items", "rows", "images", "errors")
@@ -245,6 +244,11 @@ class FeatureOutput:
         self.featurizer.size = int(state.get("size", self.featurizer.size))
         self._saved = time.monotonic()
         return self
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The last commit."""
+        return self._output.state  # type: ignore[no-any-return]
 
     def write(self, batch: Batch) -> None:
         """Append a batch; now and then make everything safe.
@@ -274,10 +278,10 @@ class FeatureOutput:
             why = f"{amount(self.errors, *self.things)} could not be used, more than --max-errors"
             raise DataError(f"{why} {self._max_errors}; the last: {self._reason}", self.path)
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The shape of a row of X.npy."""
-        return self.featurizer.row_shape
+    @staticmethod
+    def row_shape(featurizer: Featurizer) -> tuple[int, ...]:
+        """Return the shape of a row of X.npy."""
+        return featurizer.row_shape
 
     def _put(self, batch: Batch) -> None:
         """Write a batch's rows and their table, and count the rows."""
@@ -287,26 +291,10 @@ class FeatureOutput:
 
     def _commit(self) -> None:
         state = {key: getattr(self, key) for key in ("items", "digest", "rows", "images", "errors")}
-        self._output.commit(state | {"reason": self._reason, "size": self.featurizer.size})
+        counts = {"rows": self.rows, "images": self.images, "errors": self.errors}
+        more = {"reason": self._reason, "size": self.featurizer.size, "counts": counts}
+        self._output.commit(state | more)
         self._saved = time.monotonic()
-
-    def check_errors(self) -> None:
-        """Hold a finished output to the error flags of this call: a failure never counts as done.
-
-        Raises:
-            DataError: more images could not be used than the flags allow.
-        """
-        count = read_manifest(self.path, verify=False).get("errors", 0)
-        most = self._max_errors if self._skip else 0
-        if most is None or count <= most:
-            return
-        flag = f"--max-errors {most}" if self._skip else "--on-error fail"
-        raise DataError(
-            f"is finished, but {amount(count, 'image')} could not be used "
-            f"(see {self.path.with_suffix('.errors.jsonl')}), more than {flag} allows; "
-            "fix them, or allow them with --on-error skip",
-            self.path,
-        )
 
     def finish(self, backbone: Mapping[str, Any]) -> None:
         """Publish the files with their manifest.
@@ -314,11 +302,17 @@ class FeatureOutput:
         Raises:
             DataError: not one image could be used.
         """
-        if not self.rows:
+        source = self._source
+        if source is not None and not self.rows:
             why = f"not one image of {self.items:,} could be used; the last: {self._reason}"
             raise DataError(why, self.path)
+        self._commit()
         featurizer = self.featurizer
-        source = self._source
+        listed: dict[str, Any] = {}
+        if source is not None:
+            left_out = dict(source.left_out)
+            images = {"listing": source.listing, "images": self.items, "left_out": left_out}
+            listed = {"source": images}
         self._output.finish(
             **self._facts(),
             rows=self.rows,
@@ -326,11 +320,7 @@ class FeatureOutput:
             backbone=backbone,
             # Of the last feature map, [height, width]; position p = y * width + x.
             grid=featurizer.grid,
-            source={
-                "listing": source.listing,
-                "images": self.items,
-                "left_out": dict(source.left_out),
-            },
+            **listed,
             errors=self.errors,
             batch={"asked": featurizer.batch_size, "used": featurizer.size},
         )
@@ -342,3 +332,75 @@ class FeatureOutput:
 
     def __exit__(self, *error: Any) -> None:
         self._output.__exit__(*error)
+
+
+def check_errors(path: str, on_error: str, max_errors: int | None) -> None:
+    """Hold a finished output to the error flags of this call: a failure never counts as done.
+
+    Raises:
+        DataError: more images could not be used than the flags allow.
+    """
+    count = read_manifest(path, verify=False).get("errors", 0)
+    most = max_errors if on_error == "skip" else 0
+    if most is None or count <= most:
+        return
+    flag = f"--max-errors {most}" if on_error == "skip" else "--on-error fail"
+    raise DataError(
+        f"is finished, but {amount(count, 'image')} could not be used "
+        f"(see {Path(path).with_suffix('.errors.jsonl')}), more than {flag} allows; "
+        "fix them, or allow them with --on-error skip",
+        path,
+    )
+
+
+class Extraction:
+    """How images become rows: those of whole sources, or those of a shard.
+
+    Args:
+        config: what decides the rows.
+        images: of all sources.
+        featurizer: makes the rows.
+        backbone: what the manifest says of the network.
+        writer: of the rows.
+        how: further arguments of it.
+        work: what a thread does with images, as for `extract`.
+        workers: threads.
+        whole: the source, if the output is not a shard.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        images: Images,
+        featurizer: Featurizer,
+        backbone: Mapping[str, Any],
+        *,
+        writer: type[FeatureOutput] = FeatureOutput,
+        how: Mapping[str, Any],
+        work: Work | None = None,
+        workers: int = 0,
+        whole: Source | None = None,
+    ) -> None:
+        self.config = config
+        self.whole = whole
+        self.featurizer = featurizer
+        self.writer = writer
+        self._images = images
+        self._backbone = backbone
+        self._how = how
+        self._run: dict[str, Any] = {"work": work, "workers": workers}
+
+    def open(self, path: str, output: Callable[..., Any]) -> FeatureOutput:
+        """Return the writer of rows; `output` opens its files."""
+        return self.writer(path, self.config, self.featurizer, self.whole, output, **self._how)
+
+    def steps(self, pieces: Sequence[Piece], out: FeatureOutput) -> Generator[int, None, None]:
+        """Write the rows of pieces of the sources and finish; yield the images of each step."""
+        source = self._images.open(pieces) if self.whole is None else self.whole
+        done: dict[str, Any] = {"items": out.items, "digest": out.digest}
+        yield out.items
+        for batch in extract(source, self.featurizer, **done, **self._run):
+            before = out.items
+            out.write(batch)
+            yield batch.items - before
+        out.finish(self._backbone)

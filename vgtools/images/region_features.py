@@ -190,10 +190,10 @@ class RegionOutput(FeatureOutput):
 
     _table, things = ".regions.jsonl", ("image or box", "images or boxes")
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """One feature."""
-        return self.featurizer.row_shape[-1:]
+    @staticmethod
+    def row_shape(featurizer: Featurizer) -> tuple[int, ...]:
+        """Return that of one feature."""
+        return featurizer.row_shape[-1:]
 
     def _put(self, batch: Batch) -> None:
         for image, regions in zip(batch.ids, batch.features, strict=True):

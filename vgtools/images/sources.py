@@ -14,15 +14,16 @@ import stat
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, partialmethod
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from vgtools.io import (
     DataError,
     Exit,
+    Piece,
     arrives_once,
     holds_rows,
     is_unnamed,
@@ -110,31 +111,94 @@ def _file_item(image: str, path: str) -> Item:
 def open_source(path: str, limit: int | None = None) -> Source:
     """Open a directory, an image jsonl, a list of paths, a tar, or `-` (list or jsonl on stdin).
 
+    A `limit` takes only the first images; see `Images` for the rest.
+    """
+    return Images([path], limit).open([Piece(path)])
+
+
+class Images:
+    """The images of one or several places, each listed once.
+
     Ids are the path below the directory, the `image` of a jsonl row, the line of a list, or the
     member name of a tar. Paths in a list or jsonl are relative to the file that holds them. In a
     directory or tar the suffix decides what is an image; all other files are counted in
     `left_out`. A tar is streamed; nothing of it is ever written to disk.
 
-    A `limit` takes only the first images.
+    Args:
+        paths: directories, image jsonl, lists of paths, tars, or `-` (list or jsonl on stdin).
+        limit: take only the first images.
 
     Raises:
         DataError: missing (66); no image in it, a duplicate id, a line that is not a path (65).
     """
-    left_out = Counter[str]()
-    if path != "-" and os.path.isdir(path):
-        entries = [(name, os.path.join(path, name)) for name in _walk(path, left_out)]
-    elif path != "-" and _is_tar(path):
-        return Source(islice(_tar_items(path, left_out), limit), None, None, left_out)
-    else:
-        entries = _listed(path)
-    if not entries:
-        raise _no_image(path, left_out)
-    entries = entries[:limit]
-    digest = hashlib.sha256()
-    for entry in entries:
-        add_stamp(digest, _file_item(*entry))
-    items = (_file_item(*entry) for entry in entries)
-    return Source(items, len(entries), digest.hexdigest(), left_out)
+
+    def __init__(self, paths: Iterable[str], limit: int | None = None) -> None:
+        self._limit = limit
+        # (id, path) of each image, and files that are none; a tar is read when it is opened.
+        self._listed: dict[str, tuple[list[tuple[str, str]], Counter[str]] | None] = {}
+        for path in paths:
+            left_out = Counter[str]()
+            if path != "-" and os.path.isdir(path):
+                names = _walk(path, left_out)
+                entries = [(name, os.path.join(path, name)) for name in names]
+            elif path != "-" and _is_tar(path):
+                self._listed[path] = None
+                continue
+            else:
+                entries = _listed(path)
+            if not entries:
+                raise _no_image(path, left_out)
+            self._listed[path] = entries, left_out
+
+    def open(self, pieces: Sequence[Piece]) -> Source:
+        """Return the images of pieces, counted in images; of a tar, of all of it."""
+        left_out = Counter[str]()
+        digest = hashlib.sha256()
+        parts = list[Iterable[Item]]()
+        total: int | None = 0
+        for piece in pieces:
+            listed = self._listed[piece.path]
+            if listed is None:
+                parts.append(_tar_items(piece.path, left_out))
+                total = None
+                continue
+            entries = listed[0][piece.start : piece.stop]
+            if self._limit is not None and total is not None:
+                entries = entries[: self._limit - total]
+            left_out.update(listed[1])
+            parts.append(_file_item(*entry) for entry in entries)
+            for entry in entries:
+                add_stamp(digest, _file_item(*entry))
+            total = None if total is None else total + len(entries)
+        items = islice(_unique(parts), self._limit)
+        return Source(items, total, None if total is None else digest.hexdigest(), left_out)
+
+    def size(self, path: str) -> tuple[int, int, str] | None:
+        """Return images, their bytes, and a hash of names, sizes and times; None of a tar."""
+        listed = self._listed[path]
+        if listed is None:
+            return None
+        digest = hashlib.sha256()
+        count = 0
+        for entry in listed[0]:
+            item = _file_item(*entry)
+            add_stamp(digest, item)
+            size = item.stamp.partition(" ")[0]
+            count += int(size) if size.isdigit() else 0
+        return len(listed[0]), count, digest.hexdigest()
+
+
+def _unique(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
+    """Yield the items of all parts; one part has no id twice, several must not, either."""
+    if len(parts) < 2:
+        yield from chain.from_iterable(parts)
+        return
+    seen = set[str]()
+    for item in chain.from_iterable(parts):
+        if item.id in seen:
+            raise DataError(f"duplicate id {item.id!r:.80} in two sources; ids must be unique")
+        seen.add(item.id)
+        yield item
 
 
 def _no_image(path: str, left_out: Mapping[str, int]) -> DataError:

@@ -24,9 +24,11 @@ from vgtools.io.files import final_path as final_path
 from vgtools.io.files import is_stream as is_stream
 from vgtools.io.files import manifest_beside as manifest_beside
 from vgtools.io.files import manifest_path as manifest_path
+from vgtools.io.files import open_arrays as open_arrays
 from vgtools.io.files import open_features as open_features
 from vgtools.io.files import open_npy as open_npy
 from vgtools.io.files import open_stream as open_stream
+from vgtools.io.files import plain_json as plain_json
 from vgtools.io.files import read_ids as read_ids
 from vgtools.io.files import read_json as read_json
 from vgtools.io.files import read_made as read_made
@@ -40,6 +42,7 @@ from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
 from vgtools.io.streams import WINDOW_CHARS as WINDOW_CHARS
+from vgtools.io.streams import Piece as Piece
 from vgtools.io.streams import TextStats as TextStats
 from vgtools.io.streams import Window as Window
 from vgtools.io.streams import arrives_once as arrives_once

@@ -23,7 +23,10 @@ import orjson
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
+from vgtools.io.folders import LIST, Shards, check_facts, is_shards
+from vgtools.io.folders import manifest_path as manifest_path
 from vgtools.io.process import NO_LINK
+from vgtools.io.remote import is_url
 from vgtools.io.streams import (
     BROKEN_STREAM,
     jsonl_rows,
@@ -31,6 +34,7 @@ from vgtools.io.streams import (
     raw_lines,
     read_lines,
     refuse_stream,
+    shard_lines,
     zstd,
 )
 
@@ -53,8 +57,13 @@ _WRITERS = {
 
 
 def sha256_file(path: str | Path) -> str:
-    """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
+    """Return the sha256 of a file's bytes, in hex; of a folder of shards that of its list.
+
+    A pipe is refused: it is to be read as well.
+    """
     refuse_stream(path)
+    if is_shards(path):
+        return Shards(path).sha256
     with file_errors(path, reading=True), open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -62,9 +71,11 @@ def sha256_file(path: str | Path) -> str:
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
     """Return what a manifest says about an input: its name, its size, and its hash on request."""
     name = storable(str(path))
-    if name == "-" or not os.path.isfile(path):
+    if name == "-" or not (os.path.isfile(path) or is_shards(path)):
         return {"path": name}
-    entry = {"path": name, "bytes": os.path.getsize(path)}
+    entry: dict[str, Any] = {"path": name}
+    if os.path.isfile(path):
+        entry["bytes"] = os.path.getsize(path)
     return entry | {"sha256": sha256_file(path)} if sha256 else entry
 
 
@@ -81,14 +92,6 @@ def versions() -> dict[str, str]:
         if version:
             known[name] = str(version)
     return known
-
-
-def manifest_path(artifact: str | Path) -> Path:
-    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.faiss`, `X.jsonl.gz` …"""
-    path = Path(artifact)
-    if path.suffix in (".gz", ".zst"):
-        path = path.with_suffix("")
-    return path.parent / f"{path.stem}.json"
 
 
 def check_format(body: Mapping[str, Any], path: str | Path) -> None:
@@ -125,8 +128,18 @@ def write_manifest(
         inputs: what it was made from: `Inputs.entries`.
         **facts: JSON values: kind, rows, fingerprints, configuration.
     """
-    if not isinstance(files, Mapping):
-        files = {Path(file).name: file_facts(file) for file in files}
+    named: Mapping[str, Any]
+    if isinstance(files, Mapping):
+        named = files
+    else:
+        named = {Path(file).name: file_facts(file) for file in files}
+    atomic_write(manifest_path(artifact), manifest_bytes(named, inputs, **facts))
+
+
+def manifest_bytes(
+    files: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]] = (), **facts: Any
+) -> bytes:
+    """Return what `write_manifest` writes, of files with their facts."""
     body = {
         "format": FORMAT,
         "vg": __version__,
@@ -137,7 +150,7 @@ def write_manifest(
         "inputs": inputs,
     }
     option = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
-    atomic_write(manifest_path(artifact), orjson.dumps(storable(body), option=option) + b"\n")
+    return orjson.dumps(storable(body), option=option) + b"\n"
 
 
 def _read_value(path: str | Path, expected: str) -> Any:
@@ -172,7 +185,8 @@ def read_manifest(
         DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
             or the files are not the ones it names (65). Both sides are printed.
     """
-    if str(artifact) == "-" or os.path.isdir(artifact):
+    folder = os.path.isdir(artifact) and not is_shards(artifact)
+    if str(artifact) == "-" or folder:
         got = "a pipe" if str(artifact) == "-" else "a directory"
         why = f"expected the name of a .npy or .faiss file, got {got}"
         raise DataError(why, artifact, code=Exit.USAGE)
@@ -213,6 +227,8 @@ def _check_file(manifest: Path, name: str, facts: Any) -> None:
         why = f"has {facts!r:.60} for {name!r:.80}, expected size and sha256 of a file beside it"
         raise DataError(f"{why}; create the artifact again", manifest)
     file = manifest.with_name(name)
+    if is_shards(file):
+        file /= LIST
     if not file.exists():
         raise DataError(f"is missing; {manifest} names it", file, code=Exit.NO_INPUT)
     size = os.path.getsize(file)
@@ -283,12 +299,13 @@ def _hashed(path: str | Path) -> Iterator[bytes]:
 def check_made(path: str | Path, sha256: str) -> None:
     """Compare the hash of all lines of a file with the manifest beside it, if there is one.
 
-    A compressed file has checksums of its own, and its manifest the hash of what is compressed.
+    A compressed file has checksums of its own, and its manifest the hash of what is compressed; of
+    a folder each shard was compared when it was read.
 
     Raises:
         DataError: as `manifest_beside`.
     """
-    if Path(path).suffix not in (".gz", ".zst"):
+    if Path(path).suffix not in (".gz", ".zst") and not is_shards(path):
         manifest_beside(path, sha256)
 
 
@@ -333,14 +350,40 @@ def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
     return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
 
 
-def read_ids(path: str | Path, count: int | None = None) -> list[str]:
+def open_arrays(
+    path: str | Path, ndim: int | None = None, ending: str = ".npy"
+) -> list[np.ndarray[Any, Any]]:
+    """Open an array as memory maps: one of a file, one for each shard of a folder, in order.
+
+    Args:
+        path: `X.npy`.
+        ndim: dimensions that it must have.
+        ending: with what the name of the array ends in the place of `.npy`.
+
+    Raises:
+        DataError: as `open_npy`; or a shard is missing (66), or its hash is another one (65).
+    """
+    if not is_shards(path):
+        return [open_npy(str(path).removesuffix(".npy") + ending, ndim)]
+    arrays = []
+    for file in Shards(path).files(ending):
+        check_facts(file.path, "sha256", file.sha256, sha256_file(file.path))
+        arrays.append(open_npy(file.path, ndim))
+    return arrays
+
+
+def read_ids(
+    path: str | Path, count: int | None = None, lines: Iterable[str] | None = None
+) -> list[str]:
     """Read a list of image ids, one per line, in the row order of the array beside it.
+
+    The `lines` are those of the file, where it is read already.
 
     Raises:
         DataError: another count than the array's rows, an empty or a duplicate id.
     """
     seen = dict[str, int]()  # id -> line
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if not line:
             raise DataError("an empty image id", path, number)
         first = seen.setdefault(line, number)
@@ -379,6 +422,8 @@ LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overf
 def open_features(path: str | Path, positions: int | None = None) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
+    Of a folder of shards `X.npy/`, the array is read from the shards' memory maps.
+
     Args:
         path: of mean or max features, (N, D); with `positions` of feature maps, (N, P, D).
         positions: open feature maps, as `--pooling none` writes them, of at least that many.
@@ -393,11 +438,14 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
     kind = "image-features" if positions is None else "image-grid"
     _check_pooling(path, kind)
     manifest = read_manifest(path, kind)
-    array = open_npy(path, ndim=2 if positions is None else 3)
+    array = _stacked_arrays(path, 2 if positions is None else 3)
     if positions is not None and array.shape[1] < positions:
         why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
         raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
-    ids = read_ids(Path(path).with_suffix(".ids"), len(array))
+    if is_shards(path):
+        ids = read_ids(path, len(array), shard_lines(path, ".ids"))
+    else:
+        ids = read_ids(Path(path).with_suffix(".ids"), len(array))
     size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
     for start in range(0, len(array), size):
         block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)
@@ -412,6 +460,17 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
             why = f"row {row} ({ids[row]}) has a number of {largest.max():.2g}, beyond all features"
             raise DataError(f"{why}; extract it again or leave it out", path)
     return Features(array, ids, manifest)
+
+
+def _stacked_arrays(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
+    """Return the array of a file or folder; of shards without a row nothing is taken."""
+    from vgtools.io.arrays import stacked
+
+    arrays = open_arrays(path, ndim)
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise DataError(f"has shards with rows of several shapes: {shapes}", path)
+    return stacked([array for array in arrays if len(array)] or arrays[:1])
 
 
 def _check_pooling(path: str | Path, kind: str) -> None:
@@ -434,6 +493,11 @@ def _check_pooling(path: str | Path, kind: str) -> None:
 def dumps(row: object) -> bytes:
     """Return one jsonl line (numpy arrays allowed), line end included."""
     return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def plain_json(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object as it is after it was written and read."""
+    return orjson.loads(dumps(storable(body)))  # type: ignore[no-any-return]
 
 
 def sync_dir(path: Path) -> None:
@@ -589,6 +653,9 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
         raise DataError("the name is empty; give a file name", code=Exit.USAGE)
     if "\0" in path:
         raise DataError("has a NUL in its name; give a file name", path, code=Exit.USAGE)
+    if is_url(path):
+        why = "one file cannot grow at a URL; a / after the name makes it a folder of shards"
+        raise DataError(why, path, code=Exit.CANNOT_CREATE)
     real = Path(os.path.realpath(path))
     taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):

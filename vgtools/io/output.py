@@ -3,154 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, storable
 from vgtools.io.files import (
     atomic_write,
-    compress,
     config_difference,
     file_facts,
     final_path,
     is_stream,
     manifest_path,
     open_stream,
+    plain_json,
     read_json,
     read_manifest,
     sync_dir,
     write_manifest,
 )
 from vgtools.io.inputs import Inputs, as_inputs
-from vgtools.io.process import NO_LINK, Lock, Stop, is_own_file, not_ours
-
-if TYPE_CHECKING:
-    import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
-
-
-@dataclass
-class _Part:
-    """One file of an Output while it grows."""
-
-    final: Path
-    stream: IO[bytes]
-    header: int = 0  # bytes of a .npy before its rows, which are known at the end
-    committed: int = 0
-    # Of all bytes after the header: a resumed run and the manifest need not trust the disk.
-    seal: Any = field(default_factory=hashlib.sha256)
-    # Compressed files: the bytes since the last commit.
-    buffer: list[bytes] = field(default_factory=list)
-
-    @property
-    def compressed(self) -> bool:
-        """Whether it is a .gz or .zst, written as one piece per commit."""
-        return self.final.suffix in (".gz", ".zst")
-
-    def append(self, data: bytes | memoryview) -> None:
-        """Write bytes, which the seal includes."""
-        self.stream.write(data)
-        self.seal.update(data)
-
-    def fault(self, error: OSError) -> Exception:
-        """Return the system's error with the file's name.
-
-        A pipe whose reader has left is not an error of the file.
-        """
-        if isinstance(error, BrokenPipeError):
-            return error
-        return file_error(error, self.final, reading=False)
-
-    def close(self, failed: bool) -> None:
-        """Close the file, which writes its buffer: after a failed write, that fails once more."""
-        try:
-            self.stream.close()
-        except OSError as error:
-            if not failed:
-                raise self.fault(error) from None
-
-
-def _part_path(final: Path) -> Path:
-    return final.with_name(final.name + ".part")
-
-
-def _new_part(final: Path, header: int) -> _Part:
-    """Start a part; whatever has its name goes, and a link leads nowhere."""
-    path = _part_path(final)
-    try:
-        path.unlink(missing_ok=True)
-        new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        stream = open(new, "w+b")  # noqa: SIM115 - closed by __exit__
-    except OSError as error:
-        raise file_error(error, final, reading=False) from None
-    part = _Part(final, stream, header)
-    try:
-        stream.write(bytes(header))
-    except OSError as error:
-        raise part.fault(error) from None
-    return part
-
-
-def _old_part(final: Path, header: int, facts: Mapping[str, Any]) -> _Part:
-    """Open the part of an unfinished run after its last commit.
-
-    Raises:
-        DataError: it is not what was committed (65), or a link or another kind of file (73).
-    """
-    path = _part_path(final)
-    size = int(facts["bytes"])
-    try:
-        old = os.open(path, os.O_RDWR | NO_LINK)
-        stream = open(old, "r+b")  # noqa: SIM115 - closed by __exit__
-    except FileNotFoundError:
-        raise _damaged(path, "is missing") from None
-    except OSError as error:
-        if os.path.islink(path) or os.path.isdir(path):
-            raise not_ours(path) from None
-        raise file_error(error, path, reading=False) from None
-    part = _Part(final, stream, header, size)
-    try:
-        if not is_own_file(stream.fileno()):
-            raise not_ours(path)
-        if os.fstat(stream.fileno()).st_size < size:
-            raise _damaged(path, f"is shorter than its journal says ({size} bytes)")
-        stream.seek(header)
-        while stream.tell() < size:
-            part.seal.update(stream.read(min(_CHUNK, size - stream.tell())))
-        if part.seal.hexdigest() != facts["sha256"]:
-            raise _damaged(path, "does not hold what was written to it")
-        stream.truncate(size)
-        stream.seek(size)
-    except OSError as error:
-        stream.close()
-        raise file_error(error, path, reading=False) from None
-    except DataError:
-        stream.close()
-        raise
-    return part
-
-
-def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{why}; --restart starts over", path)
-
-
-_CHUNK = 1 << 20
-# Bytes for the header of any array of up to four dimensions, written when the row count is known.
-_NPY_HEADER = 128
-
-
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    import numpy as np
-
-    descr = np.lib.format.dtype_to_descr(dtype)
-    body = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
-    magic = b"\x93NUMPY\x01\x00" + (_NPY_HEADER - 10).to_bytes(2, "little")
-    return magic + body.ljust(_NPY_HEADER - 11).encode() + b"\n"
+from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
+from vgtools.io.process import Lock, Stop
 
 
 class Output:
@@ -186,7 +63,7 @@ class Output:
         paths: Sequence[str | Path],
         config: Mapping[str, Any],
         *,
-        npy: Mapping[int, tuple[Any, int | tuple[int, ...] | None]] | None = None,
+        npy: Mapping[int, Rows] | None = None,
         inputs: Inputs | Sequence[str | Path] = (),
         restart: bool = False,
         disposable: bool = False,
@@ -195,13 +72,9 @@ class Output:
         self._inputs = inputs
         self.state: dict[str, Any] = {}
         self.complete = False  # an earlier run finished this output: nothing to do
-        self._npy: dict[int, tuple[np.dtype[Any], Any]] = {}
-        if npy:
-            import numpy
-
-            self._npy = {i: (numpy.dtype(d), w) for i, (d, w) in npy.items()}
+        self._npy = dict(npy or {})
         self._stop = Stop(patience=5)
-        self._parts = list[_Part]()
+        self._parts = list[Part]()
         self._lock: Lock | None = None
         self._paths = [str(p) for p in paths]
         self._restart = restart
@@ -213,7 +86,7 @@ class Output:
 
     def __enter__(self) -> Output:
         if not self.resumable:
-            self._parts = [_Part(Path(self._paths[0]), open_stream(self._paths[0]))]
+            self._parts = [Part(Path(self._paths[0]), open_stream(self._paths[0]))]
             return self
         inputs = self._inputs
         paths = inputs.paths if isinstance(inputs, Inputs) else [str(path) for path in inputs]
@@ -238,7 +111,7 @@ class Output:
 
     def _open_parts(self, finals: list[Path]) -> None:
         manifest = manifest_path(finals[0])
-        _check_manifest(manifest, finals, self._restart)
+        check_manifest(manifest, finals, self._restart)
         self._inputs = as_inputs(self._inputs)
         journal = {} if self._restart else self._read_journal(finals)
         if "manifest" in journal and self._inputs.can_be_compared:
@@ -256,11 +129,11 @@ class Output:
         while self._parts:
             self._parts.pop().close(failed=True)
         for index, final in enumerate(finals):
-            header = _NPY_HEADER if index in self._npy else 0
+            rows = self._npy.get(index)
             if "files" in journal:
-                part = _old_part(final, header, journal["files"][final.name])
+                part = old_part(final, rows, journal["files"][final.name])
             else:
-                part = _new_part(final, header)
+                part = new_part(final, rows)
             self._parts.append(part)
 
     def _read_journal(self, finals: list[Path]) -> dict[str, Any]:
@@ -277,8 +150,8 @@ class Output:
         if seal is None and {"config", "sizes", "state"} <= journal.keys():
             why = "is the journal of a run of an older vg; --restart starts over"
             raise DataError(why, path, code=Exit.CONFIG)
-        if seal != _seal(journal):
-            raise _damaged(path, "is damaged: its sha256 is that of other contents")
+        if seal != seal_of(journal):
+            raise damaged(path, "is damaged: its sha256 is that of other contents")
         difference = config_difference(journal["config"], self.config)
         if not difference and list(journal["files"]) != [final.name for final in finals]:
             difference = f"its files were {', '.join(journal['files'])}"
@@ -300,8 +173,8 @@ class Output:
             "state": self.state,
             **more,
         }
-        body = orjson.loads(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
-        atomic_write(self._journal, orjson.dumps(body | {"sha256": _seal(body)}))
+        body = plain_json(body)
+        atomic_write(self._journal, orjson.dumps(body | {"sha256": seal_of(body)}))
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
         """Return whether an earlier run finished these files from these inputs and settings."""
@@ -322,20 +195,13 @@ class Output:
 
     def write(self, data: bytes | memoryview, file: int = 0) -> None:
         """Append bytes to one of the files; they count once `commit` returns."""
-        part = self._parts[file]
-        if part.compressed:
-            part.buffer.append(bytes(data))
-            return
-        try:
-            part.append(data)
-        except OSError as error:
-            raise part.fault(error) from None
+        self._parts[file].write(data)
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Make all writes so far safe, record the state to resume from, and stop if asked to."""
         self._flush()
+        self.state = dict(state)
         if self.resumable:
-            self.state = dict(state)
             self._write_journal(
                 {
                     part.final.name: {"bytes": part.committed, "sha256": part.seal.hexdigest()}
@@ -346,18 +212,7 @@ class Output:
 
     def _flush(self) -> None:
         for part in self._parts:
-            try:
-                if part.buffer:
-                    # One gzip member or zstd frame per commit: what a kill cuts off never spoils
-                    # what came before it.
-                    part.append(compress(b"".join(part.buffer), part.final))
-                    part.buffer.clear()
-                part.stream.flush()
-                if self.resumable:
-                    os.fsync(part.stream.fileno())
-                    part.committed = part.stream.tell()
-            except OSError as error:
-                raise part.fault(error) from None
+            part.flush(sync=self.resumable)
 
     def finish(self, **facts: Any) -> None:
         """Publish the files with a manifest that holds the facts: kind, rows, fingerprints …"""
@@ -365,24 +220,7 @@ class Output:
         if not self.resumable:
             return
         as_inputs(self._inputs).check_unchanged()
-        for index, (dtype, width) in self._npy.items():
-            part = self._parts[index]
-            row_shape = (width,) if isinstance(width, int) else width or ()
-            row_bytes = max(1, dtype.itemsize * math.prod(row_shape))
-            rows, rest = divmod(part.committed - _NPY_HEADER, row_bytes)
-            assert rest == 0, f"{part.final}: {rest} bytes beyond whole rows"
-            part.stream.seek(0)
-            part.stream.write(_npy_header(dtype, (rows, *row_shape)))
-        for part in self._parts:
-            try:
-                if part.compressed and not part.committed:
-                    part.append(compress(b"", part.final))
-                part.stream.flush()
-                os.fsync(part.stream.fileno())
-                part.stream.close()
-            except OSError as error:
-                raise part.fault(error) from None
-        files = {part.final.name: _facts(part) for part in self._parts}
+        files = {part.final.name: part.finish() for part in self._parts}
         manifest = {"config": self.config, **facts}
         self._write_journal(files, manifest=manifest)
         self._publish([part.final for part in self._parts], files, manifest)
@@ -403,13 +241,13 @@ class Output:
             verify: of a former run: refuse files with other hashes.
         """
         for final in finals if verify else ():
-            path = _part_path(final) if os.path.lexists(_part_path(final)) else final
+            path = part_path(final) if os.path.lexists(part_path(final)) else final
             if not path.is_file() or path.is_symlink() or file_facts(path) != files[final.name]:
-                raise _damaged(path, "is not what the unfinished run wrote")
+                raise damaged(path, "is not what the unfinished run wrote")
         try:
             for final in reversed(finals):
-                if _part_path(final).exists():
-                    os.replace(_part_path(final), final)
+                if part_path(final).exists():
+                    os.replace(part_path(final), final)
             sync_dir(finals[0].parent)
         except OSError as error:
             raise file_error(error, finals[0], reading=False) from None
@@ -428,26 +266,19 @@ class Output:
             for part in self._parts:
                 part.close(failed=True)
                 if failed and not self._journal.exists():
-                    _part_path(part.final).unlink(missing_ok=True)
+                    part_path(part.final).unlink(missing_ok=True)
         finally:
             if self._lock is not None:
                 self._lock.release()
             self._stop.__exit__()
 
 
-def _facts(part: _Part) -> dict[str, Any]:
-    """Return size and hash of a finished part; the seal of a .npy lacks its header."""
-    path = _part_path(part.final)
-    if part.header:
-        return file_facts(path)
-    return {"bytes": os.path.getsize(path), "sha256": part.seal.hexdigest()}
-
-
-def _seal(journal: Mapping[str, Any]) -> str:
+def seal_of(journal: Mapping[str, Any]) -> str:
+    """Return the sha256 of a JSON object, by which a damaged one is known."""
     return hashlib.sha256(orjson.dumps(journal)).hexdigest()
 
 
-def _check_manifest(manifest: Path, finals: Sequence[Path], restart: bool) -> None:
+def check_manifest(manifest: Path, finals: Sequence[Path], restart: bool) -> None:
     """Refuse to overwrite what is not the manifest of these files.
 
     The name may belong to the output itself, to a file that vg did not write, or to the manifest of

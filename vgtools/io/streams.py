@@ -11,7 +11,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
 from itertools import chain
@@ -21,6 +21,8 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
+from vgtools.io.folders import ShardFile, Shards, check_facts, is_shards, open_file
+from vgtools.io.remote import file_size, is_url, open_url
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -31,6 +33,7 @@ else:
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL says that it is binary, as for git
+_BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _MAGIC: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\x28\xb5\x2f\xfd": zstd.open}
@@ -71,6 +74,124 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, _MAGIC[head](whole, "rb")) if head in _MAGIC else whole
 
 
+class _Hashed(RawIOBase):
+    """A file that is read to its end, with the hash of its bytes."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open_file(path)  # closed by `close`
+        self.digest = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self.digest.update(memoryview(buffer)[:count])
+        return count or 0
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Joined(RawIOBase):
+    """The files of shards as one stream, decompressed; each is compared with its hash."""
+
+    def __init__(self, files: Iterator[ShardFile]) -> None:
+        self._files = files
+        self._file: ShardFile | None = None
+        self._hashed: _Hashed
+        self._stream: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._file is None:
+                self._file = next(self._files, None)
+                if self._file is None:
+                    return 0
+                self._open(self._file.path)
+            with file_errors(self._file.path, reading=True):
+                try:
+                    data = self._stream.read1(len(buffer))
+                except BROKEN_STREAM as error:
+                    why = f"compressed data is cut off or damaged: {error}; remove the file and run"
+                    why += " the command that writes the folder again"
+                    raise DataError(why, self._file.path) from None
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+            self._check(self._file)
+            self._file = None
+
+    def _open(self, path: str) -> None:
+        with file_errors(path, reading=True):
+            self._hashed = _Hashed(path)
+        raw = BufferedReader(self._hashed, _BLOCK)
+        opener: Any = {".gz": gzip.open, ".zst": zstd.open}.get(os.path.splitext(path)[1])
+        self._stream = opener(raw, "rb") if opener else raw
+
+    def _check(self, file: ShardFile) -> None:
+        while self._hashed.read(_BLOCK):  # after the end of the compressed data
+            pass
+        self._close()
+        check_facts(file.path, "sha256", file.sha256, self._hashed.digest.hexdigest())
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._hashed.close()  # gzip and zstd leave it open
+
+    def close(self) -> None:
+        self._close()
+        super().close()
+
+
+def open_shards(
+    path: str | Path, start: int = 0, stop: int | None = None, ending: str | None = None
+) -> BinaryIO:
+    """Open the shards of a folder from `start` up to `stop`, by default all, as one stream.
+
+    Of several files of a shard the one with an `ending` is read.
+    """
+    joined = _Joined(Shards(path).files(ending, start, stop))
+    return cast(BinaryIO, BufferedReader(joined, _BLOCK))
+
+
+def shard_lines(path: str | Path, ending: str) -> Iterator[str]:
+    """Yield the lines of the files of a folder of shards that end alike."""
+    with open_shards(path, ending=ending) as stream:
+        yield from map(decode, stream)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive lines of an input: those whose first byte is in [start, stop).
+
+    Of a folder of shards, `start` and `stop` count shards, not bytes.
+    """
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+
+    def lines_before(self) -> int:
+        """Return how many lines of the input come before the piece; it is read for that."""
+        if not self.start:
+            return 0
+        if is_shards(self.path):
+            return sum(file.rows for file in Shards(self.path).files(stop=self.start))
+        left = self.start - 1
+        count = 1
+        with file_errors(self.path, reading=True), open_read(self.path) as stream:
+            while left and (data := stream.read(min(left, _BLOCK))):
+                count += data.count(b"\n")
+                left -= len(data)
+        return count
+
+
 def arrives_once(path: str | Path) -> bool:
     """Return whether an input can be read only once: standard input, a pipe, a FIFO or a device."""
     name = str(path)
@@ -100,9 +221,10 @@ def refuse_stream(path: str | Path) -> None:
 
 
 def open_read(path: str | Path) -> BinaryIO:
-    """Open a byte stream: `-` is standard input, `.gz` and `.zst` are decompressed.
+    """Open a byte stream of a file or URL: `-` is standard input, `.gz`, `.zst` are decompressed.
 
-    What has no name (`is_unnamed`) is decompressed if it begins like a gzip or zstd file.
+    A folder of shards is read as one file. What has no name (`is_unnamed`) is
+    decompressed if it begins like a gzip or zstd file.
 
     Raises:
         DataError: the file is missing, a directory, or unreadable (exit 66); a `.gz` of 0 bytes
@@ -116,17 +238,22 @@ def open_read(path: str | Path) -> BinaryIO:
     with file_errors(path, reading=True):
         if name == "-":
             return _decompressed(sys.stdin.buffer)
+        if is_shards(name):
+            return open_shards(name)
         if os.path.isdir(name):
             raise IsADirectoryError(errno.EISDIR, "is a directory")
-        _refuse_again(name)
+        source: Any = open_url(name) if is_url(name) else name
+        if source is name:
+            _refuse_again(name)
         if name.endswith(".gz"):
-            facts = os.stat(name)
             # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
-            if stat.S_ISREG(facts.st_mode) and not facts.st_size:
+            if not arrives_once(name) and file_size(name) == 0:
                 raise DataError("is empty, without even a gzip header; create it again", path)
-            return cast(BinaryIO, gzip.open(name, "rb"))
+            return cast(BinaryIO, gzip.open(source, "rb"))
         if name.endswith(".zst"):
-            return cast(BinaryIO, zstd.open(name, "rb"))
+            return cast(BinaryIO, zstd.open(source, "rb"))
+        if source is not name:
+            return cast(BinaryIO, source)
         stream = cast(BinaryIO, open(name, "rb"))  # noqa: SIM115 - the caller closes it
         return _decompressed(stream) if is_unnamed(name) else stream
 
@@ -148,16 +275,36 @@ def _refuse_again(name: str) -> None:
     PIPES.add(name)
 
 
-def raw_lines(path: str | Path) -> Iterator[bytes]:
+def _open_piece(piece: Piece) -> tuple[BinaryIO, int | None]:
+    """Return the stream of a piece, at its first line, and how many bytes of lines may begin."""
+    if is_shards(piece.path):
+        return open_shards(piece.path, piece.start, piece.stop), None
+    stream = open_read(piece.path)
+    if piece.start:
+        with file_errors(piece.path, reading=True):
+            stream.seek(piece.start - 1)
+            skipped = len(stream.readline()) - 1  # of the line that began before
+    else:
+        skipped = 0
+    left = None if piece.stop is None else piece.stop - piece.start - skipped
+    return stream, left
+
+
+def _raw_lines(piece: Piece) -> Iterator[bytes]:
     """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
 
     Raises:
         DataError: it cannot be read (66), or is a damaged archive (65).
     """
-    stream = open_read(path)
+    path = piece.path
+    stream, left = _open_piece(piece)
     number = 0
     try:
         for line in stream:
+            if left is not None:
+                if left <= 0:
+                    break
+                left -= len(line)
             number += 1
             yield line
     except BROKEN_STREAM as error:
@@ -170,18 +317,27 @@ def raw_lines(path: str | Path) -> Iterator[bytes]:
             stream.close()
 
 
-def _text_lines(path: str | Path) -> Iterator[bytes]:
-    """Yield the lines of `raw_lines`, of what is not binary: no NUL in the first block.
+def raw_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of a stream as bytes, split on `\\n` only, line end kept.
+
+    Raises:
+        DataError: it cannot be read (66), or is a damaged archive (65).
+    """
+    return _raw_lines(Piece(str(path)))
+
+
+def _text_lines(piece: Piece) -> Iterator[bytes]:
+    """Yield the lines of `_raw_lines`, of what is not binary: no NUL in the first block.
 
     Raises:
         DataError: a byte 0 there (65).
     """
-    left = _FIRST_BLOCK
-    for number, line in enumerate(raw_lines(path), 1):
+    left = _FIRST_BLOCK if not piece.start else 0
+    for number, line in enumerate(_raw_lines(piece), 1):
         if left > 0:
             if b"\0" in line[:left]:
                 why = f"is not text: byte 0 in line {number}; expected UTF-8 text or JSON lines"
-                raise DataError(why, path)
+                raise DataError(why, piece.path)
             left -= len(line)
         yield line
 
@@ -218,7 +374,7 @@ def read_lines(path: str | Path, stats: TextStats | None = None) -> Iterator[str
     Raises:
         DataError: missing (66), or binary or a damaged archive (65, with the line).
     """
-    for number, raw in enumerate(_text_lines(path)):
+    for number, raw in enumerate(_text_lines(Piece(str(path)))):
         if stats is not None:
             stats.lines += 1
             stats.ended = raw.endswith(b"\n")
@@ -318,7 +474,7 @@ def jsonl_rows(
 
 def is_jsonl(path: str | Path) -> bool:
     """Return whether a file's name, compressed or not, says that it holds JSON lines."""
-    return str(path).removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+    return str(path).rstrip("/").removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
 
 
 def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) -> bool:
@@ -358,14 +514,14 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
     Raises:
         DataError: it cannot be read, is an array, or a row has no "text".
     """
-    name = str(path).removesuffix(".gz").removesuffix(".zst")
+    name = str(path).rstrip("/").removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".npy", ".npz", ".faiss", ".safetensors")):
         raise DataError("is not text; expected a text or a .jsonl", path)
     return _text_rows(path, stats)
 
 
 def _text_rows(path: str | Path, stats: TextStats | None) -> Iterator[dict[str, Any]]:
-    lines = _text_lines(path)
+    lines = _text_lines(Piece(str(path)))
     for first in lines:
         if holds_rows(path, decode(first, True)):
             yield from (row for _, row in jsonl_rows(chain([first], lines), path, {"text": str}))
@@ -386,7 +542,7 @@ class Window:
     """Consecutive input lines, and what is needed to resume after them."""
 
     path: str
-    first: int  # line number of lines[0], counted from 1
+    first: int  # line number of lines[0], counted from 1, in its piece of the input
     lines: list[str]
     digest: str  # sha256 of every raw byte of the input up to the window's end
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
@@ -415,19 +571,20 @@ class Window:
 
 
 def read_windows(
-    path: str | Path,
+    source: str | Path | Sequence[Piece],
     size: int,
     state: Mapping[str, Any] | None = None,
     limit: int | None = None,
 ) -> Iterator[Window]:
     """Yield windows of up to `size` decoded lines, resuming after a committed state.
 
-    A window ends early after `WINDOW_CHARS`, so that long lines do not fill the memory.
+    A window ends early after `WINDOW_CHARS`, so that long lines do not fill the memory, and at the
+    end of a piece.
 
     Args:
-        path: a file, `.gz`, `.zst`, or `-`.
-        size: lines per window; windows start at multiples of it, so a resumed run has the same
-            windows.
+        source: a file, `.gz`, `.zst`, `-`, or pieces of files, one after the other.
+        size: lines per window; windows of a piece start at multiples of it, so a resumed run has
+            the same windows.
         state: `{"rows": …, "digest": …}` of the last committed window; those lines are read again,
             checked and skipped.
         limit: stop after this many lines of the input.
@@ -436,41 +593,44 @@ def read_windows(
         DataError: the lines already done have changed (78), or the input cannot be read, or is
             binary (65).
     """
+    pieces = [Piece(str(source))] if isinstance(source, str | Path) else source
     done = int((state or {}).get("rows", 0))
     digest = hashlib.sha256()
-    lines = list[str]()
-    first = done + 1
-    number = 0
-    held = 0  # code points of the window
-    jsonl: bool | None = None
-    stats = TextStats()
-
-    def window() -> Window:
-        return Window(str(path), first, lines, digest.hexdigest(), stats.replaced, jsonl)
-
-    for number, raw in enumerate(_text_lines(path), 1):
-        if limit is not None and number > limit:
-            number -= 1
+    total = 0
+    for piece in pieces:
+        path = piece.path
+        lines = list[str]()
+        held = 0  # code points of the window
+        jsonl: bool | None = None
+        stats = TextStats()
+        number = 0
+        for number, raw in enumerate(_text_lines(piece), 1):
+            if total == limit:
+                number -= 1
+                break
+            total += 1
+            digest.update(raw)
+            if number == 1:
+                jsonl = holds_rows(path, decode(raw, True))
+            if total <= done:
+                if total == done:
+                    _check_prefix(path, done, digest.hexdigest(), state)
+                continue
+            lines.append(decode(raw, number == 1 and not piece.start, stats))
+            held += len(lines[-1])
+            if len(lines) == size or held >= WINDOW_CHARS:
+                first = number - len(lines) + 1
+                yield Window(path, first, lines, digest.hexdigest(), stats.replaced, jsonl)
+                lines = []
+                held = 0
+                stats = TextStats()
+        if lines:
+            first = number - len(lines) + 1
+            yield Window(path, first, lines, digest.hexdigest(), stats.replaced, jsonl)
+        if total == limit:
             break
-        digest.update(raw)
-        if number == 1:
-            jsonl = holds_rows(path, decode(raw, True))
-        if number <= done:
-            if number == done:
-                _check_prefix(path, done, digest.hexdigest(), state)
-            continue
-        lines.append(decode(raw, number == 1, stats))
-        held += len(lines[-1])
-        if len(lines) == size or held >= WINDOW_CHARS:
-            yield window()
-            lines = []
-            held = 0
-            first = number + 1
-            stats = TextStats()
-    if number < done:
-        _check_prefix(path, done, f"only {number} lines", state)
-    if lines:
-        yield window()
+    if total < done:
+        _check_prefix(pieces[-1].path, done, f"only {total} lines", state)
 
 
 def _check_prefix(

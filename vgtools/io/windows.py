@@ -30,6 +30,12 @@ def growing_windows(
     edge = 0  # line at which it ends, at the latest
     held = 0  # characters of it
     for window in windows:
+        if joined is not None and window.first == 1:  # the next piece of the input begins
+            yield joined
+            joined = None
+        if joined is None and window.first == 1:
+            unit = edge = held = 0
+            target = min(first, size)
         unit = unit or len(window.lines)
         edge = edge or -(-target // unit) * unit
         while joined is None and edge < window.first:
@@ -67,7 +73,7 @@ def pipelined(
         windows: of input lines.
         prepare: what the host does, such as parsing and tokenising.
         compute: what the device does with that.
-        cancel: makes work in another thread end soon; called at the end.
+        cancel: makes work in another thread end soon; called where the windows end early.
     """
     host = ThreadPoolExecutor(1)
     device = ThreadPoolExecutor(1)
@@ -87,7 +93,9 @@ def pipelined(
         while pending:
             done, result = pending.popleft()
             yield done, result.result()
-    finally:
+    except BaseException:
         cancel()
+        raise
+    finally:
         device.shutdown(wait=True, cancel_futures=True)
         host.shutdown(wait=True, cancel_futures=True)

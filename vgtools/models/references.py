@@ -288,6 +288,11 @@ def _byte_level(file: Path) -> Any:
     return tokenizer
 
 
+def device_type(device: str) -> str:
+    """Return whether a device, which may be one of another machine, is a `cpu`, `cuda` or `mps`."""
+    return pick_device(device).type if device == "auto" else device.partition(":")[0]
+
+
 def pick_device(name: str = "auto") -> torch.device:
     """Return the torch device for `--device`; auto is a GPU if there is one.
 

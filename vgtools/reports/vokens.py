@@ -25,7 +25,7 @@ from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
 from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
 from vgtools.text.tokens import WORD
-from vgtools.text.vokens import bank_of, check_rows
+from vgtools.text.vokens import bank_of, check_rows, is_packed
 
 _T = TypeVar("_T")
 
@@ -72,7 +72,7 @@ def refuse_packed(path: str | Path) -> None:
     Raises:
         DataError: the path is that of a `.npy` (usage).
     """
-    if str(path).endswith(".npy"):
+    if is_packed(path):
         why = "packed vokens hold no text; name the .jsonl form of them"
         raise DataError(why, path, code=Exit.USAGE)
 

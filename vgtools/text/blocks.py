@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +23,7 @@ from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, file_errors
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
-from vgtools.text.vokens import VokenWriter, check_rows, no_collection, parse_row
+from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection, parse_row
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,19 +41,17 @@ class Packed(NamedTuple):
     ends: Array  # (R,) int64, where each row ends
     vokens: int | None = None  # images in the bank, if the manifest has their number
     replaced: int = 0  # lines converted here that had bytes which are not UTF-8
+    before: int = 0  # rows of the same input in the shards before
 
     def line_of(self, token: int) -> int:
         """Return the row of a token, counted from 1."""
-        return int(np.searchsorted(self.ends, token, "right")) + 1
+        return self.before + int(np.searchsorted(self.ends, token, "right")) + 1
 
 
-def rows_path(path: str | Path) -> Path:
-    """Return the file with the row ends of a packed file: `X.rows.npy` beside `X.npy`."""
-    return Path(re.sub(r"npy$", "rows.npy", str(path)))
-
-
-def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None = None) -> Packed:
-    """Open a packed file; its manifest, counts and row ends are checked.
+def open_packed(
+    path: str | Path, tokenizer: str | None = None, name: str | None = None
+) -> list[Packed]:
+    """Open a packed file, or each shard of a folder; manifest, counts and row ends are checked.
 
     It must have tokens of the `tokenizer` with this fingerprint; messages call it `name`.
 
@@ -64,20 +61,7 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
     """
     name = str(name or path)
     manifest = io.read_manifest(path, "vokens")
-    tokens = io.open_npy(path, ndim=2)
-    ends = io.open_npy(rows_path(path), ndim=1)
-    if tokens.shape[1] != 2 or tokens.dtype.kind != "i" or ends.dtype.kind != "i":
-        why = f"expected (tokens, 2) integers, got shape {tokens.shape} of {tokens.dtype}"
-        raise DataError(why, name)
     again = "create the file again with vg revokenize"
-    last = int(ends[-1]) if len(ends) else 0
-    if last != len(tokens):
-        raise DataError(f"its rows end at token {last}, it has {len(tokens)}; {again}", name)
-    for start in range(0, len(ends), _SCAN):
-        before = ends[start - 1 : start] if start else [0]
-        falls = np.flatnonzero(np.diff(ends[start : start + _SCAN], prepend=before) < 0)
-        if len(falls):
-            raise DataError(f"ends before it starts; {again}", name, start + int(falls[0]) + 1)
     source = manifest.get("tokenizer")
     count = manifest.get("count")
     counted = count is None or (type(count) is int and 0 <= count <= _MOST)
@@ -89,7 +73,32 @@ def open_packed(path: str | Path, tokenizer: str | None = None, name: str | None
         why = f"has tokens of the tokenizer {made or 'that its manifest does not name'}, expected"
         way_out = "convert the vokens with vg revokenize --tokenizer"
         raise DataError(f"{why} those of {tokenizer}; {way_out}", name)
-    return Packed(name, tokens, ends, count)
+    parts = list[Packed]()
+    before = 0
+    ends_of = io.open_arrays(path, 1, ".rows.npy")
+    for tokens, ends in zip(io.open_arrays(path, 2), ends_of, strict=True):
+        parts.append(Packed(name, tokens, ends, count, before=before))
+        _check(parts[-1])
+        before += len(ends)
+    return parts
+
+
+def _check(packed: Packed) -> None:
+    """Refuse arrays that are not packed rows."""
+    name, tokens, ends = packed[:3]
+    again = "create the file again with vg revokenize"
+    if tokens.shape[1] != 2 or tokens.dtype.kind != "i" or ends.dtype.kind != "i":
+        why = f"expected (tokens, 2) integers, got shape {tokens.shape} of {tokens.dtype}"
+        raise DataError(why, name)
+    last = int(ends[-1]) if len(ends) else 0
+    if last != len(tokens):
+        raise DataError(f"its rows end at token {last}, it has {len(tokens)}; {again}", name)
+    for start in range(0, len(ends), _SCAN):
+        before = ends[start - 1 : start] if start else [0]
+        falls = np.flatnonzero(np.diff(ends[start : start + _SCAN], prepend=before) < 0)
+        if len(falls):
+            row = packed.before + start + int(falls[0]) + 1
+            raise DataError(f"ends before it starts; {again}", name, row)
 
 
 def check_range(packed: Packed, vocabulary: int, vokens: int | None = None) -> int:
@@ -123,7 +132,7 @@ def has_vokens(path: str) -> bool:
     Raises:
         DataError: the input can be read only once (usage), or its first row is not one.
     """
-    if path.endswith(".npy"):
+    if is_packed(path):
         return True
     io.refuse_stream(path)
     return "vokens" in next(io.read_text_rows(path), {})
@@ -131,8 +140,10 @@ def has_vokens(path: str) -> bool:
 
 def pack(
     path: str, folder: Path, tokenizer: Tokenizer, *, progress: io.Progress | None = None
-) -> Packed:
+) -> list[Packed]:
     """Return the packed form of an input, converted into a folder unless it is there already.
+
+    Of a folder of shards it is the packed form of each.
 
     Args:
         path: `.npy` (opened as it is), `.jsonl` (voken rows, or rows with "text"), or a text, one
@@ -146,7 +157,7 @@ def pack(
             unreadable input.
     """
     fingerprint = tokenizer_fingerprint(tokenizer)
-    if path.endswith(".npy"):
+    if is_packed(path):
         return open_packed(path, fingerprint)
     with file_errors(folder, reading=False):
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,13 +175,14 @@ def pack(
                 rows = [{"vokens": none[a:b]} for a, b in pairwise(tokens.starts)]
             else:
                 _check_aligned(path, window.first, rows, tokens.spans, tokens.starts)
-            out.write(rows, tokens.ids, replaced=window.replaced)
+            out.write(rows, tokens.ids, window, replaced=window.replaced)
             out.commit(window.digest)
             if progress is not None:
                 progress.advance(len(tokens.ids))
         out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
-    packed = open_packed(target, fingerprint, name=path)
-    return packed._replace(replaced=io.read_manifest(target, verify=False).get("replaced", 0))
+    (packed,) = open_packed(target, fingerprint, name=path)
+    replaced = io.read_manifest(target, verify=False).get("replaced", 0)
+    return [packed._replace(replaced=replaced)]
 
 
 def _bank_size(path: str) -> int | None:
@@ -221,16 +233,16 @@ class PackedInputs:
     folder: Path  # where they are
     quiet: bool  # no progress
     say: Callable[[str], None]  # prints a message
-    _piped: dict[str, Packed] = field(default_factory=dict)  # what can be read only once
+    _piped: dict[str, list[Packed]] = field(default_factory=dict)  # what can be read only once
 
-    def open(self, path: str) -> Packed:
-        """Return an input in the packed form."""
+    def open(self, path: str) -> list[Packed]:
+        """Return an input in the packed form, each of its shards if it has several."""
         if path in self._piped:
             return self._piped[path]
         with io.Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
             packed = pack(path, self.folder, self.tokenizer, progress=bar)
-        if packed.replaced:
-            lines = amount(packed.replaced, "line")
+        if packed and packed[0].replaced:
+            lines = amount(packed[0].replaced, "line")
             self.say(f"{io.plain(path)}: {lines} had bytes that are not UTF-8, replaced")
         return packed
 
@@ -238,14 +250,14 @@ class PackedInputs:
         """Return the sha256 of an input; what comes from a pipe is packed for that."""
         if not io.arrives_once(path):
             return io.sha256_file(path)
-        packed = self._piped[path] = self.open(path)
-        return hashlib.sha256(packed.tokens.data).hexdigest()
+        self._piped[path] = self.open(path)
+        return hashlib.sha256(self._piped[path][0].tokens.data).hexdigest()
 
     def has_vokens(self, path: str) -> bool:
         """Return whether an input has vokens."""
         if path not in self._piped:
             return has_vokens(path)
-        return bool((self._piped[path].tokens[:, 1] >= 0).any())
+        return bool((self._piped[path][0].tokens[:, 1] >= 0).any())
 
     def remove(self) -> None:
         """Remove the packed inputs, and their folder if nothing else is in it."""
@@ -272,13 +284,15 @@ class Corpus:
         self.files = list(files)
         self.size = size
         self._edges = row_starts(len(f.tokens) for f in files)  # (F + 1,) first token of each file
+        # The shards of one input follow one another without a gap.
+        begins = [file.before == 0 for file in files]
         sections = self._edges[[0, -1]]
         if pack != "stream":
             gaps = [
                 file.ends[(np.diff(file.ends, prepend=0) == 0) | (pack == "row")] + base
                 for file, base in zip(files, self._edges, strict=False)
             ]
-            sections = np.concatenate([self._edges, *gaps])
+            sections = np.concatenate([self._edges[:-1][begins], self._edges[-1:], *gaps])
         self._sections = np.unique(sections)  # first token of each run of tokens without a gap
         blocks = -(-np.diff(self._sections) // size)
         self._first = row_starts(blocks.tolist())  # first block of each section

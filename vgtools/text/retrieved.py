@@ -378,7 +378,8 @@ def _renumbering(
         raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
     ids = Path(feats_path).with_suffix(".ids").name
     own = feats.manifest.get("files", {}).get(ids, {})
-    if made == own.get("sha256"):
+    named = index is not None and os.path.realpath(index) == os.path.realpath(feats_path)
+    if named if made is None else made == own.get("sha256"):
         return None
     names = _index_ids(path, manifest, index)
     row_of = {name: row for row, name in enumerate(feats.ids)}

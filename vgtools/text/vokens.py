@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -45,6 +45,11 @@ def no_collection() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def is_packed(path: str | Path) -> bool:
+    """Return whether a name is that of the packed form, a file's or a folder's."""
+    return str(path).rstrip("/").endswith(".npy")
 
 
 def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -313,13 +318,27 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
                 refuse(f'"{key}" entry {i} must be {of_k}{expected}, got {entry!r:.60}')
 
 
+def _line(row: Mapping[str, Any], window: io.Window | None, number: int) -> bytes:
+    try:
+        return io.dumps(row)
+    except TypeError as error:  # orjson reads 1,024 levels and writes 254
+        if "Recursion" not in str(error):
+            raise
+        why = "is nested too deeply to be written; expected fewer than 254 levels"
+        where = (window.path, window.first + number) if window else ()
+        raise DataError(why, *where) from None
+
+
 class VokenWriter:
     """Write voken rows, resuming like `Output`; the suffix chooses the form.
 
     The form is jsonl (also `-`, `.gz`, `.zst`) or packed (`.npy`).
 
-    A `disposable` output discards an unfinished run that cannot be resumed, where others are
-    refused; the other arguments are those of `Output`.
+    Args:
+        path: where to; of a shard the whole that it belongs to.
+        config: what decides the rows.
+        output: opens what is written to; has the parameters of `Output`.
+        **how: what else `output` takes: inputs, restart …
 
     Raises:
         DataError: the path's suffix is that of another kind of artifact (usage): an index would be
@@ -330,23 +349,17 @@ class VokenWriter:
         self,
         path: str,
         config: Mapping[str, Any],
-        *,
-        inputs: io.Inputs | Sequence[str | Path] = (),
-        restart: bool = False,
-        disposable: bool = False,
+        output: Callable[..., Any] = Output,
+        **how: Any,
     ) -> None:
         if re.search(r"\.(faiss|ids|json|safetensors|(npy|faiss|ids|json)\.(gz|zst))$", path):
             why = "cannot name voken rows; expected .jsonl, .jsonl.gz, .jsonl.zst or .npy"
             raise DataError(why, path, code=Exit.USAGE)
-        self.packed = path.endswith(".npy")
+        self.packed = is_packed(path)
         self.path = path
-        files_read = inputs.paths if isinstance(inputs, io.Inputs) else inputs
-        self._source = files_read[0] if files_read else path
         files = [path, re.sub(r"npy$", "rows.npy", path)] if self.packed else [path]
         forms = {0: ("<i4", 2), 1: ("<i8", None)} if self.packed else None
-        self._out = Output(
-            files, config, npy=forms, inputs=inputs, restart=restart, disposable=disposable
-        )
+        self._out = output(files, config, npy=forms, **how)
         self.counts: dict[str, int] = {"rows": 0, "tokens": 0}  # over all runs of this output
 
     def __enter__(self) -> VokenWriter:
@@ -357,15 +370,19 @@ class VokenWriter:
     @property
     def complete(self) -> bool:
         """Whether an earlier run finished this output."""
-        return self._out.complete
+        return bool(self._out.complete)
 
     @property
     def state(self) -> dict[str, Any]:
         """The last commit, which `io.read_windows` needs; empty at the start of a run."""
-        return self._out.state
+        return self._out.state  # type: ignore[no-any-return]
 
     def write(
-        self, rows: Sequence[Mapping[str, Any]], ids: np.ndarray[Any, Any], **counts: int
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        ids: np.ndarray[Any, Any],
+        window: io.Window | None = None,
+        **counts: int,
     ) -> None:
         """Append rows.
 
@@ -373,6 +390,7 @@ class VokenWriter:
             rows: with `text`, `spans`, `vokens`, `scores`; each a list or a contiguous array.
             ids: (tokens,) token ids of all rows, one row after the other; only the packed form
                 keeps them.
+            window: the input lines that they are of, for messages.
             **counts: whatever else to add up for the manifest.
 
         Raises:
@@ -392,9 +410,9 @@ class VokenWriter:
             self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
         else:
             short = list[bytes]()
-            for number, row in enumerate(rows, self.counts["rows"] + 1):
+            for i, row in enumerate(rows):
                 if len(row["vokens"]) <= _PIECE or isinstance(row["vokens"], list):
-                    short.append(self._line(row, number))
+                    short.append(_line(row, window, i))
                     continue
                 self._out.write(b"".join(short))
                 short = []
@@ -403,15 +421,6 @@ class VokenWriter:
             self._out.write(b"".join(short))
         for name, count in {"rows": len(rows), "tokens": len(ids), **counts}.items():
             self.counts[name] = self.counts.get(name, 0) + int(count)
-
-    def _line(self, row: Mapping[str, Any], number: int) -> bytes:
-        try:
-            return io.dumps(row)
-        except TypeError as error:  # orjson reads 1,024 levels and writes 254
-            if "Recursion" not in str(error):
-                raise
-            why = "is nested too deeply to be written; expected fewer than 254 levels"
-            raise DataError(why, self._source, number) from None
 
     def commit(self, digest: str) -> None:
         """Make safe what was written of the input up to this `Window.digest`; stop if asked to."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
@@ -16,20 +15,17 @@ from vgtools.commands.options import (
     Flag,
     Limit,
     Runtime,
-    Target,
+    TextTarget,
     flags,
     help_at_terminal,
     note,
     refuse_if,
 )
-from vgtools.commands.retrieve.retrievers import Opened, Search, open_retriever
+from vgtools.commands.retrieve.retrievers import Search, open_retriever
+from vgtools.commands.retrieve.rows import Rows
 from vgtools.commands.retrieve.score import score
 from vgtools.io.errors import amount
-
-if TYPE_CHECKING:
-    from vgtools.io.arrays import Array
-
-_WINDOW = 4096  # lines per step
+from vgtools.io.remote import all_of, local
 
 
 @flags
@@ -39,12 +35,12 @@ def retrieve(
         str, Flag("--index", metavar="FILE", help="The image bank: index of vg build-index.")
     ],
     search: Search,
-    target: Target,
+    target: TextTarget,
     runtime: Runtime,
     text: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(metavar="TEXT", help='.txt, .jsonl with "text", .gz, .zst, or - for stdin.'),
-    ] = "-",
+    ] = None,
     limit: Limit = None,
 ) -> None:
     """Find for every text the images of a bank that are most relevant to it.
@@ -52,7 +48,9 @@ def retrieve(
     One row per line of TEXT, in order, empty lines included: {"text", "images": [row, ...],
     "scores": [relevance, ...]}, best first. Rows are lines of the index's .ids file, counted from
     0; "image", "id", "split" and "target" of JSON rows are kept. A text that asks for nothing has
-    empty lists. With -o FILE the same command resumes after a kill and ends byte-identical.
+    empty lists. With -o FILE the same command resumes after a kill and ends byte-identical; several
+    texts are one, in their order. With -o X.jsonl/ the output is a folder of shards; see vg
+    vokenize.
 
     What is done follows from the index. Of a matcher: the images nearest to the mean of the text's
     tokens in the shared space (a matcher of sentences or a retriever: nearest to the sentence). Of
@@ -76,80 +74,47 @@ def retrieve(
 
         echo 'a dog runs' | vg retrieve - --index vg.faiss -k 4 | vg show - --ids vg.ids
     """
-    help_at_terminal(context, text)
+    texts = all_of(text)
+    help_at_terminal(context, *texts)
     refuse_if(search.score and search.not_own, "--score", "ranks own images; drop --not-own")
     refuse_if(search.folds > 1 and not search.score, "--folds", "belongs to --score")
     refuse_if(search.emb and search.score, "--emb", "is written beside rows; drop --score")
-    refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
-    opened = open_retriever(index, search, runtime)
+    name = target.output.rstrip("/")
+    refuse_if(re.search(NOT_TEXT, name), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
+    refuse_if(search.score and len(texts) > 1, "--score", "takes one text")
+    from vgtools.batch import run
+    from vgtools.models.references import device_type
+
+    others: Any = {"emb": search.emb is not None, "score": search.score}
+    run.check_target(texts, target, target.workers, limit=limit is not None, **others)
+    # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
+    here = replace(runtime, device="cpu") if target.ray else runtime
+    opened = open_retriever(local(index), search, here)
     if search.score:
-        score(opened, text, limit, index, search.folds, target, runtime.quiet)
-    else:
-        _write(opened, text, limit, index, search, target, runtime.quiet)
+        score(opened, texts[0], limit, index, search.folds, target, runtime.quiet)
+        return
+    gpu = device_type(runtime.device) == "cuda" and "device" in opened.config
+    counts = run.write(
+        Rows(opened, search, index, limit),
+        texts,
+        target,
+        name="retrieve",
+        unit="texts",
+        inputs=texts,
+        default_size=run.GPU_SHARD if gpu else run.CPU_SHARD,
+        say=partial(note, "retrieve", quiet=runtime.quiet),
+        quiet=runtime.quiet,
+        gpu=gpu,
+        workers=target.workers,
+        make=partial(_rows, index, search, runtime, limit),
+    )
+    if counts is not None:
+        _summary(counts, search.not_own, runtime.quiet)
 
 
-def _write(
-    opened: Opened,
-    text: str,
-    limit: int | None,
-    index: str,
-    search: Search,
-    target: Target,
-    quiet: bool,
-) -> None:
-    """Write the rows of all texts."""
-    import numpy as np
-
-    from vgtools import io
-    from vgtools.io.output import Output
-    from vgtools.io.windows import growing_windows
-    from vgtools.retrieval import retrieve
-    from vgtools.text.retrieved import input_rows, output_row
-
-    row_of = {name: row for row, name in enumerate(opened.ids)} if search.not_own else {}
-
-    def own(rows: Sequence[Mapping[str, Any]]) -> Array:
-        return np.array([row_of.get(row.get("image", ""), -1) for row in rows], np.int32)
-
-    config = {**opened.config, "k": search.k, "not_own": search.not_own, "limit": limit}
-    files = [target.output]
-    npy: dict[int, Any] = {}
-    kept = deque[Any]()
-    if search.emb is not None:
-        config["emb"] = True
-        files.append(search.emb)
-        npy[1] = ("float32", opened.dim)
-        opened.keep(kept)
-    with (
-        Output(files, config, npy=npy, inputs=[text], restart=target.restart) as out,
-        io.Progress("retrieve", "texts", quiet=quiet) as bar,
-    ):
-        if out.complete:
-            note("retrieve", f"{target.output} is up to date", quiet)
-            return
-        counts = Counter[str](out.state.get("counts", {}))
-        lines = io.read_windows(text, 64, out.state, limit)
-        windows = growing_windows(lines, _WINDOW)
-        found = retrieve(windows, input_rows, opened.retriever, own, search.k)
-        with contextlib.closing(found) as steps:  # its threads end here, whatever happens
-            for window, (rows, (images, scores)) in steps:
-                parts = zip(rows, images, np.round(scores, 4), strict=True)
-                out.write(b"".join(io.dumps(output_row(*part)) for part in parts))
-                if search.emb is not None:
-                    out.write(kept.popleft().data, 1)
-                counts.update(
-                    rows=len(rows),
-                    without=int((images[:, 0] < 0).sum()),
-                    own_left_out=int((own(rows) >= 0).sum()),
-                    replaced=window.replaced,
-                )
-                state = {"rows": counts["rows"], "digest": window.digest, "counts": counts}
-                out.commit(state)
-                bar.advance(len(rows))
-        folder = os.path.dirname(os.path.realpath(target.output))
-        place = os.path.relpath(os.path.realpath(index), folder)
-        out.finish(kind="retrieved", index=place, count=len(opened.ids), k=search.k, **counts)
-    _summary(counts, search.not_own, quiet)
+def _rows(index: str, search: Search, runtime: Runtime, limit: int | None) -> Rows:
+    """Return what finds the rows, opened in this process."""
+    return Rows(open_retriever(local(index), search, runtime), search, index, limit)
 
 
 def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:

@@ -97,7 +97,9 @@ class Pretraining:
         bank = self._bank
         with processes.in_turn():
             both = (self.inputs, self.valid)
-            files, held_files = ([self._store.open(p) for p in paths] for paths in both)
+            files, held_files = (
+                [part for path in paths for part in self._store.open(path)] for paths in both
+            )
         count = count_vokens(
             files,
             held_files,

@@ -5,17 +5,24 @@ A module of its own because it needs no network: nothing here imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from vgtools.io import Piece, read_windows
 from vgtools.io.arrays import Array
-from vgtools.text.tokens import Tokens, span_iou_align, tokenize
-from vgtools.text.vokens import VokenRows
+from vgtools.io.output import Output
+from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
+from vgtools.text.vokens import VokenRows, VokenWriter, parse_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+_WINDOW = 2048  # rows per step: what a kill can cost, and what is held in memory
 
 
 class Revokenized(NamedTuple):
@@ -78,3 +85,37 @@ def _carry(values: list[Any] | Array, choice: Array, none: float) -> list[Any] |
     listed = bool(values) and type(values[0]) is list
     ends = [*values, [none] * len(values[0]) if listed else none]
     return [ends[i] for i in choice.tolist()]
+
+
+@dataclass(frozen=True)
+class Work:
+    """How voken rows get another tokenizer's tokens: all of them, or those of a shard."""
+
+    tokenizer: Tokenizer
+    ref: str  # of the tokenizer
+    origin: Mapping[str, Any]  # what decides the rows beside it
+    facts: Mapping[str, Any]  # for the manifest
+    limit: int | None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What decides the rows."""
+        sha256 = tokenizer_fingerprint(self.tokenizer)
+        config = {"command": "revokenize", "tokenizer_sha256": sha256, "limit": self.limit}
+        return {**config, **self.origin}
+
+    def open(self, path: str, output: Callable[..., Any] = Output) -> VokenWriter:
+        """Return the writer of rows; `output` opens its files."""
+        return VokenWriter(path, self.config, output)
+
+    def steps(self, pieces: Sequence[Piece], out: VokenWriter) -> Generator[int, None, None]:
+        """Write the rows of pieces of the input and finish; yield the tokens of each step."""
+        for window in read_windows(pieces, _WINDOW, out.state, self.limit):
+            rows = parse_rows(window.lines, window.path, window.first)
+            done = revokenize(rows, self.tokenizer)
+            counts = {"none": done.none, "replaced": window.replaced}
+            out.write(done.rows, done.tokens.ids, window, **counts)
+            out.commit(window.digest)
+            yield len(done.tokens.ids)
+        made_by = {"ref": self.ref, "sha256": self.config["tokenizer_sha256"]}
+        out.finish(tokenizer=made_by, **self.facts)

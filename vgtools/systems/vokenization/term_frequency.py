@@ -54,7 +54,7 @@ class TermFrequency:
     ) -> None:
         self._cancelled = threading.Event()
         self._tokenizer = tokenizer
-        self._bank = len(ids)
+        self.bank = len(ids)  # images
         self._gamma = gamma
         self._seed = seed
         row_of = {name: row for row, name in enumerate(ids)}
@@ -95,8 +95,8 @@ class TermFrequency:
         """
         images, mass = self._holders(token)
         held = float(mass[-1]) if len(mass) else 0.0
-        total = held + self._bank - len(images)
-        others = self._bank - len(images)
+        total = held + self.bank - len(images)
+        others = self.bank - len(images)
         position = uniform * total
         if position < held or not others:
             place = min(int(np.searchsorted(mass, position, "right")), len(images) - 1)
@@ -139,12 +139,11 @@ def draw_work(
     files: Sequence[str],
     gamma: float,
     seed: int,
-    text: str,
     window: int,
     limit: int | None,
     offline: bool = False,
 ) -> Work:
-    """Return the draw of the vokens of a text; of the matcher only the tokenizer is used.
+    """Return the draw of vokens; of the matcher only the tokenizer is used.
 
     The run of the `matcher` is, by default, where the bank says.
     """
@@ -168,9 +167,9 @@ def draw_work(
 
     return Work(
         config,
-        [text, *files],
+        files,
         lambda: TermFrequency(tokenizer, bank.ids, files, gamma, seed),
-        lambda state: read_windows(text, window, state, limit),
+        lambda pieces, state: read_windows(pieces, window, state, limit),
         facts,
         searched=False,
     )

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.io import DataError, Exit, Window, read_windows
+from vgtools.io import DataError, Exit, Piece, Window, read_windows
 from vgtools.io.arrays import Array
+from vgtools.io.output import Output
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
 from vgtools.models.encoder import Encoder, load_encoder
@@ -37,10 +40,12 @@ from vgtools.text.tokens import (
     tokenize,
     tokenizer_fingerprint,
 )
+from vgtools.text.vokens import VokenWriter
 
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
 _HELD = 1 << 18  # queries held at a time: more than the tokens of a usual window
 _BANK_BLOCK = 4096  # images per step
+_SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
 
 @dataclass(frozen=True)
@@ -337,36 +342,68 @@ def load_for(
     return matcher
 
 
-@dataclass(frozen=True)
 class Work:
-    """What a command needs to give a text its vokens.
+    """How texts get their vokens: what a command runs, on a whole text or on a shard of it.
 
     Args:
         config: what decides the vokens.
-        inputs: files that are read, beside the index.
-        open: makes the worker, once it is known that there is work.
-        windows: of the text, after the state of what is already written.
+        inputs: files that are read, beside the index and the text.
+        make: makes the worker, once it is known that there is work.
+        windows: of pieces of the input, after the state of what is already written.
         facts: about a worker that is done, for the manifest.
         searched: whether vokens are searched, not drawn.
     """
 
-    config: dict[str, Any]
-    inputs: list[str]
-    open: Callable[[], Any]
-    windows: Callable[[Mapping[str, Any]], Iterator[Window]]
-    facts: Callable[[Any], dict[str, Any]]
-    searched: bool
+    def __init__(
+        self,
+        config: dict[str, Any],
+        inputs: Sequence[str],
+        make: Callable[[], Any],
+        windows: Callable[[Sequence[Piece], Mapping[str, Any]], Iterator[Window]],
+        facts: Callable[[Any], dict[str, Any]],
+        searched: bool,
+    ) -> None:
+        self.config = config
+        self.inputs = inputs
+        self.searched = searched
+        self.agreed: float | None = None  # with the float32 encoder, on a sample
+        self._make = make
+        self._windows = windows
+        self._facts = facts
+
+    @cached_property
+    def worker(self) -> Any:
+        """The `Vokenizer`, or what works in its place."""
+        return self._make()
+
+    def open(self, path: str, output: Callable[..., Any] = Output) -> VokenWriter:
+        """Return the writer of vokens; `output` opens its files."""
+        return VokenWriter(path, self.config, output)
+
+    def steps(self, pieces: Sequence[Piece], out: VokenWriter) -> Generator[int, None, None]:
+        """Write the vokens of pieces of the input and finish; yield the tokens of each step."""
+        measured = self.searched and self.config["dtype"] != "float32"
+        windows = self._windows(pieces, out.state)
+        with closing(vokenize(windows, self.worker)) as steps:  # its threads end here
+            for step, done in steps:
+                if measured and self.agreed is None:
+                    self.agreed = agreement(self.worker, done.texts[:_SAMPLE])
+                counts = {"replaced": step.replaced} if self.searched else {}
+                out.write(done.rows(), done.tokens.ids, step, **counts)
+                out.commit(step.digest)
+                yield len(done.tokens.ids)
+        facts = self._facts(self.worker)
+        if self.searched:
+            facts["agreement_with_float32"] = self.agreed
+        out.finish(**facts)
 
 
-def search_work(
-    worker: Vokenizer, index: str, text: str, window: int, limit: int | None, dtype: str
-) -> Work:
-    """Return the search for the vokens of a text.
+def search_work(worker: Vokenizer, index: str, window: int, limit: int | None, dtype: str) -> Work:
+    """Return the search for vokens.
 
     Args:
         worker: does it.
         index: what the manifest calls the bank.
-        text: file, or `-`.
         window: lines per step; fewer where each token gets several images.
         limit: stop after this many lines.
         dtype: of the encoder.
@@ -383,8 +420,8 @@ def search_work(
         "limit": limit,
     }
 
-    def windows(state: Mapping[str, Any]) -> Iterator[Window]:
-        lines = read_windows(text, min(64, window), state, limit)
+    def windows(pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
+        lines = read_windows(pieces, min(64, window), state, limit)
         return growing_windows(lines, max(1, window // worker.k))
 
     def facts(worker: Vokenizer) -> dict[str, Any]:
@@ -400,7 +437,7 @@ def search_work(
             "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
         }
 
-    return Work(config, [text], lambda: worker, windows, facts, searched=True)
+    return Work(config, [], lambda: worker, windows, facts, searched=True)
 
 
 def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:

@@ -130,7 +130,7 @@ class Pretraining:
         return Job(model, batches, plan, halve, judge if self.valid else None, finish)
 
     def _corpus(self, paths: Sequence[str], recipe: Recipe, config: Mapping[str, Any]) -> Corpus:
-        files = [self._store.open(path) for path in paths]
+        files = [part for path in paths for part in self._store.open(path)]
         for file in files:
             check_range(file, int(self.student.model.config.vocab_size))
         special = len(recipe.prefix) + len(recipe.suffix)

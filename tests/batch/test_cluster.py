@@ -1,0 +1,285 @@
+"""Shards on a real Ray cluster of two nodes, with what happens to clusters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.tiny import text
+from tests.tiny.cluster import Cluster, Work, until
+from vgtools import cli
+from vgtools.batch import cluster
+from vgtools.io import DataError, Exit
+from vgtools.io.folders import Shards
+
+TOY = "tests.tiny.cluster"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    pytest.importorskip("ray", reason="the extra vgtools[ray] is not installed")
+    running = Cluster(XDG_CACHE_HOME="/nodes")
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def begun(folder: Path, first: int = 0) -> list[tuple[int, int]]:
+    """Return (shard, process) of the shards that were begun."""
+    found = (path.name.split("-") for path in folder.glob("begun-*"))
+    return [(int(shard), int(process)) for _, shard, process in found if int(shard) >= first]
+
+
+def workers(folder: Path) -> set[int]:
+    return {process for _, process in begun(folder)}
+
+
+def check(folder: Path, shards: int) -> None:
+    """Check that every shard is there, and whole."""
+    files = sorted(folder.glob("0*.txt"))
+    assert [path.name for path in files] == [f"{n:06d}.txt" for n in range(shards)]
+    for n, path in enumerate(files):
+        assert path.read_text() == f"{n}\n" * 1000
+
+
+def end(driver: subprocess.Popen[str], seconds: float = 120) -> tuple[int, list[Any], str]:
+    """Return the exit code of a driver, its records, and its messages."""
+    out, messages = driver.communicate(timeout=seconds)
+    return driver.returncode, [json.loads(line) for line in out.splitlines()], messages
+
+
+def gone(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def loss(messages: str) -> list[str]:
+    return re.findall(r"^vg: a worker was lost with shard \d+; (\d) shards? will", messages, re.M)
+
+
+@pytest.mark.slow
+def test_a_killed_workers_shards_are_done_by_another_one(nodes: Cluster, tmp_path: Path) -> None:
+    driver = nodes.driver(TOY, nodes.address, tmp_path, 12, 0.5, XDG_CACHE_HOME="/driver")
+    until(lambda: len(workers(tmp_path)) == 2)
+    os.kill(min(workers(tmp_path)), signal.SIGKILL)
+    code, records, messages = end(driver)
+    assert code == 0, messages
+    check(tmp_path, 12)
+    assert sorted(record["shard"] for record in records) == [*range(12)]
+    assert loss(messages) == ["2"], "the shard that it did, and the next one"
+    assert len(workers(tmp_path)) == 3
+    facts = {(r["OMP_NUM_THREADS"], r["XDG_CACHE_HOME"], r["folder"]) for r in records}
+    assert facts == {(os.environ["OMP_NUM_THREADS"], "/driver", os.getcwd())}
+
+
+@pytest.mark.slow
+def test_a_lost_nodes_shards_are_done_by_the_node_that_is_left(
+    nodes: Cluster, tmp_path: Path
+) -> None:
+    driver = nodes.driver(TOY, nodes.address, tmp_path, 12, 1)
+    until(lambda: len(workers(tmp_path)) == 2)
+    nodes.other.raylet.kill()
+    code, records, messages = end(driver)
+    nodes.other.end()
+    nodes.add()
+    assert code == 0, messages
+    check(tmp_path, 12)
+    assert sorted(record["shard"] for record in records) == [*range(12)]
+    assert len(loss(messages)) == 1
+
+
+@pytest.mark.slow
+def test_a_frozen_node_that_comes_back_does_no_harm(nodes: Cluster, tmp_path: Path) -> None:
+    driver = nodes.driver(TOY, nodes.address, tmp_path, 12, 1)
+    until(lambda: len(workers(tmp_path)) == 2)
+    ours = {process.pid for process in nodes.other.processes()}
+    (frozen,) = workers(tmp_path) & ours
+    nodes.other.signal(signal.SIGSTOP)
+    code, records, messages = end(driver)
+    assert code == 0, messages
+    assert len(loss(messages)) == 1
+    assert sorted(record["shard"] for record in records) == [*range(12)]
+    held = [shard for shard, process in begun(tmp_path) if process == frozen]
+    nodes.other.signal(signal.SIGCONT)
+    until(lambda: gone(frozen))
+    nodes.other.end()
+    nodes.add()
+    assert held, "it had begun a shard"
+    check(tmp_path, 12)
+
+
+@pytest.mark.slow
+def test_workers_leave_with_their_driver_and_the_same_command_does_what_is_missing(
+    nodes: Cluster, tmp_path: Path
+) -> None:
+    args = (TOY, nodes.address, tmp_path, 16, 0.5)
+    first = nodes.driver(*args)
+    until(lambda: len([*tmp_path.glob("0*.txt")]) >= 2)
+    first.kill()
+    first.communicate()
+    before = workers(tmp_path)
+    until(lambda: all(map(gone, before)))
+
+    second = nodes.driver(*args)
+    until(lambda: workers(tmp_path) - before)
+    second.send_signal(signal.SIGTERM)
+    code, records, messages = end(second)
+    assert code == Exit.STOPPED, messages
+    assert "run the same command again to resume" in messages
+    until(lambda: all(map(gone, workers(tmp_path))))
+
+    done = len([*tmp_path.glob("0*.txt")])
+    code, records, messages = end(nodes.driver(*args))
+    assert code == 0, messages
+    assert len(records) == 16 - done
+    check(tmp_path, 16)
+
+
+@pytest.mark.slow
+def test_bad_data_and_a_shard_that_kills_its_workers_end_the_run(
+    nodes: Cluster, tmp_path: Path
+) -> None:
+    bad = nodes.driver(TOY, nodes.address, tmp_path, [0, 1001], 0)
+    code, _, messages = end(bad)
+    assert code == Exit.DATA
+    assert "text.txt:7: is not a number" in messages
+    deadly = nodes.driver(TOY, nodes.address, tmp_path, [1000, 1, 2], 0)
+    code, _, messages = end(deadly)
+    assert code == Exit.CANNOT_CONTINUE
+    assert "4 workers were lost with shard 1000: " in messages
+    assert len(loss(messages)) == 3, "the fourth ends the run"
+
+
+@pytest.fixture(scope="module")
+def long_text(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, bytes]:
+    """A text, and the vokens that one process gives it."""
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "a.txt").write_text("".join(f"{line}\n" for line in text(700, seed=5)))
+    assert cli.run([*map(str, vokenize(folder / "a.txt", tiny, folder / "one.jsonl"))]) == 0
+    return folder / "a.txt", (folder / "one.jsonl").read_bytes()
+
+
+def vokenize(source: Path, tiny: Path, output: object, *more: object) -> list[object]:
+    index = ("--index", tiny / "vg.faiss", "--device", "cpu")
+    return ["vokenize", source, *index, "-o", output, *more]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
+
+
+@pytest.mark.slow
+def test_vokens_with_a_node_killed_are_those_of_one_process(
+    nodes: Cluster, tmp_path: Path, tiny: Path, long_text: tuple[Path, bytes]
+) -> None:
+    source, expected = long_text
+    ray = ("--ray", nodes.address, "--shard-size", 400)
+    driver = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
+    until(lambda: len(names_in(tmp_path / "x.shards.jsonl")) > 20, 120)
+    nodes.other.signal(signal.SIGKILL)
+    out, messages = driver.communicate(timeout=240)
+    nodes.other.end()
+    nodes.add()
+    assert driver.returncode == 0, messages
+    assert out == "", "Ray prints to stderr"
+    assert len(loss(messages)) == 1
+    assert (tmp_path / "x.jsonl").read_bytes() == expected
+    assert names_in(tmp_path) == ["x.json", "x.jsonl"]
+    again = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
+    assert "is up to date" in again.communicate(timeout=120)[1]
+
+
+@pytest.mark.slow
+def test_two_drivers_on_one_folder_both_end_well(
+    nodes: Cluster, tmp_path: Path, tiny: Path, long_text: tuple[Path, bytes]
+) -> None:
+    source, expected = long_text
+    ray = ("--ray", nodes.address, "--shard-size", 3000, "--workers", 1, "-q")
+    args = vokenize(source, tiny, f"{tmp_path}/x.jsonl/", *ray)
+    drivers = [nodes.driver("vgtools", *args) for _ in range(2)]
+    for driver in drivers:
+        messages = driver.communicate(timeout=240)[1]
+        assert driver.returncode == 0, messages
+    shards = Shards(tmp_path / "x.jsonl")
+    assert b"".join(Path(file.path).read_bytes() for file in shards.files()) == expected
+    data = [name for name in names_in(tmp_path / "x.jsonl") if "-" in name]
+    assert len(data) == len(shards), "what was made twice has one name"
+
+
+WRONG: dict[str, list[str]] = {
+    "standard input": ["-", "-o", "x.jsonl", "--ray", "auto"],
+    "standard output": ["a.txt", "--ray", "auto"],
+    "--workers belongs to --ray": ["a.txt", "-o", "x.jsonl/", "--workers", "2"],
+    "two ways": ["a.txt", "-o", "x.jsonl/", "--ray", "auto", "--shard", "0/2"],
+    "--limit does not go with": ["a.txt", "-o", "x.jsonl", "--ray", "auto", "--limit", "2"],
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+@pytest.mark.parametrize("command", ["vokenize", "retrieve", "revokenize"])
+def test_flags_that_do_not_go_together(
+    command: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["-t", "bert"] if command == "revokenize" else ["--index", "vg.faiss"]
+    assert cli.run([command, *WRONG[why], *more]) == Exit.USAGE
+    assert why in capsys.readouterr().err
+
+
+MISFITS = {
+    "ray.__version__ = '0.1'": ("Ray: 0.1", Exit.UNAVAILABLE),
+    "os.environ['RAY_ADDRESS'] = 'ray://127.0.0.1:1'": ("ray job submit", Exit.USAGE),
+    "gpu = True": ("has no GPU; --device cpu", Exit.UNAVAILABLE),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", MISFITS)
+def test_a_cluster_that_does_not_fit_is_refused(nodes: Cluster, change: str) -> None:
+    message, expected = MISFITS[change]
+    code = f"""if True:
+        import os, ray, sys
+        from vgtools.batch import cluster
+        from vgtools.io import DataError
+        gpu = False
+        os.environ["RAY_ADDRESS"] = "{nodes.address}"
+        {change}
+        try:
+            next(cluster.run(print, [0], "auto", gpu=gpu))
+        except DataError as error:
+            print(error)
+            sys.exit(error.code)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=nodes.environment, capture_output=True, text=True
+    )
+    assert done.returncode == expected, done.stderr
+    assert message in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1"])
+def test_no_cluster_is_69(address: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra vgtools[ray] is not installed")
+    with pytest.raises(DataError, match=f"--ray {address}: .*--ray local one") as caught:
+        next(cluster.run(Work(str(tmp_path), 0), [0], address))
+    assert caught.value.code == Exit.UNAVAILABLE
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"pip install 'vgtools\[ray\]'") as caught:
+        next(cluster.run(Work(str(tmp_path), 0), [0], "local"))
+    assert caught.value.code == Exit.UNAVAILABLE

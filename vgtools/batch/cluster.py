@@ -1,0 +1,242 @@
+"""Shards done by the workers of a Ray cluster; the one module that imports Ray.
+
+The driver owns the queue. Ray places a worker on each GPU or core, reports which ones were lost,
+and knows nothing of shards: a shard is given to a worker that is ready, and goes back to the front
+of the queue if the worker is lost. Each worker has two, so that it never waits for the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.process import Stop
+
+Record = dict[str, Any]
+Make = Callable[[], Callable[[int], Record]]
+
+_IN_FLIGHT = 2  # shards with a worker: the one it does, and the next
+_DEATHS = 4  # workers lost with the same shard, after which the shard is what kills them
+# Settings that decide what a worker reads, where it keeps it, and how it rounds.
+_PASSED_ON = ("AWS_", "FSSPEC_", "GOOGLE_", "HF_", "MKL_", "XDG_")
+_OBJECT_STORE = 100 << 20  # bytes, of a cluster that is started here: rows do not pass through it
+
+
+def run(
+    make: Make,
+    shards: Sequence[int],
+    address: str,
+    workers: int | None = None,
+    gpu: bool = False,
+    quiet: bool = False,
+) -> Generator[Record, None, None]:
+    """Do shards on a Ray cluster; yield what each returns, as they are done.
+
+    Each worker calls `make()` once, in its own process, and what that returns once per shard: on
+    one core, or on one GPU and its share of the node's cores. It works in the driver's folder, if
+    its node has one of that name, and with the driver's settings of caches and storage. A shard may
+    be done more than once. Until the generator is closed `print` writes to stderr, because Ray's
+    threads print to stdout.
+
+    Args:
+        make: pickled by Ray, as are shards and what is returned.
+        shards: in the order in which they are begun.
+        address: `auto`, `local` (a cluster of this machine, for this call), or HOST:PORT.
+        workers: the most workers; those that find no place wait for one. None is one per GPU or
+            core that the cluster has at the beginning.
+        gpu: each worker has a GPU.
+        quiet: do not print which workers were lost.
+
+    Raises:
+        DataError: Ray is not installed, there is no cluster, it runs another version of Ray or
+            Python, or has no GPU (69); a `ray://` address (usage); four workers were lost with the
+            same shard, or before they were ready (70); SIGTERM (75); or what a worker raises.
+    """
+    if importlib.util.find_spec("ray") is None:
+        why = "needs Ray, which is not installed: pip install 'vgtools[ray]'"
+        raise DataError(f"--ray {address} {why}", code=Exit.UNAVAILABLE)
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            _connect(address, workers, gpu)
+            with Stop() as stop:
+                queue = _Queue(make, deque(shards), _place(gpu), quiet)
+                yield from queue.run(workers or _places(gpu), stop)
+        finally:
+            import ray
+
+            ray.shutdown()  # ends its workers, whatever they are doing
+
+
+def _connect(address: str, workers: int | None, gpu: bool) -> None:
+    """Connect to a cluster, or start one."""
+    named = os.environ.get("RAY_ADDRESS") if address == "auto" else address
+    if named and "://" in named:
+        why = f"Ray Client ({named}) cannot run vg; ray job submit -- vg … runs it on the cluster"
+        raise DataError(f"--ray {address}: {why}", code=Exit.USAGE)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to Ray's makers
+    import ray
+
+    here: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
+    if not gpu:
+        here["num_cpus"] = workers
+    settings = here if named == "local" else {}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if named not in (None, "local"):
+            host, _, port = named.rpartition(":")
+            # Ray would wait for minutes for a cluster that is not there.
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        way = "ray start --head starts a cluster, --ray local one for this command alone"
+        raise DataError(f"--ray {address}: {why}; {way}", code=Exit.UNAVAILABLE) from None
+    finally:
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGTERM, handler)  # Ray replaces it
+
+
+def _places(gpu: bool) -> int:
+    """Return how many workers the cluster has a place for.
+
+    Raises:
+        DataError: none (69).
+    """
+    import ray
+
+    count = int(ray.cluster_resources().get("GPU" if gpu else "CPU", 0))
+    if not count:
+        why = "has no GPU; --device cpu computes on its cores" if gpu else "has no core for vg"
+        raise DataError(f"the Ray cluster {why}", code=Exit.UNAVAILABLE)
+    return count
+
+
+def _place(gpu: bool) -> dict[str, int]:
+    """Return what a worker takes of a node; its threads are as many as its cores."""
+    import ray
+
+    if not gpu:
+        return {"num_cpus": 1, "num_gpus": 0}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Resources"].get("GPU")]
+    share = min((node.get("CPU", 0) // node["GPU"] for node in nodes), default=1)
+    return {"num_cpus": max(1, int(share)), "num_gpus": 1}
+
+
+class _Actor:
+    """A worker's process, as Ray starts it."""
+
+    def __init__(self, folder: str, settings: dict[str, str]) -> None:
+        os.environ.update(settings)  # before anything that reads them is imported
+        with contextlib.suppress(FileNotFoundError):
+            os.chdir(folder)
+
+    def load(self, make: Make) -> None:
+        self._work = make()
+
+    def do(self, shard: int) -> Record:
+        return self._work(shard)
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker as the driver knows it."""
+
+    actor: Any
+    ready: bool = False
+    shards: deque[int] = field(default_factory=deque)  # it does the first, the next one waits
+
+
+@dataclass
+class _Queue:
+    """The shards that are left, and who does which."""
+
+    make: Make
+    left: deque[int]
+    place: dict[str, int]
+    quiet: bool
+    tasks: dict[Any, _Worker] = field(default_factory=dict)  # by Ray's reference of the result
+    deaths: Counter[int | None] = field(default_factory=Counter)  # by shard; None: not yet ready
+
+    def run(self, workers: int, stop: Stop) -> Iterator[Record]:
+        """Yield what workers return until nothing is left to do."""
+        import ray
+        from ray import exceptions
+
+        lost = (
+            exceptions.NodeDiedError,
+            exceptions.OutOfMemoryError,  # Ray killed it, because its node was full
+            exceptions.RayActorError,
+            exceptions.WorkerCrashedError,
+        )
+        open_shards = len(self.left)
+        for _ in range(min(workers, open_shards)):
+            self._start()
+        while open_shards:
+            done, _ = ray.wait([*self.tasks], timeout=1)
+            stop.check()
+            for task in done:
+                worker = self.tasks.pop(task)
+                try:
+                    record = ray.get(task)
+                except exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except lost as error:
+                    self._lost(worker, error)
+                    continue
+                if worker.ready:
+                    self.deaths.pop(worker.shards.popleft(), None)
+                    open_shards -= 1
+                    yield record
+                else:
+                    worker.ready = True
+                    self.deaths.pop(None, None)
+                self._give(worker)
+
+    def _start(self) -> None:
+        """Ask for a worker; it gets shards when it is ready."""
+        import ray
+
+        options = ray.remote(max_restarts=0, max_task_retries=0, **self.place)
+        settings = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
+        actor = options(_Actor).remote(os.getcwd(), settings)
+        self.tasks[actor.load.remote(self.make)] = _Worker(actor)
+
+    def _give(self, worker: _Worker) -> None:
+        while self.left and len(worker.shards) < _IN_FLIGHT:
+            shard = self.left.popleft()
+            worker.shards.append(shard)
+            self.tasks[worker.actor.do.remote(shard)] = worker
+
+    def _lost(self, worker: _Worker, error: Exception) -> None:
+        """Take back the shards of a worker, and ask for another one.
+
+        Raises:
+            DataError: it is the fourth that was lost with this shard, or before it was ready (70).
+        """
+        import ray
+
+        ray.kill(worker.actor)  # it may only be out of reach
+        self.tasks = {task: other for task, other in self.tasks.items() if other is not worker}
+        shard = worker.shards[0] if worker.shards else None
+        what = "before it was ready" if shard is None else f"with shard {shard}"
+        reason = str(error).strip().splitlines()[-1].strip().partition(". ")[0]
+        self.deaths[shard] += 1
+        if self.deaths[shard] == _DEATHS:
+            why = f"{_DEATHS} workers were lost {what.replace('it was', 'they were')}: {reason}"
+            raise DataError(why, code=Exit.CANNOT_CONTINUE)
+        if not self.quiet:
+            again = amount(len(worker.shards), "shard") + " will be done again"
+            print(f"vg: a worker was lost {what}; {again}: {reason}", file=sys.stderr)
+        self.left.extendleft(reversed(worker.shards))
+        if self.left:
+            self._start()

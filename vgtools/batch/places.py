@@ -1,0 +1,89 @@
+"""What folders of shards are written with, on this machine or at a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+from vgtools import io
+from vgtools.io import DataError, Exit, remote
+from vgtools.io.errors import file_errors
+from vgtools.io.remote import is_url
+
+
+def private(path: str) -> Path:
+    """Return where a file can be written that `adopt` will name; no other process has it."""
+    folder, name = os.path.split(path)
+    own = f".{name}.{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
+    return Path(tempfile.gettempdir() if is_url(path) else folder, own)
+
+
+def adopt(file: Path, path: str) -> None:
+    """Give a private file, closed and safe on disk, its name: all of it is there, or nothing."""
+    if is_url(path):
+        remote.put(file, path)
+        file.unlink()
+    else:
+        os.replace(file, path)
+        io.sync_dir(Path(path).parent)
+
+
+def create(path: str, data: bytes) -> None:
+    """Write a small file unless there is one: of several writers, the first one counts."""
+    if is_url(path):
+        remote.create(path, data)
+        return
+    own = private(path)
+    with file_errors(path, reading=False):
+        own.write_bytes(data)
+        # Who was first may even have completed the folder, and removed what it does not name.
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            os.link(own, path)
+        own.unlink(missing_ok=True)
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a small file whole; of several writers, the last one counts."""
+    if is_url(path):
+        remote.write(path, data)
+        return
+    own = private(path)
+    with file_errors(path, reading=False), open(own, "xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    adopt(own, path)
+
+
+def read(path: str) -> bytes | None:
+    """Return a small file; None if it is not there."""
+    try:
+        return remote.read(path) if is_url(path) else Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    except DataError as error:
+        if error.code != Exit.NO_INPUT:
+            raise
+        return None
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Return the files of a folder, name -> bytes; none if there is no such folder."""
+    if is_url(folder):
+        return remote.sizes(folder)
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    found = {name: remote.file_size(os.path.join(folder, name)) for name in names}
+    return {name: count for name, count in found.items() if count is not None}
+
+
+def remove(path: str) -> None:
+    """Remove a file that may be gone."""
+    if is_url(path):
+        remote.remove(path)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,143 @@
+"""Which shard has which lines of which input, decided from names and sizes alone."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby
+from typing import Any, Literal, NamedTuple
+
+from vgtools import io
+from vgtools.io import DataError, Exit, Piece, remote
+from vgtools.io.errors import amount
+from vgtools.io.folders import Shards, is_shards
+from vgtools.io.output import seal_of
+from vgtools.io.remote import is_url
+
+
+class Source(NamedTuple):
+    """An input and what it can be cut by; a whole one is never cut."""
+
+    path: str
+    bytes: int
+    stamp: int | str  # time of modification, or a hash of what is listed
+    unit: Literal["byte", "shard", "image", "whole"]
+    units: int
+
+
+def text_source(path: str) -> Source:
+    """Return a text or rows of JSON as an input: cut by bytes, or by shards if it is a folder.
+
+    Raises:
+        DataError: it can be read only once (usage), or is missing (66).
+    """
+    if io.is_unnamed(path):
+        why = "is a pipe, which shards cannot be cut from; write it to a file and name that"
+        raise DataError(why, path, code=Exit.USAGE)
+    if is_shards(path):
+        shards = Shards(path)
+        return Source(path, shards.bytes, shards.sha256, "shard", len(shards))
+    stamp: int | str
+    if is_url(path):
+        size, stamp = remote.facts(path)
+    else:
+        io.open_read(path).close()
+        facts = os.stat(path)
+        size = facts.st_size
+        stamp = facts.st_mtime_ns
+    if path.endswith((".gz", ".zst")):
+        return Source(path, size, stamp, "whole", 1)
+    return Source(path, size, stamp, "byte", size)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which shard has which lines: a pure function of the inputs' sizes and the shard size.
+
+    Files that are cut by bytes follow one another as one text of T bytes, cut at T i / n; every
+    other input has shards of its own.
+    """
+
+    config: Mapping[str, Any]  # what decides the bytes
+    sources: Sequence[Source]
+    shard_size: int  # bytes
+
+    @cached_property
+    def _runs(self) -> list[tuple[list[Source], list[int], int]]:
+        """Sources that are cut together, the first unit of each and their end, shards."""
+        runs = []
+        keys = groupby(enumerate(self.sources), lambda s: -1 if s[1].unit == "byte" else s[0])
+        for _, group in keys:
+            sources = [source for _, source in group]
+            firsts = [0, *accumulate(source.units for source in sources)]
+            count = -(-sum(source.bytes for source in sources) // self.shard_size)
+            runs.append((sources, firsts, max(1, min(count, firsts[-1]))))
+        return runs
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [0, *accumulate(count for _, _, count in self._runs)]
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    def pieces(self, number: int) -> list[Piece]:
+        """Return what a shard is made from."""
+        run = bisect_right(self._firsts, number) - 1
+        sources, firsts, count = self._runs[run]
+        i = number - self._firsts[run]
+        start = firsts[-1] * i // count
+        stop = firsts[-1] * (i + 1) // count
+        pieces = list[Piece]()
+        at = bisect_right(firsts, start) - 1
+        while at < len(sources) and firsts[at] < stop:
+            first = max(start - firsts[at], 0)
+            end = min(stop - firsts[at], sources[at].units)
+            whole = sources[at].unit == "whole"
+            if first < end:
+                pieces.append(Piece(sources[at].path, first, None if whole else end))
+            at += 1
+        return pieces
+
+    @cached_property
+    def name(self) -> str:
+        """By what commits of this plan are known: the sha256 of its record."""
+        return seal_of(self.record())
+
+    def record(self) -> dict[str, Any]:
+        """Return what `plan.json` holds."""
+        inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
+        body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
+        return io.plain_json(body | {"shard_size": self.shard_size})
+
+    def check_same(self, before: Mapping[str, Any], folder: str) -> None:
+        """Refuse a folder that was begun with another plan.
+
+        Raises:
+            DataError: settings, inputs or shard size differ (78, both sides).
+        """
+        now = self.record()
+        difference = io.config_difference(before["config"], now["config"])
+        old, new = ([tuple(x.values()) for x in side["inputs"]] for side in (before, now))
+        if not difference and len(old) != len(new):
+            difference = f"it had {amount(len(old), 'input')}, has now {len(new)}"
+        if not difference and old != new:
+            i = next(i for i, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
+            changed = io.config_difference(before["inputs"][i], now["inputs"][i])
+            difference = f"the input {self.sources[i].path} changed: {changed}"
+        if not difference:
+            sizes = ({"shard_size": side["shard_size"]} for side in (before, now))
+            difference = io.config_difference(*sizes)
+        if difference:
+            why = f"its shards have different settings: {difference}. Use the same settings, "
+            raise DataError(f"{why}another -o, or --restart", folder, code=Exit.CONFIG)
+
+    def check_unchanged(self, pieces: Sequence[Piece]) -> None:
+        """Refuse to commit what was made from a text that changed meanwhile."""
+        for path in {piece.path for piece in pieces}:
+            source = next(source for source in self.sources if source.path == path)
+            if source.unit in ("byte", "whole") and text_source(path)[:3] != source[:3]:
+                raise DataError("changed while it was read", path, code=Exit.CONFIG)

@@ -1,0 +1,298 @@
+"""Runs what a command computes: into one file, or into the shards of a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from vgtools import io
+from vgtools.batch import cluster
+from vgtools.batch.join import join, shards_beside
+from vgtools.batch.plan import Source, text_source
+from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder, remove_shards
+from vgtools.io import DataError, Exit, Piece
+from vgtools.io.errors import amount
+from vgtools.io.output import Output
+
+CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
+GPU_SHARD = 256 << 20
+ROWS = (".jsonl", ".jsonl.gz", ".jsonl.zst")  # endings of outputs
+
+
+def part_of(shard: str | None) -> tuple[int, int]:
+    """Return (I, N) of `I/N`; of none the one part of one.
+
+    Raises:
+        DataError: it is not two numbers, or I is not from 0 to N - 1 (usage).
+    """
+    if shard is None:
+        return 0, 1
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard)
+    if found is None or int(found[1]) >= int(found[2]):
+        why = f"--shard {shard}: expected I/N with I from 0 to N-1, for example 0/4"
+        raise DataError(why, code=Exit.USAGE)
+    return int(found[1]), int(found[2])
+
+
+class Cluster(NamedTuple):
+    """Where shards are made that are not made here."""
+
+    address: str  # as `--ray`
+    workers: int | None  # as `--workers`
+    gpu: bool  # each worker has one
+    make: Callable[[], Task]  # makes the task, in the process of a worker; pickled
+
+
+class Target(Protocol):
+    """Where a command writes, and how: its flags."""
+
+    @property
+    def output(self) -> str:
+        """A file, or a folder of shards if it ends in `/`."""
+
+    @property
+    def restart(self) -> bool:
+        """Whether to start over."""
+
+    @property
+    def shard(self) -> str | None:
+        """I/N: the part of the shards to make."""
+
+    @property
+    def shard_size(self) -> int | None:
+        """Bytes of input per shard."""
+
+    @property
+    def ray(self) -> str | None:
+        """The address of the Ray cluster that makes them."""
+
+
+def check_target(
+    inputs: Sequence[str],
+    target: Target,
+    workers: int | None = None,
+    forms: Sequence[str] = ROWS,
+    **excluded: bool,
+) -> None:
+    """Refuse flags that do not go with shards, or that need them.
+
+    Args:
+        inputs: of the command.
+        target: of the command.
+        workers: as `--workers`.
+        forms: endings that the name of shards may have.
+        **excluded: flags by name, and whether each is given, that shards do not have.
+
+    Raises:
+        DataError: a pipe, or a flag that does not go with the others (usage).
+    """
+    output = target.output
+    shard = target.shard
+    ray = target.ray
+
+    def refuse(wrong: bool, why: str) -> None:
+        if wrong:
+            raise DataError(why, code=Exit.USAGE)
+
+    part_of(shard)
+    refuse(workers is not None and ray is None, "--workers belongs to --ray")
+    if ray is not None:
+        refuse(shard is not None, "--shard and --ray are two ways to make the same shards")
+        refuse(output == "-", "--ray cannot write to standard output: -o X.jsonl")
+    elif not output.endswith("/"):
+        flag = "--shard" if shard is not None else "--shard-size"
+        given = shard is not None or target.shard_size is not None
+        refuse(given, f"{flag} needs a folder of shards: -o X.jsonl/, got -o {output}")
+        return
+    expected = ", ".join(f"X{form}/" for form in forms)
+    named = os.path.basename(output.rstrip("/")).partition(".")
+    wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
+    refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
+    piped = next((name for name in inputs if io.is_unnamed(name)), "")
+    why = f"{io.name_of(piped)} cannot be cut into shards; write it to a file and name that"
+    refuse(bool(piped), why)
+    for flag, given in excluded.items():
+        name = flag.replace("_", "-")
+        refuse(given, f"--{name} does not go with shards, {'--ray' if ray else '-o ' + output}")
+
+
+def write(
+    task: Task,
+    texts: Sequence[str],
+    target: Target,
+    *,
+    name: str,
+    unit: str,
+    inputs: io.Inputs | Sequence[str],
+    default_size: int = CPU_SHARD,
+    cut: Callable[[str], Source] = text_source,
+    total: int | None = None,
+    say: Callable[[str], None] = print,
+    quiet: bool = False,
+    make: Callable[[], Task],
+    workers: int | None = None,
+    gpu: bool = False,
+) -> Counter[str] | None:
+    """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
+
+    On a cluster a file is made of shards as well, which are joined.
+
+    Args:
+        task: does it.
+        texts: what it is done to, one after the other.
+        target: where it is written, and by whom.
+        name: of the command, for the progress.
+        unit: what its steps count.
+        inputs: all files that are read, for the manifest of a single file.
+        default_size: bytes per shard of a new folder, where the target says none.
+        cut: says what an input can be cut by.
+        total: items that there are, if known.
+        say: prints a message.
+        quiet: no progress.
+        make: makes the task again, in the process of a cluster's worker; pickled.
+        workers: the most that a cluster gives.
+        gpu: each of them has one.
+
+    Returns:
+        The counts of what was written; None if there was nothing to do, or is more to do.
+    """
+    output = target.output
+    where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
+    if where or output.endswith("/"):
+        folder = output if output.endswith("/") else shards_beside(output)
+        sources = [cut(text) for text in texts]
+        size = target.shard_size
+
+        def made() -> ShardedOutput:
+            return open_folder(folder, task.config, sources, size, default_size, target.restart)
+
+        finish = partial(run, task=task, name=name, say=say, quiet=quiet, where=where)
+        if output.endswith("/"):
+            return finish(made(), part=part_of(target.shard))
+        return _joined(task, target, made, finish, inputs, say)
+    pieces = [Piece(text) for text in texts]
+    opened = partial(Output, inputs=inputs, restart=target.restart)
+    with task.open(output, opened) as out, io.Progress(name, unit, total, quiet) as bar:
+        if out.complete:
+            say(f"{output} is up to date")
+            return None
+        with closing(task.steps(pieces, out)) as steps:
+            for count in steps:
+                bar.advance(count)
+        return Counter(out.state.get("counts", {}))
+
+
+def run(
+    shards: ShardedOutput,
+    task: Task,
+    part: tuple[int, int] = (0, 1),
+    *,
+    name: str,
+    say: Callable[[str], None] = print,
+    quiet: bool = False,
+    where: Cluster | None = None,
+) -> Counter[str] | None:
+    """Make the shards that are missing, and complete the folder once none is.
+
+    Args:
+        shards: the output.
+        task: makes shards, in this process.
+        part: (i, n): make only every n-th shard from the i-th on.
+        name: of the command, for the progress.
+        say: prints a message.
+        quiet: no progress.
+        where: makes them, in the place of this process.
+
+    Returns:
+        The counts of the folder's manifest; None if there was nothing to do, or shards of other
+        parts are missing.
+
+    Raises:
+        DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
+    """
+    if shards.is_complete():
+        shards.finish()  # removes the lock of one that was killed
+        say(f"{shards.folder}/ is up to date")
+        return None
+    if where is None:
+        total = len(range(part[0], len(shards.plan), part[1]))
+        records = _here(shards, task, part)
+    else:
+        todo = [*shards.missing()]
+        total = len(todo)
+        make = _Make(shards, where.make)
+        records = cluster.run(make, todo, where.address, where.workers, where.gpu, quiet)
+    with closing(records), io.Progress(name, "shards", total, quiet) as bar:
+        for _ in records:
+            bar.advance(1)
+    missing = sum(1 for _ in shards.missing())
+    if missing:
+        others = amount(missing, "shard")
+        say(f"part {part[0]}/{part[1]} is done; {others} of {len(shards.plan)} are missing")
+        return None
+    manifest = shards.finish()
+    makers = manifest["made_by"]
+    if len(makers) > 1:
+        say(f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}")
+    return Counter({name: count for name, count in manifest.items() if type(count) is int})
+
+
+def _here(
+    shards: ShardedOutput, task: Task, part: tuple[int, int]
+) -> Generator[Record, None, None]:
+    """Make the shards of a part in this process."""
+    with io.Stop(patience=5) as stop:
+        make = shards.worker(task, stop.check)
+        for number in shards.missing(part):
+            stop.check()
+            yield make(number)
+        stop.check()
+
+
+@dataclass(frozen=True)
+class _Make:
+    """Makes what makes shards, in the process of a worker."""
+
+    shards: ShardedOutput
+    task: Callable[[], Task]
+
+    def __call__(self) -> Callable[[int], Record]:
+        return self.shards.worker(self.task())
+
+
+def _joined(
+    task: Task,
+    target: Target,
+    made: Callable[[], ShardedOutput],
+    finish: Callable[[ShardedOutput], Any],
+    inputs: io.Inputs | Sequence[str],
+    say: Callable[[str], None],
+) -> Counter[str] | None:
+    """Write a file by way of the shards in the folder `shards_beside` it, which goes at the end."""
+    output = target.output
+    opened = list[tuple[Output, list[str]]]()
+
+    def open_output(paths: Sequence[str], config: Mapping[str, Any], **forms: Any) -> Output:
+        out = Output(paths, config, inputs=inputs, restart=target.restart, **forms)
+        opened.append((out, [str(path) for path in paths]))
+        return out
+
+    folder = os.path.realpath(shards_beside(output))
+    with task.open(output, open_output) as writer:
+        counts: Counter[str] | None = None
+        if writer.complete:
+            say(f"{output} is up to date")
+        else:
+            shards = made()
+            finish(shards)
+            counts = join(shards.folder, *opened[0])
+    if os.path.isdir(folder):
+        remove_shards(folder)
+        os.rmdir(folder)
+    return counts

@@ -1,0 +1,422 @@
+"""Shards: an output in a folder of pieces, each made by any process, in any order, more than once.
+
+`X.jsonl/` stands for the file `X.jsonl` (`vgtools.io.folders` reads it):
+
+    plan.json             settings, inputs and shard size; written once, the first one counts
+    000012-01e787e8.jsonl data; the name has 8 hex digits of its sha256
+    000012.json           commit of a shard: its files with size and sha256, counts, who made it
+    shards.jsonl          the list of all commits, in order: written when none is missing
+
+A shard is a pure function of plan and number, so processes need not talk to one another: each takes
+numbers that have no commit yet. Two tries that differ (two kinds of GPU, a machine taken for dead)
+leave one commit, and it names its own data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from vgtools import io
+from vgtools.batch import places
+from vgtools.batch.plan import Plan, Source
+from vgtools.io import DataError, Exit, Piece
+from vgtools.io.errors import file_errors
+from vgtools.io.files import manifest_bytes
+from vgtools.io.folders import LIST, PLAN, Shards, ending_of, manifest_of
+from vgtools.io.output import check_manifest, seal_of
+from vgtools.io.parts import Rows, new_part, part_path
+from vgtools.io.remote import file_size, is_url
+
+_PRIVATE = r"\.(plan|shards|\d+)\..*"
+_DATA = r"(\d+)-([0-9a-f]{8})\..*"
+_OURS = rf"(plan|\d+)\.json|shards\.jsonl(\.lock)?|{_DATA}|{_PRIVATE}"
+Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
+
+
+OpenOutput = Callable[..., Any]  # `Output`, or what has its parameters
+
+
+class Task(Protocol):
+    """What a command computes, with its models loaded: one in each process."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the bytes, and the "device"."""
+
+    def open(self, path: str, output: OpenOutput) -> AbstractContextManager[Any]:
+        """Return the writer of an output that `output` opens."""
+
+    def steps(self, pieces: Sequence[Piece], writer: Any) -> Generator[int, None, None]:
+        """Write what becomes of the pieces and finish; yield how many items each step did."""
+
+
+class Attempt:
+    """One try at a shard, written to as an `Output`: private files until all of them are whole."""
+
+    def __init__(
+        self,
+        shards: ShardedOutput,
+        number: int,
+        paths: Sequence[str | Path],
+        config: Mapping[str, Any],
+        *,
+        npy: Mapping[int, Rows] | None = None,
+        **_: Any,
+    ) -> None:
+        self.state: dict[str, Any] = {}
+        self.complete = False
+        self._shards = shards
+        self._number = number
+        self._device = config.get("device")
+        first = Path(paths[0]).name
+        stem = first.removesuffix(ending_of(first))
+        self._endings = [Path(path).name.removeprefix(stem) for path in paths]
+        own = places.private(os.path.join(shards.folder, shards.stem(number)))
+        self._parts = [
+            new_part(own.with_name(own.name + ending), (npy or {}).get(index))
+            for index, ending in enumerate(self._endings)
+        ]
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def write(self, data: bytes | memoryview, file: int = 0) -> None:
+        """Append bytes to one of the files."""
+        self._parts[file].write(data)
+
+    def commit(self, state: Mapping[str, Any]) -> None:
+        """Note the state, whose "counts" the commit of the shard will have."""
+        for part in self._parts:
+            part.flush(sync=False)
+        self.state = dict(state)
+
+    def finish(self, **facts: Any) -> None:
+        """Publish the files under the names of their hashes, then their commit."""
+        shards = self._shards
+        number = self._number
+        shards.plan.check_unchanged(shards.plan.pieces(number))
+        try:
+            made = [part.finish() for part in self._parts]
+            name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
+            names = [f"{name}{ending}" for ending in self._endings]
+            for part, final in zip(self._parts, names, strict=True):
+                places.adopt(part_path(part.final), os.path.join(shards.folder, final))
+            counts = self.state.get("counts", {})
+            facts = {key: value for key, value in facts.items() if key not in counts}
+            files = dict(zip(names, made, strict=True))
+            record = {"files": files, "counts": counts, "facts": facts, "device": self._device}
+            shards.write_commit(number, record)
+        except (OSError, DataError) as error:
+            # Another process may have completed the folder and removed what it does not name.
+            if shards.commit(number) is not None:
+                return
+            if isinstance(error, OSError):
+                raise io.file_error(error, shards.folder, reading=False) from None
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        for part in self._parts:
+            part.close(failed=True)
+            part_path(part.final).unlink(missing_ok=True)
+
+
+def _short_hash(hashes: Sequence[str]) -> str:
+    """Return 8 hex digits of the sha256 of a shard's file, or of those of its files."""
+    one = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    return one[:8]
+
+
+@dataclass(frozen=True)
+class ShardedOutput:
+    """A folder of shards with its plan; picklable, so that any process can make shards of it."""
+
+    folder: str  # absolute, or a URL
+    plan: Plan
+
+    def stem(self, number: int) -> str:
+        """Return what the names of a shard's files begin with; they sort by it."""
+        return f"{number:0{max(6, len(str(len(self.plan) - 1)))}d}"
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    # ------------------------------------------------------------------------------ one shard
+
+    def worker(
+        self, task: Task, check: Callable[[], None] = lambda: None
+    ) -> Callable[[int], Record]:
+        """Return what makes a shard of a number; `check` is called between its steps."""
+        return partial(self._make, task, check)
+
+    def _make(self, task: Task, check: Callable[[], None], number: int) -> Record:
+        pieces = self.plan.pieces(number)
+        items = 0
+        start = time.monotonic()
+        with (
+            _in_whole_input(pieces),
+            task.open(self.folder, partial(Attempt, self, number)) as out,
+            contextlib.closing(task.steps(pieces, out)) as steps,
+        ):
+            for count in steps:
+                items += count
+                check()
+        return {"shard": number, "items": items, "seconds": round(time.monotonic() - start, 3)}
+
+    def write_commit(self, number: int, body: Mapping[str, Any]) -> None:
+        """Write the commit of a shard whose files are in place."""
+        pieces = [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
+        body = {"shard": number, "plan": self.plan.name, "input": pieces, **body}
+        body = io.plain_json({**body, "versions": io.versions()})
+        data = io.dumps(body | {"sha256": seal_of(body)})
+        places.write(self._path(f"{self.stem(number)}.json"), data)
+
+    def commit(self, number: int) -> dict[str, Any] | None:
+        """Return the commit of a shard; None if it has none, or one whose files are not there."""
+        return self._checked(number, self._size)
+
+    def _size(self, name: str) -> int | None:
+        return file_size(self._path(name))
+
+    def _checked(self, number: int, size: Callable[[str], int | None]) -> dict[str, Any] | None:
+        name = f"{self.stem(number)}.json"
+        if size(name) is None:
+            return None
+        try:
+            body = orjson.loads(places.read(self._path(name)) or b"")
+            seal = body.pop("sha256")
+            whole = seal == seal_of(body) and body["plan"] == self.plan.name
+        except (OSError, orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+            return None
+        return body if whole and _has_files(body, size) else None
+
+    # ------------------------------------------------------------------------------ all shards
+
+    def _sizes(self) -> Callable[[str], int | None]:
+        """Return what knows the bytes of files; a URL is listed once, now."""
+        return places.sizes(self.folder).get if is_url(self.folder) else self._size
+
+    def missing(self, part: tuple[int, int] = (0, 1)) -> Iterator[int]:
+        """Yield the numbers of shards that are not there, each looked for when it is asked for.
+
+        Args:
+            part: (i, n): only every n-th shard from the i-th on.
+        """
+        size = self._sizes()
+        for number in range(part[0], len(self.plan), part[1]):
+            if self._checked(number, size) is None:
+                yield number
+
+    def is_complete(self) -> bool:
+        """Return whether the folder is finished and its shards are there, with their sizes."""
+        try:
+            shards = Shards(self.folder)
+        except DataError:
+            return False
+        size = self._sizes()
+        whole = len(shards) == len(self.plan) and shards.manifest.get("plan") == self.plan.name
+        return whole and all(_has_files(record, size) for record in shards.records())
+
+    def finish(self) -> dict[str, Any]:
+        """Write the list and the manifest, once no shard is missing; return the manifest.
+
+        Several processes may do it; they take turns.
+
+        Raises:
+            DataError: a shard is missing after all (65).
+        """
+        with _turn(self._path(LIST)):
+            if not self.is_complete():
+                self._complete()
+        return Shards(self.folder).manifest
+
+    def _complete(self) -> None:
+        counts = Counter[str]()
+        made_by = Counter[str]()
+        facts: dict[str, Any] = {}
+        size = 0
+        kept = array("Q")  # the hash in the names of each shard's files
+        digest = hashlib.sha256()
+        size_of = self._sizes()
+        own = places.private(self._path("shards"))
+        with file_errors(own, reading=False), open(own, "xb") as stream:
+            for number in range(len(self.plan)):
+                record = self._checked(number, size_of)
+                if record is None:
+                    why = f"shard {number} is missing; run the same command again"
+                    raise DataError(why, self.folder)
+                facts = facts or record["facts"]
+                counts.update(record["counts"])
+                made_by[orjson.dumps([record["versions"], record["device"]]).decode()] += 1
+                size += sum(file["bytes"] for file in record["files"].values())
+                kept.append(int(next(iter(record["files"]))[len(self.stem(0)) + 1 :][:8], 16))
+                del record["facts"], record["plan"]
+                line = io.dumps(record)
+                digest.update(line)
+                stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+            listed = {"bytes": stream.tell(), "sha256": digest.hexdigest()}
+        places.adopt(own, self._path(LIST))
+        self._sweep(kept)
+        makers = [
+            {"versions": versions, "device": device, "shards": number}
+            for (versions, device), number in (
+                (orjson.loads(maker), number) for maker, number in made_by.items()
+            )
+        ]
+        about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": size, "made_by": makers}
+        inputs = [{"path": s.path, "bytes": s.bytes, "stamp": s.stamp} for s in self.plan.sources]
+        files = {os.path.basename(self.folder): listed}
+        config = io.storable(dict(self.plan.config))
+        body = manifest_bytes(files, inputs, config=config, **facts, **counts, **about)
+        places.write(manifest_of(self.folder), body)
+
+    def _sweep(self, kept: Sequence[int]) -> None:
+        """Remove what no commit names: private files of killed tries, data of second ones."""
+        for name in places.sizes(self.folder):
+            data = re.fullmatch(_DATA, name)
+            ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
+            if not ours and (data or re.fullmatch(_PRIVATE, name)):
+                places.remove(self._path(name))
+
+
+def _has_files(record: Mapping[str, Any], size: Callable[[str], int | None]) -> bool:
+    """Return whether the files of a shard are there; `size` returns the bytes of a file."""
+    return all(size(name) == facts["bytes"] for name, facts in record["files"].items())
+
+
+@contextmanager
+def _in_whole_input(pieces: Sequence[Piece]) -> Iterator[None]:
+    """Give errors about a line of a piece the number that it has in the whole input."""
+    try:
+        yield
+    except DataError as error:
+        first = next((piece for piece in pieces if piece.path == str(error.file)), None)
+        if first is None or error.line is None:
+            raise
+        line = error.line + first.lines_before()
+        raise DataError(error.why, error.file, line, error.code) from None
+
+
+@contextmanager
+def _turn(target: str) -> Iterator[None]:
+    """Wait until no other process has the lock of a file, and hold it; a URL has none."""
+    while not is_url(target):
+        try:
+            lock = io.Lock(target)
+            break
+        except DataError as error:
+            if error.code != Exit.STOPPED:
+                raise
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        if not is_url(target):
+            lock.release()
+
+
+def open_folder(
+    path: str,
+    config: Mapping[str, Any],
+    sources: Sequence[Source],
+    shard_size: int | None,
+    default_size: int,
+    restart: bool = False,
+) -> ShardedOutput:
+    """Return the folder of an output, made if needed, with the plan that it has or now gets.
+
+    Args:
+        path: `X.jsonl/`, `X.npy/` …
+        config: what decides the bytes; a "device" is left to the commits.
+        sources: the inputs.
+        shard_size: bytes of input per shard; None takes what an unfinished run has.
+        default_size: where there is none.
+        restart: remove the shards that are there.
+
+    Raises:
+        DataError: the name is taken (73), or the shards have another plan (78, both sides).
+    """
+    folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
+    _check_folder(path, folder, sources, restart)
+    if not is_url(path):
+        check_manifest(io.manifest_path(folder), [Path(folder)], restart)
+    if restart:
+        remove_shards(folder)
+    if not is_url(path):
+        with file_errors(folder, reading=False):
+            os.makedirs(folder, exist_ok=True)
+    file = os.path.join(folder, PLAN)
+    before = _read_plan(file)
+    config = {key: value for key, value in config.items() if key != "device"}
+    size = shard_size or (before or {}).get("shard_size", default_size)
+    plan = Plan(io.storable(config), tuple(sources), size)
+    if before is None:
+        body = plan.record()
+        places.create(file, io.dumps(body | {"sha256": seal_of(body)}))
+        before = _read_plan(file) or {}  # of another process, if that was first
+    plan.check_same(before, path)
+    return ShardedOutput(folder, plan)
+
+
+def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bool) -> None:
+    """Refuse a place where a folder of shards cannot be."""
+    code = Exit.CANNOT_CREATE
+    local = not is_url(folder)
+    names = places.sizes(folder)
+    planned = PLAN in names
+    if any(source.path.rstrip("/") == folder for source in sources) or (
+        local and any(os.path.realpath(source.path) == folder for source in sources)
+    ):
+        why = "is an input of this command and would be overwritten; choose another -o"
+    elif local and not os.path.isdir(os.path.dirname(folder)):
+        why = f"the folder {os.path.dirname(folder)} does not exist; create it first"
+    elif local and os.path.lexists(folder) and not os.path.isdir(folder):
+        why = "is a file, expected a folder of shards; remove it or choose another -o"
+    elif not planned and not all(re.fullmatch(_OURS, name) for name in names):
+        why = f"holds files but no {PLAN}: it is not a folder of shards; choose another -o"
+    elif not (planned or restart or all(re.fullmatch(_PRIVATE, name) for name in names)):
+        why = f"holds shards but no {PLAN}; --restart starts over"
+        code = Exit.DATA
+    elif io.storable(folder) != folder:
+        why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
+    else:
+        return
+    raise DataError(why, path, code=code)
+
+
+def _read_plan(file: str) -> dict[str, Any] | None:
+    """Return the plan of a folder, or None if it has none.
+
+    Raises:
+        DataError: it is damaged (65).
+    """
+    if places.read(file) is None:
+        return None
+    body = io.read_json(file, "the plan of a folder of shards; --restart replaces it")
+    if body.pop("sha256", None) != seal_of(body):
+        why = "is damaged: its sha256 is that of other contents; --restart starts over"
+        raise DataError(why, file)
+    return body
+
+
+def remove_shards(folder: str) -> None:
+    """Remove the shards of a folder, and its manifest."""
+    places.remove(manifest_of(folder))
+    for name in places.sizes(folder):
+        if re.fullmatch(_OURS, name):
+            places.remove(os.path.join(folder, name))

@@ -1,0 +1,233 @@
+"""`vg extract-image-feats`: images to features of a frozen backbone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vgtools.commands.extract_image_feats.extraction import Features, Regions, open_extraction
+from vgtools.commands.options import (
+    Errors,
+    File,
+    Limit,
+    Runtime,
+    ShardTarget,
+    Value,
+    flags,
+    help_at_terminal,
+    note,
+    refuse_if,
+)
+from vgtools.io.errors import amount
+from vgtools.io.remote import all_of
+from vgtools.io.streams import Piece
+
+if TYPE_CHECKING:
+    from vgtools.batch.plan import Source
+    from vgtools.images.extract import Extraction
+    from vgtools.images.sources import Images
+
+_CPU_SHARD = 64 << 20  # bytes of images that take some minutes
+_GPU_SHARD = 4 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureFile(ShardTarget):
+    """Where features are written."""
+
+    output: Annotated[
+        str,
+        Value(
+            "X.npy",
+            "File to write, or a folder of shards, X.npy/; the same command resumes it.",
+            "--output",
+            "-o",
+        ),
+    ] = "feats.npy"
+
+
+@flags
+def extract_image_feats(
+    context: typer.Context,
+    features: Features,
+    boxes: Regions,
+    errors: Errors,
+    runtime: Runtime,
+    target: FeatureFile,
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Directory, tar, image jsonl, list of paths, or - for a list on stdin.",
+        ),
+    ] = None,
+    captions: Annotated[
+        str | None,
+        File("Also write captions jsonl from the .txt beside each image of a directory."),
+    ] = None,
+    limit: Limit = None,
+) -> None:
+    """Write one feature row for each image: X.npy, its ids in X.ids, its manifest X.json.
+
+    Images keep the order of the source (a directory: by path, numbers in it by value). Pixels have
+    one meaning: EXIF orientation applied, 16 bits scaled, transparency on white, first frame of an
+    animation. The backbone's own preprocessing is used and recorded. Images that cannot be read
+    stop the command, or go to X.errors.jsonl with --on-error skip; files that are not images are
+    counted.
+
+    --pooling none keeps the last feature map, (N, P, D), which vg train-matcher visual-awareness
+    reads; with --picture of the whole picture, without it of the backbone's centre crop.
+
+    Several sources are one, in their order. With -o X.npy/ the output is a folder of shards, which
+    any number of processes make (see vg vokenize): one for each tar, and parts of everything else.
+
+    With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
+    boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
+    row is the mean of its last feature map inside the box (RoI-align). With --cut it sees each box
+    by itself, resized to --picture pixels per side, as in R-CNN; one forward pass per region, of
+    which --batch-size go together. Boxes of several sources follow one another. A box without a
+    confidence (an annotation, the grid) gets a placeholder computed from its size and place. Boxes
+    follow the size of the photo if their file states theirs; one that leaves the image or has no
+    area stops the command, or is noted and left out with --on-error skip.
+
+    Examples:
+
+        vg extract-image-feats photos/ -o feats.npy
+
+        vg extract-image-feats images.tar -b resnext101_32x8d.fb_wsl_ig1b_ft_in1k -o feats.npy
+
+        find photos -name '*.jpg' | vg extract-image-feats - --on-error skip -o feats.npy
+
+        vg extract-image-feats images.jsonl --regions phrases.jsonl --regions grid -o regions.npy
+
+        vg extract-image-feats cc12m/*.tar -o cc12m.npy/ --shard 0/8
+
+        vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
+
+        vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
+    """
+    places = all_of(source)
+    output = target.output
+    help_at_terminal(context, *places)
+    from vgtools.batch import run
+    from vgtools.images import extract, sources
+    from vgtools.io import Inputs, atomic_write, dumps, manifest_path, read_ids
+    from vgtools.models.references import device_type
+
+    joined = target.ray is not None and not output.endswith("/")
+    refuse_if(joined, "--ray", f"writes a folder of shards: -o {output}/")
+    _check(features, boxes, places, output.rstrip("/"), captions)
+    run.check_target(
+        places,
+        target,
+        forms=[".npy"],
+        limit=limit is not None,
+        captions=captions is not None,
+        regions=bool(boxes.regions),
+        detector=boxes.detector is not None,
+    )
+    named = [*places, *(boxes.regions or []), boxes.detector]
+    shards = output.endswith("/")  # may be larger than one can hash
+    hashed = [name for name in named if name not in ("-", "grid", None)]
+    inputs = Inputs([] if shards else hashed)
+    images = sources.Images(places, limit)  # first: a bad source is reported at once
+    whole = None if shards else images.open([Piece(place) for place in places])
+    if whole is not None:
+        inputs.facts["listing"] = whole.listing
+    device = device_type(runtime.device)
+    here = runtime
+    if target.ray:
+        # The driver needs only the settings; its GPU, if it has one, is a worker's.
+        here = replace(runtime, device="cpu")
+        size = features.batch_size or (8 if device == "cpu" else 64)
+        features = replace(features, batch_size=size)
+    task = open_extraction(features, boxes, errors, here, limit, images, whole)
+    counts = run.write(
+        task,
+        places,
+        target,
+        name="extract-image-feats",
+        unit="images",
+        inputs=inputs,
+        default_size=_CPU_SHARD if device == "cpu" else _GPU_SHARD,
+        cut=partial(_cut, images),
+        total=None if whole is None else whole.total,
+        say=partial(note, "extract-image-feats", quiet=runtime.quiet),
+        quiet=runtime.quiet,
+        make=partial(_again, features, boxes, errors, runtime, places),
+        gpu=device == "cuda",
+    )
+    if manifest_path(output).exists():
+        extract.check_errors(output.rstrip("/"), **asdict(errors))
+    if captions is not None:
+        rows = sources.folder_captions(places[0], read_ids(Path(output).with_suffix(".ids")))
+        atomic_write(captions, b"".join(map(dumps, rows)))
+    if counts is not None:
+        _summary(output, task, counts, runtime.quiet)
+
+
+def _again(
+    features: Features, boxes: Regions, errors: Errors, runtime: Runtime, places: list[str]
+) -> Extraction:
+    """Return what makes rows of images, in a worker, whose cores are as many as its threads."""
+    from vgtools.images.sources import Images
+
+    threads = features.workers or int(os.environ.get("OMP_NUM_THREADS", "0"))
+    features = replace(features, workers=threads)
+    return open_extraction(features, boxes, errors, runtime, None, Images(places, None), None)
+
+
+def _cut(images: Images, path: str) -> Source:
+    """Return what shards are cut from: a tar is one, everything else is cut by images."""
+    from vgtools.batch.plan import Source, text_source
+
+    size = images.size(path)
+    if size is None:
+        return text_source(path)._replace(unit="whole", units=1)
+    count, total, digest = size
+    return Source(path, total, digest, "image", count)
+
+
+def _check(
+    features: Features, boxes: Regions, places: list[str], output: str, captions: str | None
+) -> None:
+    """Refuse flags that contradict one another."""
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    pooled = bool(boxes.regions or boxes.detector)
+    refuse_if(pooled and features.pooling != "mean", "--pooling", "regions are pooled by the mean")
+    chosen = boxes.max_regions is not None or boxes.min_confidence or boxes.cut
+    hint = "--max-regions/--min-confidence/--cut"
+    refuse_if(chosen and not pooled, hint, "belongs to --regions or --detector")
+    unseen = boxes.picture and not pooled and features.pooling != "none"
+    refuse_if(unseen, "--picture", "belongs to --regions, --detector or --pooling none")
+    if captions is None:
+        return
+    unfit = pooled or len(places) > 1 or not os.path.isdir(places[0])
+    refuse_if(unfit, "--captions", "needs a directory as source, and no regions")
+    files = [Path(output).with_suffix(end) for end in (".npy", ".ids", ".json", ".errors.jsonl")]
+    taken = os.path.realpath(captions) in map(os.path.realpath, files)
+    refuse_if(taken, "--captions", f"{captions} is one of the files of -o {output}")
+
+
+def _summary(output: str, task: Extraction, counts: Mapping[str, int], quiet: bool) -> None:
+    """Print what was written and what was left out."""
+    from vgtools.images.sources import counted
+
+    row = task.writer.row_shape(task.featurizer)
+    shape = " x ".join(f"{n:,}" for n in (counts["rows"], *row))
+    made = f"{task.featurizer.dtype} on {task.config['device']}"
+    note("extract-image-feats", f"{output}: {shape} {made}", quiet)
+    if counts["errors"]:
+        unusable = amount(counts["errors"], *task.writer.things)
+        file = f"{output}*" if output.endswith("/") else Path(output).with_suffix("")
+        why = f"{file}.errors.jsonl says why"
+        note("extract-image-feats", f"{unusable} could not be used; {why}", quiet)
+    if task.whole is not None and task.whole.left_out:
+        suffixes = f"left out, not images by suffix: {counted(task.whole.left_out)}"
+        note("extract-image-feats", suffixes, quiet)

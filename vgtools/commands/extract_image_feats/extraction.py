@@ -1,0 +1,191 @@
+"""What makes rows of images: the flags for it, and the network that they load."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from vgtools.commands.options import Count, Errors, File, Flag, Runtime, Value, note
+from vgtools.io.errors import about
+
+if TYPE_CHECKING:
+    from vgtools.images.extract import Extraction, FeatureOutput, Work
+    from vgtools.images.featurizer import Featurizer
+    from vgtools.images.region_features import OpenBoxes
+    from vgtools.images.sources import Images, Source
+    from vgtools.models.backbone import Backbone
+
+_COMMIT_SECONDS = 1.0  # how often finished rows are made safe: what a kill can cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What is computed of an image."""
+
+    backbone: Annotated[
+        str,
+        Value(
+            "REF",
+            "timm name, directory as timm's save_for_hf writes it, or builtin:NAME.",
+            "--backbone",
+            "-b",
+        ),
+    ] = "builtin:efficientnet-lite0"
+    pooling: Annotated[
+        Literal["mean", "max", "none"],
+        Flag(help="Over the last feature map; none keeps every position."),
+    ] = "mean"
+    dtype: Annotated[
+        Literal["float32", "float16"],
+        Flag(help="Numbers in the file; float16 takes half the space."),
+    ] = "float32"
+    compute_dtype: Annotated[
+        Literal["float32", "bfloat16"], Flag(help="Numbers the backbone computes with.")
+    ] = "float32"
+    batch_size: Annotated[
+        int | None,
+        Count(
+            "Images per batch, always filled; it affects the last bits of a row, so resume "
+            "with the same.",
+            show_default="8 on a CPU, else 64",
+        ),
+    ] = None
+    workers: Annotated[
+        int, Count("Threads that decode (and, on a CPU, compute); 0: one per core.", 0)
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regions:
+    """Where the boxes come from, and how they are seen."""
+
+    regions: Annotated[
+        list[str] | None,
+        File(
+            "Pool inside boxes: jsonl of a detector or of vg prepare coco/flickr30k-entities, "
+            "COCO's instances_*.json, or grid; repeatable."
+        ),
+    ] = None
+    detector: Annotated[
+        str | None,
+        File(
+            "Pool inside the boxes of the torchvision Faster R-CNN with these weights "
+            "(.safetensors)."
+        ),
+    ] = None
+    grid_scales: Annotated[
+        int, Count("The grid has windows of 1/1 … 1/N of the image at every half of them.", max=9)
+    ] = 3
+    max_regions: Annotated[int | None, Count("Keep the N most confident regions of an image.")] = (
+        None
+    )
+    min_confidence: Annotated[
+        float, Value("NUMBER", "Leave out regions of less confidence.", min=0, max=1)
+    ] = 0.0
+    cut: Annotated[
+        bool,
+        Flag(
+            "--cut",
+            help="Encode each box as its own crop: slower, but regions of one image differ more.",
+        ),
+    ] = False
+    picture: Annotated[
+        int | None,
+        Count(
+            "With regions or --pooling none: the backbone sees the whole picture, squashed to N"
+            " pixels per side.",
+            32,
+            show_default="its own size; without regions a centre crop",
+        ),
+    ] = None
+
+
+def open_extraction(
+    features: Features,
+    boxes: Regions,
+    errors: Errors,
+    runtime: Runtime,
+    limit: int | None,
+    images: Images,
+    whole: Source | None,
+) -> Extraction:
+    """Return what makes rows of images, with the network loaded."""
+    from vgtools.images import extract
+    from vgtools.images.featurizer import emulates_bfloat16
+    from vgtools.models.backbone import load_backbone
+    from vgtools.models.references import pick_device
+
+    device = pick_device(runtime.device)
+    found = _open_boxes(boxes, str(device))
+    if features.compute_dtype == "bfloat16" and emulates_bfloat16(device):
+        slow = "this CPU emulates bfloat16; float32 is about ten times faster here"
+        note("extract-image-feats", slow, runtime.quiet)
+    size = features.batch_size or (8 if device.type == "cpu" else 64)
+    net = load_backbone(
+        features.backbone, device=str(device), dtype=features.compute_dtype, offline=runtime.offline
+    )
+    with about(features.backbone):
+        featurizer, facts, writer, work = _pipeline(net, features, boxes, found, size)
+    config = {
+        "command": "extract-image-feats",
+        "backbone": net.fingerprint,
+        "preprocessing": facts,
+        **{key: getattr(features, key) for key in ("pooling", "dtype", "compute_dtype")},
+        "device": device.type,
+        "batch_size": size,
+        "limit": limit,
+        **({} if found is None else {"regions": found.config, "cut": boxes.cut}),
+    }
+    return extract.Extraction(
+        config,
+        images,
+        featurizer,
+        {"ref": net.ref, "fingerprint": net.fingerprint, "preprocessing": facts},
+        writer=writer,
+        how={**asdict(errors), "commit_seconds": _COMMIT_SECONDS},
+        work=work,
+        workers=features.workers,
+        whole=whole,
+    )
+
+
+def _open_boxes(boxes: Regions, device: str) -> OpenBoxes | None:
+    """Return where the boxes come from; None if whole images are encoded."""
+    if not boxes.regions and not boxes.detector:
+        return None
+    from vgtools.datasets.box_files import FileBoxes
+    from vgtools.images.region_features import open_boxes
+
+    return open_boxes(
+        boxes.regions or [],
+        FileBoxes,
+        boxes.grid_scales,
+        boxes.detector,
+        device,
+        boxes.max_regions,
+        boxes.min_confidence,
+    )
+
+
+def _pipeline(
+    net: Backbone, features: Features, boxes: Regions, found: OpenBoxes | None, size: int
+) -> tuple[Featurizer, dict[str, Any], type[FeatureOutput], Work | None]:
+    """Return what turns images into rows, its preprocessing, what writes rows, and extra work."""
+    from vgtools.images import extract
+    from vgtools.images.featurizer import Featurizer, describe
+    from vgtools.images.region_features import (
+        RegionOutput,
+        region_featurizer,
+        region_work,
+        whole_picture,
+    )
+
+    seen = net.preprocessing
+    if found is not None or boxes.picture is not None:
+        seen = whole_picture(seen, boxes.picture)
+    if found is None:
+        featurizer = Featurizer(net.model, seen, features.pooling, features.dtype, size)
+        return featurizer, describe(seen), extract.FeatureOutput, None
+    featurizer = region_featurizer(net.model, seen, features.dtype, size, boxes.cut)
+    work = region_work(found.source)
+    return featurizer, describe(seen), RegionOutput, work

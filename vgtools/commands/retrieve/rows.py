@@ -1,0 +1,94 @@
+"""The rows of texts with the images that were retrieved for them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from vgtools.commands.retrieve.retrievers import Opened, Search
+
+if TYPE_CHECKING:
+    from vgtools.io import Piece
+    from vgtools.io.arrays import Array
+
+_WINDOW = 4096  # lines per step
+
+
+class Rows:
+    """How texts get their images: all of them, or those of a shard.
+
+    Args:
+        opened: finds the images.
+        search: how.
+        index: the bank, as the user named it.
+        limit: stop after this many lines.
+    """
+
+    def __init__(self, opened: Opened, search: Search, index: str, limit: int | None) -> None:
+        self.config = {
+            **opened.config,
+            "k": search.k,
+            "not_own": search.not_own,
+            "limit": limit,
+            **({} if search.emb is None else {"emb": True}),
+        }
+        self._opened = opened
+        self._search = search
+        self._index = index
+        self._limit = limit
+        self._row_of: dict[str, int] = {}
+        if search.not_own:
+            self._row_of = {name: row for row, name in enumerate(opened.ids)}
+
+    def open(self, path: str, output: Callable[..., Any]) -> Any:
+        """Return what rows, and embeddings if asked for, are written to."""
+        folder = os.path.dirname(os.path.realpath(path))
+        self._place = os.path.relpath(os.path.realpath(self._index), folder)
+        emb = self._search.emb
+        if emb is None:
+            return output([path], self.config)
+        return output([path, emb], self.config, npy={1: ("float32", self._opened.dim)})
+
+    def steps(self, pieces: Sequence[Piece], out: Any) -> Generator[int, None, None]:
+        """Write the rows of pieces of the input and finish; yield the texts of each step."""
+        import numpy as np
+
+        from vgtools import io
+        from vgtools.io.windows import growing_windows
+        from vgtools.retrieval import retrieve
+        from vgtools.text.retrieved import input_rows, output_row
+
+        opened = self._opened
+        kept = deque[Any]()
+        if self._search.emb is not None:
+            opened.keep(kept)
+        counts = Counter[str](out.state.get("counts", {}))
+        lines = io.read_windows(pieces, 64, out.state, self._limit)
+        windows = growing_windows(lines, _WINDOW)
+        k = self._search.k
+        found = retrieve(windows, input_rows, opened.retriever, self._own, k)
+        with closing(found) as steps:  # its threads end here, whatever happens
+            for window, (rows, (images, scores)) in steps:
+                parts = zip(rows, images, np.round(scores, 4), strict=True)
+                out.write(b"".join(io.dumps(output_row(*part)) for part in parts))
+                if self._search.emb is not None:
+                    out.write(kept.popleft().data, 1)
+                counts.update(
+                    rows=len(rows),
+                    without=int((images[:, 0] < 0).sum()),
+                    own_left_out=int((self._own(rows) >= 0).sum()),
+                    replaced=window.replaced,
+                )
+                out.commit({"rows": counts["rows"], "digest": window.digest, "counts": counts})
+                yield len(rows)
+        facts = {"index": self._place, "count": len(opened.ids), "k": k}
+        out.finish(kind="retrieved", **facts, **counts)
+
+    def _own(self, rows: Sequence[Mapping[str, Any]]) -> Array:
+        """Return (B,) int32, the image that each row names as its own, -1 without one."""
+        import numpy as np
+
+        return np.array([self._row_of.get(row.get("image", ""), -1) for row in rows], np.int32)

@@ -1,0 +1,141 @@
+"""Folders of shards that stand for a file: what their readers need; `vgtools.batch` writes them.
+
+`X.jsonl/` holds the pieces of what would be `X.jsonl`, and `plan.json`. Once it is complete, its
+`shards.jsonl` has one line per shard, in order, with the name, size and sha256 of each file of the
+shard and its rows; the manifest `X.json` beside the folder has the sha256 of that list. Only the
+list says what belongs to the folder: other files in it may be of tries that came late.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.remote import file_size, is_url, open_url
+
+PLAN = "plan.json"
+LIST = "shards.jsonl"
+
+
+class ShardFile(NamedTuple):
+    """One file of a shard."""
+
+    path: str
+    bytes: int
+    sha256: str
+    rows: int  # of the shard
+
+
+def manifest_path(artifact: str | Path) -> Path:
+    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.jsonl.gz`, a folder `X.npy/` …"""
+    path = Path(artifact)
+    if path.suffix in (".gz", ".zst"):
+        path = path.with_suffix("")
+    return path.parent / f"{path.stem}.json"
+
+
+def manifest_of(folder: str) -> str:
+    """Return the manifest of a folder of shards, here or at a URL."""
+    return os.path.join(os.path.dirname(folder), manifest_path(folder).name)
+
+
+def ending_of(artifact: str | Path) -> str:
+    """Return what follows the stem of an artifact's name: `.npy`, `.jsonl.gz` …"""
+    return Path(artifact).name.removeprefix(manifest_path(artifact).stem)
+
+
+def is_shards(path: str | Path) -> bool:
+    """Return whether a path is a folder of shards, complete or not; a URL is, if it ends in /."""
+    if is_url(path):
+        return str(path).endswith("/")
+    return os.path.isfile(os.path.join(path, PLAN))
+
+
+class Shards:
+    """The shards of a complete folder; in memory 8 bytes for each.
+
+    Raises:
+        DataError: the folder is not complete (66), or its list is not the one that its manifest
+            names (65).
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = str(folder).rstrip("/")
+        self.path = os.path.join(self.folder, LIST)
+        manifest = manifest_of(self.folder)
+        if file_size(manifest) is None or file_size(self.path) is None:
+            why = "is not complete: shards are missing; run the command that writes it again"
+            raise DataError(why, folder, code=Exit.NO_INPUT)
+        digest = hashlib.sha256()
+        self._starts = array("Q", [0])
+        with file_errors(self.path, reading=True), open_file(self.path) as stream:
+            for line in stream:
+                digest.update(line)
+                self._starts.append(self._starts[-1] + len(line))
+        self.sha256 = digest.hexdigest()
+        try:
+            with file_errors(manifest, reading=True), open_file(manifest) as stream:
+                self.manifest: dict[str, Any] = orjson.loads(stream.read())
+            expected = self.manifest["files"][Path(self.folder).name]["sha256"]
+            self.bytes = int(self.manifest["bytes"])  # of all files
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            why = f"is not a manifest of {folder}; run the command that writes it again"
+            raise DataError(why, manifest) from None
+        if expected != self.sha256:
+            why = f"is damaged: sha256 {self.sha256}, its manifest says {expected}; remove it and"
+            raise DataError(f"{why} run the command that writes the folder again", self.path)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def records(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the lines of some shards, of all by default."""
+        with file_errors(self.path, reading=True), open_file(self.path) as stream:
+            stream.seek(self._starts[start])
+            for _ in range(start, len(self) if stop is None else stop):
+                yield orjson.loads(stream.readline())
+
+    def files(
+        self, ending: str | None = None, start: int = 0, stop: int | None = None
+    ) -> Iterator[ShardFile]:
+        """Yield the files of some shards that end alike, by default as the folder does.
+
+        Raises:
+            DataError: a file is missing (66) or of another size than the list says (65).
+        """
+        ending = ending or ending_of(self.folder)
+        for record in self.records(start, stop):
+            for name, facts in record["files"].items():
+                if name.partition(".")[2] != ending[1:]:
+                    continue
+                path = os.path.join(self.folder, name)
+                size = file_size(path)
+                if size is None:
+                    why = f"is missing; {self.path} names it; run the command that writes it again"
+                    raise DataError(why, path, code=Exit.NO_INPUT)
+                check_facts(path, "bytes", facts["bytes"], size)
+                rows = record["counts"].get("rows", 0)
+                yield ShardFile(path, facts["bytes"], facts["sha256"], rows)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading, here or at a URL."""
+    return open_url(path) if is_url(path) else open(path, "rb")
+
+
+def check_facts(path: str, name: str, expected: Any, got: Any) -> None:
+    """Refuse a file of a shard whose size or hash is not what the list of shards says.
+
+    Raises:
+        DataError: it is not (65).
+    """
+    if expected != got:
+        why = f"is damaged: its {name} is {got}, {LIST} says {expected}; remove it and run the"
+        raise DataError(f"{why} command that writes the folder again", path)

@@ -1,0 +1,239 @@
+"""Files at URLs (`s3://`, `gs://`, `hf://`, `https://` …), by fsspec and the packages it names.
+
+An object store has no renames and no locks, and what is opened for writing is published even if
+the writer fails. So a file is written here and goes up whole, in one `put`; `create` is the one
+operation of which only the first try succeeds. Temporary errors are retried by fsspec's packages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import orjson
+
+from vgtools.io.errors import DataError, Exit
+
+_AHEAD = 1 << 22  # bytes fetched beyond those that are read
+# What says that an object has changed, by the names that stores have for it.
+_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
+
+
+def is_url(path: str | Path) -> bool:
+    """Return whether a path is a URL, not a file of this machine."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", str(path)) is not None
+
+
+class Facts(NamedTuple):
+    """What is known of an object without reading it."""
+
+    bytes: int
+    version: str  # changes with the content; empty if the store has nothing of the kind
+
+
+@contextlib.contextmanager
+def _about(url: str) -> Iterator[None]:
+    """Raise what goes wrong as an error with an exit code.
+
+    Raises:
+        DataError: nothing is there, or may be read (66); a package is missing (69); or the store
+            does not do it (74).
+    """
+    try:
+        yield
+    except ImportError as error:
+        extra = "pip install 'vgtools[s3]'" if url.startswith(("s3:", "s3a:")) else f"{error}"
+        why = f"needs a package that is not installed: {extra}"
+        raise DataError(why, url, code=Exit.UNAVAILABLE) from None
+    except FileNotFoundError:
+        raise DataError("does not exist", url, code=Exit.NO_INPUT) from None
+    except DataError:
+        raise
+    except Exception as error:  # each store has its own; none of them is vg's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        missing = isinstance(error, PermissionError | ValueError)
+        why = f"the storage refuses it: {reason}; run the same command again to resume"
+        raise DataError(why, url, code=Exit.NO_INPUT if missing else Exit.IO) from None
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it."""
+    from fsspec.core import url_to_fs
+
+    # Others write there as well: what was listed once may have changed.
+    return url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
+
+
+def facts(url: str) -> Facts:
+    """Return the size of an object and its version.
+
+    Raises:
+        DataError: as all functions of this module: it is missing or may not be read (66), the
+            store's package is not installed (69), or the store does not answer (74).
+    """
+    with _about(url):
+        system, path = _system(url)
+        info = system.info(path)
+        if info["type"] == "directory":
+            raise DataError("is a folder, expected a file", url, code=Exit.NO_INPUT)
+        version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
+        return Facts(int(info["size"]), version)
+
+
+def all_of(names: Sequence[str] | None) -> list[str]:
+    """Return the inputs of a command: `-` if none is named, all that a pattern at a URL means."""
+    return [one for name in names or ["-"] for one in expand(name)]
+
+
+def file_size(path: str) -> int | None:
+    """Return the bytes of a file, here or at a URL; None if there is no such file."""
+    if not is_url(path):
+        return os.path.getsize(path) if os.path.isfile(path) else None
+    try:
+        return facts(path).bytes
+    except DataError as error:
+        if error.code != Exit.NO_INPUT:
+            raise
+        return None
+
+
+def open_url(url: str) -> BinaryIO:
+    """Open an object for reading; `seek` costs nothing, only what is read is fetched."""
+    with _about(url):
+        system, path = _system(url)
+        stream = system.open(path, "rb", block_size=_AHEAD)
+        return cast(BinaryIO, BufferedReader(stream, 1 << 20))
+
+
+def read(url: str) -> bytes:
+    """Return a small object whole."""
+    with _about(url):
+        system, path = _system(url)
+        return cast(bytes, system.cat_file(path))
+
+
+def expand(pattern: str) -> list[str]:
+    """Return the URLs that a pattern (`*`, `**`, `?`, `[…]`) means, sorted.
+
+    Of what has none, and of paths of this machine, which the shell expands, return the name itself.
+
+    Raises:
+        DataError: none is there (66), and as `facts`.
+    """
+    if not is_url(pattern) or not re.search(r"[*?\[]", pattern):
+        return [pattern]
+    with _about(pattern):
+        system, path = _system(pattern)
+        found = sorted(system.unstrip_protocol(name) for name in system.glob(path))
+    if not found:
+        raise DataError("matches no file", pattern, code=Exit.NO_INPUT)
+    return found
+
+
+def sizes(folder: str) -> dict[str, int]:
+    """Return the objects directly in a folder, name -> bytes; none if there is no such folder."""
+    with _about(folder):
+        system, path = _system(folder.rstrip("/"))
+        try:
+            found = system.ls(path, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            entry["name"].rpartition("/")[2]: int(entry["size"])
+            for entry in found
+            if entry["type"] == "file"
+        }
+
+
+def create(url: str, data: bytes) -> bool:
+    """Write a small object unless there is one of this name; return whether it was written."""
+    with _about(url):
+        system, path = _system(url)
+        try:
+            system.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
+def write(url: str, data: bytes) -> None:
+    """Write a small object, in the place of another one if there is one."""
+    with _about(url):
+        system, path = _system(url)
+        system.pipe_file(path, data)
+
+
+def put(file: str | Path, url: str) -> None:
+    """Copy a local file to a URL: all of it, or nothing is there."""
+    with _about(url):
+        system, path = _system(url)
+        system.put_file(str(file), path)
+
+
+def remove(url: str) -> None:
+    """Remove an object; nothing happens if it is not there."""
+    with _about(url), contextlib.suppress(FileNotFoundError):
+        system, path = _system(url)
+        system.rm_file(path)
+
+
+def fetch(url: str) -> Path:
+    """Return a copy of an artifact on this machine, which all processes of the machine share.
+
+    With a file come those that its manifest names, with a folder all that is in it. It is fetched
+    again when a file of it has changed. Copies are in `$XDG_CACHE_HOME/vgtools`, by default in
+    `~/.cache`; nothing removes them.
+    """
+    with _about(url):
+        system, path = _system(url.rstrip("/"))
+        names = _names(system, path)
+        versions = [str(system.info(name)) for name in names]
+        key = hashlib.sha256("\n".join([url, *names, *versions]).encode()).hexdigest()
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        place = Path(home, "vgtools", key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{place}.lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits, and finds it
+            if not place.exists():
+                _download(system, path, names, Path(f"{place}.part"))
+                os.rename(f"{place}.part", place)
+        return place / os.path.basename(path)
+
+
+def local(path: str) -> str:
+    """Return the path of an artifact that is mapped into memory: at a URL, of a copy of it."""
+    return str(fetch(path)) if is_url(path) else path
+
+
+def _names(system: Any, path: str) -> list[str]:
+    """Return the paths of an artifact's files."""
+    if system.isdir(path):
+        return sorted(system.find(path))
+    manifest = f"{path[: -len(os.path.splitext(path)[1]) or None]}.json"
+    try:
+        named = orjson.loads(system.cat_file(manifest))["files"]
+    except (FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError):
+        return [path]
+    folder = os.path.dirname(path)
+    beside = (f"{folder}/{name}" for name in named if "/" not in name)
+    return sorted({path, manifest, *beside})
+
+
+def _download(system: Any, path: str, names: list[str], place: Path) -> None:
+    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
+    base = os.path.dirname(path)
+    for name in names:
+        file = place / os.path.relpath(name, base)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        system.get_file(name, str(file))
+        size = int(system.info(name)["size"])
+        if os.path.getsize(file) != size:
+            raise OSError(f"{name} is {size} bytes, {os.path.getsize(file)} arrived")
