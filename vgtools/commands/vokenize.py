@@ -16,6 +16,7 @@ from vgtools.commands.options import (
     File,
     Flag,
     Limit,
+    NProbe,
     Runtime,
     Seed,
     Target,
@@ -58,6 +59,7 @@ class Search:
     matcher: Annotated[
         str | None, Value("RUN", "The matcher's run, if it is not where the index says.")
     ] = None
+    nprobe: NProbe = None
     batch_size: Annotated[int | None, Count("Tokens per encoder step; affects rounding only.")] = (
         None
     )
@@ -82,7 +84,10 @@ class Control:
 @flags
 def vokenize(
     context: typer.Context,
-    index: Annotated[str, File("The image bank: .faiss file of vg build-index.")],
+    index: Annotated[
+        list[str],
+        File("The image bank: .faiss file of vg build-index; repeatable, rows in this order."),
+    ],
     search: Search,
     control: Control,
     target: Target,
@@ -102,9 +107,10 @@ def vokenize(
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
     are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder accepts
-    are windowed with context on both sides. The search is exact. A sentence's vokens depend only on
-    the sentence, up to rounding: some CPU libraries sum in another order when other sentences share
-    the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
+    are windowed with context on both sides. The search is exact unless the index has lists (vg
+    build-index --factory IVF…); the manifest then says how often it is right. A sentence's vokens
+    depend only on the sentence, up to rounding: some CPU libraries sum in another order when other
+    sentences share the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
     packed form.
@@ -117,6 +123,8 @@ def vokenize(
 
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
 
+        vg vokenize wiki.txt --index a.faiss --index b.faiss -o vokens.npy
+
         vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
     """
     help_at_terminal(context, text)
@@ -126,11 +134,11 @@ def vokenize(
     several = target.output.endswith(".npy") and search.k > 1
     refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
     from vgtools import io
-    from vgtools.retrieval import open_index
+    from vgtools.retrieval import open_indexes
     from vgtools.systems.vokenization import vokenize as system
     from vgtools.text.vokens import VokenWriter
 
-    bank = open_index(index)
+    bank = open_indexes(index, search.nprobe)
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
         work = system.search_work(worker, index, text, window, limit, search.dtype)

@@ -13,7 +13,7 @@ import typer
 
 from vgtools.commands.options import (
     NOT_TEXT,
-    Flag,
+    File,
     Limit,
     Runtime,
     Target,
@@ -36,7 +36,8 @@ _WINDOW = 4096  # lines per step
 def retrieve(
     context: typer.Context,
     index: Annotated[
-        str, Flag("--index", metavar="FILE", help="The image bank: index of vg build-index.")
+        list[str],
+        File("The image bank: index of vg build-index; of a matcher repeatable, rows in order."),
     ],
     search: Search,
     target: Target,
@@ -59,7 +60,7 @@ def retrieve(
     captions: the images whose captions are nearest in their mean word vector. Of nouns: images of
     the nouns that represent the text, --clusters of them in turn. Of keywords: the images that
     share most words with it. What a text gets depends only on the text, up to rounding; the search
-    is exact.
+    is exact unless the index has lists (vg build-index --factory IVF…).
 
     --score prints one record in place of rows, of the rows whose "image" is in the bank: R@1, 5, 10
     in percent and the median rank, text to image among the images that the rows name, and image to
@@ -83,7 +84,7 @@ def retrieve(
     refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected .jsonl, .jsonl.gz or .jsonl.zst")
     opened = open_retriever(index, search, runtime)
     if search.score:
-        score(opened, text, limit, index, search.folds, target, runtime.quiet)
+        score(opened, text, limit, " ".join(index), search.folds, target, runtime.quiet)
     else:
         _write(opened, text, limit, index, search, target, runtime.quiet)
 
@@ -92,7 +93,7 @@ def _write(
     opened: Opened,
     text: str,
     limit: int | None,
-    index: str,
+    index: Sequence[str],
     search: Search,
     target: Target,
     quiet: bool,
@@ -147,7 +148,8 @@ def _write(
                 out.commit(state)
                 bar.advance(len(rows))
         folder = os.path.dirname(os.path.realpath(target.output))
-        place = os.path.relpath(os.path.realpath(index), folder)
+        places = [os.path.relpath(os.path.realpath(part), folder) for part in index]
+        place = places[0] if len(places) == 1 else places
         out.finish(kind="retrieved", index=place, count=len(opened.ids), k=search.k, **counts)
     _summary(counts, search.not_own, quiet)
 
