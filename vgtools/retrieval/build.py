@@ -25,7 +25,7 @@ from vgtools.retrieval.index import FLAT, reason, search_faiss
 _STEP = 4096  # images that are embedded at a time
 _BLOCK = 1 << 24  # numbers of the vectors that are added at a time: 64 MB of float32
 _COPIED = 1 << 25  # bytes of lists that are copied at a time
-_PER_LIST = 64  # vectors per list to train on; faiss warns below 39
+_PER_LIST = 64  # vectors per list to train on
 _NPROBE = 32  # lists that are looked into, if the user names no number
 _LISTS = 32  # bytes of empty lists at the end of an index file
 
@@ -127,6 +127,7 @@ def _trained(plan: Plan) -> Any:
     lists = getattr(index, "nlist", None)
     if lists:
         index.nprobe = min(lists, plan.nprobe or _NPROBE)
+        index.cp.min_points_per_centroid = 1  # the recall says whether there are too many lists
     if not index.is_trained:
         size = min(plan.count, _PER_LIST * lists if lists else _BLOCK // plan.dim)
         rows = np.random.default_rng(0).choice(plan.count, size, replace=False)
