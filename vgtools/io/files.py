@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from vgtools import __version__
+from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.process import NO_LINK
 from vgtools.io.streams import BROKEN_STREAM, open_read, read_lines, refuse_stream, zstd
@@ -47,8 +48,14 @@ _WRITERS = {
 def sha256_file(path: str | Path) -> str:
     """Return the sha256 of a file's bytes, in hex; a pipe is refused: it is to be read as well."""
     refuse_stream(path)
-    with file_errors(path, reading=True), open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with file_errors(path, reading=True):
+        known = trust.known_hash(path)
+        if known is not None:
+            return known
+        with open(path, "rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        trust.note_hash(path, sha256)
+    return sha256
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
@@ -352,6 +359,8 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
         why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
         raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
     ids = read_ids(Path(path).with_suffix(".ids"), len(array))
+    if trust.trusted():
+        return Features(array, ids, manifest)
     size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
     for start in range(0, len(array), size):
         block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)

@@ -161,6 +161,7 @@ def lm(
     import torch
 
     from vgtools.systems.vokenization.pretraining import Pretraining
+    from vgtools.training import processes
     from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
@@ -168,20 +169,21 @@ def lm(
     encoder = start.open(runtime.offline)
     folder = run_folder(target.output, target.restart, start.encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = Pretraining(
-            encoder,
-            inputs,
-            valid or [],
-            dataclasses.asdict(vokens),
-            weights=weights,
-            feats=feats,
-            shape=start.shape_mark(),
-            packed=cache or folder.with_name(f"{folder.name}.packed"),
-            keep_packed=cache is not None,
-            gradient_checkpointing=gradient_checkpointing,
-            compiled=compiled,
-            quiet=session.quiet,
-            say=session.note,
-        )
+        with processes.after_first():
+            system = Pretraining(
+                encoder,
+                inputs,
+                valid or [],
+                dataclasses.asdict(vokens),
+                weights=weights,
+                feats=feats,
+                shape=start.shape_mark(),
+                packed=cache or folder.with_name(f"{folder.name}.packed"),
+                keep_packed=cache is not None,
+                gradient_checkpointing=gradient_checkpointing,
+                compiled=compiled,
+                quiet=session.quiet,
+                say=session.note,
+            )
         config = config_of(masking, optimizer, checkpoints, seed)
         pretrain(session, system, config, target.restart)
