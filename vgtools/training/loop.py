@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,7 @@ from vgtools.io.errors import is_out_of_memory
 from vgtools.io.trust import trusted
 from vgtools.models.references import fingerprint
 from vgtools.training import processes
+from vgtools.training.gradients import Gradients, shared_gradients
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of
 # the seed and the epoch.
@@ -242,13 +244,30 @@ def train(
     optimizer = make_optimizer(model, config)
     state = TrainState() if state is None else state
     state._attach(model, optimizer, config.accumulate)
+    with shared_gradients(model) as gradients:
+        yield from _epochs(model, optimizer, batches, config, weights, state, halve, gradients)
+
+
+def _epochs(
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    batches: Batches,
+    config: TrainConfig,
+    weights: Mapping[str, float],
+    state: TrainState,
+    halve: Halve | None,
+    gradients: Gradients | None,
+) -> Iterator[dict[str, Any]]:
+    """Take the steps that are left, and yield the records of `train`."""
     while state.epoch < config.epochs:
         sums = dict[str, float]()
         count = 0
         gradient = 0.0
         model.train()
         for group in _groups(batches(state.epoch, state.batch), config.accumulate):
-            losses, gradient = _step(model, optimizer, group, config, weights, state, halve)
+            losses, gradient = _step(
+                model, optimizer, group, config, weights, state, halve, gradients
+            )
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0.0) + value
             count += len(group)
@@ -280,15 +299,21 @@ def _step(
     weights: Mapping[str, float],
     state: TrainState,
     halve: Halve | None,
+    gradients: Gradients | None,
 ) -> tuple[dict[str, float], float]:
     """Take one optimiser step; return the summed losses of its batches and the gradient's norm.
 
-    Gradient and losses are averaged over the processes.
+    Gradient and losses are averaged over the processes. If memory runs out in one of them, all
+    repeat the whole step: what the failed one left in the gradients would count twice.
     """
-    losses = _backward(model, group, config, weights, state, halve)
-    values = torch.stack([*losses.values()])
-    processes.average([values, *(p.grad for p in model.parameters() if p.grad is not None)])
-    totals = dict(zip(losses, values.tolist(), strict=True))
+    while True:
+        losses = _backward(model, group, config, weights, state, halve, gradients)
+        if gradients is not None:
+            losses = _averaged(losses, gradients, len(weights) + 1)
+        if losses is not None:
+            break
+        model.zero_grad()
+    totals = dict(zip(losses, torch.stack([*losses.values()]).tolist(), strict=True))
     if not math.isfinite(totals["loss"]):
         del totals["loss"]
         means = (f" {name} {total / len(group)}" for name, total in totals.items())
@@ -304,6 +329,27 @@ def _step(
     return totals, float(norm)
 
 
+def _averaged(
+    losses: dict[str, Tensor] | None, gradients: Gradients, count: int
+) -> dict[str, Tensor] | None:
+    """Put the means of all processes in the place of gradients; return those of the losses.
+
+    Args:
+        losses: of this process; None if memory ran out here.
+        gradients: that are being sent.
+        count: of the losses.
+
+    Returns:
+        None if memory ran out in any process.
+    """
+    own = torch.zeros(count) if losses is None else torch.stack([*losses.values()])
+    failed = own.new_full((1,), float(losses is None))
+    means = gradients.average(torch.cat([own, failed]))
+    if losses is None or float(means[-1]):
+        return None
+    return dict(zip(losses, means, strict=False))
+
+
 def _backward(
     model: nn.Module,
     group: list[Any],
@@ -311,37 +357,39 @@ def _backward(
     weights: Mapping[str, float],
     state: TrainState,
     halve: Halve | None,
-) -> dict[str, Tensor]:
+    gradients: Gradients | None,
+) -> dict[str, Tensor] | None:
     """Return the summed losses of a step's batches, `loss` their weighted sum, and fill gradients.
 
-    If memory runs out, the whole step is repeated with every batch in halves: what the failed one
-    left in the gradients would count twice. Later steps begin as finely as the last one ended.
+    Returns None if memory runs out: the next try has every batch in halves, and later steps begin
+    as finely. With `gradients` the last backward pass sends them.
     """
-    while True:
-        pieces = int(state.notes.get("pieces", 1))
-        torch.manual_seed(_draw(config.seed, state.step))  # of dropout
-        try:
-            sums = dict[str, Tensor]()
-            for batch in group:
-                for piece in _cut(batch, pieces, halve):
-                    losses = _losses(model, piece, weights)
-                    (losses["loss"] / config.accumulate).backward()
-                    for name, value in losses.items():
-                        before = sums.get(name, torch.zeros((), device=value.device))
-                        sums[name] = before + value.detach().float()
-            return sums
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
-                how = "" if halve is None else ", with one row at a time"
-                less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
-                why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
-                raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
-        model.zero_grad()
-        state.notes["pieces"] = 2 * pieces
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    pieces = int(state.notes.get("pieces", 1))
+    torch.manual_seed(_draw(config.seed, state.step))  # of dropout
+    try:
+        sums = dict[str, Tensor]()
+        batches = [piece for batch in group for piece in _cut(batch, pieces, halve)]
+        for number, batch in enumerate(batches, 1):
+            losses = _losses(model, batch, weights)
+            last = gradients is not None and number == len(batches)
+            with gradients.sending() if gradients is not None and last else nullcontext():
+                (losses["loss"] / config.accumulate).backward()
+            for name, value in losses.items():
+                before = sums.get(name, torch.zeros((), device=value.device))
+                sums[name] = before + value.detach().float()
+        return sums
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
+            how = "" if halve is None else ", with one row at a time"
+            less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
+            why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
+            raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
+    state.notes["pieces"] = 2 * pieces
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
 
 
 def _draw(seed: int, step: int) -> int:

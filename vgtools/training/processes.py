@@ -204,32 +204,27 @@ def total(values: Sequence[float]) -> list[float]:
     return [float(value) for value in sums.tolist()]
 
 
-def average(tensors: Iterable[Tensor], bucket_size: int = 1 << 24) -> None:
-    """Replace tensors by their mean over the processes, in place, many in one message."""
+def average(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their means over the processes, in place."""
     if not active():
         return
-    import torch
+    for tensor in tensors:
+        wait(add_up(tensor))
+        tensor /= world()
+
+
+def add_up(tensor: Tensor) -> Any:
+    """Replace a tensor by its sum over the processes once the result was waited for."""
     from torch import distributed
 
-    def send(bucket: Sequence[Tensor]) -> None:
-        flat = torch.cat([t.reshape(-1) for t in bucket])
-        with _answered():
-            distributed.all_reduce(flat)
-        flat /= world()
-        for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+    with _answered():
+        return distributed.all_reduce(tensor, async_op=True)
 
-    bucket = list[torch.Tensor]()
-    size = 0
-    for tensor in tensors:
-        bucket.append(tensor)
-        size += tensor.numel()
-        if size >= bucket_size:
-            send(bucket)
-            bucket = []
-            size = 0
-    if bucket:
-        send(bucket)
+
+def wait(work: Any) -> None:
+    """Wait for what `add_up` returned."""
+    with _answered():
+        work.wait()
 
 
 def gather(tensor: Tensor) -> list[Tensor]:
