@@ -80,7 +80,8 @@ def ended(
 
 def one_and_two(vg: Runner, flags: list[Any], folder: Path) -> list[list[dict[str, Any]]]:
     """Return what a command prints in one process and in two; runs are `one` and `two`."""
-    alone = vg(*flags, "-o", folder / "one", env=os.environ | {"OMP_NUM_THREADS": "1"})
+    threads = os.environ | {"OMP_NUM_THREADS": "1"}
+    alone = vg(*flags, "-o", folder / "one", env=threads, timeout=300)
     assert alone.returncode == 0, alone.stderr.decode()
     both = ended(start(*flags, "-o", folder / "two"))
     assert both[1].stdout == b"", "only the first process prints"
@@ -254,7 +255,7 @@ def test_a_run_goes_on_with_one_process_after_the_other_is_lost(
     for _ in range(5):  # beyond the first checkpoint
         cut[0].stdout.readline()
     cut[lost].kill()
-    _, said = cut[1 - lost].communicate(timeout=60)
+    _, said = cut[1 - lost].communicate(timeout=300)
     cut[lost].communicate()
     assert cut[1 - lost].returncode == 75
     assert b"another process was lost" in said
@@ -290,7 +291,7 @@ def test_torchrun_goes_on_with_one_node_after_the_other_is_lost(tmp_path: Path, 
 
     nodes = [node(1), node(0)]
     metrics = tmp_path / "run" / "metrics.jsonl"
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not metrics.exists():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -298,7 +299,7 @@ def test_torchrun_goes_on_with_one_node_after_the_other_is_lost(tmp_path: Path, 
     for lost in (nodes[1].pid, *map(int, workers.split())):
         os.kill(lost, signal.SIGKILL)
     nodes[1].communicate()
-    said = nodes[0].communicate(timeout=240)[1].decode()
+    said = nodes[0].communicate(timeout=400)[1].decode()
     assert nodes[0].returncode == 0, said
     assert "another process was lost" in said
     assert json.loads((tmp_path / "run" / "run.json").read_text())["processes"] == [2, 1]
@@ -319,11 +320,11 @@ rank = processes.rank()
 hashed = []
 real = hashlib.file_digest
 hashlib.file_digest = lambda stream, name: hashed.append(stream.name) or real(stream, name)
-processes._STEP = timedelta(seconds=2)
+processes._STEP = timedelta(seconds=10)
 with processes.joined():
     with processes.after_first():
         print(sha256_file(sys.argv[1]), len(hashed))
-    print(processes.on_first(lambda: time.sleep(4) or "evaluated"), processes.total([rank, 5]))
+    print(processes.on_first(lambda: time.sleep(12) or "evaluated"), processes.total([rank, 5]))
     try:
         with processes.after_first():
             raise DataError("not here") if rank == 0 else AssertionError("never begins")
@@ -342,7 +343,7 @@ with processes.joined():
     try:
         processes.average([torch.ones(3)])
     except DataError as error:
-        print(error.code, time.monotonic() - began < 60)
+        print(error.code, time.monotonic() - began < 120)
 """
 
 
@@ -360,7 +361,7 @@ def test_one_process_hashes_and_a_frozen_one_is_noticed(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    said = started[0].communicate(timeout=120)[0].splitlines()
+    said = started[0].communicate(timeout=300)[0].splitlines()
     started[1].kill()
     other = started[1].communicate()[0].splitlines()
     sha256 = hashlib.sha256(b"text").hexdigest()

@@ -118,7 +118,7 @@ def finetune(
     into halves, whose gradients add up to the same step.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 

@@ -275,7 +275,7 @@ def grounding(
     and metrics.jsonl. vg perplexity and vg finetune take it.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 

@@ -140,7 +140,7 @@ def lm(
     transformers saves it), voken_lm.safetensors (the voken head), run.json and metrics.jsonl.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Other systems are sub-commands: vg pretrain visualbert --help.
 

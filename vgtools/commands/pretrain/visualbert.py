@@ -112,7 +112,7 @@ def visualbert(
     saves it), run.json and metrics.jsonl.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 

@@ -153,7 +153,7 @@ def xdbert(
     with the same text, blocks and schedule.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 
