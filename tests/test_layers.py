@@ -155,7 +155,7 @@ def test_no_packages_and_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_the_root_holds_packages_and_nothing_of_weight() -> None:
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
-    assert files == {"__init__.py", "__main__.py", "cli.py", "retrieval.py", "py.typed"}
+    assert files == {"__init__.py", "__main__.py", "cli.py", "py.typed"}
 
 
 @pytest.mark.parametrize("test", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: p.stem)

@@ -57,7 +57,7 @@ def matcher_of(encoder: Encoder, device: torch.device) -> system.Matcher:
 
 def bank_of(matcher: system.Matcher, count: int) -> Array:
     feats = np.random.default_rng(0).standard_normal((count, 64)).astype(np.float32)
-    return system.embed_bank(matcher, feats, [str(i) for i in range(count)])
+    return system.embed_bank(matcher, feats, [str(i) for i in range(count)])(np.arange(count))
 
 
 @torch.inference_mode()

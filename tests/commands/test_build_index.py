@@ -51,6 +51,38 @@ def test_limit_takes_the_first_images(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["vg.faiss", "vg.ids", "vg.json"]
 
 
+def test_lists_say_recall_and_loss_and_vokens_name_them(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "vg.faiss"
+    flags = ["-m", tiny / "run", "-o", out, "--emb", tmp_path / "e.npy", "-q"]
+    assert build(tiny / "feats.npy", *flags, "--factory", "IVF6,SQ8", "--nprobe", "2") == 0
+    manifest = json.loads(out.with_suffix(".json").read_text())
+    facts = {key: manifest[key] for key in ("factory", "nprobe", "recall_at_1", "relevance_lost")}
+    assert (facts["factory"], facts["nprobe"]) == ("IVF6,SQ8", 2)
+    assert 0.3 < facts["recall_at_1"] < 1
+    assert 0 < facts["relevance_lost"] < 0.5
+    assert (
+        f"IVF6,SQ8 with --nprobe 2 finds the right image for {facts['recall_at_1']:.1%} of the "
+        f"vocabulary's words; its images are {facts['relevance_lost']:.4f} less relevant"
+    ) in capsys.readouterr().err
+    exact = faiss.read_index(str(tiny / "vg.faiss")).reconstruct_n(0, 60)
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), exact, atol=1e-6)
+    (tmp_path / "t.txt").write_text("bam dor\n")
+    for given, expected in (
+        ([], facts),
+        (["--nprobe", "6"], facts | {"nprobe": 6, "recall_at_1": None, "relevance_lost": None}),
+    ):
+        for command in ("vokenize", "retrieve"):
+            rows = tmp_path / f"{command}{len(given)}.jsonl"
+            args = [command, tmp_path / "t.txt", "--index", out, "-o", rows, "-q", *given]
+            assert run([*map(str, args)]) == 0
+            config = json.loads(rows.with_suffix(".json").read_text())["config"]
+            assert config["search"] == expected
+    assert run(["vokenize", "-", "--index", str(tiny / "vg.faiss"), "--nprobe", "3"]) == 2
+    assert "has no lists: --nprobe belongs to" in capsys.readouterr().err
+
+
 def test_another_factory_says_its_recall(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +269,7 @@ def test_a_bank_without_a_known_word_is_refused(
         ("--vectors v.npy -o x.jsonl", "must end in .faiss"),
         ("-m run --stop-words s.txt -o x.faiss", "belongs to --vectors and --keywords"),
         ("--vectors v.npy --factory HNSW8 -o x.faiss", "belongs to --matcher"),
+        ("-m run --nprobe 8 -o x.faiss", "belongs to --factory IVF"),
     ],
 )
 def test_flags_that_do_not_go_together(

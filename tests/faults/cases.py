@@ -283,6 +283,10 @@ CASES = (
         quick=True,
     ),
     Case(
+        "build-index-lists",
+        "build-index in/feats.npy -m in/matcher --factory IVF4,SQ8 --device cpu -o b.faiss",
+    ),
+    Case(
         "build-index-hnsw",
         "build-index in/feats.npy -m in/matcher --factory HNSW8 --limit 40 --device cpu -o b.faiss",
     ),

@@ -121,14 +121,17 @@ def save_run_of(folder: Path, encoder: Path, seed: int = 0, **changes: Any) -> P
 
 
 def save_feats(
-    path: Path, feats: np.ndarray[Any, Any] | None = None, backbone: dict[str, Any] = BACKBONE
+    path: Path,
+    feats: np.ndarray[Any, Any] | None = None,
+    backbone: dict[str, Any] = BACKBONE,
+    first: int = 0,
 ) -> Path:
     """Write image features as `vg extract-image-feats` does; 60 random rows if none are given."""
     if feats is None:
         feats = np.random.default_rng(0).standard_normal((60, IMAGE))
     np.save(path, feats.astype(np.float32))
     ids = path.with_suffix(".ids")
-    ids.write_text("".join(f"image{i:03}\n" for i in range(len(feats))))
+    ids.write_text("".join(f"image{first + i:03}\n" for i in range(len(feats))))
     io.write_manifest(path, [path, ids], kind="image-features", backbone=backbone)
     return path
 

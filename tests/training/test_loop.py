@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tests.precision import rounding
 from vgtools.io import DataError, Exit
 from vgtools.models.references import fingerprint
+from vgtools.training import processes
 from vgtools.training.loop import TrainConfig, TrainState, halves, learning_rate, train
 
 
@@ -354,3 +355,46 @@ def test_a_learning_rate_that_is_no_number_is_refused(lr: float) -> None:
     with pytest.raises(DataError, match="finite") as caught:
         TrainConfig(epochs=1, steps=1, lr=lr)
     assert caught.value.code == Exit.USAGE
+
+
+def test_what_is_random_in_a_step_follows_from_seed_step_and_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weights_of(**changes: Any) -> tuple[str, list[float]]:
+        model = Noisy()
+        losses = []
+        for record in train(model, noise, config(seed=3, **changes), weights={"mse": 1.0}):
+            losses.append(record.get("loss", 0.0))
+            torch.rand(7)  # what is drawn between two steps changes nothing
+            torch.manual_seed(len(losses))
+        return fingerprint(model), losses
+
+    whole = weights_of(lr=0.0)
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    other = weights_of(lr=0.0)
+    assert all(a != b for a, b in zip(whole[1][:-1], other[1][:-1], strict=True))
+    monkeypatch.undo()
+    assert weights_of(lr=0.0) == whole
+    assert len(set(whole[1][:-1])) == len(whole[1]) - 1
+
+
+def test_another_number_of_batches_per_step_resumes_at_the_same_step(tmp_path: Path) -> None:
+    """Two processes of one batch per step, then one process of two: half the batches were done."""
+    values = [1.0, 3.0, 5.0, 7.0, 2.0, 8.0]
+    pairs = [sum(values[i : i + 2]) / 2 for i in range(0, 6, 2)]
+    half = Line()
+    state = TrainState()
+    for record in train(half, numbers(*pairs), config(), weights=BOTH, state=state):
+        if record["step"] == 2:
+            state.save(tmp_path / "state")
+            break
+    model = Line()
+    resumed = TrainState.load(tmp_path / "state")
+    assert resumed.batch == 2
+    two = config(accumulate=2)
+    records = list(train(model, numbers(*values), two, weights=BOTH, state=resumed))
+    unbroken = Line()
+    expected = list(train(unbroken, numbers(*values), two, weights=BOTH))
+    assert [r["step"] for r in records] == [3, 3]
+    assert records[0]["loss"] == pytest.approx(expected[2]["loss"], rel=1e-6)
+    assert model.w.item() == pytest.approx(unbroken.w.item(), rel=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgtools.io import DataError
+from vgtools.training import processes, steps
 from vgtools.training.loop import learning_rate
 from vgtools.training.steps import (
     Plan,
+    epoch_steps,
     in_drawn_order,
     plan,
     plan_for,
@@ -47,6 +49,91 @@ def test_every_item_is_in_one_step_of_an_epoch_and_a_resumed_epoch_goes_on() -> 
     second = list(batches(1, 0))
     assert len(second) == 2 * 2, "steps end in the middle of an epoch"
     assert [part for _, part in second] != [part for _, part in first[:4]]
+
+
+class Part(NamedTuple):
+    """A batch of numbers, and how many of the step are even."""
+
+    numbers: list[int]
+    even: float
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_each_process_builds_its_own_part_and_they_add_up_to_the_step(
+    monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    schedule = plan(41, 12, 2, epochs=1, processes=world)
+    built: list[list[int]] = []
+    sums: list[list[float]] = []
+
+    def build(numbers: Any, epoch: int, parts: int) -> list[Part]:
+        built.append(numbers.tolist())
+        return [Part(cut.tolist(), -1.0) for cut in np.array_split(numbers, parts)]
+
+    def total(own: list[float]) -> list[float]:
+        sums.append(own)
+        return [7.0]  # what all processes have
+
+    def even(part: Part) -> int:
+        return sum(n % 2 == 0 for n in part.numbers)
+
+    monkeypatch.setattr(processes, "world", lambda: world)
+    monkeypatch.setattr(processes, "total", total)
+    whole = [np.sort(step).tolist() for step in epoch_steps(41, 7, schedule.per_epoch, 0)]
+    found: list[list[int]] = [[] for _ in whole]
+    for rank in range(world):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        built.clear()
+        sums.clear()
+        batches = list(step_batches(41, 7, schedule, build, {"even": even})(0, 0))
+        assert len(built) == schedule.per_epoch, "one call per step"
+        assert sum(map(len, built)) <= -(-41 // world) + schedule.per_epoch, "its own part alone"
+        for number, own in enumerate(built):
+            found[number] += own
+        if world > 1:
+            assert {batch.even for batch in batches} == {7.0 / (schedule.accumulate * world)}
+            assert sums == [[sum(n % 2 == 0 for n in own)] for own in built]
+        else:
+            assert {batch.even for batch in batches} == {-1.0}
+    assert found == whole, "sorted parts in the order of the processes"
+
+
+def test_a_step_without_anything_to_count_is_divided_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule = plan(4, 4, 4, epochs=1, processes=2)
+    monkeypatch.setattr(processes, "world", lambda: 2)
+    monkeypatch.setattr(processes, "rank", lambda: 1)
+    monkeypatch.setattr(processes, "total", lambda own: [0.0])
+
+    def build(numbers: Any, epoch: int, parts: int) -> list[Part]:
+        return [Part(numbers.tolist(), 0.0)]
+
+    (batch,) = step_batches(4, 7, schedule, build, {"even": lambda part: 0})(0, 0)
+    assert batch.even == 0.5, "1 over two processes, never 0"
+
+
+@pytest.mark.parametrize("items", [60, 61, 100])
+def test_an_order_of_too_many_items_is_drawn_among_shards(
+    monkeypatch: pytest.MonkeyPatch, items: int
+) -> None:
+    per_epoch = 7
+    order = np.random.default_rng([0, 5, 1]).permutation(items)
+    whole = [step.tolist() for step in np.array_split(order, per_epoch)]
+    assert [step.tolist() for step in epoch_steps(items, 5, per_epoch, 1)] == whole
+    monkeypatch.setattr(steps, "_WHOLE", 50)
+    monkeypatch.setattr(steps, "_SHARD", 8)
+    monkeypatch.setattr(steps, "_AMONG", 3)
+    cut = [step.tolist() for step in epoch_steps(items, 5, per_epoch, 1)]
+    flat = [n for step in cut for n in step]
+    assert sorted(flat) == list(range(items))
+    assert [len(step) for step in cut] == [len(step) for step in whole]
+    for first in range(per_epoch + 1):
+        again = epoch_steps(items, 5, per_epoch, 1, first)
+        assert [step.tolist() for step in again] == cut[first:]
+    assert len({n // 8 for n in flat[:24]}) in (3, 4), "few shards at a time"
+    assert flat[:24] != sorted(flat[:24])
+    assert cut != [step.tolist() for step in epoch_steps(items, 5, per_epoch, 2)]
 
 
 def test_a_warm_up_below_one_is_a_share_of_the_steps() -> None:

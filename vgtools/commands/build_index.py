@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,29 @@ from vgtools.commands.options import (
 from vgtools.io.errors import DataError, amount
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vgtools.io.arrays import Array
     from vgtools.io.output import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lists:
+    """What is searched of a bank beyond some 10 million images."""
+
+    factory: Annotated[
+        str,
+        Value(
+            "NAME",
+            "Flat is exact. IVF4096,SQ8 and IVF4096,Flat look into a part of 4096 lists of like"
+            " images, of a byte or of a float per dimension. Any other faiss factory string is"
+            " taken, too.",
+        ),
+    ] = "Flat"
+    nprobe: Annotated[
+        int | None,
+        Count("Lists that a search looks into; also the default of vg vokenize. [default: 32]"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +74,7 @@ class Keys:
         str | None, File("Words that do not count, one per line, in place of our list.")
     ] = None
 
-    def check(self, output: str, factory: str) -> None:
+    def check(self, output: str, lists: Lists) -> None:
         """Refuse flags that do not go together.
 
         Raises:
@@ -66,7 +88,10 @@ class Keys:
         wrong = self.stop_words is not None and self.matcher is not None
         refuse_if(wrong, "--stop-words", "belongs to --vectors and --keywords")
         refuse_if(self.matcher is None and self.emb, "--emb", "belongs to --matcher")
-        refuse_if(self.matcher is None and factory != "Flat", "--factory", "belongs to --matcher")
+        wrong = self.matcher is None and lists.factory != "Flat"
+        refuse_if(wrong, "--factory", "belongs to --matcher")
+        wrong = lists.nprobe is not None and not lists.factory.startswith("IVF")
+        refuse_if(wrong, "--nprobe", "belongs to --factory IVF…")
 
 
 @flags
@@ -91,7 +116,7 @@ def build_index(
         ),
     ],
     runtime: Runtime,
-    factory: Annotated[str, Value("NAME", "faiss factory string; Flat is exact.")] = "Flat",
+    lists: Lists = Lists(),
     limit: Limit = None,
     restart: Restart = False,
 ) -> None:
@@ -100,8 +125,10 @@ def build_index(
     --matcher embeds image features: pooled ones for a token-image matcher, feature maps for a
     retriever (vg train-matcher visual-awareness). The index names its run, so that vg vokenize and
     vg retrieve need nothing else. Row i of the bank, a voken's number, is line i + 1 of X.ids. By
-    default the search is exact; any other --factory prints its recall@1 against exact search,
-    measured on words of the tokenizer's vocabulary. The paper takes 50,000 images: --limit 50000.
+    default the search is exact. Any other --factory prints how often it finds the image of the
+    exact search, and the mean relevance lost, measured on words of the tokenizer's vocabulary; the
+    manifest keeps both. Lists (IVF) are trained on a sample and filled block by block: memory does
+    not grow with the bank. The paper takes 50,000 images: --limit 50000.
 
     --vectors and --keywords index captions for vg retrieve and vg pretrain grounding: rows of any
     vg prepare, one image per row of the bank in the order in which they first appear. Rows with
@@ -112,7 +139,7 @@ def build_index(
 
         vg build-index feats.npy --matcher runs/matcher -o vg.faiss
 
-        vg build-index feats.npy --matcher runs/matcher -o vg.faiss --limit 50000 --factory HNSW32
+        vg build-index feats.npy --matcher runs/matcher -o vg.faiss --factory IVF4096,SQ8
 
         vg build-index grid.npy --matcher runs/retriever -o coco.faiss --emb images.npy
 
@@ -120,9 +147,9 @@ def build_index(
 
         vg build-index captions.jsonl --keywords 8 -o keyword.jsonl
     """
-    keys.check(output, factory)
+    keys.check(output, lists)
     if keys.matcher is not None:
-        _embed(source, keys, output, runtime, factory, limit, restart)
+        _embed(source, keys, output, runtime, lists, limit, restart)
         return
     help_at_terminal(context, source)
     _find_by_words(source, keys, output, runtime, limit, restart)
@@ -133,7 +160,7 @@ def _embed(
     keys: Keys,
     output: str,
     runtime: Runtime,
-    factory: str,
+    lists: Lists,
     limit: int | None,
     restart: bool,
 ) -> None:
@@ -153,40 +180,43 @@ def _embed(
         "command": "build-index",
         "features": features.manifest["files"],
         "matcher": bank.fingerprint,
-        "factory": factory,
+        "factory": lists.factory,
+        **({"nprobe": lists.nprobe} if lists.nprobe else {}),
         "limit": limit,
         **({"emb": True} if keys.emb else {}),
     }
     files = _files(output) + ([keys.emb] if keys.emb else [])
     npy = {2: ("float32", bank.dim)} if keys.emb else None
+    ids = features.ids[:limit]
+    plan = retrieval.Plan(bank.embed, len(ids), bank.dim, lists.factory, lists.nprobe, bank.queries)
     with Output(files, config, npy=npy, inputs=inputs, restart=restart) as out:
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)
             return
-        ids = features.ids[:limit]
         with io.Progress("build-index", "images", len(ids), runtime.quiet) as bar:
-            emb = bank.embed(features.array[:limit], ids, bar.advance)
-        index = retrieval.make_index(emb, factory)
-        recall = None
-        if factory != retrieval.FLAT:
-            recall = retrieval.recall_at_1(index, emb, bank.queries())
-        _write(out, retrieval.serialize(index), ids)
-        if keys.emb:
-            out.write(emb.data, file=2)
+
+            def each(emb: Array) -> None:
+                if keys.emb:
+                    out.write(emb.data.cast("B"), file=2)
+                bar.advance(len(emb))
+
+            search = retrieval.write_index(plan, out.write, Path(output).parent, each)
+        _write_ids(out, ids)
         out.finish(
             kind="index",
             count=len(ids),
-            dim=emb.shape[1],
+            dim=bank.dim,
             metric=retrieval.METRIC,
-            factory=factory,
-            recall_at_1=recall,
             matcher={"run": _beside(run, output), "fingerprint": bank.fingerprint},
             backbone=features.manifest["backbone"],
+            **search,
         )
-    if recall is not None:
-        words = f"{recall:.1%} of the vocabulary's words"
-        note("build-index", f"{factory} finds the right image for {words}")
-    size = f"{amount(len(ids), 'image')} of {emb.shape[1]} dimensions"
+    if search["recall_at_1"] is not None:
+        words = f"{search['recall_at_1']:.1%} of the vocabulary's words"
+        lost = f"its images are {search['relevance_lost']:.4f} less relevant in the mean"
+        probed = f" with --nprobe {search['nprobe']}" if search["nprobe"] else ""
+        note("build-index", f"{lists.factory}{probed} finds the right image for {words}; {lost}")
+    size = f"{amount(len(ids), 'image')} of {bank.dim} dimensions"
     note("build-index", f"{size} in {output}", runtime.quiet)
 
 
@@ -226,7 +256,8 @@ def _find_by_words(
             index = keys.vector_index(rows, vectors, stop_words, source)
         if not index.ids:
             raise DataError("has no image with a known word", source)
-        _write(out, index.data, index.ids)
+        out.write(index.data)
+        _write_ids(out, index.ids)
         left_out = len(index.left_out)
         out.finish(
             kind="index", count=len(index.ids), words=words, left_out=left_out, **index.facts
@@ -247,7 +278,6 @@ def _beside(path: str, output: str) -> str:
     return os.path.relpath(os.path.realpath(path), os.path.dirname(os.path.realpath(output)))
 
 
-def _write(out: Output, data: Any, ids: list[str]) -> None:
-    for start in range(0, len(data), 1 << 24):
-        out.write(data[start : start + (1 << 24)])
-    out.write("".join(f"{name}\n" for name in ids).encode(), file=1)
+def _write_ids(out: Output, ids: Sequence[str]) -> None:
+    for start in range(0, len(ids), 1 << 16):
+        out.write("".join(f"{name}\n" for name in ids[start : start + (1 << 16)]).encode(), file=1)

@@ -54,6 +54,10 @@ Device = Annotated[
         "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."
     ),
 ]
+NProbe = Annotated[
+    int | None,
+    Count("Lists of an IVF index to look into; by default those that vg build-index measured."),
+]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"],
     Flag("--dtype", help="Numbers the network computes with."),

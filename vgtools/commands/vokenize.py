@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,6 +16,7 @@ from vgtools.commands.options import (
     File,
     Flag,
     Limit,
+    NProbe,
     Runtime,
     Seed,
     TextTarget,
@@ -57,6 +58,7 @@ class Search:
     matcher: Annotated[
         str | None, Value("RUN", "The matcher's run, if it is not where the index says.")
     ] = None
+    nprobe: NProbe = None
     batch_size: Annotated[int | None, Count("Tokens per encoder step; affects rounding only.")] = (
         None
     )
@@ -81,7 +83,10 @@ class Control:
 @flags
 def vokenize(
     context: typer.Context,
-    index: Annotated[str, File("The image bank: .faiss file of vg build-index.")],
+    index: Annotated[
+        list[str],
+        File("The image bank: .faiss file of vg build-index; repeatable, rows in this order."),
+    ],
     search: Search,
     control: Control,
     target: TextTarget,
@@ -101,9 +106,10 @@ def vokenize(
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
     ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
     are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder accepts
-    are windowed with context on both sides. The search is exact. A sentence's vokens depend only on
-    the sentence, up to rounding: some CPU libraries sum in another order when other sentences share
-    the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
+    are windowed with context on both sides. The search is exact unless the index has lists (vg
+    build-index --factory IVF…); the manifest then says how often it is right. A sentence's vokens
+    depend only on the sentence, up to rounding: some CPU libraries sum in another order when other
+    sentences share the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
     packed form. Several texts are one, in their order.
@@ -122,6 +128,8 @@ def vokenize(
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
 
         vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --shard 3/64
+
+        vg vokenize wiki.txt --index a.faiss --index b.faiss -o vokens.npy
 
         vg vokenize wiki.txt --index vg.faiss --control term-frequency --captions captions.jsonl
     """
@@ -163,7 +171,7 @@ def vokenize(
 
 
 def _work(
-    index: str,
+    index: Sequence[str],
     search: Search,
     control: Control,
     runtime: Runtime,
@@ -171,10 +179,10 @@ def _work(
     limit: int | None,
 ) -> Work:
     """Return what gives texts their vokens, with the models loaded; its arguments pickle."""
-    from vgtools.retrieval import open_index
+    from vgtools.retrieval import open_indexes
     from vgtools.systems.vokenization import vokenize as system
 
-    bank = open_index(local(index))
+    bank = open_indexes([*map(local, index)], search.nprobe)
     if control.control is None:
         worker = _matcher(bank, search, control, runtime)
         return system.search_work(worker, index, window, limit, search.dtype)

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 import orjson
 
 from vgtools import __version__
+from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.folders import LIST, Shards, check_facts, is_shards
 from vgtools.io.folders import manifest_path as manifest_path
@@ -64,8 +65,14 @@ def sha256_file(path: str | Path) -> str:
     refuse_stream(path)
     if is_shards(path):
         return Shards(path).sha256
-    with file_errors(path, reading=True), open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with file_errors(path, reading=True):
+        known = trust.known_hash(path)
+        if known is not None:
+            return known
+        with open(path, "rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        trust.note_hash(path, sha256)
+    return sha256
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
@@ -446,6 +453,8 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
         ids = read_ids(path, len(array), shard_lines(path, ".ids"))
     else:
         ids = read_ids(Path(path).with_suffix(".ids"), len(array))
+    if trust.trusted():
+        return Features(array, ids, manifest)
     size = max(1, (1 << 24) // max(1, math.prod(array.shape[1:])))  # 64 MB of float32
     for start in range(0, len(array), size):
         block = np.asarray(array[start : start + size], np.float32).reshape(-1, array[0].size)

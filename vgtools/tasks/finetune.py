@@ -459,16 +459,13 @@ class FineTuning:
 
     def config(self, device: torch.device) -> dict[str, Any]:
         """Return what decides the weights, for `run.json`."""
-        config = {
+        return {
             **self.settings,
             "encoder": self.encoder["fingerprint"],
             "tokenizer": self.encoder["tokenizer"],
             "files": {name: split.digest for name, split in self.splits.items()},
             "device": device.type,
         }
-        if processes.world() > 1:  # dropout differs between processes
-            config["processes"] = processes.world()
-        return config
 
     def fit(self, session: Session) -> None:
         """Train the seeds that are left, print a record per epoch, and write the run.

@@ -22,6 +22,7 @@ from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, file_errors
+from vgtools.io.trust import trusted
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection, parse_row
 
@@ -93,7 +94,7 @@ def _check(packed: Packed) -> None:
     last = int(ends[-1]) if len(ends) else 0
     if last != len(tokens):
         raise DataError(f"its rows end at token {last}, it has {len(tokens)}; {again}", name)
-    for start in range(0, len(ends), _SCAN):
+    for start in () if trusted() else range(0, len(ends), _SCAN):
         before = ends[start - 1 : start] if start else [0]
         falls = np.flatnonzero(np.diff(ends[start : start + _SCAN], prepend=before) < 0)
         if len(falls):
@@ -163,6 +164,8 @@ def pack(
         folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(f"{Path(path).resolve()} {fingerprint}".encode()).hexdigest()[:16]
     target = folder / f"{key}.npy"
+    if trusted():  # the process that checked the files made it
+        return _converted(target, fingerprint, path)
     with (
         VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True) as out,
         no_collection(),
@@ -180,6 +183,11 @@ def pack(
             if progress is not None:
                 progress.advance(len(tokens.ids))
         out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
+    return _converted(target, fingerprint, path)
+
+
+def _converted(target: Path, fingerprint: str, path: str) -> list[Packed]:
+    """Return the packed form of an input that was converted."""
     (packed,) = open_packed(target, fingerprint, name=path)
     replaced = io.read_manifest(target, verify=False).get("replaced", 0)
     return [packed._replace(replaced=replaced)]

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -372,33 +372,46 @@ def _renumbering(
     path: str, manifest: Mapping[str, Any], feats: Features, feats_path: str, index: str | None
 ) -> Array | None:
     """Return for each row of the index its row of the features, -1 for none; None if all agree."""
-    made = _ids_hash(manifest)
-    if made is None and index is None:
+    made = _ids_hashes(manifest)
+    if not made and index is None:
         why = "has no manifest, so that its images could be those of any index; name it: --index"
         raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
     ids = Path(feats_path).with_suffix(".ids").name
     own = feats.manifest.get("files", {}).get(ids, {})
     named = index is not None and os.path.realpath(index) == os.path.realpath(feats_path)
-    if named if made is None else made == own.get("sha256"):
+    if made == [own.get("sha256")] if made else named:
         return None
     names = _index_ids(path, manifest, index)
     row_of = {name: row for row, name in enumerate(feats.ids)}
     return np.array([row_of.get(name, -1) for name in names], np.int32)
 
 
-def _ids_hash(manifest: Mapping[str, Any]) -> str | None:
-    files = bank_of(manifest)
-    return next((sha for name, sha in files.items() if name.endswith(".ids")), None)
+def _ids_hashes(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the sha256 of the ids of an index; several of a bank in parts."""
+    return [sha for name, sha in bank_of(manifest).items() if name.endswith(".ids")]
 
 
 def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> list[str]:
-    """Return the ids of the index that rows were made with."""
-    named = index or os.path.normpath(Path(path).parent / str(manifest.get("index", "")))
-    file = Path(named).with_suffix(".ids")
+    """Return the ids of the index that rows were made with, or of the parts of its bank."""
+    named = manifest.get("index", "")
+    places = named if isinstance(named, list) else [named]
+    if index is not None:
+        files = [index]
+    else:
+        files = [os.path.normpath(Path(path).parent / str(place)) for place in places]
+    made = _ids_hashes(manifest)[: len(files)]
+    return [
+        name
+        for file, sha256 in zip_longest(files, made)
+        for name in _read_index_ids(path, Path(file).with_suffix(".ids"), sha256)
+    ]
+
+
+def _read_index_ids(path: str, file: Path, made: str | None) -> list[str]:
+    """Return the ids beside an index, which had that sha256 when rows were made with it."""
     if not file.is_file():
         why = f"was retrieved from an index whose ids {file} do not exist; name its new place"
         raise DataError(why, path)
-    made = _ids_hash(manifest)
     now = sha256_file(file)
     if made not in (None, now):
         why = f"was retrieved from an index with ids of sha256 {made}; {file} has sha256 {now}"

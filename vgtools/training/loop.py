@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,8 +27,10 @@ from torch import Tensor, nn
 
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.errors import is_out_of_memory
+from vgtools.io.trust import trusted
 from vgtools.models.references import fingerprint
 from vgtools.training import processes
+from vgtools.training.gradients import Gradients, shared_gradients
 
 # batches(epoch, first) yields the batches of an epoch from number `first` on: a pure function of
 # the seed and the epoch.
@@ -53,7 +56,7 @@ class TrainConfig:
     eps: float = 1e-8  # AdamW's
     clip: float = 5.0  # most L2 norm of the gradient over all parameters; 0 disables clipping
     accumulate: int = 1  # batches per step
-    seed: int = 0  # of the initial random state (dropout); the sampler has its own
+    seed: int = 0  # of dropout, with step and process; the sampler has its own
     log_every: int = 50  # steps between records
 
     def __post_init__(self) -> None:
@@ -77,7 +80,11 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class TrainState:
-    """Weights, optimiser, random states, epoch and batch of a training, in one safetensors file."""
+    """Weights, optimiser, epoch and batch of a training, in one safetensors file.
+
+    Any number of processes resumes it: what is random in a step follows from the seed, the step and
+    the number of the process.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0  # the running one
@@ -85,6 +92,7 @@ class TrainState:
         self.step = 0  # optimiser steps done
         self.notes: dict[str, Any] = {}  # JSON values of the caller: best epoch, metrics so far
         self.saved: Path | None = None  # the file it was last saved to
+        self._accumulate = 1  # batches of this process per step
         self._model: nn.Module | None = None
         self._optimizer: torch.optim.AdamW | None = None
         self._loaded: dict[str, Tensor] | None = None
@@ -99,13 +107,9 @@ class TrainState:
         for name, parameter in self._model.named_parameters():
             slots = self._optimizer.state.get(parameter, {})
             tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
-        for i, t in enumerate(processes.gather(torch.get_rng_state())):
-            tensors[f"rng.cpu.{i}"] = t
-        if torch.cuda.is_available():
-            for i, t in enumerate(processes.gather(torch.cuda.get_rng_state())):
-                tensors[f"rng.cuda.{i}"] = t
         if processes.rank() == 0:
             position = {key: getattr(self, key) for key in ("epoch", "batch", "step", "notes")}
+            position["accumulate"] = self._accumulate
             stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             position["sha256"] = _seal(position, stored)
             atomic_write(path, save(stored, {"vg": json.dumps(position)}))
@@ -127,27 +131,30 @@ class TrainState:
                 names = file.keys()
                 state._loaded = {name: file.get_tensor(name) for name in names}
                 expected = position.pop("sha256", None)  # an older version wrote none
-                if expected is not None and expected != _seal(position, state._loaded):
+                unseen = expected is not None and not trusted()
+                if unseen and expected != _seal(position, state._loaded):
                     raise ValueError("it was damaged: its sha256 is that of other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             why = f"is not a readable checkpoint ({error}); --restart starts over"
             raise DataError(why, path) from None
         for key in ("epoch", "batch", "step", "notes"):
             setattr(state, key, position[key])
+        state._accumulate = position.get("accumulate", 0)  # an older version wrote none
         state.saved = Path(path)
         return state
 
-    def _attach(self, model: nn.Module, optimizer: torch.optim.AdamW, seed: int) -> None:
+    def _attach(self, model: nn.Module, optimizer: torch.optim.AdamW, accumulate: int) -> None:
         self._model = model
         self._optimizer = optimizer
-        rank = processes.rank()
+        # Saved between steps. Another number of processes cuts steps into other batches.
+        self.batch = self.batch // (self._accumulate or accumulate) * accumulate
+        self._accumulate = accumulate
         if self._loaded is None:
-            torch.manual_seed(seed + rank)  # dropout differs between processes
             return
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "rng": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
         for key, tensor in self._loaded.items():
             head, _, name = key.partition(".")
-            parts[head][name] = tensor
+            parts.setdefault(head, {})[name] = tensor  # older versions have "rng"
         try:
             same = own_tensors(model).keys() == parts["model"].keys()
             # Tied weights are stored once, under one of their names.
@@ -162,9 +169,6 @@ class TrainState:
                 moments = ("exp_avg", "exp_avg_sq")
                 slots = {slot: stored[f"{slot}.{name}"].to(parameter.device) for slot in moments}
                 optimizer.state[parameter] = {"step": stored[f"step.{name}"], **slots}
-        torch.set_rng_state(parts["rng"][f"cpu.{rank}"])
-        if torch.cuda.is_available() and f"cuda.{rank}" in parts["rng"]:
-            torch.cuda.set_rng_state(parts["rng"][f"cuda.{rank}"])
         self._loaded = None
 
 
@@ -214,7 +218,8 @@ def train(
 
     Everything up to a record is in `state` when the record comes: save it then, and a run that is
     killed later resumes from there to the same weights, bit for bit on a CPU with the same number
-    of threads.
+    of threads and processes. With another number of processes it resumes, too: each step has the
+    same items, and dropout is drawn again.
 
     Args:
         model: `model(batch)` returns a dict of named scalar losses, unweighted; in train mode
@@ -238,14 +243,31 @@ def train(
     """
     optimizer = make_optimizer(model, config)
     state = TrainState() if state is None else state
-    state._attach(model, optimizer, config.seed)
+    state._attach(model, optimizer, config.accumulate)
+    with shared_gradients(model) as gradients:
+        yield from _epochs(model, optimizer, batches, config, weights, state, halve, gradients)
+
+
+def _epochs(
+    model: nn.Module,
+    optimizer: torch.optim.AdamW,
+    batches: Batches,
+    config: TrainConfig,
+    weights: Mapping[str, float],
+    state: TrainState,
+    halve: Halve | None,
+    gradients: Gradients | None,
+) -> Iterator[dict[str, Any]]:
+    """Take the steps that are left, and yield the records of `train`."""
     while state.epoch < config.epochs:
         sums = dict[str, float]()
         count = 0
         gradient = 0.0
         model.train()
         for group in _groups(batches(state.epoch, state.batch), config.accumulate):
-            losses, gradient = _step(model, optimizer, group, config, weights, state, halve)
+            losses, gradient = _step(
+                model, optimizer, group, config, weights, state, halve, gradients
+            )
             for name, value in losses.items():
                 sums[name] = sums.get(name, 0.0) + value
             count += len(group)
@@ -277,15 +299,21 @@ def _step(
     weights: Mapping[str, float],
     state: TrainState,
     halve: Halve | None,
+    gradients: Gradients | None,
 ) -> tuple[dict[str, float], float]:
     """Take one optimiser step; return the summed losses of its batches and the gradient's norm.
 
-    Gradient and losses are averaged over the processes.
+    Gradient and losses are averaged over the processes. If memory runs out in one of them, all
+    repeat the whole step: what the failed one left in the gradients would count twice.
     """
-    losses = _backward(model, group, config.accumulate, weights, state, halve)
-    values = torch.stack([*losses.values()])
-    processes.average([values, *(p.grad for p in model.parameters() if p.grad is not None)])
-    totals = dict(zip(losses, values.tolist(), strict=True))
+    while True:
+        losses = _backward(model, group, config, weights, state, halve, gradients)
+        if gradients is not None:
+            losses = _averaged(losses, gradients, len(weights) + 1)
+        if losses is not None:
+            break
+        model.zero_grad()
+    totals = dict(zip(losses, torch.stack([*losses.values()]).tolist(), strict=True))
     if not math.isfinite(totals["loss"]):
         del totals["loss"]
         means = (f" {name} {total / len(group)}" for name, total in totals.items())
@@ -301,43 +329,73 @@ def _step(
     return totals, float(norm)
 
 
+def _averaged(
+    losses: dict[str, Tensor] | None, gradients: Gradients, count: int
+) -> dict[str, Tensor] | None:
+    """Put the means of all processes in the place of gradients; return those of the losses.
+
+    Args:
+        losses: of this process; None if memory ran out here.
+        gradients: that are being sent.
+        count: of the losses.
+
+    Returns:
+        None if memory ran out in any process.
+    """
+    own = torch.zeros(count) if losses is None else torch.stack([*losses.values()])
+    failed = own.new_full((1,), float(losses is None))
+    means = gradients.average(torch.cat([own, failed]))
+    if losses is None or float(means[-1]):
+        return None
+    return dict(zip(losses, means, strict=False))
+
+
 def _backward(
     model: nn.Module,
     group: list[Any],
-    accumulate: int,
+    config: TrainConfig,
     weights: Mapping[str, float],
     state: TrainState,
     halve: Halve | None,
-) -> dict[str, Tensor]:
+    gradients: Gradients | None,
+) -> dict[str, Tensor] | None:
     """Return the summed losses of a step's batches, `loss` their weighted sum, and fill gradients.
 
-    If memory runs out, the whole step is repeated with every batch in halves: what the failed one
-    left in the gradients would count twice. Later steps begin as finely as the last one ended.
+    Returns None if memory runs out: the next try has every batch in halves, and later steps begin
+    as finely. With `gradients` the last backward pass sends them.
     """
-    while True:
-        pieces = int(state.notes.get("pieces", 1))
-        try:
-            sums = dict[str, Tensor]()
-            for batch in group:
-                for piece in _cut(batch, pieces, halve):
-                    losses = _losses(model, piece, weights)
-                    (losses["loss"] / accumulate).backward()
-                    for name, value in losses.items():
-                        before = sums.get(name, torch.zeros((), device=value.device))
-                        sums[name] = before + value.detach().float()
-            return sums
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
-                how = "" if halve is None else ", with one row at a time"
-                less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
-                why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
-                raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
-        model.zero_grad()
-        state.notes["pieces"] = 2 * pieces
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    pieces = int(state.notes.get("pieces", 1))
+    torch.manual_seed(_draw(config.seed, state.step))  # of dropout
+    try:
+        sums = dict[str, Tensor]()
+        batches = [piece for batch in group for piece in _cut(batch, pieces, halve)]
+        for number, batch in enumerate(batches, 1):
+            losses = _losses(model, batch, weights)
+            last = gradients is not None and number == len(batches)
+            with gradients.sending() if gradients is not None and last else nullcontext():
+                (losses["loss"] / config.accumulate).backward()
+            for name, value in losses.items():
+                before = sums.get(name, torch.zeros((), device=value.device))
+                sums[name] = before + value.detach().float()
+        return sums
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if all(len(_cut(b, 2 * pieces, halve)) == len(_cut(b, pieces, halve)) for b in group):
+            how = "" if halve is None else ", with one row at a time"
+            less = "a smaller --batch-size needs" if halve is None else "shorter rows need"
+            why = f"out of memory in step {state.step + 1}{how}; {_last_good(state)}"
+            raise DataError(f"{why} {less} less", code=Exit.CANNOT_CONTINUE) from None
+    state.notes["pieces"] = 2 * pieces
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+def _draw(seed: int, step: int) -> int:
+    """Return the seed of what this process draws in a step: a pure function, without a state."""
+    text = f"{seed} {step} {processes.rank()}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def _cut(batch: Any, pieces: int, halve: Halve | None) -> list[Any]:

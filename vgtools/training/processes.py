@@ -12,13 +12,17 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, trust
+from vgtools.io.errors import is_out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Value = TypeVar("Value")
-_PATIENCE = timedelta(hours=6)  # the others wait while the first process evaluates or packs
+_STEP = timedelta(minutes=10)  # of the slowest process; one that needs longer is taken for lost
+_WORK = timedelta(hours=6)  # the others wait while the first process packs or evaluates
+
+_patient: Any = None  # the group of processes that wait for `_WORK`
 
 
 def world() -> int:
@@ -55,16 +59,23 @@ def device_name(name: str) -> str:
 
 @contextmanager
 def joined(on_gpu: bool = False) -> Iterator[None]:
-    """Join the processes of a launcher for a while; with one process do nothing."""
-    if world() == 1:
+    """Join the processes of a launcher for a while; with one, or joined already, do nothing.
+
+    A process that is lost ends the others within minutes, in the middle of a step; what the first
+    one does alone may take hours, and has a group of its own.
+    """
+    global _patient
+    if world() == 1 or active():
         yield
         return
     from torch import distributed
 
-    distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_PATIENCE)
+    distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_STEP)
+    _patient = distributed.new_group(backend="gloo", timeout=_WORK)
     try:
         yield
     finally:
+        _patient = None
         distributed.destroy_process_group()
 
 
@@ -78,23 +89,76 @@ def active() -> bool:
 
 
 @contextmanager
-def in_turn() -> Iterator[None]:
-    """Let one process after the other run a block; the first one makes what the others find."""
+def _answered() -> Iterator[None]:
+    """Name what a process can do that has lost another one.
+
+    Raises:
+        DataError: another process was lost or did not answer (75).
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        reason = str(error).strip().splitlines()[0]
+        why = f"another process was lost, or did not answer in time ({reason:.200})"
+        way_out = "run the same command again: any number of processes resumes it"
+        raise DataError(f"{why}; {way_out}", code=Exit.STOPPED) from None
+
+
+@contextmanager
+def after_first() -> Iterator[None]:
+    """Let the first process run a block, then all others at once.
+
+    The first one makes what the others find, hashes the files and checks what is in them; the
+    others compare sizes and times, and map them. So the start takes as long as with two processes,
+    however many there are.
+
+    Raises:
+        DataError: that of the first process, in all of them; or the block failed in another one.
+    """
     if not active():
         yield
         return
-    from torch import distributed
-
     problem: Exception | None = None
-    for turn in range(world()):
-        if turn == rank():
+    if rank() == 0:
+        with trust.noting() as known:
             try:
                 yield
-            except Exception as error:  # only after the turns of the others, who would wait for us
+            except Exception as error:  # the others know it before it is raised: they would wait
                 problem = error
-        distributed.barrier()
+        said = problem if isinstance(problem, DataError) else problem and _failed(repr(problem))
+        _from_first((known, said))
+        if problem is not None:
+            raise problem
+    else:
+        known, said = _from_first(None)
+        if said is not None:
+            raise said
+        with trust.trusting(known):
+            try:
+                yield
+            except Exception as error:
+                problem = error
+    someone = _any_failed(problem)
     if problem is not None:
         raise problem
+    if someone:
+        raise _failed("see its message")
+
+
+def _failed(reason: str) -> DataError:
+    return DataError(f"another process failed: {reason}", code=Exit.CANNOT_CONTINUE)
+
+
+def _any_failed(problem: Exception | None) -> bool:
+    """Return whether a process has a problem; all wait for one another, hours if need be."""
+    from torch import distributed
+
+    found: list[Any] = [None] * world()
+    with _answered():
+        distributed.all_gather_object(found, problem is not None, group=_patient)
+    return any(found)
 
 
 def on_first(work: Callable[[], Value]) -> Value:
@@ -104,45 +168,63 @@ def on_first(work: Callable[[], Value]) -> Value:
     """
     if not active():
         return work()
-    from torch import distributed
-
-    answer: list[Any] = [None]
+    answer: Any = None
     if rank() == 0:
         try:
-            answer[0] = work()
+            answer = work()
         except DataError as error:  # else the others would wait for hours
-            answer[0] = error
-    distributed.broadcast_object_list(answer)
-    if isinstance(answer[0], DataError):
-        raise answer[0]
-    return answer[0]  # type: ignore[no-any-return]
+            answer = error
+    answer = _from_first(answer)
+    if isinstance(answer, DataError):
+        raise answer
+    return answer  # type: ignore[no-any-return]
 
 
-def average(tensors: Iterable[Tensor], bucket_size: int = 1 << 24) -> None:
-    """Replace tensors by their mean over the processes, in place, many in one message."""
+def _from_first(value: Any) -> Any:
+    """Return in every process the value of the first one, for which the others wait for hours."""
+    from torch import distributed
+
+    held = [value]
+    with _answered():
+        distributed.broadcast_object_list(held, group=_patient)
+    return held[0]
+
+
+def total(values: Sequence[float]) -> list[float]:
+    """Return the sums of some numbers over the processes."""
     if not active():
-        return
+        return [*values]
     import torch
     from torch import distributed
 
-    def send(bucket: Sequence[Tensor]) -> None:
-        flat = torch.cat([t.reshape(-1) for t in bucket])
-        distributed.all_reduce(flat)
-        flat /= world()
-        for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-            tensor.copy_(part.view_as(tensor))
+    device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+    sums = torch.tensor(values, dtype=torch.float64, device=device)
+    with _answered():
+        distributed.all_reduce(sums)
+    return [float(value) for value in sums.tolist()]
 
-    bucket = list[torch.Tensor]()
-    size = 0
+
+def average(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their means over the processes, in place."""
+    if not active():
+        return
     for tensor in tensors:
-        bucket.append(tensor)
-        size += tensor.numel()
-        if size >= bucket_size:
-            send(bucket)
-            bucket = []
-            size = 0
-    if bucket:
-        send(bucket)
+        wait(add_up(tensor))
+        tensor /= world()
+
+
+def add_up(tensor: Tensor) -> Any:
+    """Replace a tensor by its sum over the processes once the result was waited for."""
+    from torch import distributed
+
+    with _answered():
+        return distributed.all_reduce(tensor, async_op=True)
+
+
+def wait(work: Any) -> None:
+    """Wait for what `add_up` returned."""
+    with _answered():
+        work.wait()
 
 
 def gather(tensor: Tensor) -> list[Tensor]:
@@ -154,7 +236,8 @@ def gather(tensor: Tensor) -> list[Tensor]:
 
     device = torch.device("cuda") if distributed.get_backend() == "nccl" else tensor.device
     tensors = [torch.empty_like(tensor, device=device) for _ in range(world())]
-    distributed.all_gather(tensors, tensor.to(device))
+    with _answered():
+        distributed.all_gather(tensors, tensor.to(device))
     return [t.cpu() for t in tensors]
 
 

@@ -41,6 +41,7 @@ from vgtools.io import (
     read_json,
     sha256_file,
 )
+from vgtools.io.errors import amount
 from vgtools.models.encoder import Encoder
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
@@ -125,9 +126,12 @@ class Session:
         inputs: Inputs | None = None,
     ) -> TrainingRun:
         """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
-        with processes.in_turn():
+        with processes.after_first():
             anew = restart and self.first
             self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs)
+        if self.run.others is not None:
+            now = amount(processes.world(), "process", "processes")
+            self.note(f"resumes with {now}, {self.run.others} before: dropout is drawn differently")
         return self.run
 
     def print(self, *records: Mapping[str, Any]) -> None:
@@ -221,7 +225,8 @@ class TrainingRun:
     """The folder of one training: resumes the same configuration, refuses another.
 
     While it trains it holds `checkpoint.safetensors` and `best.safetensors`; when it is finished,
-    what `save_run` writes and `metrics.jsonl`, one record per line.
+    what `save_run` writes and `metrics.jsonl`, one record per line. The number of processes is not
+    part of the configuration: any resumes it, and `run.json` lists those that trained it, in order.
 
     A restart discards what is there, and the folders in it that the glob `parts` names.
 
@@ -245,6 +250,7 @@ class TrainingRun:
         self.kind = kind
         self.config = dict(config)
         self.complete = False  # a former run with this configuration finished: nothing to do
+        self.others: int | None = None  # processes that trained before, if they were not as many
         self.state = TrainState()  # where `train` starts
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
@@ -264,7 +270,16 @@ class TrainingRun:
         else:
             self.state.notes = {"config": self.config, "records": [], "score": None}
             self.state.notes["inputs"] = self._inputs.entries
+        if not self.complete:
+            self._count_processes()
         self.start_clock()
+
+    def _count_processes(self) -> None:
+        """Note how many processes train from here on: they need not be those of before."""
+        counts: list[int] = self.state.notes.setdefault("processes", [])
+        if counts[-1:] != [processes.world()]:
+            self.others = counts[-1] if counts else None
+            counts.append(processes.world())
 
     def _open_finished(self) -> None:
         info = read_run(self.path, self.kind)
@@ -312,6 +327,8 @@ class TrainingRun:
             (self.path / name).unlink(missing_ok=True)
 
     def _same(self, before: Mapping[str, Any], what: str) -> None:
+        # Older versions counted the processes among the settings.
+        before = {name: value for name, value in before.items() if name != "processes"}
         difference = config_difference(before, self.config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
@@ -416,6 +433,7 @@ class TrainingRun:
         metrics = {"sha256": sha256_file(self.path / _METRICS)}
         facts = {"config": self.config, **info, "metrics": metrics}
         facts["inputs"] = self._inputs.entries
+        facts["processes"] = self.state.notes["processes"]
         if weights is None:
             best = max(i for i, record in enumerate(self.records) if record["best"])
             facts["best"] = self.records[best]
@@ -474,8 +492,7 @@ def pretrain(
     Raises:
         DataError: as `Session.open` and `Session.fit`.
     """
-    shared = {"device": session.device.type, "processes": processes.world()}
-    settings = system.config() | dict(config) | shared
+    settings = system.config() | dict(config) | {"device": session.device.type}
     run = session.open(system.kind, settings, restart, inputs=system.files)
     session.print(*run.records)
     if not run.complete:

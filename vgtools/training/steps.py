@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,9 @@ from vgtools.training.loop import Batches, TrainConfig
 # First seeds of the generators that order an epoch; callers have others for what else is random.
 _ORDER = 0
 _ORDER_BY_LENGTH = 7
+_WHOLE = 10**8  # most items whose order is one permutation, 800 MB
+_SHARD = 1 << 20  # neighbours that stay together beyond that
+_AMONG = 8  # shards whose items are ordered together
 
 
 class Plan(NamedTuple):
@@ -125,35 +128,105 @@ def train_config(
     )
 
 
+def epoch_steps(
+    items: int, seed: int, per_epoch: int, epoch: int, first: int = 0
+) -> Iterator[Array]:
+    """Yield the numbers of the items of each step of an epoch, from a step on.
+
+    The order is drawn over all items; of more than `_WHOLE`, whose order would take gigabytes,
+    neighbours go together as shards, in drawn order, and the items of a few shards are drawn alike.
+
+    Args:
+        items: per epoch.
+        seed: of their order.
+        per_epoch: steps of the epoch; their sizes differ by at most one item.
+        epoch: of the order.
+        first: step to begin with.
+    """
+    size, larger = divmod(items, per_epoch)
+    done = first * size + min(first, larger)
+    held = np.zeros(0, np.int64)
+    for count, draw in _windows(items, seed, epoch):
+        if done >= count:
+            done -= count
+            continue
+        held = np.concatenate([held, draw()[done:]])
+        done = 0
+        while first < per_epoch and len(held) >= size + (first < larger):
+            end = size + (first < larger)
+            yield held[:end]
+            held = held[end:]
+            first += 1
+
+
+def _windows(items: int, seed: int, epoch: int) -> Iterator[tuple[int, Callable[[], Array]]]:
+    """Yield the items that are ordered together: how many, and what draws their order."""
+    rng = np.random.default_rng([_ORDER, seed, epoch])
+    if items <= _WHOLE:
+        yield items, lambda: rng.permutation(items)
+        return
+    order = rng.permutation(-(-items // _SHARD))
+    for number in range(0, len(order), _AMONG):
+        starts = order[number : number + _AMONG] * _SHARD
+        ends = np.minimum(starts + _SHARD, items)
+
+        def draw(number: int = number, starts: Array = starts, ends: Array = ends) -> Array:
+            parts = [np.arange(a, b) for a, b in zip(starts, ends, strict=True)]
+            alike = np.random.default_rng([_ORDER, seed, epoch, number])
+            return alike.permutation(np.concatenate(parts))
+
+        yield int((ends - starts).sum()), draw
+
+
+Counts = Mapping[str, Callable[[Any], int]]
+
+
 def step_batches(
-    items: int, seed: int, plan: Plan, build: Callable[[Array, int, int], list[Any]]
+    items: int,
+    seed: int,
+    plan: Plan,
+    build: Callable[[Array, int, int], list[Any]],
+    counts: Counts | None = None,
 ) -> Batches:
     """Return the batches of an epoch as a pure function of (seed, epoch), as `train` expects them.
 
-    With several processes each gets its own part of every step: a step is the same however many
+    With several processes each builds its own part of every step: a step is the same however many
     share it.
 
     Args:
         items: per epoch.
         seed: of their order.
         plan: how they are cut into steps.
-        build: `build(numbers, epoch, parts)` returns the batches of one step, made of the items
-            with these (sorted) numbers.
+        build: `build(numbers, epoch, parts)` returns the batches of items with these (sorted)
+            numbers.
+        counts: what the losses of a batch are divided by. Field of a batch, a named tuple -> how
+            many of the items that it counts a batch has; `build` knows those of its own part.
     """
     rank = processes.rank()
     world = processes.world()
 
-    def batches(epoch: int, first: int) -> Iterator[Any]:
-        order = np.random.default_rng([_ORDER, seed, epoch]).permutation(items)
-        for index, numbers in enumerate(np.array_split(order, plan.per_epoch)):
-            if epoch * plan.per_epoch + index >= plan.stop:
-                return
-            done = first - index * plan.accumulate
-            if done < plan.accumulate:
-                parts = build(np.sort(numbers), epoch, plan.accumulate * world)
-                yield from parts[rank::world][max(0, done) :]
+    def steps(epoch: int, first: int) -> Iterator[list[Any]]:
+        start = first // plan.accumulate
+        left = max(0, plan.stop - epoch * plan.per_epoch - start)
+        for numbers in islice(epoch_steps(items, seed, plan.per_epoch, epoch, start), left):
+            own = np.array_split(np.sort(numbers), world)[rank]
+            yield build(own, epoch, plan.accumulate)
 
-    return lambda epoch, first: prefetch(batches(epoch, first))
+    def batches(epoch: int, first: int) -> Iterator[Any]:
+        for number, step in enumerate(prefetch(steps(epoch, first))):
+            parts = step if counts is None or world == 1 else _of_step(step, counts, plan)
+            yield from parts[0 if number else first % plan.accumulate :]
+
+    return batches
+
+
+def _of_step(parts: Sequence[Any], counts: Counts, plan: Plan) -> list[Any]:
+    """Return this process's batches with the counts of the whole step, over all processes."""
+    own = [sum(count(batch) for batch in parts) for count in counts.values()]
+    cuts = plan.accumulate * processes.world()
+    shares = [max(1.0, whole) / cuts for whole in processes.total(own)]
+    fields = dict(zip(counts, shares, strict=True))
+    return [batch._replace(**fields) for batch in parts]
 
 
 def steps_by_length(

@@ -418,7 +418,7 @@ def test_an_index_is_opened_with_its_vectors_and_stop_words(tmp_path: Path) -> N
     bank = caption_keys(t.rows(*IMAGES), t.vectors(), t.STOP)
     finder = open_associator(str(t.save_index(tmp_path / "s.faiss", bank, "captions", vectors)))
     assert finder.keys == "captions"
-    assert finder.ids == ["0", "1", "2", "3"]
+    assert list(finder.ids) == ["0", "1", "2", "3"]
     found = finder.search(finder.words(["the red dog chases a cat", "unknown"]), 2)
     assert found.rows.tolist() == [[2, 0], [-1, -1]]
     assert found.scores[1].tolist() == [0, 0]

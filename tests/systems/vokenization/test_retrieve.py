@@ -29,7 +29,7 @@ def matcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def index_of(matcher: Matcher, folder: Path) -> Index:
     features = io.open_features(save_feats(folder / "f.npy"))
-    bank = embed_bank(matcher, features.array, features.ids)
+    bank = embed_bank(matcher, features.array, features.ids)(np.arange(len(features.ids)))
     return Index("x.faiss", features.ids, {"dim": bank.shape[1]}, make_index(bank), bank)
 
 

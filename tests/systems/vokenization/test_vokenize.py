@@ -50,7 +50,7 @@ def bank_of(matcher: Matcher, feats: Array | None = None) -> Index:
         else feats
     )
     ids = [f"i{i}" for i in range(len(feats))]
-    bank = system.embed_bank(matcher, feats, ids)
+    bank = system.embed_bank(matcher, feats, ids)(np.arange(len(ids)))
     return Index("vg.faiss", ids, {"dim": DIM, "metric": METRIC, "count": len(ids)}, None, bank)
 
 
@@ -282,18 +282,19 @@ def test_features_of_another_width_or_a_dead_embedding_are_refused(matcher: Matc
     feats = np.ones((4, IMAGE), np.float32)
     feats[2] = np.nan
     with pytest.raises(DataError, match=r"row 2 \(c\) is NaN"):
-        system.embed_bank(matcher, feats, list("abcd"))
+        system.embed_bank(matcher, feats, list("abcd"))(np.array([1, 2]))
 
 
 def test_equal_features_have_equal_embeddings_wherever_they_stand(
-    matcher: Matcher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    matcher: Matcher, tmp_path: Path
 ) -> None:
     feats = np.asarray(io.open_features(save_feats(tmp_path / "f.npy")).array)
     many = np.concatenate([feats] * 5)[:277]
     ids = [str(i) for i in range(277)]
-    whole = system.embed_bank(matcher, many, ids)
-    monkeypatch.setattr(system, "_BANK_BLOCK", 100)
-    assert (system.embed_bank(matcher, many, ids) == whole).all()
+    embed = system.embed_bank(matcher, many, ids)
+    whole = embed(np.arange(277))
+    parts = [embed(rows) for rows in np.split(np.arange(277), [100, 200])]
+    assert (np.concatenate(parts) == whole).all()
     assert (whole[:60] == whole[60:120]).all()
 
 

@@ -118,7 +118,7 @@ def finetune(
     into halves, whose gradients add up to the same step.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 
@@ -198,23 +198,26 @@ def _run(
     """Fine-tune with every seed that is not done, and print what a finished run says."""
     from vgtools.io import Inputs, read_json
     from vgtools.tasks.finetune import FineTuning
+    from vgtools.training import processes
     from vgtools.training.session import Session, process_device
 
     read = [*work.files.values(), *(shown.retrieved or ())]
-    inputs = Inputs([*read, *([pictures.regions] if pictures.regions else [])])
     device = process_device(runtime.device)
-    learner, settings = learner_of(work, pictures, shown, device, runtime)
-    tuning = FineTuning(work.task, learner, work.files, work.settings | settings, work.ref)
-    folder = run_folder(output, restart, work.ref)
-    with Session("finetune", folder, device, quiet=runtime.quiet) as session:
-        for line in tuning.notes():
-            session.note(line)
-        config = tuning.config(device)
-        run = session.open("finetune", config, restart, parts="seed-[0-9]*", inputs=inputs)
-        session.print(*run.records)
-        if not run.complete:
-            tuning.fit(session)
-        info = read_json(folder / "run.json")
+    with processes.joined(device.type == "cuda"):
+        with processes.after_first():
+            inputs = Inputs([*read, *([pictures.regions] if pictures.regions else [])])
+            learner, settings = learner_of(work, pictures, shown, device, runtime)
+            tuning = FineTuning(work.task, learner, work.files, work.settings | settings, work.ref)
+        folder = run_folder(output, restart, work.ref)
+        with Session("finetune", folder, device, quiet=runtime.quiet) as session:
+            for line in tuning.notes():
+                session.note(line)
+            config = tuning.config(device)
+            run = session.open("finetune", config, restart, parts="seed-[0-9]*", inputs=inputs)
+            session.print(*run.records)
+            if not run.complete:
+                tuning.fit(session)
+            info = read_json(folder / "run.json")
     if not session.quiet:
         from vgtools.reports.tables import print_seeds
 

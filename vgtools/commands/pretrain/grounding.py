@@ -275,7 +275,7 @@ def grounding(
     and metrics.jsonl. vg perplexity and vg finetune take it.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 
@@ -299,6 +299,7 @@ def grounding(
 
     from vgtools.models.encoder import load_masked_lm
     from vgtools.systems.grounding.pretraining import Pretraining
+    from vgtools.training import processes
     from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
@@ -306,20 +307,21 @@ def grounding(
     text = load_masked_lm(encoder, offline=runtime.offline)
     folder = run_folder(target.output, target.restart, encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = Pretraining(
-            text,
-            inputs,
-            valid or [],
-            shown.sources(),
-            weights=weights,
-            cross_layers=cross_layers,
-            drop_images=drop_images,
-            dropout=dropout,
-            block=masking.block,
-            dtype=optimizer.dtype,
-            gradient_checkpointing=gradient_checkpointing,
-            folder=folder.parent,
-            quiet=session.quiet,
-            say=session.note,
-        )
+        with processes.after_first():
+            system = Pretraining(
+                text,
+                inputs,
+                valid or [],
+                shown.sources(),
+                weights=weights,
+                cross_layers=cross_layers,
+                drop_images=drop_images,
+                dropout=dropout,
+                block=masking.block,
+                dtype=optimizer.dtype,
+                gradient_checkpointing=gradient_checkpointing,
+                folder=folder.parent,
+                quiet=session.quiet,
+                say=session.note,
+            )
         pretrain(session, system, config_of(masking, optimizer, checkpoints, seed), target.restart)

@@ -140,7 +140,7 @@ def lm(
     transformers saves it), voken_lm.safetensors (the voken head), run.json and metrics.jsonl.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Other systems are sub-commands: vg pretrain visualbert --help.
 
@@ -161,6 +161,7 @@ def lm(
     import torch
 
     from vgtools.systems.vokenization.pretraining import Pretraining
+    from vgtools.training import processes
     from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
@@ -168,20 +169,21 @@ def lm(
     encoder = start.open(runtime.offline)
     folder = run_folder(target.output, target.restart, start.encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = Pretraining(
-            encoder,
-            inputs,
-            valid or [],
-            dataclasses.asdict(vokens),
-            weights=weights,
-            feats=feats,
-            shape=start.shape_mark(),
-            packed=cache or folder.with_name(f"{folder.name}.packed"),
-            keep_packed=cache is not None,
-            gradient_checkpointing=gradient_checkpointing,
-            compiled=compiled,
-            quiet=session.quiet,
-            say=session.note,
-        )
+        with processes.after_first():
+            system = Pretraining(
+                encoder,
+                inputs,
+                valid or [],
+                dataclasses.asdict(vokens),
+                weights=weights,
+                feats=feats,
+                shape=start.shape_mark(),
+                packed=cache or folder.with_name(f"{folder.name}.packed"),
+                keep_packed=cache is not None,
+                gradient_checkpointing=gradient_checkpointing,
+                compiled=compiled,
+                quiet=session.quiet,
+                say=session.note,
+            )
         config = config_of(masking, optimizer, checkpoints, seed)
         pretrain(session, system, config, target.restart)

@@ -112,7 +112,7 @@ def visualbert(
     saves it), run.json and metrics.jsonl.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 
@@ -130,6 +130,7 @@ def visualbert(
 
     from vgtools.systems.visualbert.model import is_visualbert
     from vgtools.systems.visualbert.pretraining import Pretraining
+    from vgtools.training import processes
     from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
@@ -140,19 +141,20 @@ def visualbert(
     text = None if continued else start.open(runtime.offline)
     folder = run_folder(target.output, target.restart, start.encoder)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = Pretraining(
-            text,
-            inputs,
-            valid or [],
-            regions,
-            weights=weights or _WEIGHTS,
-            ref=start.encoder,
-            shape=start.shape_mark(),
-            **dataclasses.asdict(seen),
-            dtype=optimizer.dtype,
-            gradient_checkpointing=gradient_checkpointing,
-            offline=runtime.offline,
-            quiet=session.quiet,
-        )
+        with processes.after_first():
+            system = Pretraining(
+                text,
+                inputs,
+                valid or [],
+                regions,
+                weights=weights or _WEIGHTS,
+                ref=start.encoder,
+                shape=start.shape_mark(),
+                **dataclasses.asdict(seen),
+                dtype=optimizer.dtype,
+                gradient_checkpointing=gradient_checkpointing,
+                offline=runtime.offline,
+                quiet=session.quiet,
+            )
         config = config_of(masking, optimizer, checkpoints, seed)
         pretrain(session, system, config, target.restart)

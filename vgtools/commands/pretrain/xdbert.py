@@ -153,7 +153,7 @@ def xdbert(
     with the same text, blocks and schedule.
 
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
-    many processes share it.
+    many processes share it, and after one is lost any number of them resumes the run.
 
     Examples:
 
@@ -174,6 +174,7 @@ def xdbert(
 
     from vgtools.systems.xdbert.model import XDBertConfig
     from vgtools.systems.xdbert.pretraining import Pretraining
+    from vgtools.training import processes
     from vgtools.training.session import pretrain, process_device
 
     device = process_device(runtime.device)
@@ -182,18 +183,19 @@ def xdbert(
     for source in (models.encoder, models.teacher):
         folder = run_folder(target.output, target.restart, source)
     with open_session(folder, device, checkpoints, runtime.quiet) as session:
-        system = Pretraining(
-            student,
-            teacher,
-            inputs,
-            valid or [],
-            shape=XDBertConfig(models.cross_layers),
-            weights=weights,
-            freeze_teacher=models.freeze_teacher,
-            packed=cache or folder.with_name(f"{folder.name}.packed"),
-            keep_packed=cache is not None,
-            gradient_checkpointing=gradient_checkpointing,
-            quiet=session.quiet,
-            say=session.note,
-        )
+        with processes.after_first():
+            system = Pretraining(
+                student,
+                teacher,
+                inputs,
+                valid or [],
+                shape=XDBertConfig(models.cross_layers),
+                weights=weights,
+                freeze_teacher=models.freeze_teacher,
+                packed=cache or folder.with_name(f"{folder.name}.packed"),
+                keep_packed=cache is not None,
+                gradient_checkpointing=gradient_checkpointing,
+                quiet=session.quiet,
+                say=session.note,
+            )
         pretrain(session, system, config_of(masking, optimizer, checkpoints, seed), target.restart)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ import typer
 
 from vgtools.commands.options import (
     NOT_TEXT,
-    Flag,
+    File,
     Limit,
     Runtime,
     TextTarget,
@@ -32,7 +32,8 @@ from vgtools.io.remote import all_of, local
 def retrieve(
     context: typer.Context,
     index: Annotated[
-        str, Flag("--index", metavar="FILE", help="The image bank: index of vg build-index.")
+        list[str],
+        File("The image bank: index of vg build-index; of a matcher repeatable, rows in order."),
     ],
     search: Search,
     target: TextTarget,
@@ -57,7 +58,7 @@ def retrieve(
     captions: the images whose captions are nearest in their mean word vector. Of nouns: images of
     the nouns that represent the text, --clusters of them in turn. Of keywords: the images that
     share most words with it. What a text gets depends only on the text, up to rounding; the search
-    is exact.
+    is exact unless the index has lists (vg build-index --factory IVF…).
 
     --score prints one record in place of rows, of the rows whose "image" is in the bank: R@1, 5, 10
     in percent and the median rank, text to image among the images that the rows name, and image to
@@ -89,9 +90,9 @@ def retrieve(
     run.check_target(texts, target, target.workers, limit=limit is not None, **others)
     # The driver of a cluster needs only the settings; its GPU, if it has one, is a worker's.
     here = replace(runtime, device="cpu") if target.ray else runtime
-    opened = open_retriever(local(index), search, here)
+    opened = open_retriever([*map(local, index)], search, here)
     if search.score:
-        score(opened, texts[0], limit, index, search.folds, target, runtime.quiet)
+        score(opened, texts[0], limit, " ".join(index), search.folds, target, runtime.quiet)
         return
     gpu = device_type(runtime.device) == "cuda" and "device" in opened.config
     counts = run.write(
@@ -112,9 +113,9 @@ def retrieve(
         _summary(counts, search.not_own, runtime.quiet)
 
 
-def _rows(index: str, search: Search, runtime: Runtime, limit: int | None) -> Rows:
+def _rows(index: Sequence[str], search: Search, runtime: Runtime, limit: int | None) -> Rows:
     """Return what finds the rows, opened in this process."""
-    return Rows(open_retriever(local(index), search, runtime), search, index, limit)
+    return Rows(open_retriever([*map(local, index)], search, runtime), search, index, limit)
 
 
 def _summary(counts: Mapping[str, int], not_own: bool, quiet: bool) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vgtools.commands.options import Flag, Runtime, refuse_if
+from vgtools.commands.options import Flag, NProbe, Runtime, refuse_if
 from vgtools.io.errors import DataError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Search:
             help="Index of nouns: spaCy pipeline that tags them.",
         ),
     ] = None
+    nprobe: NProbe = None
     matcher: Annotated[
         str | None,
         Flag(metavar="RUN", help="The matcher's run, if it is not where the index says."),
@@ -58,20 +59,21 @@ class Opened:
     """A retriever that is ready, and what manifests say about it."""
 
     retriever: Retriever
-    ids: list[str]
+    ids: Sequence[str]
     config: dict[str, Any]  # what decides the rows
     dim: int = 0  # of the texts' embeddings, where they have one
     keep: Callable[[deque[Any]], None] = lambda kept: None  # leave the embeddings of windows there
 
 
-def open_retriever(index: str, search: Search, runtime: Runtime) -> Opened:
-    """Return what finds images by an index; its manifest says how.
+def open_retriever(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
+    """Return what finds images by an index, or by the parts of a bank; the manifest says how.
 
     Raises:
         DataError: an index of another version, or flags that do not fit it (usage).
     """
     from vgtools import io
 
+    index = indexes[0]
     keys = io.manifest_beside(index).get("keys", "matcher")
     if keys not in RETRIEVERS:
         why = f'has keys "{keys}", expected one of {", ".join(RETRIEVERS)}; build it again'
@@ -80,19 +82,22 @@ def open_retriever(index: str, search: Search, runtime: Runtime) -> Opened:
         ("clusters", "nouns"),
         ("tagger", "nouns"),
         ("matcher", "matcher"),
+        ("nprobe", "matcher"),
         ("emb", "matcher"),
     ):
         why = f"belongs to an index of {fits}, {index} has keys of kind {keys}"
         refuse_if(getattr(search, flag) is not None and keys != fits, f"--{flag}", why)
-    return RETRIEVERS[keys](index, search, runtime)
+    several = len(indexes) > 1 and keys != "matcher"
+    refuse_if(several, "--index", "several are the parts of a bank of a matcher")
+    return RETRIEVERS[keys](indexes, search, runtime)
 
 
-def _by_matcher(index: str, search: Search, runtime: Runtime) -> Opened:
+def _by_matcher(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
     """Return the search by an index that a run of vg train-matcher embedded."""
-    from vgtools.retrieval import NearestImages, matcher_path, open_index
+    from vgtools.retrieval import NearestImages, matcher_path, open_indexes
     from vgtools.systems import matcher_system
 
-    bank = open_index(index)
+    bank = open_indexes(indexes, search.nprobe)
     run = matcher_path(bank, search.matcher)
     opened = matcher_system(run).open_search(bank, run, runtime.device, runtime.offline)
     retriever: NearestImages[Any] = opened
@@ -101,16 +106,18 @@ def _by_matcher(index: str, search: Search, runtime: Runtime) -> Opened:
         "index_sha256": bank.manifest["files"],
         "matcher": retriever.fingerprint,
         "device": retriever.device.type,
+        **({"search": bank.approximate} if bank.approximate else {}),
     }
     return Opened(retriever, bank.ids, config, bank.manifest["dim"], retriever.keep)
 
 
-def _by_words(index: str, search: Search, runtime: Runtime) -> Opened:
+def _by_words(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
     """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
     from vgtools import io
     from vgtools.systems.grounding.association import open_associator
     from vgtools.systems.grounding.retrieve import AssociativeRetriever
 
+    (index,) = indexes
     nouns = io.manifest_beside(index)["keys"] == "nouns"
     how: dict[str, Any] = {}
     if nouns:
@@ -127,7 +134,7 @@ def _by_words(index: str, search: Search, runtime: Runtime) -> Opened:
 
 
 # By what the images of an index are found: the "keys" of its manifest.
-RETRIEVERS: dict[str, Callable[[str, Search, Runtime], Opened]] = {
+RETRIEVERS: dict[str, Callable[[Sequence[str], Search, Runtime], Opened]] = {
     "matcher": _by_matcher,
     "captions": _by_words,
     "nouns": _by_words,

@@ -23,11 +23,13 @@ class Rows:
     Args:
         opened: finds the images.
         search: how.
-        index: the bank, as the user named it.
+        index: the bank, or its parts, as the user named them.
         limit: stop after this many lines.
     """
 
-    def __init__(self, opened: Opened, search: Search, index: str, limit: int | None) -> None:
+    def __init__(
+        self, opened: Opened, search: Search, index: Sequence[str], limit: int | None
+    ) -> None:
         self.config = {
             **opened.config,
             "k": search.k,
@@ -46,7 +48,8 @@ class Rows:
     def open(self, path: str, output: Callable[..., Any]) -> Any:
         """Return what rows, and embeddings if asked for, are written to."""
         folder = os.path.dirname(os.path.realpath(path))
-        self._place = os.path.relpath(os.path.realpath(self._index), folder)
+        places = [os.path.relpath(os.path.realpath(part), folder) for part in self._index]
+        self._place = places[0] if len(places) == 1 else places
         emb = self._search.emb
         if emb is None:
             return output([path], self.config)

@@ -50,7 +50,7 @@ class Associator(Protocol):
         """What images are found by: captions, nouns or keywords."""
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[str]:
         """The images of the bank: row i is the image ids[i]."""
 
     def words(self, texts: Sequence[str]) -> Words:
@@ -143,7 +143,7 @@ class Scene:
     keys: str = CAPTIONS
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[str]:
         """The images of the bank."""
         return self.index.ids
 
@@ -307,7 +307,7 @@ class Objects:
     keys: str = NOUNS
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Sequence[str]:
         """The images of the bank."""
         return self.index.ids
 

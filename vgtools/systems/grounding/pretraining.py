@@ -194,7 +194,8 @@ class Pretraining:
             }
             return info, self._text, model.state_dict()
 
-        batches = step_batches(len(examples), recipe.seed, plan, build)
+        counts = {"token_count": lambda b: len(b.tokens), "region_count": lambda b: len(b.regions)}
+        batches = step_batches(len(examples), recipe.seed, plan, build, counts)
         return Job(model, batches, plan, halve, judge if held else None, finish, start)
 
     def close(self) -> None:

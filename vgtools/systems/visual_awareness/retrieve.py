@@ -97,7 +97,6 @@ def embed_images(
     retriever: Retriever,
     feats: Array,
     rows: Array | None = None,
-    advance: Callable[[int], None] = lambda count: None,
 ) -> Array:
     """Return the embeddings of feature maps, block by block.
 
@@ -105,7 +104,6 @@ def embed_images(
         retriever: in eval mode.
         feats: (N, P, D).
         rows: (I,) which of them; all by default.
-        advance: called with the number of images done.
 
     Returns:
         (I, E) float32 unit vectors.
@@ -118,30 +116,29 @@ def embed_images(
         part = np.asarray(feats[rows[first : first + size]], np.float32)
         block = retriever.embed_images(torch.from_numpy(part).to(device)).cpu().numpy()
         found[first : first + size] = block
-        advance(len(block))
     return found
 
 
 def embed_bank(
-    opened: Opened,
-    feats: Array,
-    ids: list[str],
-    advance: Callable[[int], None] = lambda count: None,
-    file: str | None = None,
-) -> Array:
-    """Return the embeddings of an image bank, (N, P, D) -> (N, E) float32.
+    opened: Opened, feats: Array, ids: Sequence[str], file: str | None = None
+) -> Callable[[Array], Array]:
+    """Return what embeds rows of an image bank (N, P, D): (n,) rows -> (n, E) float32.
 
     Raises:
-        DataError: feature maps of another width than the retriever's, or an embedding that is NaN,
-            infinite or zero; both are named.
+        DataError: feature maps of another width than the retriever's; and later an embedding that
+            is NaN, infinite or zero; both are named.
     """
     width = opened.retriever.config.image_width
     if feats.shape[2] != width:
         why = f"expected feature maps (images, positions, {width}) for the retriever {opened.ref}"
         raise DataError(f"{why}, got {feats.shape}", file)
-    found = embed_images(opened.retriever, feats, advance=advance)
-    check_embeddings(found, ids, file=file)
-    return found
+
+    def embed(rows: Array) -> Array:
+        found = embed_images(opened.retriever, feats, rows)
+        check_embeddings(found, ids, rows, file)
+        return found
+
+    return embed
 
 
 def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
@@ -152,12 +149,13 @@ def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
     """
     opened = open_retriever(run, device=device, offline=offline)
     config = opened.retriever.config
+    features = open_features(feats, positions=config.regions)
     return Bank(
-        open_features(feats, positions=config.regions),
+        features,
         opened.run.info.get("backbone"),
         opened.fingerprint,
         config.dim,
-        lambda array, ids, advance: embed_bank(opened, array, ids, advance, feats),
+        embed_bank(opened, features.array, features.ids, feats),
         lambda: vocabulary_queries(opened),
     )
 

@@ -208,7 +208,8 @@ def make_batches(
     def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
         return collate(captions, regions, width, numbers, recipe, epoch, parts, device)
 
-    return step_batches(len(captions), recipe.seed, plan, build)
+    counts = {"token_count": lambda b: len(b.tokens), "pair_count": lambda b: len(b.ids)}
+    return step_batches(len(captions), recipe.seed, plan, build, counts)
 
 
 def evaluate(

@@ -95,18 +95,15 @@ class Pretraining:
         """Return the model with its batches."""
         encoder = self.encoder
         bank = self._bank
-        with processes.in_turn():
+        with processes.after_first():
             both = (self.inputs, self.valid)
             files, held_files = (
                 [part for path in paths for part in self._store.open(path)] for paths in both
             )
-        count = count_vokens(
-            files,
-            held_files,
-            encoder,
-            bool(config["weights"].keys() - {"mlm"}),
-            config["control"],
-            len(bank.ids) if bank is not None else config["vokens"],
+        learned = bool(config["weights"].keys() - {"mlm"})
+        given = len(bank.ids) if bank is not None else config["vokens"]
+        count = processes.on_first(
+            lambda: count_vokens(files, held_files, encoder, learned, config["control"], given)
         )
         recipe = Recipe.of(
             encoder.tokenizer,

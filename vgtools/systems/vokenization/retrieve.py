@@ -113,7 +113,7 @@ def open_bank(run: str, feats: str, device: str, offline: bool) -> Bank:
         matcher.info.get("backbone"),
         matcher.fingerprint,
         matcher.matcher.config.dim,
-        lambda array, ids, advance: embed_bank(matcher, array, ids, advance, feats),
+        embed_bank(matcher, features.array, features.ids, feats),
         lambda: vocabulary_queries(matcher),
     )
 

@@ -163,7 +163,7 @@ def draw_work(
 
     def facts(worker: TermFrequency) -> dict[str, Any]:
         names = {"ref": ref, "sha256": fingerprint}
-        return {"count": len(bank.ids), "k": 1, "tokenizer": names, "captions": worker.captions}
+        return {"count": bank.count, "k": 1, "tokenizer": names, "captions": worker.captions}
 
     return Work(
         config,

@@ -365,7 +365,8 @@ def make_batches(
     def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
         return collate(corpus, numbers, recipe, epoch, parts, device)
 
-    return step_batches(len(corpus), recipe.seed, plan, build)
+    counts = {"token_count": lambda b: len(b.tokens), "voken_count": lambda b: len(b.vokens)}
+    return step_batches(len(corpus), recipe.seed, plan, build, counts)
 
 
 def evaluate(

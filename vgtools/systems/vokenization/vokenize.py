@@ -44,7 +44,6 @@ from vgtools.text.vokens import VokenWriter
 
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
 _HELD = 1 << 18  # queries held at a time: more than the tokens of a usual window
-_BANK_BLOCK = 4096  # images per step
 _SAMPLE = 128  # sentences on which the agreement of a low-precision encoder is measured
 
 
@@ -398,12 +397,14 @@ class Work:
         out.finish(**facts)
 
 
-def search_work(worker: Vokenizer, index: str, window: int, limit: int | None, dtype: str) -> Work:
+def search_work(
+    worker: Vokenizer, index: Sequence[str], window: int, limit: int | None, dtype: str
+) -> Work:
     """Return the search for vokens.
 
     Args:
         worker: does it.
-        index: what the manifest calls the bank.
+        index: the files of the bank, as the manifest calls them.
         window: lines per step; fewer where each token gets several images.
         limit: stop after this many lines.
         dtype: of the encoder.
@@ -418,6 +419,7 @@ def search_work(worker: Vokenizer, index: str, window: int, limit: int | None, d
         "dtype": dtype,
         "device": worker.encoder.device.type,
         "limit": limit,
+        **({"search": bank.approximate} if bank.approximate else {}),
     }
 
     def windows(pieces: Sequence[Piece], state: Mapping[str, Any]) -> Iterator[Window]:
@@ -427,9 +429,9 @@ def search_work(worker: Vokenizer, index: str, window: int, limit: int | None, d
     def facts(worker: Vokenizer) -> dict[str, Any]:
         sha256 = tokenizer_fingerprint(worker.matcher.encoder.tokenizer)
         return {
-            "index": index,
+            "index": index[0] if len(index) == 1 else list(index),
             "matcher": bank.manifest["matcher"],
-            "count": len(bank.ids),
+            "count": bank.count,
             "level": worker.matcher.matcher.config.level,
             "k": worker.k,
             "pack": worker.encoder.pack,
@@ -453,19 +455,15 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
 
 
 def embed_bank(
-    matcher: Matcher,
-    feats: Array,
-    ids: list[str],
-    advance: Callable[[int], None] = lambda count: None,
-    file: str | None = None,
-) -> Array:
-    """Return (N, E) float32 embeddings of (N, D) image features, block by block.
+    matcher: Matcher, feats: Array, ids: Sequence[str], file: str | None = None
+) -> Callable[[Array], Array]:
+    """Return what embeds rows of (N, D) image features: (n,) rows -> (n, E) float32.
 
     Equal features get equal embeddings.
 
     Raises:
-        DataError: another feature width than the matcher's, or an embedding that is NaN, infinite
-            or zero; both are named.
+        DataError: another feature width than the matcher's; and later an embedding that is NaN,
+            infinite or zero; both are named.
     """
     config = matcher.matcher.config
     device = next(matcher.matcher.parameters()).device
@@ -475,15 +473,15 @@ def embed_bank(
             f"{config.image_width})",
             file,
         )
-    emb = np.empty((len(feats), config.dim), np.float32)
-    for start in range(0, len(feats), _BANK_BLOCK):
-        rows = np.array(feats[start : start + _BANK_BLOCK], np.float32)
-        with torch.inference_mode():
-            block = matcher.matcher.embed_images(torch.from_numpy(rows).to(device)).cpu().numpy()
-        check_embeddings(block, ids, start, file)
-        emb[start : start + len(block)] = block
-        advance(len(block))
-    return emb
+
+    @torch.inference_mode()
+    def embed(rows: Array) -> Array:
+        block = torch.from_numpy(np.array(feats[rows], np.float32)).to(device)
+        emb: Array = matcher.matcher.embed_images(block).cpu().numpy()
+        check_embeddings(emb, ids, rows, file)
+        return emb
+
+    return embed
 
 
 def vocabulary_queries(matcher: Matcher, count: int = 2048) -> Array:

@@ -1,0 +1,191 @@
+"""Index files: what is found, and files that are not what they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+import torch
+
+from tests.tiny.banks import hard_bank, save_index, unit
+from vgtools import io, retrieval
+from vgtools.io import DataError, Exit
+from vgtools.retrieval import exact_search, open_index, open_indexes
+
+
+def test_an_index_opens_mapped_and_finds(tmp_path: Path) -> None:
+    bank = unit(50, 8)
+    index = open_index(save_index(tmp_path, bank))
+    assert index.bank is not None
+    assert (index.bank == bank).all()
+    assert index.ids[7] == "i7"
+    assert (index.search(bank[[9, 4]]).rows == [[9], [4]]).all()
+    assert (index.search(torch.from_numpy(bank[[9]])).rows == 9).all()
+
+
+def test_every_cut_and_every_kind_of_flip_is_refused(tmp_path: Path) -> None:
+    path = save_index(tmp_path, unit(6, 4))
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError) as error:
+            open_index(path)
+        assert error.value.code == Exit.DATA
+    for place in range(len(whole)):
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :]
+        )
+        with pytest.raises(DataError, match="sha256"):
+            open_index(path)
+    path.write_bytes(whole)
+    open_index(path)
+
+
+def test_every_cut_manifest_is_refused(tmp_path: Path) -> None:
+    path = save_index(tmp_path, unit(6, 4))
+    manifest = path.with_suffix(".json")
+    whole = manifest.read_bytes()
+    for size in range(len(whole) - 2):
+        manifest.write_bytes(whole[:size])
+        with pytest.raises(DataError) as error:
+            open_index(path)
+        assert error.value.code == Exit.DATA
+    manifest.unlink()
+    with pytest.raises(DataError, match=r"manifest of .* is missing") as error:
+        open_index(path)
+    assert error.value.code == Exit.NO_INPUT
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"count": 7}, "has count 6, its manifest says 7"),
+        ({"dim": 5}, "has dim 4, its manifest says 5"),
+        ({"metric": "l2"}, "has metric inner_product, its manifest says l2"),
+        ({"kind": "image-features"}, "expected the manifest of 'index', got 'image-features'"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_refused(
+    tmp_path: Path, facts: dict[str, Any], message: str
+) -> None:
+    path = save_index(tmp_path, unit(6, 4), **facts)
+    with pytest.raises(DataError, match=message) as error:
+        open_index(path)
+    assert error.value.code == Exit.DATA
+
+
+def test_another_metric_is_refused(tmp_path: Path) -> None:
+    path = save_index(tmp_path, unit(6, 4))
+    index = faiss.IndexFlatL2(4)
+    index.add(unit(6, 4))
+    path.write_bytes(bytes(retrieval.serialize(index)))
+    known = json.loads(path.with_suffix(".json").read_text())
+    io.write_manifest(
+        path, [path, path.with_suffix(".ids")], kind="index", count=6, dim=4, metric=known["metric"]
+    )
+    with pytest.raises(
+        DataError, match="has metric faiss metric 1, its manifest says inner_product"
+    ):
+        open_index(path)
+
+
+def test_ids_of_another_index_are_refused(tmp_path: Path) -> None:
+    path = save_index(tmp_path, unit(6, 4))
+    (tmp_path / "other").mkdir()
+    other = save_index(tmp_path / "other", unit(5, 4))
+    shutil.copy(other.with_suffix(".ids"), path.with_suffix(".ids"))
+    with pytest.raises(DataError, match=r"vg\.ids"):
+        open_index(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_embeddings_that_cannot_be_ranked_are_refused(tmp_path: Path, value: float) -> None:
+    bank = unit(6, 4)
+    bank[3] = value
+    with pytest.raises(DataError, match=r"row 3 \(i3\) is NaN, infinite or all zero"):
+        open_index(save_index(tmp_path, bank))
+
+
+def test_an_index_without_images_or_training_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no images"):
+        open_index(save_index(tmp_path, np.zeros((0, 4), np.float32)))
+    path = save_index(tmp_path, unit(400, 8), "IVF20,Flat")
+    index: Any = faiss.read_index(str(path))
+    index.is_trained = False
+    path.write_bytes(bytes(faiss.serialize_index(index)))
+    ids = path.with_suffix(".ids")
+    facts = {"kind": "index", "count": 400, "dim": 8, "metric": retrieval.METRIC}
+    io.write_manifest(path, [path, ids], **facts)
+    with pytest.raises(DataError, match="was never trained"):
+        open_index(path)
+
+
+def test_the_ids_are_read_when_one_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = unit(50, 8)
+    path = save_index(tmp_path, bank)
+    read = []
+    real = retrieval.index.read_ids
+    monkeypatch.setattr(
+        retrieval.index, "read_ids", lambda *given: read.append(given) or real(*given)
+    )
+    index = open_index(path)
+    assert (index.search(bank[[9]]).rows == [[9]]).all()
+    assert (index.count, len(index.ids), read) == (50, 50, [])
+    assert index.ids[9] == "i9"
+    assert list(index.ids)[:2] == ["i0", "i1"]
+    assert len(read) == 1
+
+
+def test_a_worker_compares_sizes_alone(tmp_path: Path) -> None:
+    path = save_index(tmp_path, unit(6, 4))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(DataError, match="sha256"):
+        open_index(path)
+    open_index(path, checked=True)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=f"has {len(whole) - 1} bytes, its manifest says"):
+        open_index(path, checked=True)
+    path.with_suffix(".ids").unlink()
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"vg\.ids: has None bytes"):
+        open_index(path, checked=True)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_bank_in_parts_is_the_bank(tmp_path: Path, k: int) -> None:
+    queries, bank = hard_bank(900, 16)
+    edges = [0, 2, 500, 900]
+    paths = [str(save_index(tmp_path / str(a), bank[a:b], first=a)) for a, b in pairwise(edges)]
+    parts = open_indexes(paths)
+    whole = exact_search(queries, bank, k)
+    for asked in (queries, torch.from_numpy(queries)):
+        found = parts.search(asked, k)
+        assert (found.rows == whole.rows).all()
+        assert (found.scores == whole.scores).all()
+    assert (parts.count, parts.ids[500]) == (900, "i500")
+    assert (parts.vectors(np.array([899, 0, 2])) == bank[[899, 0, 2]]).all()
+    assert parts.manifest["count"] == 900
+    assert len({facts["sha256"] for facts in parts.manifest["files"].values()}) == 6
+    assert parts.approximate == {}
+
+
+def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path) -> None:
+    first = str(save_index(tmp_path / "a", unit(5, 4)))
+    same = str(save_index(tmp_path / "b", unit(5, 4, 1)))
+    with pytest.raises(DataError, match="duplicate image 'i0'; the parts of a bank share none"):
+        list(open_indexes([first, same]).ids)
+    wide = str(save_index(tmp_path / "c", unit(5, 6), first=5))
+    with pytest.raises(DataError, match=r"has dim 6, .*a/vg\.faiss has 4"):
+        open_indexes([first, wide])
+    other = save_index(tmp_path / "d", unit(5, 4), first=5, matcher={"fingerprint": "beef"})
+    with pytest.raises(DataError, match=r"has matcher beef, .*a/vg\.faiss has None"):
+        open_indexes([first, str(other)])

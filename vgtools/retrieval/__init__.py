@@ -1,0 +1,56 @@
+"""Retrieval: the image bank, exact or in lists, and what is searched in it.
+
+`exact` and `device` are the exact search, on a CPU and on a GPU; `index` opens and searches index
+files, `build` writes them; `texts` finds images of whole texts.
+"""
+
+from vgtools.retrieval.build import Plan, make_index, serialize, write_index
+from vgtools.retrieval.exact import Found, cores, exact_search, largest_norm, nothing_found
+from vgtools.retrieval.index import (
+    FLAT,
+    METRIC,
+    Index,
+    bare_index,
+    check_embeddings,
+    matcher_path,
+    open_index,
+    open_indexes,
+)
+from vgtools.retrieval.texts import (
+    Bank,
+    NearestImages,
+    Ranking,
+    Retriever,
+    first_of,
+    leave_out,
+    rank,
+    retrieve,
+)
+
+__all__ = [
+    "FLAT",
+    "METRIC",
+    "Bank",
+    "Found",
+    "Index",
+    "NearestImages",
+    "Plan",
+    "Ranking",
+    "Retriever",
+    "bare_index",
+    "check_embeddings",
+    "cores",
+    "exact_search",
+    "first_of",
+    "largest_norm",
+    "leave_out",
+    "make_index",
+    "matcher_path",
+    "nothing_found",
+    "open_index",
+    "open_indexes",
+    "rank",
+    "retrieve",
+    "serialize",
+    "write_index",
+]

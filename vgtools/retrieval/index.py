@@ -1,0 +1,410 @@
+"""The index file with its ids: opened, checked, and searched by whatever it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, overload
+
+import numpy as np
+
+from vgtools.io import DataError, Exit, read_ids, read_manifest
+from vgtools.io.arrays import Array
+from vgtools.retrieval.exact import (
+    Found,
+    exact_search,
+    largest_norm,
+    merged,
+    nothing_found,
+    rank_pairs,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from vgtools.retrieval.device import DeviceBank
+
+METRIC = "inner_product"
+FLAT = "Flat"
+_SPARE = 8  # images that lists give beyond k: float32 may have put a better one there
+_QUERIES = 1024  # of lists at a time: the vectors of all that is found are held
+
+
+class Ids(Sequence[str]):
+    """The ids of an index, read when one is asked for: they take 135 MB and 1 s per million.
+
+    Args:
+        file: `X.ids`.
+        count: images of the index.
+    """
+
+    def __init__(self, file: Path, count: int) -> None:
+        self._file = file
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        return self._all[row]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> list[str]:
+        return read_ids(self._file, self._count)
+
+
+@dataclass
+class Index:
+    """An open index: row i of the bank is the image `ids[i]`."""
+
+    path: str
+    ids: Sequence[str]
+    manifest: dict[str, Any]
+    faiss: Any
+    bank: Array | None  # (N, E) float32, memory-mapped; None where the index is not exact
+    _on_device: DeviceBank | None = None
+    _norm: float | None = None  # of the bank's longest vector, once it was searched
+    _on_gpus: Any = None  # a copy of lists there
+
+    @property
+    def count(self) -> int:
+        """Images of the bank; does not read their ids."""
+        return len(self.ids)
+
+    @property
+    def approximate(self) -> dict[str, Any]:
+        """What a manifest says about a search that is not exact; empty where it is."""
+        if self.bank is not None:
+            return {}
+        named = {"factory": None, "nprobe": None, "recall_at_1": None, "relevance_lost": None}
+        facts = {name: self.manifest.get(name) for name in named}
+        probes = getattr(self.faiss, "nprobe", None)
+        if probes != facts["nprobe"]:  # --nprobe: what was measured was another search
+            facts |= {"nprobe": probes, "recall_at_1": None, "relevance_lost": None}
+        return facts
+
+    def to(self, device: torch.device) -> Index:
+        """Copy the bank to a GPU, lists to all GPUs unless one is named; else nothing changes."""
+        if device.type != "cuda":
+            return self
+        if self.bank is not None:
+            from vgtools.retrieval.device import DeviceBank
+
+            self._on_device = DeviceBank(self.bank, device)
+        else:
+            self._on_gpus = _on_gpus(self.faiss, device.index)
+        return self
+
+    def vectors(self, rows: Array) -> Array:
+        """Return the exact vectors of (n,) rows, (n, E).
+
+        Raises:
+            DataError: the index holds none (usage).
+        """
+        if self.bank is None:
+            why = "holds no exact vectors to rank with; build it with --factory Flat"
+            raise DataError(why, self.path, code=Exit.USAGE)
+        return cast(Array, self.bank[rows])
+
+    def search(self, queries: Tensor | Array, k: int = 1, dtype: Any = np.float32) -> Found:
+        """Return the k most relevant images of (Q, E) unit vectors, on whatever device they are.
+
+        An exact index gives exactly the k largest inner products, ties to the lower row. Lists
+        (IVF) give the best of those that are probed, compared in float64 by the vectors that they
+        hold. Any other faiss index gives what faiss finds. Where fewer than k are found, the rest
+        is -1 with score 0. `dtype` is that of the scores.
+        """
+        if not isinstance(queries, np.ndarray):
+            if self._on_device is not None:
+                return self._on_device.search(queries, k, dtype=dtype)
+            queries = cast(Array, queries.detach().float().cpu().numpy())
+        if self.bank is not None:
+            if self._norm is None and len(self.bank):
+                self._norm = largest_norm(self.bank)
+            return exact_search(queries, self.bank, k, norm=self._norm, dtype=dtype)
+        index = self.faiss if self._on_gpus is None else self._on_gpus
+        return search_faiss(index, np.ascontiguousarray(queries, np.float32), k, dtype)
+
+
+@dataclass
+class Parts(Index):
+    """A bank of several indexes: the rows of each follow those of the one before.
+
+    Exact where all are: what they find is merged on float64 scores.
+    """
+
+    parts: list[Index] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Images of the bank."""
+        return sum(part.count for part in self.parts)
+
+    @property
+    def approximate(self) -> dict[str, Any]:
+        """Of each part by its number; empty where all are exact."""
+        parts = enumerate(self.parts)
+        return {str(number): part.approximate for number, part in parts if part.approximate}
+
+    def to(self, device: torch.device) -> Index:
+        """Copy the parts to a GPU."""
+        for part in self.parts:
+            part.to(device)
+        return self
+
+    def vectors(self, rows: Array) -> Array:
+        """Return the exact vectors of (n,) rows, (n, E)."""
+        found = np.empty((len(rows), self.manifest["dim"]), np.float32)
+        first = 0
+        for part in self.parts:
+            inside = (rows >= first) & (rows < first + part.count)
+            found[inside] = part.vectors(rows[inside] - first)
+            first += part.count
+        return found
+
+    def search(self, queries: Tensor | Array, k: int = 1, dtype: Any = np.float32) -> Found:
+        """Return the k most relevant images; see `Index.search`."""
+        best = nothing_found(len(queries), k, np.float64)
+        first = 0
+        for part in self.parts:
+            found = part.search(queries, k, np.float64)
+            found.rows[found.rows >= 0] += first
+            best = merged([best, found], k)
+            first += part.count
+        return Found(best.rows, best.scores.astype(dtype))
+
+
+def bare_index(dim: int) -> Index:
+    """Return an index without images, for work that only embeds texts."""
+    return Index("", [], {"dim": dim}, None, np.zeros((0, dim), np.float32))
+
+
+def search_faiss(index: Any, queries: Array, k: int, dtype: Any = np.float32) -> Found:
+    """Return what a faiss index finds; candidates of lists are compared again in float64.
+
+    The vectors compared are those that the lists hold: exact ones of `Flat`, decoded ones of `SQ8`.
+
+    Args:
+        index: of any kind.
+        queries: (Q, E) float32, contiguous.
+        k: images per query.
+        dtype: of the scores.
+    """
+    import faiss
+
+    best = nothing_found(len(queries), k, dtype)
+    for i in range(0, len(queries), _QUERIES):
+        part = queries[i : i + _QUERIES]
+        out = Found(best.rows[i : i + _QUERIES], best.scores[i : i + _QUERIES])
+        if not isinstance(index, faiss.IndexIVF):
+            scores, rows = index.search(part, k)
+            out.rows[:] = rows
+            out.scores[:] = np.where(rows < 0, 0, scores)
+            continue
+        _, rows, vectors = index.search_and_reconstruct(part, k + _SPARE)
+        query, place = np.nonzero(rows >= 0)
+        found = vectors[query, place].astype(np.float64)
+        score = np.einsum("ij,ij->i", part[query].astype(np.float64), found)
+        rank_pairs(query, rows[query, place], score, out)
+    return best
+
+
+def _on_gpus(index: Any, number: int | None) -> Any:
+    """Return a copy of lists on a GPU, or in shards on all of them; None where faiss cannot."""
+    import faiss
+
+    if not isinstance(index, faiss.IndexIVF) or not getattr(faiss, "get_num_gpus", int)():
+        return None
+    if number is not None or faiss.get_num_gpus() == 1:
+        return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), number or 0, index)
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard = True
+    return faiss.index_cpu_to_all_gpus(index, options)
+
+
+def check_embeddings(
+    emb: Array, ids: Sequence[str], rows: Array | None = None, file: str | Path | None = None
+) -> None:
+    """Refuse embeddings that cannot be ranked.
+
+    Args:
+        emb: (n, E) embeddings.
+        ids: of all images.
+        rows: (n,) of the bank; the first n by default.
+        file: where they come from, for messages.
+
+    Raises:
+        DataError: a row is NaN, infinite or all zero; its number and id are named.
+    """
+    bad = ~np.isfinite(emb).all(1) | ~emb.any(1)
+    if bad.any():
+        place = int(bad.argmax())
+        row = place if rows is None else int(rows[place])
+        why = f"the embedding of row {row} ({ids[row]}) is NaN, infinite or all zero"
+        raise DataError(f"{why}; extract the image again", file)
+
+
+def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool = False) -> Index:
+    """Open one index, or several as the parts of one bank.
+
+    Raises:
+        DataError: as `open_index`; or parts of other runs or of other widths (65, both sides).
+    """
+    parts = [open_index(path, nprobe, checked) for path in paths]
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    for part in parts[1:]:
+        for fact in ("matcher", "dim"):
+            ours = _of_run(part.manifest.get(fact))
+            expected = _of_run(first.manifest.get(fact))
+            if ours != expected:
+                why = f"has {fact} {ours}, {first.path} has {expected}"
+                raise DataError(f"{why}; the parts of a bank are of one run", part.path)
+    ids = JoinedIds([(part.path, part.ids) for part in parts])
+    files = {
+        f"{number}:{name}": facts
+        for number, part in enumerate(parts)
+        for name, facts in part.manifest["files"].items()
+    }
+    manifest = first.manifest | {"files": files, "count": len(ids)}
+    return Parts(first.path, ids, manifest, None, None, parts=parts)
+
+
+def _of_run(fact: Any) -> Any:
+    return fact.get("fingerprint") if isinstance(fact, Mapping) else fact
+
+
+class JoinedIds(Ids):
+    """The ids of the parts of a bank, read when one is asked for."""
+
+    def __init__(self, parts: Sequence[tuple[str, Sequence[str]]]) -> None:
+        super().__init__(Path(), sum(len(ids) for _, ids in parts))
+        self._parts = parts
+
+    @cached_property
+    def _all(self) -> list[str]:
+        row_of = dict[str, int]()
+        for path, ids in self._parts:
+            first = len(row_of)
+            for row, name in enumerate(ids):
+                if row_of.setdefault(name, first + row) != first + row:
+                    why = f"duplicate image {name!r:.80}; the parts of a bank share none"
+                    raise DataError(why, path)
+        return list(row_of)
+
+
+def open_index(path: str | Path, nprobe: int | None = None, checked: bool = False) -> Index:
+    """Open `X.faiss` with `X.ids` and `X.json`; its sha256 is checked before faiss reads it.
+
+    Hashes and values cost 0.7 s per million images of 64 dimensions; the ids are read when one is
+    first asked for.
+
+    Args:
+        path: of the index.
+        nprobe: lists that are looked into; by default as many as its manifest says.
+        checked: another process has checked it: only sizes are compared.
+
+    Raises:
+        DataError: one of the three is missing (66), damaged or from another run, or they disagree
+            on the number of images, the dimension or the metric (65); or `nprobe` for an index
+            without lists (usage).
+    """
+    manifest = read_manifest(path, "index", verify=not checked)
+    if checked:
+        _check_sizes(path, manifest)
+    import faiss
+
+    try:
+        with open(path, "rb") as file:
+            lists = file.read(2) == b"Iw"
+        # Vectors and lists are mapped, each by a flag of its own.
+        how = faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC
+        index: Any = faiss.read_index(str(path), how)
+    except RuntimeError as error:
+        raise DataError(f"is not a readable faiss index: {reason(error)}", path) from None
+    metric = f"faiss metric {index.metric_type}"
+    if index.metric_type == faiss.METRIC_INNER_PRODUCT:
+        metric = METRIC
+    facts = {"count": int(index.ntotal), "dim": int(index.d), "metric": metric}
+    for name, value in facts.items():
+        if manifest.get(name) != value:
+            why = f"has {name} {value}, its manifest says {manifest.get(name)}"
+            raise DataError(f"{why}; build it again", path)
+    if metric != METRIC:
+        raise DataError(f"expected {METRIC}, got {metric}; build it again", path)
+    if not index.ntotal or not index.is_trained:
+        why = "holds no images" if not index.ntotal else "was never trained"
+        raise DataError(f"{why}; build it again", path)
+    ids = Ids(Path(path).with_suffix(".ids"), index.ntotal)
+    bank = None
+    if isinstance(index, faiss.IndexFlat):
+        vectors = cast(Any, faiss.downcast_index(index)).get_xb()
+        flat = faiss.rev_swig_ptr(vectors, index.ntotal * index.d)
+        bank = flat.reshape(index.ntotal, index.d)
+        if not checked:
+            check_embeddings(bank, ids, file=path)
+    _probe(index, nprobe, manifest, path)
+    return Index(str(path), ids, manifest, index, bank)
+
+
+def _probe(index: Any, nprobe: int | None, manifest: dict[str, Any], path: str | Path) -> None:
+    """Set how many lists a search looks into, from the manifest if it is not asked for."""
+    import faiss
+
+    if isinstance(index, faiss.IndexIVF):
+        measured = manifest.setdefault("nprobe", index.nprobe)  # older versions did not say
+        index.nprobe = nprobe or measured
+    elif nprobe is not None:
+        why = "has no lists: --nprobe belongs to an index of --factory IVF…"
+        raise DataError(why, path, code=Exit.USAGE)
+
+
+def _check_sizes(path: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Compare the sizes alone of an index's files with its manifest."""
+    for name, facts in manifest["files"].items():
+        file = Path(path).with_name(name)
+        size = os.path.getsize(file) if file.exists() else None
+        if size != facts.get("bytes"):
+            why = f"has {size} bytes, its manifest says {facts.get('bytes')}; build it again"
+            raise DataError(why, file)
+
+
+def reason(error: RuntimeError) -> str:
+    """Return the reason in a faiss error, without the line of its source."""
+    return re.sub(
+        r"^Error in .*?\.(cpp|h):\d+: |^.*Error: ", "", str(error).strip().splitlines()[0]
+    )
+
+
+def matcher_path(index: Index, run: str | None = None) -> str:
+    """Return the path of the run that embedded an index: `run`, if it has moved.
+
+    The manifest names it as seen from the index's own folder.
+
+    Raises:
+        DataError: the index names none (65), or it is not there (66).
+    """
+    named = index.manifest.get("matcher")
+    if not isinstance(named, Mapping):
+        why = "does not name the matcher that made it; rebuild it with vg build-index"
+        raise DataError(why, index.path)
+    path = run or os.path.normpath(Path(index.path).parent / str(named.get("run", "")))
+    if run is None and not os.path.isdir(path):
+        why = f"its matcher {path} does not exist; give its new place with --matcher"
+        raise DataError(why, index.path, code=Exit.NO_INPUT)
+    return path

@@ -1,0 +1,217 @@
+"""What finds images of whole texts: retrievers, and the stream from texts to their images."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from vgtools.io import Features, Window
+from vgtools.io.arrays import Array
+from vgtools.io.windows import pipelined
+from vgtools.retrieval.exact import Found, nothing_found
+from vgtools.retrieval.index import Index
+
+if TYPE_CHECKING:
+    import torch
+
+_TEXTS = 1024  # whose relevance is computed at a time
+
+
+class Ranking(NamedTuple):
+    """How images rank for texts, -inf where an image is not found at all."""
+
+    order: Array  # (B, I) number by which the images of a text are ordered, the largest first
+    relevance: Array  # (B, I) what can be compared between texts, too; mostly the same array
+
+
+class Retriever(Protocol):
+    """Finds images of texts; what a text gets depends on the text, and on its own image, alone."""
+
+    def prepare(self, texts: Sequence[str]) -> Any:
+        """Return what `search` takes; called in another thread, ahead of it."""
+        ...
+
+    def search(self, prepared: Any, k: int, own: Array) -> Found:
+        """Return k images of each of B texts; (B,) `own` is a row never returned, -1 for none.
+
+        Rows are -1 where there are fewer than k, and for a text that asks for nothing.
+        """
+        ...
+
+    def relevance(self, prepared: Any, images: Array) -> Ranking:
+        """Return how the images of (I,) rows of the bank rank for each of B texts."""
+        ...
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Image features, and how a finished run embeds them."""
+
+    features: Features
+    backbone: Mapping[str, Any] | None  # that of the run
+    fingerprint: str  # of the run
+    dim: int  # E
+    embed: Callable[[Array], Array]  # (n,) rows of the features -> (n, E) float32 unit vectors
+    queries: Callable[[], Array]  # (Q, E) embeddings of words, to measure an index with
+
+
+class Prepared(Protocol):
+    """B texts that are ready to be embedded."""
+
+    @property
+    def starts(self) -> Array:
+        """Where each text starts, (B + 1,)."""
+        ...
+
+
+Texts = TypeVar("Texts", bound=Prepared)
+
+
+class NearestImages(ABC, Generic[Texts]):
+    """A `Retriever` that finds the images nearest to an embedding of the text.
+
+    Args:
+        index: the image bank.
+        fingerprint: of the run that embeds texts.
+    """
+
+    def __init__(self, index: Index, fingerprint: str) -> None:
+        self.fingerprint = fingerprint
+        self._index = index
+        self._kept: deque[Array] | None = None
+
+    def keep(self, kept: deque[Array]) -> None:
+        """Let `search` leave the (B, E) embeddings of its texts there, 0 where none asks."""
+        self._kept = kept
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where texts are embedded."""
+
+    @abstractmethod
+    def prepare(self, texts: Sequence[str]) -> Texts:
+        """Return what `embed` takes."""
+
+    def cancel(self) -> None:
+        """Make work in another thread end soon; where nothing takes long there is no need to."""
+
+    @abstractmethod
+    def embed(self, texts: Texts) -> tuple[torch.Tensor, Array]:
+        """Return (Q, E) unit vectors of the texts that ask for something, and their numbers."""
+
+    def search(self, texts: Texts, k: int, own: Array) -> Found:
+        """Return the k most relevant images of texts, without a row of the text's own.
+
+        Args:
+            texts: B of them.
+            k: images per text.
+            own: (B,) int32 row to leave out, -1 for none.
+        """
+        queries, asking = self.embed(texts)
+        if self._kept is not None:
+            vectors = np.zeros((len(own), queries.shape[1]), np.float32)
+            vectors[asking] = queries.float().cpu().numpy()
+            self._kept.append(vectors)
+        most = min(k + bool((own >= 0).any()), self._index.count)
+        best = leave_out(self._index.search(queries, most), own[asking], k)
+        found = nothing_found(len(own), k)
+        found.rows[asking] = best.rows
+        found.scores[asking] = best.scores
+        return found
+
+    def relevance(self, texts: Texts, images: Array) -> Ranking:
+        """Return the relevance of some images to texts, -inf for a text that asks for nothing.
+
+        Raises:
+            DataError: the index is not exact (usage).
+        """
+        bank = self._index.vectors(images).astype(np.float64)
+        queries, asking = self.embed(texts)
+        found = np.full((len(texts.starts) - 1, len(images)), -np.inf)
+        found[asking] = queries.double().cpu().numpy() @ bank.T
+        return Ranking(found, found)
+
+
+Row = Mapping[str, Any]  # of an input: "text", and "image" where it names its own
+
+
+def retrieve(
+    windows: Iterable[Window],
+    read: Callable[[Window], Sequence[Row]],
+    retriever: Retriever,
+    own: Callable[[Sequence[Row]], Array],
+    k: int,
+) -> Generator[tuple[Window, tuple[Sequence[Row], Found]], None, None]:
+    """Return each window with its rows and the images of their texts, in order.
+
+    The next ones are read, prepared and searched meanwhile.
+
+    Args:
+        windows: of input lines.
+        read: gives the rows of a window.
+        retriever: finds the images.
+        own: gives the (B,) image of each row that is not to be found, -1 for none.
+        k: images per text.
+    """
+
+    def prepare(window: Window) -> tuple[Sequence[Row], Any]:
+        rows = read(window)
+        return rows, retriever.prepare([row["text"] for row in rows])
+
+    def compute(prepared: tuple[Sequence[Row], Any]) -> tuple[Sequence[Row], Found]:
+        rows, texts = prepared
+        return rows, retriever.search(texts, k, own(rows))
+
+    return pipelined(windows, prepare, compute, retriever.cancel)
+
+
+def rank(
+    texts: Sequence[str], images: Array, retriever: Retriever
+) -> Generator[Ranking, None, None]:
+    """Yield how images rank for texts, block by block.
+
+    Args:
+        texts: any number.
+        images: (I,) rows of the bank.
+        retriever: ranks them.
+    """
+    for start in range(0, len(texts), _TEXTS):
+        yield retriever.relevance(retriever.prepare(texts[start : start + _TEXTS]), images)
+
+
+def leave_out(found: Found, own: Array, k: int) -> Found:
+    """Return the k best of what was found, without a row of the query's own.
+
+    Args:
+        found: of Q queries, best first.
+        own: (Q,) row to leave out, -1 for none.
+        k: columns of the result; where fewer are left, the rest is -1 with score 0.
+    """
+    return first_of(found, found.rows != own[:, None], k)
+
+
+def first_of(found: Found, kept: Array, k: int) -> Found:
+    """Return the first k of what was found and is kept.
+
+    Args:
+        found: (Q, n), best first.
+        kept: (Q, n) bool.
+        k: columns of the result; where fewer are left, the rest is -1 with score 0.
+    """
+    best = nothing_found(len(kept), k)
+    dropped = ~kept | (found.rows < 0)
+    order = np.argsort(dropped, axis=1, kind="stable")[:, :k]
+    here = ~np.take_along_axis(dropped, order, 1)
+    for whole, array in zip(best, found, strict=True):
+        whole[:, : order.shape[1]][here] = np.take_along_axis(array, order, 1)[here]
+    return best
