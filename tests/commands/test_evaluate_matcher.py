@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tiny import BACKBONE, save_feats, save_run_of
@@ -86,7 +87,12 @@ def test_the_table_has_a_row_for_the_seeds_of_a_recipe(evaluate: Any, place: Pat
     tables = out.split("| Recipe (seeds) |")
     assert len(tables) == 4
     assert tables[1].startswith(" Words R@1/5/10 | Content words | Caption | Concept hit |")
-    assert "\n8 photos; chance: R@10 100.0, concept hit 25.0 (8 annotated nouns).\n" in tables[1]
+    strict = "without the own photo 14.29 (8 annotated nouns).\n"
+    assert f"\n8 photos; chance: R@10 100.0, concept hit 25.0, {strict}" in tables[1]
+    _, out, _ = evaluate(*everything(place), runs=("run.s0", "run.s1"))
+    found = [json.loads(line)["phrases"] for line in out.splitlines()]
+    low, high = np.mean([record["interval"]["others"] for record in found], axis=0)
+    assert f" ({low:.1f} to {high:.1f}) |\n" in tables[1]
     assert all(f"| {place / 'run'} (2) | " in table for table in tables[1:])
 
 

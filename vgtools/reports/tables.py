@@ -362,8 +362,10 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
         columns["Concept hit"] = ("phrases", ["concept"])
         columns["Without the own photo"] = ("phrases", ["others"])
         nouns = f"{first['phrases']['nouns']:,} annotated nouns"
-        chance += f", concept hit {first['phrases']['chance']} ({nouns})"
-    form = "Per cent, mean ± half the range over seeds, of the last number."
+        chance += f", concept hit {first['phrases']['chance']}"
+        chance += f", without the own photo {first['phrases']['others_chance']} ({nouns})"
+    form = "Per cent, mean ± half the range over seeds, of the last number;"
+    form += " in brackets its 95 % interval over photos (lines of a text), the mean of the seeds'."
     tables = [table(columns, form, f"{first['images']:,} photos; chance: {chance}.")]
     if "pos" in first:
         tags = {tag: ("pos", [tag]) for tag in first["pos"]}
@@ -382,13 +384,19 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _seeds(records: Sequence[Record], part: str, keys: Sequence[str]) -> str:
-    """Return the mean of each number over seeds, the last with half the range."""
+    """Return the mean of each number over seeds, the last with half the range and its interval."""
     if any(part not in record for record in records):
         return "-"
     columns = [[record[part][key] for record in records] for key in keys]
-    means = " / ".join(f"{fmean(values):,.1f}" for values in columns)
+    cell = " / ".join(f"{fmean(values):,.1f}" for values in columns)
     half = (max(columns[-1]) - min(columns[-1])) / 2
-    return f"{means} ± {half:,.1f}" if len(records) > 1 else means
+    cell += f" ± {half:,.1f}" if len(records) > 1 else ""
+    # Those of a whole record are below its own "interval", by part.
+    inner = [r[part].get("interval", r["interval"].get(part, {})) for r in records]
+    if all(keys[-1] in intervals for intervals in inner):
+        ends = zip(*(intervals[keys[-1]] for intervals in inner), strict=True)
+        cell += " ({:,.1f} to {:,.1f})".format(*map(fmean, ends))
+    return cell
 
 
 # ------------------------------------------------------------------------------------------ corpora

@@ -142,6 +142,7 @@ def test_concept_hit_of_annotated_nouns_is_that_of_loops(
         hits["others"].append(int(row.argmax()) in held[lemma])
     assert found["nouns"] == 3
     assert found["chance"] == percent([5 / 8, 2 / 8, 5 / 8])
+    assert found["others_chance"] == percent([4 / 7, 1 / 7, 4 / 7])
     assert {name: found[name] for name in hits} == {n: percent(hit) for n, hit in hits.items()}
     for name in hits:
         low, high = found["interval"][name]
@@ -167,6 +168,8 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
                 hits.append(best[starts.index(text.index(word))] in held)
                 shares.append(len(held) / 4)
     share = np.unique(top, return_counts=True)[1] / len(top)
+    low, high = found.pop("interval")["noun_hit"]
+    assert low <= percent(hits) <= high
     assert found == {
         "tokens": 5,
         "images": 4,

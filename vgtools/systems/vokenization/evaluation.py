@@ -85,7 +85,7 @@ class Bootstrap:
     The bank that is searched stays the same.
 
     Args:
-        images: feature rows of the photos.
+        images: feature rows of the photos; lines, for a text without photos.
         samples: how many are drawn.
         seed: of the samples.
     """
@@ -94,7 +94,10 @@ class Bootstrap:
         self._images = np.unique(images)
         size = len(self._images)
         rng = np.random.default_rng(seed)
-        self._weights = rng.multinomial(size, np.full(size, 1 / size), samples).astype(np.float64)
+        self._weights = np.zeros((1, 0))
+        if size:
+            drawn = rng.multinomial(size, np.full(size, 1 / size), samples)
+            self._weights = drawn.astype(np.float64)
 
     def interval(self, hits: Array, images: Array) -> list[float]:
         """Return the 95 % interval of a share in per cent, from each item's hit and photo."""
@@ -242,7 +245,12 @@ class Evaluation:
         ranked = self._rank(matcher, "phrases", self.photos)
         photo = np.repeat(captions.images, np.diff(captions.tokens.starts))[nouns]
         held = [self._holders.get(lemmas[noun], set()) for noun in nouns]
-        shares = [len(photos) / len(self.photos) for photos in held]
+        size = len(self.photos)
+        shares = [len(photos) / size for photos in held]
+        without = [
+            len(photos - {own}) / max(1, size - 1)
+            for photos, own in zip(held, photo.tolist(), strict=True)
+        ]
         hits = {
             name: np.array([best in photos for best, photos in zip(top[nouns], held, strict=True)])
             for name, top in (("concept", ranked.top), ("others", ranked.others))
@@ -250,6 +258,7 @@ class Evaluation:
         return {
             "nouns": len(nouns),
             "chance": _percent(shares),
+            "others_chance": _percent(without),
             **{name: _percent(hit) for name, hit in hits.items()},
             "interval": {name: self._bootstrap.interval(hit, photo) for name, hit in hits.items()},
         }
@@ -261,6 +270,7 @@ class Evaluation:
         texts = self._parts["text"]
         share = np.unique(top, return_counts=True)[1] / max(1, len(top))
         hits = list[bool]()
+        lines = list[int]()
         shares = list[float]()
         for sentence, row in enumerate(captions.rows.tolist() if len(top) else []):
             first = int(captions.tokens.starts[sentence])
@@ -271,7 +281,9 @@ class Evaluation:
                 if tag == "NOUN" and start in place:
                     held = self._stems.get(stem_key(texts.texts[row][start:end]), set())
                     hits.append(int(top[place[start]]) in held)
+                    lines.append(row)
                     shares.append(len(held) / len(self._text_photos))
+        over = Bootstrap(np.array(lines, np.int64))
         return {
             "tokens": len(top),
             "images": len(self._text_photos),
@@ -280,6 +292,7 @@ class Evaluation:
             "nouns": len(hits),
             "noun_hit": _percent(hits),
             "chance": _percent(shares),
+            "interval": {"noun_hit": over.interval(np.array(hits, bool), np.array(lines))},
         }
 
 
