@@ -23,6 +23,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     save_feats(folder / "feats.npy")
     for seed in (0, 1):
         save_run_of(folder / f"run.s{seed}", tiny / "encoder", seed)
+    save_run_of(folder / "both", tiny / "encoder", sentence=True)
     rows = [
         {"image": f"image{i:03}", "text": WORDS[i % 4], "split": "train" if i > 7 else "dev"}
         for i in range(12)
@@ -94,6 +95,21 @@ def test_the_table_has_a_row_for_the_seeds_of_a_recipe(evaluate: Any, place: Pat
     low, high = np.mean([record["interval"]["others"] for record in found], axis=0)
     assert f" ({low:.1f} to {high:.1f}) |\n" in tables[1]
     assert all(f"| {place / 'run'} (2) | " in table for table in tables[1:])
+
+
+def test_a_record_per_weight_of_the_sentence(evaluate: Any, place: Path) -> None:
+    weights = ("--context", "1", "--context", "0")
+    code, out, _ = evaluate(*weights, *everything(place), runs=("both",))
+    assert code == 0
+    one, none = (json.loads(line) for line in out.splitlines())
+    assert (one.pop("context_weight"), none["context_weight"]) == (1.0, 0.0)
+    _, out, _ = evaluate(*everything(place), runs=("both",))
+    assert json.loads(out) == one, "1 is the run's own weight"
+    assert none["interval"] != one["interval"]
+    _, out, _ = evaluate(*weights, "--table", runs=("both",))
+    assert [f"| {place / 'both'}, context {w} (1) |" in out for w in (1, 0)] == [True, True]
+    code, _, err = evaluate("--context", "0.5")
+    assert (code, "run.s0: has no sentence term" in err) == (Exit.CONFIG, True)
 
 
 def test_captions_without_a_split(evaluate: Any, place: Path) -> None:

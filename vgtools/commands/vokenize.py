@@ -55,6 +55,17 @@ class Search:
     min_score: Annotated[
         float | None, Value("SCORE", "Relevance below which a token gets no voken, -1.")
     ] = None
+    context_weight: Annotated[
+        float | None,
+        Value(
+            "W",
+            "Weight of the sentence beside the word itself: 0 looks at the word alone, 1 is that "
+            "of training.",
+            "--context",
+            min=0,
+            show_default="that of the index or the run",
+        ),
+    ] = None
     matcher: Annotated[
         str | None, Value("RUN", "The matcher's run, if it is not where the index says.")
     ] = None
@@ -180,7 +191,12 @@ def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) ->
         level=search.level,
     )
     return system.Vokenizer(
-        loaded, bank, k=search.k, min_score=search.min_score, pack=search.batch_size
+        loaded,
+        bank,
+        k=search.k,
+        min_score=search.min_score,
+        pack=search.batch_size,
+        context_weight=search.context_weight,
     )
 
 
@@ -196,8 +212,9 @@ def _term_frequency(
     """Return the draw by term frequency; of the matcher only the tokenizer is used."""
     from vgtools.systems.vokenization.term_frequency import draw_work
 
-    if search.k > 1 or search.min_score is not None or not control.captions:
-        why = "term-frequency needs --captions, and excludes -k and --min-score"
+    given = search.k > 1 or search.min_score is not None or search.context_weight is not None
+    if given or not control.captions:
+        why = "term-frequency needs --captions, and excludes -k, --min-score and --context"
         raise typer.BadParameter(why, param_hint="--control")
     files, gamma, seed = control.captions, control.gamma, control.seed
     return draw_work(bank, search.matcher, files, gamma, seed, text, window, limit, offline)

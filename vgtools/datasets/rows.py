@@ -137,16 +137,16 @@ def with_split(
         known = known or "none: --splits names the folder of the lists"
         raise DataError(f"--split {only}: unknown split; known are {known}", code=Exit.USAGE)
     image = ""
-    known = not splits
+    fits = not splits
     for row in rows:
         image = row["image"]
         split = splits.get(image) or splits.get(Path(image).stem)
-        known = known or split is not None
+        fits = fits or split is not None
         if only is not None and split != only:
             tally.left_out[f"not in {only}"] += 1
             continue
         yield row | {"split": split} if split else row
-    if image and not known:
+    if image and not fits:
         why = f"--splits: no list names an image of the rows, such as {image!r:.80} or its stem"
         raise DataError(f"{why}; expected the folder with the lists of this data set")
 

@@ -338,11 +338,14 @@ _RECALL = ("r1", "r5", "r10")
 def matcher_tables(records: Sequence[Record]) -> list[Table]:
     """Return evaluations of matchers as tables, with what the first of them measured.
 
-    Runs called NAME.s0, NAME.s1, … are seeds of one recipe and share a row.
+    Runs called NAME.s0, NAME.s1, … are seeds of one recipe and share a row, per weight of the
+    sentence term.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(re.sub(r"\.s\d+$", "", record["run"]), []).append(record)
+        name = re.sub(r"\.s\d+$", "", record["run"])
+        name += f", context {record['context_weight']:g}" if "context_weight" in record else ""
+        groups.setdefault(name, []).append(record)
 
     def table(columns: Mapping[str, tuple[str, Sequence[str]]], *remarks: str) -> Table:
         rows = [
@@ -376,6 +379,9 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
             "Distinct photos": ("text", ["distinct"]),
             "Effective photos": ("text", ["effective"]),
             "Noun hit": ("text", ["noun_hit"]),
+            "Best-scored half": ("text", ["best_half"]),
+            "Best quarter": ("text", ["best_quarter"]),
+            "Worst quarter": ("text", ["worst_quarter"]),
         }
         bank = f"bank of {text['images']:,} photos"
         hit = f"{text['nouns']:,} nouns, chance {text['chance']}"

@@ -157,6 +157,7 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
     top: list[int] = []
     hits: list[bool] = []
     shares: list[float] = []
+    best_scores: list[float] = []
     for text in TEXT:
         table, starts = scores(run, text, [20, 21, 22, 23], bank.array)
         best = (20 + table.argmax(1)).tolist()
@@ -166,6 +167,7 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
                 stem = stem_key(word)
                 held = {row for row, words in BANK if stem in map(stem_key, words.split())}
                 hits.append(best[starts.index(text.index(word))] in held)
+                best_scores.append(table[starts.index(text.index(word))].max())
                 shares.append(len(held) / 4)
     share = np.unique(top, return_counts=True)[1] / len(top)
     low, high = found.pop("interval")["noun_hit"]
@@ -177,6 +179,9 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
         "effective": round(float(np.exp(-(share * np.log(share)).sum()))),
         "nouns": 3,
         "noun_hit": percent(hits),
+        "best_half": percent([hits[i] for i in np.argsort(best_scores)[1:]]),
+        "best_quarter": percent([hits[np.argmax(best_scores)]]),
+        "worst_quarter": percent([hits[np.argmin(best_scores)]]),
         "chance": percent(shares),
     }
 

@@ -24,6 +24,7 @@ from vgtools.systems.vokenization.matcher import (
     Batch,
     MatcherConfig,
     TokenImageMatcher,
+    at_context,
     hinge_loss,
     info_nce,
     load_matcher,
@@ -193,6 +194,26 @@ def test_the_sentence_term_is_the_projected_mean() -> None:
         raw = matcher.text(hidden) + matcher.context(hidden.mean(0, keepdim=True))
         found = matcher.embed_tokens(hidden, torch.tensor([5]))
         assert torch.allclose(found, torch.nn.functional.normalize(raw, dim=1), **ORDER)
+
+
+def test_the_sentence_term_has_a_weight() -> None:
+    matcher = matcher_of()
+    hidden = torch.randn(5, LAYERS * WIDTH)
+    assert matcher.context is not None
+    with torch.no_grad():
+        word, term = matcher.text(hidden), matcher.context(hidden.mean(0, keepdim=True))
+        for weight in (0.0, 0.25, 1.0):
+            found = at_context(matcher, weight).embed_tokens(hidden, torch.tensor([5]))
+            expected = torch.nn.functional.normalize(word + weight * term, dim=1)
+            assert torch.allclose(found, expected, **ORDER)
+    assert at_context(matcher, 0.25).text is matcher.text, "the networks are shared"
+    assert matcher.config.context_weight == 1.0, "the given one keeps its weight"
+    still = at_context(matcher_of(dropout=0.0), 0.25).train()
+    trained = still.embed_tokens(hidden, torch.tensor([5]))
+    expected = torch.nn.functional.normalize(word + term, dim=1)
+    assert torch.allclose(trained, expected, **ORDER), "training takes 1, whatever is matched with"
+    with pytest.raises(ValueError, match="has no sentence term"):
+        at_context(matcher_of(sentence=False), 0.5)
 
 
 def test_without_the_term_and_the_root_it_is_the_paper_s_model() -> None:

@@ -22,7 +22,13 @@ from vgtools import io
 from vgtools.io import DataError, Window
 from vgtools.retrieval import METRIC, Index
 from vgtools.systems.vokenization import vokenize as system
-from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, Vokens, open_matcher
+from vgtools.systems.vokenization.vokenize import (
+    Matcher,
+    Vokenizer,
+    Vokens,
+    open_matcher,
+    with_context,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -107,6 +113,36 @@ def test_context_counts(matcher: Matcher) -> None:
     found = Vokenizer(matcher, bank_of(matcher), k=2)(["bam", "bam den fis", "gom bam"])
     scores = found.scores[[0, 1, 5], 0]
     assert len(set(scores.tolist())) == 3, "the same word in three sentences has three embeddings"
+
+
+def test_the_weight_of_the_sentence_is_the_flag_s_else_the_index_s_else_the_run_s(
+    tiny: Path, tmp_path: Path
+) -> None:
+    used = open_matcher(
+        save_run_of(tmp_path / "run", tiny / "encoder", seed=2, sentence=True, context_weight=0.5)
+    )
+    bank = bank_of(used)
+    texts = text(20)
+
+    def scores(matcher: Matcher, index: Index, context: float | None = None) -> Any:
+        return Vokenizer(matcher, index, context_weight=context)(texts).scores.tolist()
+
+    by_weight = {w: scores(with_context(used, w), bank) for w in (0.0, 0.25, 0.5)}
+    assert len({str(found) for found in by_weight.values()}) == 3
+    assert scores(used, bank) == by_weight[0.5]
+    bank.manifest["matcher"] = {"context_weight": 0.25}
+    assert scores(used, bank) == by_weight[0.25]
+    assert scores(used, bank, 0.0) == by_weight[0.0]
+    # Without the sentence, a word's neighbours count only through its own hidden state.
+    ids = used.encoder.tokenizer.encode("bam den").ids[1:-1]
+    word_only = replace(used, matcher=copy.deepcopy(used.matcher))
+    word_only.matcher.context = None
+    assert bank.bank is not None
+    best = plain_scores(word_only, bank.bank, ids).max(1)
+    found = Vokenizer(used, bank, context_weight=0.0)(["bam den"]).scores[:, 0]
+    np.testing.assert_allclose(found, best, rtol=0, atol=DECIMALS)
+    with pytest.raises(DataError, match=r"has no sentence term .*\(--context 0.5\)"):
+        with_context(open_matcher(tiny / "run"), 0.5)
 
 
 @pytest.mark.parametrize("sentence", [False, True])

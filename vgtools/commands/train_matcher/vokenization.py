@@ -61,6 +61,16 @@ class Recipe:
             "--sentence/--no-sentence",
         ),
     ] = MatcherConfig.sentence
+    context_weight: Annotated[
+        float | None,
+        _recipe_flag(
+            "context_weight",
+            "Weight of that sentence term when the run is used, by default; training takes 1",
+            "--context",
+            metavar="W",
+            min=0,
+        ),
+    ] = MatcherConfig.context_weight
     root: Annotated[
         bool, _recipe_flag("root", "Take the square root of image features", "--root/--no-root")
     ] = MatcherConfig.root

@@ -266,10 +266,12 @@ class Evaluation:
     def _text(self, matcher: TokenImageMatcher) -> dict[str, Any]:
         """Return how many photos the words of the text get, and how often a noun's fits."""
         captions, *_ = self._encoded["text"]
-        top = self._rank(matcher, "text", self._text_photos).top
+        ranked = self._rank(matcher, "text", self._text_photos)
+        top = ranked.top
         texts = self._parts["text"]
         share = np.unique(top, return_counts=True)[1] / max(1, len(top))
         hits = list[bool]()
+        scores = list[float]()
         lines = list[int]()
         shares = list[float]()
         for sentence, row in enumerate(captions.rows.tolist() if len(top) else []):
@@ -281,6 +283,7 @@ class Evaluation:
                 if tag == "NOUN" and start in place:
                     held = self._stems.get(stem_key(texts.texts[row][start:end]), set())
                     hits.append(int(top[place[start]]) in held)
+                    scores.append(float(ranked.scores[place[start]]))
                     lines.append(row)
                     shares.append(len(held) / len(self._text_photos))
         over = Bootstrap(np.array(lines, np.int64))
@@ -291,6 +294,7 @@ class Evaluation:
             "effective": round(float(np.exp(-(share * np.log(share)).sum()))),
             "nouns": len(hits),
             "noun_hit": _percent(hits),
+            **_by_score(hits, scores),
             "chance": _percent(shares),
             "interval": {"noun_hit": over.interval(np.array(hits, bool), np.array(lines))},
         }
@@ -307,6 +311,22 @@ def untrained(matcher: TokenImageMatcher, seed: int = 0) -> TokenImageMatcher:
 def _percent(values: Sequence[float] | Array) -> float:
     """Return the mean in per cent, 0 of nothing."""
     return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
+
+
+def _by_score(hits: Sequence[bool], scores: Sequence[float]) -> dict[str, float]:
+    """Return in per cent how many of the nouns with the best and the worst scores hit.
+
+    A score that knows what it found makes the best ones better than all, so that --min-score keeps
+    them. Of equal scores the first in the text come first.
+    """
+    order = np.argsort(-np.array(scores), kind="stable")
+    sorted_hits = np.array(hits, bool)[order]
+    size = len(hits)
+    return {
+        "best_half": _percent(sorted_hits[: -(-size // 2)]),
+        "best_quarter": _percent(sorted_hits[: -(-size // 4)]),
+        "worst_quarter": _percent(sorted_hits[size - -(-size // 4) :]),
+    }
 
 
 def _holders(rows: Rows, words: Sequence[Sequence[str]]) -> dict[str, set[int]]:

@@ -9,6 +9,8 @@ nearest one.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -72,7 +74,8 @@ class TokenImageMatcher(nn.Module):
         """
         projected = _project(self.text, hidden)
         if self.context is not None:
-            projected = projected + F.embedding(rows, _project(self.context, means))
+            weight = 1.0 if self.training else self.config.context_weight
+            projected = projected + weight * F.embedding(rows, _project(self.context, means))
         return F.normalize(projected, dim=1)
 
     def embed_sentences(self, first: Tensor) -> Tensor:
@@ -139,6 +142,21 @@ def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMa
             (78).
     """
     return load_network(path, "matcher", MatcherConfig, TokenImageMatcher, device)
+
+
+def at_context(matcher: TokenImageMatcher, weight: float) -> TokenImageMatcher:
+    """Return the same networks with another weight of the sentence term.
+
+    0 matches the word alone, as its own hidden state shows it; 1 is what training takes.
+
+    Raises:
+        ValueError: the matcher has no sentence term.
+    """
+    if matcher.context is None:
+        raise ValueError("has no sentence term whose weight could change")
+    other = copy.copy(matcher)  # the weights stay shared
+    other.config = dataclasses.replace(matcher.config, context_weight=weight)
+    return other
 
 
 def hinge_loss(tokens: Tensor, images: Tensor, negatives: Tensor, margin: float = 0.5) -> Tensor:

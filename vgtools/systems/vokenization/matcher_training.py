@@ -279,6 +279,7 @@ class Ranked(NamedTuple):
     sentences: Array  # (S,)
     ranks: Array  # (T,) of each token's own image, 0 is best; T is 0 with `level="sentence"`
     top: Array  # (T,) feature row of the most relevant image
+    scores: Array  # (T,) float32, its relevance
     others: Array  # (T,) of the most relevant one beside the own image
     caption_ranks: Array  # (S,) of the caption's own image
 
@@ -319,14 +320,16 @@ def rank_captions(
         if matcher.config.level == "sentence":
             whole = matcher.embed_sentences(taken.first.to(device))
             ranks = top = others = np.empty(0, np.int64)
+            scores = np.empty(0, np.float32)
         else:
             owner = np.repeat(np.arange(len(sentences)), lengths[sentences])
             rows = torch.from_numpy(owner).to(device)
             tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
             sums = tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, rows, tokens)
             whole = F.normalize(sums, dim=1)
-            ranks, top, others = _ranks(tokens, images, own[owner])
-        yield Ranked(sentences, ranks, bank[top], bank[others], _ranks(whole, images, own)[0])
+            ranks, top, scores, others = _ranks(tokens, images, own[owner])
+        whole_ranks = _ranks(whole, images, own)[0]
+        yield Ranked(sentences, ranks, bank[top], scores, bank[others], whole_ranks)
 
 
 def rank_all(
@@ -344,10 +347,13 @@ def rank_all(
     return Ranked(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
 
-def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, Array]:
-    """Return the rank of each query's own image, its best image, and the best of the others."""
+def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the rank of each query's own image, its best image, that one's relevance, and the best
+    of the other images.
+    """
     ranks = np.empty(len(own), np.int64)
     top = np.empty(len(own), np.int64)
+    best = np.empty(len(own), np.float32)
     others = np.empty(len(own), np.int64)
     order = torch.arange(len(images), device=queries.device)
     size = max(1, (1 << 24) // len(images))  # blocks of about 64 MB of scores
@@ -358,9 +364,11 @@ def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, A
         true = scores.gather(1, mine)
         better = (scores > true) | ((scores == true) & (order < mine))
         ranks[block] = better.sum(1).cpu().numpy()
-        top[block] = scores.argmax(1).cpu().numpy()
+        first = scores.argmax(1)
+        best[block] = scores.gather(1, first[:, None])[:, 0].float().cpu().numpy()
+        top[block] = first.cpu().numpy()
         others[block] = scores.scatter(1, mine, -torch.inf).argmax(1).cpu().numpy()
-    return ranks, top, others
+    return ranks, top, best, others
 
 
 def recall(ranks: Array) -> dict[str, float]:

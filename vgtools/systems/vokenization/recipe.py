@@ -12,6 +12,7 @@ PAPER: dict[str, Any] = {
     "dim": 64,
     "dropout": 0.3,
     "sentence": False,
+    "context_weight": None,
     "root": False,
     "loss": "hinge",
     "margin": 0.5,
@@ -41,6 +42,7 @@ class MatcherConfig:
     dim: int = 256  # E, width of the shared space
     dropout: float = 0.3  # after the hidden layer
     sentence: bool = True  # add the projected mean hidden state of the sentence to its tokens
+    context_weight: float = 1.0  # weight of that term when matching; training takes 1
     root: bool = True  # of image features, sign kept, which tames their few large channels
     loss: str = "info_nce"  # all other photos of the batch; or `hinge`: one random other photo
     margin: float = 0.5  # M of the hinge

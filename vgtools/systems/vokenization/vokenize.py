@@ -11,6 +11,7 @@ exact (`vgtools.retrieval`).
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
-from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
+from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
 from vgtools.text.tokens import (
     Tokens,
     row_starts,
@@ -79,6 +80,21 @@ def open_matcher(
     expected = {"ref": trained.get("ref"), "fingerprint": trained.get("tokenizer")}
     check_same("tokenizer", given, expected, file)
     return Matcher(matcher, encoder, run.info, str(path), run.fingerprint)
+
+
+def with_context(matcher: Matcher, weight: float | None) -> Matcher:
+    """Return the matcher with a weight of the sentence term; None keeps that of the run.
+
+    Raises:
+        DataError: it has no sentence term (78).
+    """
+    if weight is None:
+        return matcher
+    try:
+        return dataclasses.replace(matcher, matcher=at_context(matcher.matcher, weight))
+    except ValueError as error:
+        why = f"{error} (--context {weight:g}); train one with vg train-matcher --sentence"
+        raise DataError(why, matcher.ref, code=Exit.CONFIG) from None
 
 
 class Segments(NamedTuple):
@@ -166,9 +182,11 @@ class Vokenizer:
         k: images per token.
         min_score: relevance below which a token has no voken (-1).
         pack: tokens per step of the encoder; halved when memory runs out.
+        context_weight: of the sentence term; None takes that of the index, else of the run.
 
     Raises:
-        DataError: the index is not one of this matcher's; both sides are printed.
+        DataError: the index is not one of this matcher's; both sides are printed. Or the matcher
+            has no sentence term to weigh.
     """
 
     def __init__(
@@ -179,6 +197,7 @@ class Vokenizer:
         k: int = 1,
         min_score: float | None = None,
         pack: int | None = None,
+        context_weight: float | None = None,
     ) -> None:
         dim = matcher.matcher.config.dim
         if index.manifest["dim"] != dim:
@@ -186,7 +205,10 @@ class Vokenizer:
                 f"has dimension {index.manifest['dim']}, the matcher {matcher.ref} has {dim}",
                 index.path,
             )
-        self.matcher = matcher
+        if context_weight is None:
+            context_weight = index.manifest.get("matcher", {}).get("context_weight")
+        self.context_weight = context_weight
+        self.matcher = with_context(matcher, context_weight)
         self.index = index
         self.k = k
         self.min_score = min_score
@@ -376,6 +398,7 @@ def search_work(
         "command": "vokenize",
         "index_sha256": bank.manifest["files"],
         "matcher": worker.matcher.fingerprint,
+        "context_weight": worker.matcher.matcher.config.context_weight,
         "k": worker.k,
         "min_score": worker.min_score,
         "dtype": dtype,
@@ -410,7 +433,7 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
     """
     loaded = open_matcher(vokenizer.matcher.ref, device=str(vokenizer.encoder.device), offline=True)
     tokens = vokenizer.tokenize(texts)
-    exact = Vokenizer(loaded, vokenizer.index)
+    exact = Vokenizer(loaded, vokenizer.index, context_weight=vokenizer.context_weight)
     vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
     return float((vokens == expected).mean()) if len(vokens) else 1.0
 
