@@ -53,7 +53,12 @@ class Search:
         ),
     ] = 1
     min_score: Annotated[
-        float | None, Value("SCORE", "Relevance below which a token gets no voken, -1.")
+        float | None,
+        Value(
+            "SCORE",
+            "Score below which a token gets no voken, -1: the probability of a right photo where "
+            "the matcher was validated in training, else the relevance.",
+        ),
     ] = None
     context_weight: Annotated[
         float | None,
@@ -111,11 +116,13 @@ def vokenize(
     an object with the keys that the command needs. All commands share this rule.
 
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
-    ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
-    are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder accepts
-    are windowed with context on both sides. The search is exact. A sentence's vokens depend only on
-    the sentence, up to rounding: some CPU libraries sum in another order when other sentences share
-    the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
+    ...], "vokens": [row, ...], "scores": [score, ...]}. Spans are code points of the line, rows are
+    lines of the index's .ids file, -1 means no image. A score is the relevance, or, if the matcher
+    was validated in training, the probability that a caption of the image holds the word. Sentences
+    longer than the encoder accepts are windowed with context on both sides. The search is exact. A
+    sentence's vokens depend only on the sentence, up to rounding: some CPU libraries sum in another
+    order when other sentences share the batch. With MKL_CBWR=AUTO,STRICT in the environment,
+    Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
     packed form.

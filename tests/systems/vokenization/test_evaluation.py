@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,39 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
         "worst_quarter": percent([hits[np.argmin(best_scores)]]),
         "chance": percent(shares),
     }
+
+
+def test_nouns_are_sorted_by_the_probability_of_a_calibrated_run(
+    folder: Path, run: Matcher
+) -> None:
+    stored = {"relevance": 1.0, "captions": 2.0, "bias": -3.0, "stems": {"ban": 9, "dor": 1}}
+    used = dataclasses.replace(run, info=run.info | {"calibration": stored})
+    evaluation = Evaluation(open_features(folder / "feats.npy"), HELD_OUT, parser)
+    evaluation.add_text(TEXT, BANK)
+    found = evaluation.measure(used)
+    bank = open_features(folder / "feats.npy")
+    nouns: list[tuple[float, bool]] = []
+    for text in TEXT:
+        table, starts = scores(run, text, [20, 21, 22, 23], bank.array)
+        for word, known in (("dor", 1), ("ban", 9)):
+            if word in text:
+                row = table[starts.index(text.index(word))]
+                odds = row.max() + 2 * np.log1p(known) - 3
+                held = {"dor": {21, 23}, "ban": {20}}[word]
+                nouns.append((1 / (1 + np.exp(-odds)), 20 + int(row.argmax()) in held))
+    assert found["text"]["best_quarter"] == 100 * max(nouns)[1]
+    assert found["text"]["worst_quarter"] == 100 * min(nouns)[1]
+    curve = found["text"]["reliability"]
+    assert sum(fifth["count"] for fifth in curve) == 3
+    # Both that captions know well are in one fifth, above the other.
+    high = [hit for p, hit in nouns if p > 0.8]
+    assert (curve[-1]["count"], curve[-1]["right"]) == (2, percent(high))
+    mean = 100 * np.mean([p for p, _ in nouns if p > 0.8])
+    assert curve[-1]["score"] == pytest.approx(mean, abs=0.02)
+    content = found["reliability"]
+    assert sum(fifth["count"] for fifth in content) == 27
+    right = sum(fifth["right"] * fifth["count"] for fifth in content) / 27
+    assert right == pytest.approx(found["concept"], abs=0.02)
 
 
 def test_the_control_is_the_same_network_untrained(folder: Path, run: Matcher) -> None:

@@ -101,6 +101,24 @@ class Recipe:
             max=1,
         ),
     ] = MatcherConfig.stop_share
+    word_loss: Annotated[
+        float,
+        _recipe_flag(
+            "word_loss",
+            "InfoNCE: weight of a second loss, of content words without their sentence",
+            metavar="WEIGHT",
+            min=0,
+        ),
+    ] = MatcherConfig.word_loss
+    rarity: Annotated[
+        float,
+        _recipe_flag(
+            "rarity",
+            "InfoNCE: count words by this power of how rare their stem is in captions",
+            metavar="POWER",
+            min=0,
+        ),
+    ] = MatcherConfig.rarity
     epochs: Annotated[
         int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
     ] = 6

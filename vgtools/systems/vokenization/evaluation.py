@@ -19,6 +19,7 @@ from vgtools.io import DataError, Features, read_jsonl
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
+from vgtools.systems.vokenization.calibration import Calibration, reliability
 from vgtools.systems.vokenization.matcher import TokenImageMatcher
 from vgtools.systems.vokenization.matcher_training import (
     Captions,
@@ -200,8 +201,11 @@ class Evaluation:
                 self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
         size = len(self.photos)
         record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
+        calibration = Calibration.of(run.info)
+        if calibration is not None:
+            record["reliability"] = self._reliability(run.matcher, calibration)
         if "text" in self._encoded:
-            record["text"] = self._text(run.matcher)
+            record["text"] = self._text(run.matcher, calibration)
         record["untrained"] = self._figures(untrained(run.matcher))
         return record
 
@@ -263,7 +267,17 @@ class Evaluation:
             "interval": {name: self._bootstrap.interval(hit, photo) for name, hit in hits.items()},
         }
 
-    def _text(self, matcher: TokenImageMatcher) -> dict[str, Any]:
+    def _reliability(
+        self, matcher: TokenImageMatcher, calibration: Calibration
+    ) -> list[dict[str, float]]:
+        """Return the reliability curve of the content words of the captions."""
+        captions, *_ = self._encoded["captions"]
+        ranked = self._rank(matcher, "captions", self.photos)
+        stems = captions.stems[captions.keys[captions.content]].tolist()
+        scores = calibration.probability(ranked.scores[captions.content][:, None], stems)[:, 0]
+        return reliability(scores, concept_hits(captions, ranked))
+
+    def _text(self, matcher: TokenImageMatcher, calibration: Calibration | None) -> dict[str, Any]:
         """Return how many photos the words of the text get, and how often a noun's fits."""
         captions, *_ = self._encoded["text"]
         ranked = self._rank(matcher, "text", self._text_photos)
@@ -271,7 +285,8 @@ class Evaluation:
         texts = self._parts["text"]
         share = np.unique(top, return_counts=True)[1] / max(1, len(top))
         hits = list[bool]()
-        scores = list[float]()
+        places = list[int]()
+        stems = list[str]()
         lines = list[int]()
         shares = list[float]()
         for sentence, row in enumerate(captions.rows.tolist() if len(top) else []):
@@ -281,12 +296,18 @@ class Evaluation:
             parse = texts.parses[row]
             for (start, end), tag in zip(parse.spans, parse.tags, strict=True):
                 if tag == "NOUN" and start in place:
-                    held = self._stems.get(stem_key(texts.texts[row][start:end]), set())
+                    stems.append(stem_key(texts.texts[row][start:end]))
+                    held = self._stems.get(stems[-1], set())
                     hits.append(int(top[place[start]]) in held)
-                    scores.append(float(ranked.scores[place[start]]))
+                    places.append(place[start])
                     lines.append(row)
                     shares.append(len(held) / len(self._text_photos))
         over = Bootstrap(np.array(lines, np.int64))
+        scores = ranked.scores[np.array(places, np.int64)]
+        more: dict[str, Any] = {}
+        if calibration is not None:
+            scores = calibration.probability(scores[:, None], stems)[:, 0]
+            more = {"reliability": reliability(scores, np.array(hits, bool))}
         return {
             "tokens": len(top),
             "images": len(self._text_photos),
@@ -297,6 +318,7 @@ class Evaluation:
             **_by_score(hits, scores),
             "chance": _percent(shares),
             "interval": {"noun_hit": over.interval(np.array(hits, bool), np.array(lines))},
+            **more,
         }
 
 
@@ -313,13 +335,13 @@ def _percent(values: Sequence[float] | Array) -> float:
     return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
 
 
-def _by_score(hits: Sequence[bool], scores: Sequence[float]) -> dict[str, float]:
+def _by_score(hits: Sequence[bool], scores: Array) -> dict[str, float]:
     """Return in per cent how many of the nouns with the best and the worst scores hit.
 
     A score that knows what it found makes the best ones better than all, so that --min-score keeps
     them. Of equal scores the first in the text come first.
     """
-    order = np.argsort(-np.array(scores), kind="stable")
+    order = np.argsort(-scores, kind="stable")
     sorted_hits = np.array(hits, bool)[order]
     size = len(hits)
     return {

@@ -18,6 +18,8 @@ PAPER: dict[str, Any] = {
     "margin": 0.5,
     "share": None,
     "stop_share": 1.0,
+    "word_loss": 0.0,
+    "rarity": 0.0,
     "epochs": 20,
     "batch_size": 256,
     "lr": 1e-3,
@@ -48,6 +50,8 @@ class MatcherConfig:
     margin: float = 0.5  # M of the hinge
     share: float = 0.7  # InfoNCE: part of a content word's target for all photos of its stem
     stop_share: float = 0.3  # part of the tokens outside content words, drawn for each step
+    word_loss: float = 0.0  # InfoNCE: weight of content words matched without their sentence
+    rarity: float = 0.0  # InfoNCE: tokens count by this power of their stem's rarity in captions
 
 
 def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:

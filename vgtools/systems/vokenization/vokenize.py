@@ -30,6 +30,7 @@ from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
+from vgtools.systems.vokenization.calibration import Calibration
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
 from vgtools.text.tokens import (
     Tokens,
@@ -37,6 +38,7 @@ from vgtools.text.tokens import (
     split_window,
     tokenize,
     tokenizer_fingerprint,
+    word_stems,
 )
 
 _SEARCH = 16384  # queries per call: a call costs little, and a stop is noticed between two
@@ -129,7 +131,7 @@ class Vokens(NamedTuple):
     texts: Sequence[str]
     tokens: Tokens
     vokens: Array  # (T, k) int32, -1 without
-    scores: Array  # (T, k) float32 relevance, four decimals
+    scores: Array  # (T, k) float32 relevance or probability, four decimals
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per sentence, in order; with k > 1 the entries are lists of k."""
@@ -180,7 +182,8 @@ class Vokenizer:
         matcher: as `open_matcher` returns it.
         index: the image bank, embedded by this very matcher.
         k: images per token.
-        min_score: relevance below which a token has no voken (-1).
+        min_score: score below which a token has no voken (-1): a probability where the run is
+            calibrated, else a relevance.
         pack: tokens per step of the encoder; halved when memory runs out.
         context_weight: of the sentence term; None takes that of the index, else of the run.
 
@@ -212,6 +215,7 @@ class Vokenizer:
         self.index = index
         self.k = k
         self.min_score = min_score
+        self.calibration = Calibration.of(matcher.info)
         self.encoder = PackedEncoder(matcher.encoder, matcher.matcher.config.layers, pack)
         self.index.to(self.encoder.device)
         self._cancelled = threading.Event()
@@ -271,6 +275,8 @@ class Vokenizer:
             found, relevance = self._search(vectors)
             rows[places] = found[owner]
             scores[places] = relevance[owner]
+        if self.calibration is not None:
+            scores = self.calibration.probability(scores, word_stems(texts, tokens))
         if self.min_score is not None:
             below = scores < self.min_score
             rows[below] = -1
@@ -419,6 +425,7 @@ def search_work(
             "level": worker.matcher.matcher.config.level,
             "k": worker.k,
             "pack": worker.encoder.pack,
+            **({} if worker.calibration is None else {"score": "probability"}),
             "agreement_with_float32": None,
             "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
         }
