@@ -199,13 +199,16 @@ def test_the_paper_s_recipe_and_the_sentence_level(main: Any, tmp_path: Path) ->
     assert sorted(records[0]["valid"]) == ["caption", "chance", "images"]
 
 
-def test_a_validated_run_is_calibrated(main: Any, tmp_path: Path) -> None:
-    code, records, _ = main(
-        "--hold-out", "4", "--word-loss", "0.5", "--rarity", "1", "-o", tmp_path / "run"
-    )
+def test_the_recipe_for_running_text_is_calibrated_where_validated(
+    main: Any, tmp_path: Path
+) -> None:
+    code, records, _ = main("--preset", "text", "--hold-out", "4", "-o", tmp_path / "run")
     assert code == 0
     assert {"info_nce", "word"} <= records[0].keys()
     info = json.loads((tmp_path / "run/run.json").read_text())
+    wanted = {"share": 0.65, "word_loss": 0.5, "rarity": 1.5, "context_weight": 0.7, "epochs": 2}
+    assert wanted.items() <= info["config"].items(), "flags override a preset, here 10 epochs"
+    assert info["matcher"]["context_weight"] == 0.7
     assert set(info["calibration"]) == {"relevance", "captions", "bias", "stems"}
     assert info["calibration"]["relevance"] >= 0
     assert set(info["calibration"]["stems"]) <= {

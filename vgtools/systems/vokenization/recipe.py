@@ -27,6 +27,16 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
 }
 
+# What measured best on running text (examples/vokenization/NOTES.md): photos that follow the word.
+TEXT: dict[str, Any] = {
+    "share": 0.65,
+    "word_loss": 0.5,
+    "rarity": 1.5,
+    "epochs": 10,
+    "context_weight": 0.7,
+}
+PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPER}
+
 
 @dataclass(frozen=True)
 class MatcherConfig:
