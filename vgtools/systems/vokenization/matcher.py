@@ -31,8 +31,9 @@ class TokenImageMatcher(nn.Module):
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1; appendix A.4 for
         `level="sentence"`.
-    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence;
-        `--preset paper` does not.
+    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence, with
+        `config.context_weight` when matching; `--preset paper` does not. Nor does the paper have
+        `config.word_loss` and `config.rarity`.
     """
 
     def __init__(self, config: MatcherConfig) -> None:
