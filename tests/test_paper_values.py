@@ -99,7 +99,7 @@ def test_a_matcher_drops_hidden_units_in_training() -> None:
 def test_the_scale_of_info_nce_ends_at_100(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TokenImageMatcher(MatcherConfig(4, 3, "sentence", hidden=8, dim=2, layers=1))
     monkeypatch.setattr(matcher_module, "info_nce", lambda text, own, images, scale, *_: scale)
-    fields = ("own", "keys", "holders")
+    fields = ("own", "keys", "holders", "weights")
     batch: Any = SimpleNamespace(
         hidden=torch.ones(2, 4), feats=torch.ones(2, 3), **dict.fromkeys(fields)
     )

@@ -39,6 +39,32 @@ def test_the_index_holds_the_embeddings_and_names_its_matcher(tiny: Path) -> Non
     assert (tiny / "vg.ids").read_text() == (tiny / "feats.ids").read_text()
 
 
+def test_the_weight_of_the_sentence_is_kept_with_the_index(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = save_run_of(tmp_path / "both", tiny / "encoder", sentence=True)
+    out = tmp_path / "vg.faiss"
+    assert build(tiny / "feats.npy", "-m", both, "--context", "0.5", "-o", out) == 0
+    manifest = json.loads(out.with_suffix(".json").read_text())
+    assert (manifest["matcher"]["context_weight"], manifest["config"]["context_weight"]) == (
+        0.5,
+        0.5,
+    )
+    (tmp_path / "t.txt").write_text("bam den fis\n")
+    found = []
+    for flags in ([], ["--context", "0.5"], ["--context", "0"]):
+        args = [str(tmp_path / "t.txt"), "--index", str(out), *flags, "--device", "cpu", "-q"]
+        assert run(["vokenize", *args, "-o", str(tmp_path / "v.jsonl"), "--restart"]) == 0
+        manifest = json.loads((tmp_path / "v.json").read_text())
+        found.append((manifest["config"]["context_weight"], (tmp_path / "v.jsonl").read_text()))
+    assert [weight for weight, _ in found] == [0.5, 0.5, 0.0]
+    assert found[0] == found[1]
+    assert found[1][1] != found[2][1]
+    capsys.readouterr()
+    assert build(tiny / "feats.npy", "-m", tiny / "run", "--context", "1", "-o", out) == 2
+    assert "has no sentence term" in capsys.readouterr().err
+
+
 def test_limit_takes_the_first_images(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

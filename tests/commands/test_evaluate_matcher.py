@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tiny import BACKBONE, save_feats, save_run_of
@@ -22,6 +23,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     save_feats(folder / "feats.npy")
     for seed in (0, 1):
         save_run_of(folder / f"run.s{seed}", tiny / "encoder", seed)
+    save_run_of(folder / "both", tiny / "encoder", sentence=True)
     rows = [
         {"image": f"image{i:03}", "text": WORDS[i % 4], "split": "train" if i > 7 else "dev"}
         for i in range(12)
@@ -86,8 +88,28 @@ def test_the_table_has_a_row_for_the_seeds_of_a_recipe(evaluate: Any, place: Pat
     tables = out.split("| Recipe (seeds) |")
     assert len(tables) == 4
     assert tables[1].startswith(" Words R@1/5/10 | Content words | Caption | Concept hit |")
-    assert "\n8 photos; chance: R@10 100.0, concept hit 25.0 (8 annotated nouns).\n" in tables[1]
+    strict = "without the own photo 14.29 (8 annotated nouns).\n"
+    assert f"\n8 photos; chance: R@10 100.0, concept hit 25.0, {strict}" in tables[1]
+    _, out, _ = evaluate(*everything(place), runs=("run.s0", "run.s1"))
+    found = [json.loads(line)["phrases"] for line in out.splitlines()]
+    low, high = np.mean([record["interval"]["others"] for record in found], axis=0)
+    assert f" ({low:.1f} to {high:.1f}) |\n" in tables[1]
     assert all(f"| {place / 'run'} (2) | " in table for table in tables[1:])
+
+
+def test_a_record_per_weight_of_the_sentence(evaluate: Any, place: Path) -> None:
+    weights = ("--context", "1", "--context", "0")
+    code, out, _ = evaluate(*weights, *everything(place), runs=("both",))
+    assert code == 0
+    one, none = (json.loads(line) for line in out.splitlines())
+    assert (one.pop("context_weight"), none["context_weight"]) == (1.0, 0.0)
+    _, out, _ = evaluate(*everything(place), runs=("both",))
+    assert json.loads(out) == one, "1 is the run's own weight"
+    assert none["interval"] != one["interval"]
+    _, out, _ = evaluate(*weights, "--table", runs=("both",))
+    assert [f"| {place / 'both'}, context {w} (1) |" in out for w in (1, 0)] == [True, True]
+    code, _, err = evaluate("--context", "0.5")
+    assert (code, "run.s0: has no sentence term" in err) == (Exit.CONFIG, True)
 
 
 def test_captions_without_a_split(evaluate: Any, place: Path) -> None:

@@ -86,6 +86,15 @@ def test_everything_goes_into_the_folder_and_the_records_to_stdout(
     assert summary["photos"] == 4
     assert summary["entities"] == sum(len(r["phrases"]) for r in test)
     assert summary["selected_on"] == "val"
+    controls = {r["control"]: r for r in records if r["kind"] == "control"}
+    assert list(controls)[:3] == [
+        "asked by another entity of the caption",
+        "asked by a caption of another photo",
+        "random region",
+    ]
+    assert summary["word_specific"] == next(iter(controls.values()))["difference"]
+    assert controls["first region"]["entities"] == summary["entities"]
+    assert 0 < controls["asked by a caption of another photo"]["entities"] < summary["entities"]
     assert [json.loads(line) for line in (out / "probe.jsonl").read_text().splitlines()] == records
     assert io.read_manifest(out / "probe.jsonl", "attention-probe")["config"]["select_on"] == "val"
     names = {p.name for p in out.iterdir()}

@@ -199,6 +199,27 @@ def test_the_paper_s_recipe_and_the_sentence_level(main: Any, tmp_path: Path) ->
     assert sorted(records[0]["valid"]) == ["caption", "chance", "images"]
 
 
+def test_the_recipe_for_running_text_is_calibrated_where_validated(
+    main: Any, tmp_path: Path
+) -> None:
+    code, records, _ = main("--preset", "text", "--hold-out", "4", "-o", tmp_path / "run")
+    assert code == 0
+    assert {"info_nce", "word"} <= records[0].keys()
+    info = json.loads((tmp_path / "run/run.json").read_text())
+    wanted = {"share": 0.65, "word_loss": 0.5, "rarity": 1.5, "context_weight": 0.7, "epochs": 2}
+    assert wanted.items() <= info["config"].items(), "flags override a preset, here 10 epochs"
+    assert info["matcher"]["context_weight"] == 0.7
+    assert set(info["calibration"]) == {"relevance", "captions", "bias", "stems"}
+    assert info["calibration"]["relevance"] >= 0
+    assert set(info["calibration"]["stems"]) <= {
+        *WORDS, "run", "sit", "hous", "on", "a", "b",
+    }  # fmt: skip
+    code, records, _ = main("-o", tmp_path / "whole")
+    assert code == 0
+    assert "word" not in records[0]
+    assert "calibration" not in json.loads((tmp_path / "whole/run.json").read_text())
+
+
 def test_the_default_recipe_is_that_of_the_matcher() -> None:
     from dataclasses import asdict
 

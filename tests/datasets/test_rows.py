@@ -177,6 +177,16 @@ def test_the_lists_of_two_data_sets_in_one_folder_are_not_mixed(tmp_path: Path) 
     assert read_splits(tmp_path, flickr8k=False) == {"1": "train", "2": "test"}
 
 
+def test_lists_that_name_none_of_the_images_are_refused() -> None:
+    # Flickr8k's names are not the stems that Flickr30k's lists have: all would lose their split.
+    rows = [{"image": "10_ab.jpg", "text": "a"}, {"image": "11_cd.jpg", "text": "b"}]
+    splits = {"10": "train", "11": "test"}
+    for only in (None, "train"):
+        with pytest.raises(DataError, match=r"no list names an image .* such as '11_cd.jpg'"):
+            list(with_split(rows, splits, only, Tally()))
+    assert list(with_split([], splits, None, Tally())) == []
+
+
 # --------------------------------------------------------------------------------------------- save
 
 

@@ -73,6 +73,28 @@ def test_tables_say_the_numbers_and_escape_what_would_break_them() -> None:
     assert probes.tables([]) == ""
 
 
+def test_controls_have_a_table_and_the_headline_is_what_the_word_adds() -> None:
+    kinds = {"kind": "control", "entities": 1234, "head": "2-1"}
+    controls = [
+        kinds
+        | {"control": name, "accuracy": 40.0, "low": 36.0, "high": 44.0}
+        | {"baseline": base, "baseline_low": base - 1, "baseline_high": base + 1}
+        | {"difference": 40 - base, "difference_low": 1.0, "difference_high": 9.0, "p": 0.02}
+        for name, base in (("asked by another entity of the caption", 33.0), ("first region", 44.4))
+    ]
+    facts = {"word_specific": 7.0, "word_specific_low": 1.0, "word_specific_high": 9.0}
+    facts |= {"word_specific_p": 0.02, "annotated_regions": 99.5}
+    (summary,) = (record for record in RECORDS if record["kind"] == "summary")
+    text = probes.tables([summary | facts, *controls])
+    headline = "head minus itself asked by another entity of the caption, p = 0.02"
+    assert text.splitlines()[4] == f"| {headline} | 7.00 (1.0 to 9.0) |", "before all other rows"
+    row = "1,234 | 40.00 (36.0 to 44.0) | 44.40 (43.4 to 45.4) | -4.40 (1.0 to 9.0) | 0.02 |"
+    assert f"| first region | {row}" in text
+    assert "99.50 % of the entities have a gold box itself there" in text
+    page = probes.page([], [summary | facts], "encoder").decode()
+    assert "7.0 <small>1.0 to 9.0</small>" in page
+
+
 def test_photos_are_found_or_named(tmp_path: Path) -> None:
     Image.new("RGB", (20, 20), "#8a4").save(tmp_path / "a.jpg")
     (tmp_path / "b.jpg").write_bytes(b"none")

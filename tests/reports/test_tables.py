@@ -119,6 +119,7 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
             "images": 1000,
             "chance": chance,
             "caption": recall,
+            "interval": {"caption": {"r10": [r10 - 2, r10 + 1]}},
             **{name: recall for name in ("word", "content") if more},
             **more,
         }
@@ -126,7 +127,8 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
     def words(concept: float, distinct: int) -> dict[str, object]:
         return {
             "pos": {"NOUN": concept, "VERB": 1.0},
-            "phrases": {"nouns": 4398, "chance": 8.4, "concept": concept, "others": 3.0},
+            "phrases": {"nouns": 4398, "chance": 8.4, "concept": concept, "others": 3.0}
+            | {"others_chance": 7.25, "interval": {"others": [2.0, 3.5]}},
             "text": {
                 "tokens": 80664,
                 "images": 6000,
@@ -135,22 +137,33 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
                 "distinct": distinct,
                 "effective": 912,
                 "noun_hit": 4.0,
+                "best_half": 6.0,
+                "best_quarter": 7.0,
+                "worst_quarter": 1.0,
+                "interval": {"noun_hit": [3.0, 5.5]},
             },
         }
 
     seeds = [record(f"a/paper.s{n}", 30.0 + n, **words(36.0 + n, 1000 + 5000 * n)) for n in (0, 1)]
     main, pos, text = matcher_tables([*seeds, record("sentence", 9.0)])
     assert main.rows == [
-        ["a/paper (2)", *["1.0 / 2.0 / 30.5 ± 0.5"] * 3, "36.5 ± 0.5", "3.0 ± 0.0"],
-        ["sentence (1)", "-", "-", "1.0 / 2.0 / 9.0", "-", "-"],
+        [
+            "a/paper (2)",
+            *["1.0 / 2.0 / 30.5 ± 0.5"] * 2,
+            "1.0 / 2.0 / 30.5 ± 0.5 (28.5 to 31.5)",
+            "36.5 ± 0.5",
+            "3.0 ± 0.0 (2.0 to 3.5)",
+        ],
+        ["sentence (1)", "-", "-", "1.0 / 2.0 / 9.0 (7.0 to 10.0)", "-", "-"],
     ]
-    assert (
-        main.remarks[1]
-        == "1,000 photos; chance: R@10 1.0, concept hit 8.4 (4,398 annotated nouns)."
-    )
+    chance = "concept hit 8.4, without the own photo 7.25 (4,398 annotated nouns)."
+    assert main.remarks[1] == f"1,000 photos; chance: R@10 1.0, {chance}"
     assert pos.headings == ["Recipe (seeds)", "NOUN", "VERB"]
     assert pos.rows == [["a/paper (2)", "36.5 ± 0.5", "1.0 ± 0.0"], ["sentence (1)", "-", "-"]]
-    assert text.rows[0] == ["a/paper (2)", "3,500.0 ± 2,500.0", "912.0 ± 0.0", "4.0 ± 0.0"]
+    assert text.rows[0] == [
+        *["a/paper (2)", "3,500.0 ± 2,500.0", "912.0 ± 0.0", "4.0 ± 0.0 (3.0 to 5.5)"],
+        *["6.0 ± 0.0", "7.0 ± 0.0", "1.0 ± 0.0"],
+    ]
     bank = "80,664 tokens of text, bank of 6,000 photos"
     assert text.remarks == (f"{bank}; 11,277 nouns, chance 0.8.",)
     (alone,) = matcher_tables([record("sentence", 9.0)])

@@ -67,6 +67,16 @@ class Keys:
     keywords: Annotated[int | None, Count("By the N words per caption of the highest TF-IDF.")] = (
         None
     )
+    context_weight: Annotated[
+        float | None,
+        Value(
+            "W",
+            "With --matcher: weight of the sentence beside the word wherever the index is used.",
+            "--context",
+            min=0,
+            show_default="that of the run",
+        ),
+    ] = None
     emb: Annotated[
         str | None, Value("X.npy", "With --matcher: also write the embeddings, (N, E) float32.")
     ] = None
@@ -92,6 +102,8 @@ class Keys:
         refuse_if(wrong, "--factory", "belongs to --matcher")
         wrong = lists.nprobe is not None and not lists.factory.startswith("IVF")
         refuse_if(wrong, "--nprobe", "belongs to --factory IVF…")
+        weighed = self.matcher is None and self.context_weight is not None
+        refuse_if(weighed, "--context", "belongs to --matcher")
 
 
 @flags
@@ -168,11 +180,17 @@ def _embed(
     from vgtools import io, retrieval
     from vgtools.io.output import Output
     from vgtools.models.references import check_same
+    from vgtools.models.sealed import read_run
     from vgtools.systems import matcher_system
 
     run = str(keys.matcher)
     inputs = io.Inputs([feats])
     system = matcher_system(run)
+    context = {}
+    if keys.context_weight is not None:
+        has_term = read_run(run, "matcher")["matcher"]["sentence"]
+        refuse_if(not has_term, "--context", f"{run} has no sentence term")
+        context = {"context_weight": keys.context_weight}
     bank: retrieval.Bank = system.open_bank(run, feats, runtime.device, runtime.offline)
     features = bank.features
     check_same("backbone", features.manifest.get("backbone"), bank.backbone, feats)
@@ -184,6 +202,7 @@ def _embed(
         **({"nprobe": lists.nprobe} if lists.nprobe else {}),
         "limit": limit,
         **({"emb": True} if keys.emb else {}),
+        **context,
     }
     files = _files(output) + ([keys.emb] if keys.emb else [])
     npy = {2: ("float32", bank.dim)} if keys.emb else None
@@ -207,7 +226,7 @@ def _embed(
             count=len(ids),
             dim=bank.dim,
             metric=retrieval.METRIC,
-            matcher={"run": _beside(run, output), "fingerprint": bank.fingerprint},
+            matcher={"run": _beside(run, output), "fingerprint": bank.fingerprint, **context},
             backbone=features.manifest["backbone"],
             **search,
         )

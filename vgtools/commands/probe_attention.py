@@ -175,10 +175,14 @@ def probe_attention(
     """Measure what each attention head grounds in image regions, or looks at in a text.
 
     With --regions: for each entity with gold boxes, the region that a head attends to most is its
-    answer, right from an IoU of 0.5 on. The baseline is the most confident region; a head is active
-    if over 20 % of the attention goes to regions. With --parser, for each relation: how often a
-    word attends to the region of the entity that it is joined to. Intervals come from resampling
-    photos; p-values are corrected over all heads; --select-on chooses heads on other photos.
+    answer, right from an IoU of 0.5 on; ties are broken at random, by seed and photo. The headline
+    is the best head minus the same head asked by another entity of the caption, paired over photos.
+    Beside it: the head asked by a caption of another photo, the most confident region, and rules
+    that see no word (random, first, largest region; random, largest gold box). Where boxes of the
+    annotation are among the regions, their share is printed. A head is active if over 20 % of the
+    attention goes to regions. With --parser, for each relation: how often a word attends to the
+    region of the entity that it is joined to. Intervals come from resampling photos; p-values are
+    corrected over all heads; --select-on chooses heads on other photos.
 
     Without --regions: attention to [CLS], [SEP], punctuation and neighbours, entropies, distances
     of heads; with --parser how often a head finds a word's head or dependent, beside the best

@@ -53,7 +53,23 @@ class Search:
         ),
     ] = 1
     min_score: Annotated[
-        float | None, Value("SCORE", "Relevance below which a token gets no voken, -1.")
+        float | None,
+        Value(
+            "SCORE",
+            "Score below which a token gets no voken, -1: the probability of a right photo where "
+            "the matcher was validated in training, else the relevance.",
+        ),
+    ] = None
+    context_weight: Annotated[
+        float | None,
+        Value(
+            "W",
+            "Weight of the sentence beside the word itself: 0 looks at the word alone, 1 is that "
+            "of training.",
+            "--context",
+            min=0,
+            show_default="that of the index or the run",
+        ),
     ] = None
     matcher: Annotated[
         str | None, Value("RUN", "The matcher's run, if it is not where the index says.")
@@ -104,12 +120,14 @@ def vokenize(
     an object with the keys that the command needs. All commands share this rule.
 
     One row per line of the text, in order, empty lines included: {"text", "spans": [[start, end],
-    ...], "vokens": [row, ...], "scores": [relevance, ...]}. Spans are code points of the line, rows
-    are lines of the index's .ids file, -1 means no image. Sentences longer than the encoder accepts
-    are windowed with context on both sides. The search is exact unless the index has lists (vg
-    build-index --factory IVF…); the manifest then says how often it is right. A sentence's vokens
-    depend only on the sentence, up to rounding: some CPU libraries sum in another order when other
-    sentences share the batch. With MKL_CBWR=AUTO,STRICT in the environment, Intel's MKL does not.
+    ...], "vokens": [row, ...], "scores": [score, ...]}. Spans are code points of the line, rows are
+    lines of the index's .ids file, -1 means no image. A score is the relevance, or, if the matcher
+    was validated in training, the probability that a caption of the image holds the word. Sentences
+    longer than the encoder accepts are windowed with context on both sides. The search is exact
+    unless the index has lists (vg build-index --factory IVF…); the manifest then says how often it
+    is right. A sentence's vokens depend only on the sentence, up to rounding: some CPU libraries
+    sum in another order when other sentences share the batch. With MKL_CBWR=AUTO,STRICT in the
+    environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
     packed form. Several texts are one, in their order.
@@ -203,7 +221,12 @@ def _matcher(bank: Index, search: Search, control: Control, runtime: Runtime) ->
         level=search.level,
     )
     return system.Vokenizer(
-        loaded, bank, k=search.k, min_score=search.min_score, pack=search.batch_size
+        loaded,
+        bank,
+        k=search.k,
+        min_score=search.min_score,
+        pack=search.batch_size,
+        context_weight=search.context_weight,
     )
 
 
@@ -218,8 +241,9 @@ def _term_frequency(
     """Return the draw by term frequency; of the matcher only the tokenizer is used."""
     from vgtools.systems.vokenization.term_frequency import draw_work
 
-    if search.k > 1 or search.min_score is not None or not control.captions:
-        why = "term-frequency needs --captions, and excludes -k and --min-score"
+    given = search.k > 1 or search.min_score is not None or search.context_weight is not None
+    if given or not control.captions:
+        why = "term-frequency needs --captions, and excludes -k, --min-score and --context"
         raise typer.BadParameter(why, param_hint="--control")
     files, gamma, seed = control.captions, control.gamma, control.seed
     return draw_work(bank, search.matcher, files, gamma, seed, window, limit, offline)

@@ -129,18 +129,26 @@ def with_split(
     """Give each row its split, if a list names its image; keep `only` one split if asked to.
 
     Raises:
-        DataError: no list is called `only` (usage).
+        DataError: no list is called `only` (usage), or there are lists, and none names an image of
+            any row (65): they are another data set's.
     """
     if only is not None and only not in splits.values():
         known = ", ".join(sorted(set(splits.values())))
         known = known or "none: --splits names the folder of the lists"
         raise DataError(f"--split {only}: unknown split; known are {known}", code=Exit.USAGE)
+    image = ""
+    fits = not splits
     for row in rows:
-        split = splits.get(row["image"]) or splits.get(Path(row["image"]).stem)
+        image = row["image"]
+        split = splits.get(image) or splits.get(Path(image).stem)
+        fits = fits or split is not None
         if only is not None and split != only:
             tally.left_out[f"not in {only}"] += 1
             continue
         yield row | {"split": split} if split else row
+    if image and not fits:
+        why = f"--splits: no list names an image of the rows, such as {image!r:.80} or its stem"
+        raise DataError(f"{why}; expected the folder with the lists of this data set")
 
 
 def in_split(rows: Iterable[Row], split: str | None) -> Iterator[Row]:

@@ -48,6 +48,7 @@ def results(records: Sequence[Record]) -> list[Table]:
     """Return what was found as tables: the summary, layers, Table 2, and the text-side probes."""
     tables = [
         *map(_summary, of_kind(records, "summary")),
+        _controls(records),
         _layers(of_kind(records, "layer")),
         _relations(of_kind(records, "relation")),
         _dependencies(records),
@@ -66,6 +67,10 @@ def _summary(record: Record) -> Table:
     if head is not None:
         rows.append((f"difference, p = {_p(record)}", measured(record, "difference")))
     rows.append(("upper bound: some region is right", percent(record["upper_bound"])))
+    if record.get("word_specific") is not None:
+        asked = "head minus itself asked by another entity of the caption"
+        cell = measured(record, "word_specific")
+        rows.insert(0, (f"{asked}, p = {record['word_specific_p']:.2g}", cell))
     remark = (
         f"{record['entities']:,} entities, {record['captions']:,} captions, "
         f"{record['photos']:,} photos; {record['active_heads']} of "
@@ -73,6 +78,31 @@ def _summary(record: Record) -> Table:
     )
     accuracy = f"accuracy, % ({100 * record['level']:g} % interval)"
     return Table(("", accuracy), rows, [remark], "Entity grounding")
+
+
+def _controls(records: Sequence[Record]) -> Table:
+    rows = [
+        {
+            "control": record["control"],
+            "entities": f"{record['entities']:,}",
+            "head": measured(record),
+            "control, %": measured(record, "baseline"),
+            "difference": measured(record, "difference"),
+            "p": _p(record),
+        }
+        for record in of_kind(records, "control")
+    ]
+    remarks = [
+        "The same head asked with a wrong word, and rules that see no word. Only what is above all "
+        "of them is due to the word."
+    ]
+    shares = [record.get("annotated_regions") for record in of_kind(records, "summary")]
+    if shares and shares[0]:
+        share = f"{percent(shares[0])} % of the entities"
+        remarks.append(
+            f"Boxes of the annotation are among the regions: {share} have a gold box itself there."
+        )
+    return _table("Word-blind controls", rows, *remarks)
 
 
 def _table(title: str, rows: Sequence[Mapping[str, str]], *remarks: str) -> Table:

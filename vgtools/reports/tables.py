@@ -338,11 +338,14 @@ _RECALL = ("r1", "r5", "r10")
 def matcher_tables(records: Sequence[Record]) -> list[Table]:
     """Return evaluations of matchers as tables, with what the first of them measured.
 
-    Runs called NAME.s0, NAME.s1, … are seeds of one recipe and share a row.
+    Runs called NAME.s0, NAME.s1, … are seeds of one recipe and share a row, per weight of the
+    sentence term.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(re.sub(r"\.s\d+$", "", record["run"]), []).append(record)
+        name = re.sub(r"\.s\d+$", "", record["run"])
+        name += f", context {record['context_weight']:g}" if "context_weight" in record else ""
+        groups.setdefault(name, []).append(record)
 
     def table(columns: Mapping[str, tuple[str, Sequence[str]]], *remarks: str) -> Table:
         rows = [
@@ -362,8 +365,10 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
         columns["Concept hit"] = ("phrases", ["concept"])
         columns["Without the own photo"] = ("phrases", ["others"])
         nouns = f"{first['phrases']['nouns']:,} annotated nouns"
-        chance += f", concept hit {first['phrases']['chance']} ({nouns})"
-    form = "Per cent, mean ± half the range over seeds, of the last number."
+        chance += f", concept hit {first['phrases']['chance']}"
+        chance += f", without the own photo {first['phrases']['others_chance']} ({nouns})"
+    form = "Per cent, mean ± half the range over seeds, of the last number;"
+    form += " in brackets its 95 % interval over photos (lines of a text), the mean of the seeds'."
     tables = [table(columns, form, f"{first['images']:,} photos; chance: {chance}.")]
     if "pos" in first:
         tags = {tag: ("pos", [tag]) for tag in first["pos"]}
@@ -374,6 +379,9 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
             "Distinct photos": ("text", ["distinct"]),
             "Effective photos": ("text", ["effective"]),
             "Noun hit": ("text", ["noun_hit"]),
+            "Best-scored half": ("text", ["best_half"]),
+            "Best quarter": ("text", ["best_quarter"]),
+            "Worst quarter": ("text", ["worst_quarter"]),
         }
         bank = f"bank of {text['images']:,} photos"
         hit = f"{text['nouns']:,} nouns, chance {text['chance']}"
@@ -382,13 +390,19 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _seeds(records: Sequence[Record], part: str, keys: Sequence[str]) -> str:
-    """Return the mean of each number over seeds, the last with half the range."""
+    """Return the mean of each number over seeds, the last with half the range and its interval."""
     if any(part not in record for record in records):
         return "-"
     columns = [[record[part][key] for record in records] for key in keys]
-    means = " / ".join(f"{fmean(values):,.1f}" for values in columns)
+    cell = " / ".join(f"{fmean(values):,.1f}" for values in columns)
     half = (max(columns[-1]) - min(columns[-1])) / 2
-    return f"{means} ± {half:,.1f}" if len(records) > 1 else means
+    cell += f" ± {half:,.1f}" if len(records) > 1 else ""
+    # Those of a whole record are below its own "interval", by part.
+    inner = [r[part].get("interval", r["interval"].get(part, {})) for r in records]
+    if all(keys[-1] in intervals for intervals in inner):
+        ends = zip(*(intervals[keys[-1]] for intervals in inner), strict=True)
+        cell += " ({:,.1f} to {:,.1f})".format(*map(fmean, ends))
+    return cell
 
 
 # ------------------------------------------------------------------------------------------ corpora

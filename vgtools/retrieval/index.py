@@ -286,7 +286,9 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
 
 
 def _of_run(fact: Any) -> Any:
-    return fact.get("fingerprint") if isinstance(fact, Mapping) else fact
+    if not isinstance(fact, Mapping):
+        return fact
+    return {key: fact[key] for key in ("fingerprint", "context") if key in fact}
 
 
 class JoinedIds(Ids):

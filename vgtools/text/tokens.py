@@ -469,6 +469,19 @@ def stem_key(word: str) -> str:
     return str(_stemmer().stem(word.lower()))
 
 
+def word_stems(texts: Sequence[str], tokens: Tokens) -> list[str]:
+    """Return the stem of the whole word that each token is part of; empty outside words.
+
+    Args:
+        texts: R raw sentences.
+        tokens: of them.
+    """
+    spans = word_spans(texts, tokens.spans, tokens.starts).tolist()
+    rows = np.repeat(np.arange(len(texts)), np.diff(tokens.starts)).tolist()
+    words = [texts[row][start:end] for row, (start, end) in zip(rows, spans, strict=True)]
+    return [stem_key(word) if word else "" for word in words]
+
+
 @cache
 def _stemmer() -> Any:
     from nltk.stem.snowball import SnowballStemmer  # needs no downloaded data

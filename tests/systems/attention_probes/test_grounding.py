@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from tests.tiny import probe as t
 from tests.tiny import save_encoder
+from vgtools.images.boxes import iou
 from vgtools.images.regions import open_regions
 from vgtools.io import DataError
 from vgtools.models.attention import open_encoder
@@ -26,7 +28,7 @@ from vgtools.systems.attention_probes.grounding import (
     answers,
     read_caption,
 )
-from vgtools.systems.attention_probes.scores import ENTITY
+from vgtools.systems.attention_probes.scores import BLIND, ENTITY, OTHER_CAPTION, OTHER_ENTITY
 from vgtools.text.parses import CoNLLU, Parse
 from vgtools.text.tokens import Tokens, tokenize
 
@@ -55,8 +57,8 @@ def test_answers_equal_brute_force_on_random_tensors(reduce: str) -> None:
     last = torch.minimum(
         first + torch.from_numpy(rng.integers(0, 3, queries)), torch.tensor(tokens - 1)
     )
-    hits = torch.from_numpy(rng.random((queries, regions)) < 0.4)
-    right, mass = answers(iter(attention), given, row, first, last, hits, reduce)
+    order = torch.from_numpy(np.stack([rng.permutation(regions) for _ in range(batch)]))
+    top, mass = answers(iter(attention), given, row, first, last, order, reduce)
     for q in range(queries):
         for layer in range(layers):
             for head in range(heads):
@@ -71,23 +73,35 @@ def test_answers_equal_brute_force_on_random_tensors(reduce: str) -> None:
                     )
                     for r in range(int(sizes[row[q]]))
                 ]
-                assert right[q, layer, head].item() == hits[q, int(np.argmax(weights))].item()
+                assert top[q, layer, head].item() == np.argmax(weights)
                 assert mass[q, layer, head].item() == pytest.approx(sum(weights), abs=1e-6)
 
 
-def test_the_first_of_equal_regions_is_the_answer() -> None:
+def test_of_equal_regions_the_first_of_the_drawn_order_is_the_answer() -> None:
     batch = Batch(
         torch.zeros(1, 1).long(),
         torch.ones(1, 1).bool(),
-        torch.zeros(1, 3, 1),
-        torch.ones(1, 3).bool(),
+        torch.zeros(1, 4, 1),
+        torch.tensor([[True, True, True, False]]),
     )
-    same, one = torch.full((1, 1, 4, 4), 0.25), torch.zeros(1).long()
-    for hit in range(3):
-        hits = torch.arange(3)[None] == hit
-        right, mass = answers([same], batch, one, one, one, hits)
-        assert right.item() == (hit == 0)
-        assert mass.item() == pytest.approx(0.75)
+    same, one = torch.full((1, 1, 5, 5), 0.2), torch.zeros(1).long()
+    for order in ([0, 1, 2, 3], [2, 0, 1, 3], [1, 2, 0, 3], [3, 2, 1, 0]):
+        top, mass = answers([same], batch, one, one, one, torch.tensor([order]))
+        assert top.item() == next(region for region in order if region < 3), "3 is not there"
+        assert mass.item() == pytest.approx(0.6)
+
+
+def test_ties_are_broken_by_seed_and_image_and_by_no_order() -> None:
+    orders = [grounding.random_order(f"{n}.jpg", 3, 5, 0) for n in range(300)]
+    assert {tuple(order[3:].tolist()) for order in orders} == {(3, 4)}
+    first = np.bincount([order[0] for order in orders], minlength=3)
+    # Each of the three comes first in a third of 300 images: 100, with a deviation of 8.
+    assert (np.abs(first - 100) < 40).all()
+    again = grounding.random_order("7.jpg", 3, 9, 0)
+    assert again[:3].tolist() == orders[7][:3].tolist(), "neighbours in the batch change nothing"
+    assert [grounding.random_order(f"{n}.jpg", 3, 5, 1).tolist() for n in range(300)] != [
+        order.tolist() for order in orders
+    ]
 
 
 def test_covering_takes_the_tokens_that_share_a_character() -> None:
@@ -218,7 +232,25 @@ def brute_force(
             right = np.array(hit)[weights.argmax(-1)]
             base = hit[int(np.argmax(regions.confidence))]
             found[key].append((caption.image, right, weights.sum(-1), base, any(hit)))
+            if key == ENTITY:
+                wrong = [
+                    np.array(hit)[asked_by(attention, encoded, span, reduce)]
+                    for span, gold in zip(caption.spans, caption.boxes, strict=True)
+                    if not np.array_equal(gold, caption.boxes[phrase])
+                ]
+                if wrong:
+                    columns = np.concatenate([right.ravel(), np.mean(wrong, axis=0).ravel()])
+                    found[OTHER_ENTITY].append((caption.image, columns))
     return found
+
+
+def asked_by(attention: Any, encoded: Any, span: tuple[int, int], reduce: str) -> Any:
+    """Return the region that each head answers a span with: (L, H)."""
+    places = [
+        i for i, (a, b) in enumerate(encoded.offsets) if a < span[1] and b > span[0] and b > a
+    ]
+    places = places[-1:] if reduce == "last" else places
+    return attention[:, :, places, len(encoded.ids) :].mean(2).argmax(-1)
 
 
 @pytest.mark.parametrize("reduce", ["last", "mean"])
@@ -243,7 +275,13 @@ def test_the_probe_equals_brute_force(tmp_path: Path, reduce: str) -> None:
             path, [captions[i] for i in own], [parses[i] for i in own], sets, reduce
         )
         scores = probe.scores[side]
-        assert set(scores.cells) == set(wanted)
+        controls = wanted.pop(OTHER_ENTITY)
+        assert set(scores.cells) == {*wanted, OTHER_ENTITY, OTHER_CAPTION, BLIND}
+        cell = scores.cells[OTHER_ENTITY]
+        assert 0 < cell.total == len(controls)
+        np.testing.assert_allclose(cell.right, sum(columns for _, columns in controls))
+        drawn = sum(scores.draws(image)[:, None] * columns[None] for image, columns in controls)
+        np.testing.assert_allclose(cell.drawn, drawn, rtol=1e-5)
         assert scores.photos == len({captions[i].image for i in own})
         assert scores.captions == len(own)
         for key, items in wanted.items():
@@ -285,11 +323,57 @@ def test_results_do_not_depend_on_batches_or_windows(
         monkeypatch.setattr(grounding, "_WINDOW", window)
         probe = GroundingProbe(encoder, regions, batch_size=size, samples=20)
         probe.run(iter(captions))
-        found.append(probe.scores["all"].cells[ENTITY])
+        found.append(probe.scores["all"].cells)
     for other in found[1:]:
-        np.testing.assert_array_equal(found[0].right, other.right)
-        np.testing.assert_allclose(found[0].mass, other.mass, rtol=1e-5)
-        np.testing.assert_allclose(found[0].drawn, other.drawn)
+        np.testing.assert_array_equal(found[0][ENTITY].right, other[ENTITY].right)
+        np.testing.assert_allclose(found[0][ENTITY].mass, other[ENTITY].mass, rtol=1e-5)
+        for key in (ENTITY, BLIND, OTHER_ENTITY, OTHER_CAPTION):
+            np.testing.assert_allclose(found[0][key].right, other[key].right, rtol=1e-9)
+            np.testing.assert_allclose(found[0][key].drawn, other[key].drawn, rtol=1e-5)
+
+
+def test_a_caption_of_another_photo_asks_about_the_regions_of_this_one(tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    sets = t.region_sets(4, most=3)
+    regions = open_regions(t.save_regions(tmp_path / "r.npy", sets))
+    rows = t.caption_rows(sets, 6, seed=3)
+    for row, image in zip(rows, ("0", "0", "1", "1", "2", "0"), strict=True):
+        row["image"] = f"photo{image}.jpg"
+    read = [c for i, r in enumerate(rows) if (c := read_caption(r, "all", regions, "x", i))]
+    captions = []
+    for caption in read:  # a region each: some answers are right
+        own = sets[caption.image].boxes
+        golds = [own[n % len(own)][None] for n, _ in enumerate(caption.spans)]
+        captions.append(replace(caption, boxes=golds))
+    path = t.save_visualbert(tmp_path / "vb")
+    probe = GroundingProbe(open_encoder(str(path)), regions, samples=5)
+    probe.run(iter(captions))
+    model = AutoModel.from_pretrained(path, attn_implementation="eager").eval()
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    expected = np.zeros(12)
+    asked = 0
+    for here, before in ((2, 1), (3, 1), (4, 3), (5, 4)):  # the last one of another photo
+        asked_about, partner = captions[here], captions[before]
+        region_set = sets[asked_about.image]
+        encoded = tokenizer.encode(partner.text)
+        with torch.no_grad():
+            layers = model(
+                input_ids=torch.tensor([encoded.ids]),
+                attention_mask=torch.ones(1, len(encoded.ids)).long(),
+                visual_embeds=torch.from_numpy(region_set.features)[None],
+                visual_attention_mask=torch.ones(1, len(region_set)).long(), output_attentions=True,
+            ).attentions  # fmt: skip
+        attention = torch.stack([x[0] for x in layers]).numpy()
+        for gold in asked_about.boxes:
+            hit = iou(gold, region_set.boxes).max(0) >= 0.5
+            tops = [asked_by(attention, encoded, span, "last") for span in partner.spans]
+            expected[6:] += np.mean([hit[top].ravel() for top in tops], axis=0)
+            asked += 1
+    cell = probe.scores["all"].cells[OTHER_CAPTION]
+    assert cell.total == asked
+    np.testing.assert_allclose(cell.right[6:], expected[6:], rtol=1e-9)
+    assert expected[6:].any()
 
 
 def test_a_lack_of_memory_halves_the_batch() -> None:

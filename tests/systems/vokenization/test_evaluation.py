@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,7 @@ def test_concept_hit_of_annotated_nouns_is_that_of_loops(
         hits["others"].append(int(row.argmax()) in held[lemma])
     assert found["nouns"] == 3
     assert found["chance"] == percent([5 / 8, 2 / 8, 5 / 8])
+    assert found["others_chance"] == percent([4 / 7, 1 / 7, 4 / 7])
     assert {name: found[name] for name in hits} == {n: percent(hit) for n, hit in hits.items()}
     for name in hits:
         low, high = found["interval"][name]
@@ -156,6 +158,7 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
     top: list[int] = []
     hits: list[bool] = []
     shares: list[float] = []
+    best_scores: list[float] = []
     for text in TEXT:
         table, starts = scores(run, text, [20, 21, 22, 23], bank.array)
         best = (20 + table.argmax(1)).tolist()
@@ -165,8 +168,11 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
                 stem = stem_key(word)
                 held = {row for row, words in BANK if stem in map(stem_key, words.split())}
                 hits.append(best[starts.index(text.index(word))] in held)
+                best_scores.append(table[starts.index(text.index(word))].max())
                 shares.append(len(held) / 4)
     share = np.unique(top, return_counts=True)[1] / len(top)
+    low, high = found.pop("interval")["noun_hit"]
+    assert low <= percent(hits) <= high
     assert found == {
         "tokens": 5,
         "images": 4,
@@ -174,8 +180,44 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
         "effective": round(float(np.exp(-(share * np.log(share)).sum()))),
         "nouns": 3,
         "noun_hit": percent(hits),
+        "best_half": percent([hits[i] for i in np.argsort(best_scores)[1:]]),
+        "best_quarter": percent([hits[np.argmax(best_scores)]]),
+        "worst_quarter": percent([hits[np.argmin(best_scores)]]),
         "chance": percent(shares),
     }
+
+
+def test_nouns_are_sorted_by_the_probability_of_a_calibrated_run(
+    folder: Path, run: Matcher
+) -> None:
+    stored = {"relevance": 1.0, "captions": 2.0, "bias": -3.0, "stems": {"ban": 9, "dor": 1}}
+    used = dataclasses.replace(run, info=run.info | {"calibration": stored})
+    evaluation = Evaluation(open_features(folder / "feats.npy"), HELD_OUT, parser)
+    evaluation.add_text(TEXT, BANK)
+    found = evaluation.measure(used)
+    bank = open_features(folder / "feats.npy")
+    nouns: list[tuple[float, bool]] = []
+    for text in TEXT:
+        table, starts = scores(run, text, [20, 21, 22, 23], bank.array)
+        for word, known in (("dor", 1), ("ban", 9)):
+            if word in text:
+                row = table[starts.index(text.index(word))]
+                odds = row.max() + 2 * np.log1p(known) - 3
+                held = {"dor": {21, 23}, "ban": {20}}[word]
+                nouns.append((1 / (1 + np.exp(-odds)), 20 + int(row.argmax()) in held))
+    assert found["text"]["best_quarter"] == 100 * max(nouns)[1]
+    assert found["text"]["worst_quarter"] == 100 * min(nouns)[1]
+    curve = found["text"]["reliability"]
+    assert sum(fifth["count"] for fifth in curve) == 3
+    # Both that captions know well are in one fifth, above the other.
+    high = [hit for p, hit in nouns if p > 0.8]
+    assert (curve[-1]["count"], curve[-1]["right"]) == (2, percent(high))
+    mean = 100 * np.mean([p for p, _ in nouns if p > 0.8])
+    assert curve[-1]["score"] == pytest.approx(mean, abs=0.02)
+    content = found["reliability"]
+    assert sum(fifth["count"] for fifth in content) == 27
+    right = sum(fifth["right"] * fifth["count"] for fifth in content) / 27
+    assert right == pytest.approx(found["concept"], abs=0.02)
 
 
 def test_the_control_is_the_same_network_untrained(folder: Path, run: Matcher) -> None:

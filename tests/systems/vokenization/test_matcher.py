@@ -20,10 +20,12 @@ from vgtools.io import DataError, Exit
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization import matcher_training
+from vgtools.systems.vokenization.calibration import fit_calibration
 from vgtools.systems.vokenization.matcher import (
     Batch,
     MatcherConfig,
     TokenImageMatcher,
+    at_context,
     hinge_loss,
     info_nce,
     load_matcher,
@@ -165,6 +167,107 @@ def test_info_nce_refuses_shapes_that_do_not_belong_together() -> None:
         )
 
 
+def test_tokens_count_by_their_weights() -> None:
+    tokens, images = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.eye(2)
+    own, no_key = torch.tensor([0, 0]), torch.tensor([-1, -1])
+    scale = torch.tensor(math.log(3.0))
+    # The losses of the two are ln 4 - ln 3 and ln 4.
+    weighted = info_nce(
+        *(tokens, own, images, scale, no_key, torch.zeros(0, 2)), 0.5, torch.tensor([3.0, 1.0])
+    )
+    assert weighted.item() == pytest.approx(math.log(4) - 0.75 * math.log(3))
+
+
+def test_rare_stems_weigh_more(captions: Captions, states: HiddenStates, feats: Any) -> None:
+    sentences = np.arange(len(captions.images))
+    rng = np.random.default_rng(0)
+    batch = matcher_training.collate(captions, states, feats, config(rarity=2.0), sentences, rng)
+    counts = dict(zip(captions.stems, matcher_training.stem_counts(captions), strict=True))
+    assert {stem: counts[stem] for stem in ("dog", "cat", "red", "tree")} == {
+        "dog": 3, "cat": 2, "red": 2, "tree": 1,
+    }  # fmt: skip
+    assert batch.weights is not None
+    numbers = np.flatnonzero(counts["dog"] == np.array(list(counts.values())))
+    assert len(numbers) == 1
+    found = {round(w, 4) for w in batch.weights.tolist()}
+    # Of 8 captions 3, 2 and 1 hold a stem; words that show nothing count as 2.5 nats.
+    nats = [math.log(8 / 3), math.log(4), math.log(8)]
+    assert {round(n**2, 4) for n in nats} <= found <= {round(n**2, 4) for n in [*nats, 2.5]}
+
+
+def test_the_word_loss_matches_words_without_their_sentence() -> None:
+    model = matcher_of(word_loss=0.25, dropout=0.0)
+    assert model.losses == {"info_nce": 1.0, "word": 0.25}
+    torch.manual_seed(1)
+    hidden, feats = torch.randn(3, LAYERS * WIDTH), torch.randn(2, IMAGE)
+    holders = torch.tensor([[0.25, 0.75]])
+    zero = torch.zeros(3, dtype=torch.int64)
+    keys = torch.tensor([0, -1, 0])
+    batch = Batch(hidden, zero, hidden[:1], feats, zero, zero, keys, holders)
+    with torch.no_grad():
+        model.log_word_scale.fill_(math.log(2.0))
+        found = model(batch)["word"].item()
+        words = torch.nn.functional.normalize(model.text(hidden), dim=1).double()
+        images = model.embed_images(feats).double()
+    expected = []
+    for token in (0, 2):  # the second has no stem
+        logits = 2 * words[token] @ images.T
+        expected.append(logits.logsumexp(0) - 0.25 * logits[0] - 0.75 * logits[1])
+    assert found == pytest.approx(float(sum(expected)) / 2, rel=1e-5)
+    moved = batch._replace(means=hidden[1:2] + 5)
+    with torch.no_grad():
+        assert model(moved)["word"].item() == pytest.approx(found)
+        assert model(moved)["info_nce"].item() != pytest.approx(model(batch)["info_nce"].item())
+        none = model(batch._replace(keys=torch.full((3,), -1), holders=torch.zeros(0, 2)))
+    assert none["word"].item() == 0
+    assert matcher_of(word_loss=0.25, loss="hinge").losses == {"hinge": 1.0}
+    assert matcher_of().losses == {"info_nce": 1.0}
+
+
+def test_the_calibration_is_of_held_out_words_and_photos_of_training(
+    captions: Captions, encoder: Encoder, states: HiddenStates, feats: Any
+) -> None:
+    texts = ["a dog", "dogs and cats", "the zebra", "red trees", "it", "a blue car ."] * 3
+    held_out, _ = matcher_training.tokenize_captions(
+        texts, [1, 2, 4, 6, 8, 8] * 3, encoder.tokenizer, encoder.max_tokens
+    )
+    packed = PackedEncoder(encoder, LAYERS)
+    held_states = HiddenStates(packed, held_out.tokens, 1 << 30)
+    matcher = matcher_of()
+    model = matcher_training.calibrate(matcher, (captions, states), (held_out, held_states), feats)
+    assert model.stems == {
+        "dog": 3, "run": 1, "two": 1, "sleep": 1, "cat": 2, "red": 2, "car": 1, "ball": 1,
+        "tree": 1,
+    }  # fmt: skip
+    shows = {3: "dog run two sleep", 0: "cat", 5: "cat dog", 7: "red car", 9: "tree"}
+    holders = {image: set(stems.split()) for image, stems in shows.items()}
+    holders[5] |= {"red", "ball"}
+    bank = sorted(holders)
+    with torch.no_grad():
+        images = matcher.embed_images(torch.from_numpy(feats[bank])).double()
+        relevance, right, stems = list[float](), list[bool](), list[str]()
+        for sentence, text in enumerate(held_out.rows.tolist()):
+            part = held_states.take(np.array([sentence]))
+            rows = torch.zeros(len(part.hidden), dtype=torch.int64)
+            tokens = matcher.project_tokens(part.hidden, part.means, rows).double()
+            first = int(held_out.tokens.starts[sentence])
+            for n, row in enumerate(tokens @ images.T):
+                if held_out.content[first + n]:
+                    stem = str(held_out.stems[held_out.keys[first + n]])
+                    relevance.append(float(row.max()))
+                    right.append(stem in holders[bank[int(row.argmax())]])
+                    stems.append(stem)
+            assert texts[text]
+    expected = fit_calibration(np.array(relevance), stems, np.array(right), model.stems)
+    assert 0 < np.mean(right) < 1
+    shown = np.array([[0.1, 0.8]] * 2)
+    np.testing.assert_allclose(
+        model.probability(shown, ["dog", "zebra"]),
+        expected.probability(shown, ["dog", "zebra"]),
+        atol=1e-3,
+    )
+
+
 # -------------------------------------------------------------------------------------------- model
 
 
@@ -193,6 +296,26 @@ def test_the_sentence_term_is_the_projected_mean() -> None:
         raw = matcher.text(hidden) + matcher.context(hidden.mean(0, keepdim=True))
         found = matcher.embed_tokens(hidden, torch.tensor([5]))
         assert torch.allclose(found, torch.nn.functional.normalize(raw, dim=1), **ORDER)
+
+
+def test_the_sentence_term_has_a_weight() -> None:
+    matcher = matcher_of()
+    hidden = torch.randn(5, LAYERS * WIDTH)
+    assert matcher.context is not None
+    with torch.no_grad():
+        word, term = matcher.text(hidden), matcher.context(hidden.mean(0, keepdim=True))
+        for weight in (0.0, 0.25, 1.0):
+            found = at_context(matcher, weight).embed_tokens(hidden, torch.tensor([5]))
+            expected = torch.nn.functional.normalize(word + weight * term, dim=1)
+            assert torch.allclose(found, expected, **ORDER)
+    assert at_context(matcher, 0.25).text is matcher.text, "the networks are shared"
+    assert matcher.config.context_weight == 1.0, "the given one keeps its weight"
+    still = at_context(matcher_of(dropout=0.0), 0.25).train()
+    trained = still.embed_tokens(hidden, torch.tensor([5]))
+    expected = torch.nn.functional.normalize(word + term, dim=1)
+    assert torch.allclose(trained, expected, **ORDER), "training takes 1, whatever is matched with"
+    with pytest.raises(ValueError, match="has no sentence term"):
+        at_context(matcher_of(sentence=False), 0.5)
 
 
 def test_without_the_term_and_the_root_it_is_the_paper_s_model() -> None:
@@ -432,7 +555,8 @@ def test_batches_are_a_function_of_seed_and_epoch(
     )
     assert sorted(len(b.means) for b in whole) == [2, 3, 3]
     for late, early in zip(sizes(1, 0, first=1), whole[1:], strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(late, early, strict=True))
+        assert late.weights is None, "without --rarity all tokens count alike"
+        assert all(torch.equal(a, b) for a, b in zip(late[:-1], early[:-1], strict=True))
     assert not all(
         torch.equal(a.feats[:1], b.feats[:1]) for a, b in zip(whole, sizes(1, 1), strict=True)
     ) or not all(

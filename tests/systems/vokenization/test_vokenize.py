@@ -22,7 +22,14 @@ from vgtools import io
 from vgtools.io import DataError, Window
 from vgtools.retrieval import METRIC, Index
 from vgtools.systems.vokenization import vokenize as system
-from vgtools.systems.vokenization.vokenize import Matcher, Vokenizer, Vokens, open_matcher
+from vgtools.systems.vokenization.calibration import Calibration
+from vgtools.systems.vokenization.vokenize import (
+    Matcher,
+    Vokenizer,
+    Vokens,
+    open_matcher,
+    with_context,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -107,6 +114,68 @@ def test_context_counts(matcher: Matcher) -> None:
     found = Vokenizer(matcher, bank_of(matcher), k=2)(["bam", "bam den fis", "gom bam"])
     scores = found.scores[[0, 1, 5], 0]
     assert len(set(scores.tolist())) == 3, "the same word in three sentences has three embeddings"
+
+
+def test_the_weight_of_the_sentence_is_the_flag_s_else_the_index_s_else_the_run_s(
+    tiny: Path, tmp_path: Path
+) -> None:
+    used = open_matcher(
+        save_run_of(tmp_path / "run", tiny / "encoder", seed=2, sentence=True, context_weight=0.5)
+    )
+    bank = bank_of(used)
+    texts = text(20)
+
+    def scores(matcher: Matcher, index: Index, context: float | None = None) -> Any:
+        return Vokenizer(matcher, index, context_weight=context)(texts).scores.tolist()
+
+    by_weight = {w: scores(with_context(used, w), bank) for w in (0.0, 0.25, 0.5)}
+    assert len({str(found) for found in by_weight.values()}) == 3
+    assert scores(used, bank) == by_weight[0.5]
+    bank.manifest["matcher"] = {"context_weight": 0.25}
+    assert scores(used, bank) == by_weight[0.25]
+    assert scores(used, bank, 0.0) == by_weight[0.0]
+    # Without the sentence, a word's neighbours count only through its own hidden state.
+    ids = used.encoder.tokenizer.encode("bam den").ids[1:-1]
+    word_only = replace(used, matcher=copy.deepcopy(used.matcher))
+    word_only.matcher.context = None
+    assert bank.bank is not None
+    best = plain_scores(word_only, bank.bank, ids).max(1)
+    found = Vokenizer(used, bank, context_weight=0.0)(["bam den"]).scores[:, 0]
+    np.testing.assert_allclose(found, best, rtol=0, atol=DECIMALS)
+    with pytest.raises(DataError, match=r"has no sentence term .*\(--context 0.5\)"):
+        with_context(open_matcher(tiny / "run"), 0.5)
+
+
+def test_scores_of_a_calibrated_run_are_probabilities(matcher: Matcher) -> None:
+    model = Calibration(6.0, 0.5, -2.0, {"bam": 30, "den": 2})
+    stored = {"relevance": 6.0, "captions": 0.5, "bias": -2.0, "stems": dict(model.stems)}
+    used = replace(matcher, info=matcher.info | {"calibration": stored})
+    texts = ["bam dens", "", "fis."]
+    plain = Vokenizer(matcher, bank_of(matcher), k=2)(texts)
+    found = Vokenizer(used, bank_of(used), k=2)(texts)
+    np.testing.assert_array_equal(found.vokens, plain.vokens)
+    words = ["bam", "den", "fis", ""]
+    pieces = [words[min(n, 3)] for n in owners(found)]
+    expected = model.probability(plain.scores, pieces)
+    # Relevances are rounded to four decimals before.
+    np.testing.assert_allclose(found.scores, expected, rtol=0, atol=6 * DECIMALS)
+    low, high = np.unique(found.scores[:, 0])[-2:]
+    least = float(low + high) / 2
+    kept = Vokenizer(used, bank_of(used), k=2, min_score=least)(texts)
+    assert (kept.vokens[:, 0] >= 0).tolist() == (found.scores[:, 0] > least).tolist()
+    assert 0 < (kept.vokens[:, 0] >= 0).sum() < len(kept.vokens)
+
+
+def owners(found: Vokens) -> list[int]:
+    """Return the number of the word that each token is part of; 3 is the full stop."""
+    words = [[(0, 3), (4, 8)], [], [(0, 3), (3, 4)]]
+    numbers = {(0, 0): 0, (0, 1): 1, (2, 0): 2, (2, 1): 3}
+    result = []
+    for row in range(len(found.texts)):
+        for start, _ in found.tokens.row(row)[1].tolist():
+            word = next(n for n, (a, b) in enumerate(words[row]) if a <= start < b)
+            result.append(numbers[row, word])
+    return result
 
 
 @pytest.mark.parametrize("sentence", [False, True])

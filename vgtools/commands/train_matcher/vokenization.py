@@ -22,7 +22,7 @@ from vgtools.commands.options import (
     run_folder,
 )
 from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
-from vgtools.systems.vokenization.recipe import PAPER, MatcherConfig
+from vgtools.systems.vokenization.recipe import PAPER, PRESETS, MatcherConfig
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
 _WARMUP = 0.1  # share of the steps
@@ -61,6 +61,16 @@ class Recipe:
             "--sentence/--no-sentence",
         ),
     ] = MatcherConfig.sentence
+    context_weight: Annotated[
+        float | None,
+        _recipe_flag(
+            "context_weight",
+            "Weight of that sentence term when the run is used, by default; training takes 1",
+            "--context",
+            metavar="W",
+            min=0,
+        ),
+    ] = MatcherConfig.context_weight
     root: Annotated[
         bool, _recipe_flag("root", "Take the square root of image features", "--root/--no-root")
     ] = MatcherConfig.root
@@ -91,6 +101,24 @@ class Recipe:
             max=1,
         ),
     ] = MatcherConfig.stop_share
+    word_loss: Annotated[
+        float,
+        _recipe_flag(
+            "word_loss",
+            "InfoNCE: weight of a second loss, of content words without their sentence",
+            metavar="WEIGHT",
+            min=0,
+        ),
+    ] = MatcherConfig.word_loss
+    rarity: Annotated[
+        float,
+        _recipe_flag(
+            "rarity",
+            "InfoNCE: count words by this power of how rare their stem is in captions",
+            metavar="POWER",
+            min=0,
+        ),
+    ] = MatcherConfig.rarity
     epochs: Annotated[
         int, _recipe_flag("epochs", "Passes over the captions", metavar="N", min=1)
     ] = 6
@@ -108,10 +136,9 @@ class Recipe:
     def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""
         values = {**dataclasses.asdict(self), "warmup": _WARMUP}
-        if preset == "paper":
-            for name, value in PAPER.items():
-                if not is_given(context, name):
-                    values[name] = value
+        for name, value in PRESETS[preset].items():
+            if not is_given(context, name):
+                values[name] = value
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -136,7 +163,8 @@ def vokenization(
         str, Value("NAME", "Hub name, directory or builtin:NAME.", "--encoder", "-e")
     ] = "builtin:minilm",
     preset: Annotated[
-        Literal["default", "paper"], Flag(help="The recipe that measured best, or the paper's.")
+        Literal["default", "text", "paper"],
+        Flag(help="The recipe that measured best on captions, on running text, or the paper's."),
     ] = "default",
     level: Annotated[
         Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")
@@ -168,11 +196,16 @@ def vokenization(
     content word's best image has a caption with that word's stem. The best epoch is kept; without
     validation it is the last.
 
+    With validation the run is also calibrated: the scores of its vokens are then probabilities that
+    a caption of the photo holds the word, from relevance and from how many training captions do.
+
     The run directory holds matcher.safetensors, the encoder, run.json and metrics.jsonl.
 
     Examples:
 
         vg train-matcher captions.jsonl feats.npy --hold-out 400 -o matcher
+
+        vg train-matcher captions.jsonl feats.npy --preset text --hold-out 400 -o matcher.text
 
         vg train-matcher captions.jsonl feats.npy --preset paper --valid dev.jsonl -o matcher.paper
     """

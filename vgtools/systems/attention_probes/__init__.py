@@ -10,6 +10,7 @@ SECTIONS = {
         "grounding.syntactic_queries",
         "scores.Scores",
         "probing.probe_caption_file",
+        "controls.blind_rates",
     ),
     "section 3.2": ("examples.make_groups",),
     "Clark et al. 2019, section 4.1": ("text.between_words",),

@@ -12,6 +12,7 @@ Source: Li et al. 2020 (What Does BERT with Vision Look At?), sections 3.1 and 3
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +31,18 @@ from vgtools.io.arrays import Array, padded
 from vgtools.io.errors import Tally, is_out_of_memory
 from vgtools.models.attention import JointEncoder
 from vgtools.models.references import check_same
+from vgtools.systems.attention_probes.controls import (
+    OVERLAP,
+    annotated,
+    asked_with_another_entity,
+    blind_rates,
+)
 from vgtools.systems.attention_probes.examples import Example, make_groups
 from vgtools.systems.attention_probes.scores import (
+    BLIND,
     ENTITY,
+    OTHER_CAPTION,
+    OTHER_ENTITY,
     Cell,
     Key,
     Relations,
@@ -45,7 +55,6 @@ from vgtools.text.tokens import WORD, Tokens, row_starts, special_ids, tokenize
 
 _T = TypeVar("_T")
 
-OVERLAP = 0.5  # a region is right from this IoU with a gold box on
 _WINDOW = 512  # captions that are sorted by length together
 
 
@@ -366,23 +375,23 @@ def answers(
     row: Tensor,
     first: Tensor,
     last: Tensor,
-    hits: Tensor,
+    order: Tensor,
     reduce: str = "last",
 ) -> tuple[Tensor, Tensor]:
-    """Return whether each head is right on each query, and its attention to regions.
+    """Return the region that each head answers each query with, and its attention to regions.
 
     Args:
         layers: as `JointEncoder.attentions` yields them; each is released before the next one.
         row: (Q,) row of the batch.
         first: (Q,) first token of the source, special tokens counted.
         last: (Q,) last one.
-        hits: (Q, R) bool, regions that are right.
+        order: (B, R) int64, the regions of each row: of those with the same weight, the first in
+            this order is the answer.
         reduce: `last` takes the attention of the source's last sub-word, `mean` the mean over its
             sub-words.
 
     Returns:
-        (Q, L, H) bool; (Q, L, H) float32 in [0, 1]. Of regions with the same weight the first is
-        the answer.
+        (Q, L, H) int64; (Q, L, H) float32 in [0, 1].
 
     Source: Li et al. 2020, section 3.1; the last sub-word: appendix B.4.
     """
@@ -394,7 +403,7 @@ def answers(
         start = torch.repeat_interleave(count.cumsum(0) - count, count)
         within = torch.arange(len(query), device=row.device) - start
         token, token_row = first[query] + within, row[query]
-    right: list[Tensor] = []
+    best: list[Tensor] = []
     mass: list[Tensor] = []
     for layer in layers:
         weights = layer[token_row, :, token, tokens:].float()  # (Q or the queries' tokens, H, R)
@@ -403,8 +412,27 @@ def answers(
             weights = total.index_add_(0, query, weights) / count[:, None, None]
         present = batch.region_mask.to(weights.device)[row][:, None]  # (Q, 1, R)
         mass.append((weights * present).sum(-1))
-        right.append(hits.gather(1, weights.masked_fill(~present, -1.0).argmax(-1)))
-    return torch.stack(right, 1), torch.stack(mass, 1)
+        tried = order[row]
+        seen = weights.masked_fill(~present, -1.0)
+        place = seen.gather(2, tried[:, None].expand(-1, weights.shape[1], -1)).argmax(-1)
+        best.append(tried.gather(1, place))
+    return torch.stack(best, 1), torch.stack(mass, 1)
+
+
+def random_order(image: str, count: int, width: int, seed: int) -> Array:
+    """Return the order in which an image's regions are tried: (width,) int64.
+
+    It is drawn from seed and image alone. With a fixed order, such as that of the file, ties would
+    go to the region that an annotator drew first.
+
+    Args:
+        image: id.
+        count: its regions; places from there on stay.
+        width: regions of the richest image of the batch.
+        seed: of the draw.
+    """
+    drawn = np.random.default_rng([seed, zlib.crc32(image.encode())]).permutation(count)
+    return np.concatenate([drawn, np.arange(count, width)])
 
 
 def _confident(regions: RegionSet, hits: Array) -> Array:
@@ -450,6 +478,8 @@ class GroundingProbe(Probe):
             why = f"has {self.regions.width} channels per region, the model takes {takes}"
             raise DataError(why, self.regions.path)
         self._keys: dict[Key, int] = {ENTITY: 0}
+        # The last two captions of different photos that could be asked about.
+        self._before: list[Caption] = []
 
     def run(self, captions: Iterator[Caption]) -> None:
         """Count all captions; `scores` and `skipped` have the result."""
@@ -509,19 +539,113 @@ class GroundingProbe(Probe):
         counts = row_starts(len(c.spans) for c in captions)
         ranges = zip(sets, pairwise(counts), strict=True)
         base = np.concatenate([_confident(regions, hits[a:b]) for regions, (a, b) in ranges])
-        right, mass = self._ask(tokens, sets, queries, hits[queries.phrase])
+        top, mass = self._ask(tokens, [c.image for c in captions], sets, queries)
+        right = np.take_along_axis(hits[queries.phrase], top, 1)
         side = np.array([c.side for c in captions])[queries.row]
         for name in np.unique(side).tolist():
             some = np.flatnonzero(side == name)
             rows, phrase = queries.row[some], queries.phrase[some]
-            images = list(dict.fromkeys(captions[r].image for r in rows.tolist()))
-            number = {image: n for n, image in enumerate(images)}
-            image = np.array([number[captions[r].image] for r in rows.tolist()])
             scores = self.scores.setdefault(name, Scores(self._heads, self.samples, self.seed))
             scores.captions += len(np.unique(rows))
-            scores.count_photos(images)
             found = (right[some], mass[some], base[phrase], np.asarray(hits[phrase].any(1)))
-            scores.add(list(self._keys), images, image, queries.key[some], *found)
+            self._count(scores, captions, rows, list(self._keys), queries.key[some], *found)
+        # Heads are only chosen on that side.
+        asked = np.flatnonzero((queries.key == 0) & (side != "select"))
+        entities = Queries(*(column[asked] for column in queries))
+        for key, kept, columns in chain(
+            self._same_caption(captions, sets, entities, hits, counts, top[asked]),
+            self._other_caption(captions, sets, entities, hits),
+        ):
+            both = np.concatenate([right[asked][kept], columns], 1)
+            own_side = side[asked][kept]
+            for name in np.unique(own_side).tolist():
+                some = np.flatnonzero(own_side == name)
+                rows = entities.row[kept][some]
+                one = np.zeros(len(some), np.int64)
+                self._count(self.scores[name], captions, rows, [key], one, both[some])
+
+    @staticmethod
+    def _count(
+        scores: Scores,
+        captions: list[Caption],
+        rows: Array,
+        keys: list[Key],
+        key: Array,
+        right: Array,
+        *more: Array,
+    ) -> None:
+        """Count the answers to queries about captions."""
+        images = list(dict.fromkeys(captions[r].image for r in rows.tolist()))
+        number = {image: n for n, image in enumerate(images)}
+        image = np.array([number[captions[r].image] for r in rows.tolist()])
+        scores.count_photos(images)
+        scores.add(keys, images, image, key, right, *more)
+
+    def _same_caption(
+        self,
+        captions: list[Caption],
+        sets: list[RegionSet],
+        queries: Queries,
+        hits: Array,
+        counts: Array,
+        top: Array,
+    ) -> Iterator[tuple[Key, Array, Array]]:
+        """Yield what the rules that see no word reach, and what other entities of the caption do.
+
+        Yields:
+            Key, the queries that have the control, and its columns.
+        """
+        blind = list[Array]()
+        asked = np.zeros(len(queries.row), bool)
+        rates = np.zeros(top.shape)
+        # Entities of a caption are neighbours, in its order.
+        for part in np.split(np.arange(len(queries.row)), np.flatnonzero(np.diff(queries.row)) + 1):
+            if not len(part):
+                continue
+            row = int(queries.row[part[0]])
+            own = hits[counts[row] : counts[row + 1], : len(sets[row])]
+            boxes = captions[row].boxes
+            phrase = queries.phrase[part] - counts[row]
+            columns = [blind_rates(boxes, sets[row], own), annotated(boxes, sets[row])[:, None]]
+            blind.append(np.concatenate(columns, 1)[phrase])
+            asked[part], rates[part] = asked_with_another_entity(boxes, phrase, own, top[part])
+        if blind:
+            yield BLIND, np.arange(len(asked)), np.concatenate(blind)
+        yield OTHER_ENTITY, np.flatnonzero(asked), rates[asked]
+
+    def _other_caption(
+        self, captions: list[Caption], sets: list[RegionSet], queries: Queries, hits: Array
+    ) -> Iterator[tuple[Key, Array, Array]]:
+        """Yield what the heads answer when a caption of another photo asks, as `_same_caption`.
+
+        It is the last one before, and all of its entities ask; the first photo has none.
+        """
+        rows = list[int]()
+        partners = list[Caption]()
+        for row in dict.fromkeys(queries.row.tolist()):
+            caption = captions[row]
+            other = [c for c in self._before if c.image != caption.image]
+            if other:
+                rows.append(row)
+                partners.append(other[-1])
+            self._before = [*other[-1:], caption]
+        if not rows:
+            return
+        tokens = tokenize(self.encoder.tokenizer, [c.text for c in partners])
+        spans, owner = _phrases(partners)
+        first, last = covering(tokens, spans, owner)
+        whole = np.flatnonzero(last >= first)
+        nothing = np.zeros(len(whole), np.int64)
+        asking = Queries(owner[whole], first[whole], last[whole], nothing, nothing)
+        images = [captions[row].image for row in rows]
+        top, _ = self._ask(tokens, images, [sets[row] for row in rows], asking)
+        place = {row: n for n, row in enumerate(rows)}  # of its partner
+        kept = np.flatnonzero(np.isin(queries.row, rows))
+        rates = np.zeros((len(kept), self._heads))
+        for n, query in enumerate(kept.tolist()):
+            answered = top[asking.row == place[int(queries.row[query])]]
+            rates[n] = hits[queries.phrase[query]][answered].mean(0)
+        yield OTHER_CAPTION, kept, rates
 
     def _queries(self, captions: list[Caption], tokens: Tokens) -> Queries:
         """Return the queries of a window that can be answered; count the others."""
@@ -544,11 +668,18 @@ class GroundingProbe(Probe):
         return Queries(*(column[keep] for column in queries))
 
     def _ask(
-        self, tokens: Tokens, sets: Sequence[RegionSet], queries: Queries, hits: Array
+        self,
+        tokens: Tokens,
+        images: Sequence[str],
+        sets: Sequence[RegionSet],
+        queries: Queries,
     ) -> tuple[Array, Array]:
-        """Return what every head answers: (Q, L × H) bool and float32."""
-        right = np.zeros((len(queries.row), self._heads), bool)
-        mass = np.zeros(right.shape, np.float32)
+        """Return the region every head answers with, and its attention to regions.
+
+        Both are (Q, L × H), int64 and float32. Each text has its image and that one's regions.
+        """
+        top = np.zeros((len(queries.row), self._heads), np.int64)
+        mass = np.zeros(top.shape, np.float32)
         asked = np.unique(queries.row)
         size = np.diff(tokens.starts)[asked] + np.array([len(sets[r]) for r in asked.tolist()])
         rows = asked[np.argsort(size, kind="stable")]
@@ -568,18 +699,23 @@ class GroundingProbe(Probe):
                 np.repeat(np.arange(high - low), counts),
                 queries.first[part_queries] + before,
                 queries.last[part_queries] + before,
-                hits[part_queries, : batch.regions.shape[1]],
+                np.stack(
+                    [
+                        random_order(images[r], len(sets[r]), batch.regions.shape[1], self.seed)
+                        for r in part
+                    ]
+                ),
             )
             with torch.inference_mode():
                 layers = self.encoder.attentions(*batch)
                 first = next(layers)
-                row, start, stop, golds = (torch.from_numpy(x).to(first.device) for x in given)
-                found = answers(chain([first], layers), batch, row, start, stop, golds, self.reduce)
+                row, start, stop, order = (torch.from_numpy(x).to(first.device) for x in given)
+                found = answers(chain([first], layers), batch, row, start, stop, order, self.reduce)
             check_finite(found[1])
-            right[part_queries], mass[part_queries] = (x.flatten(1).cpu().numpy() for x in found)
+            top[part_queries], mass[part_queries] = (x.flatten(1).cpu().numpy() for x in found)
 
         retry_in_halves(ask, len(rows), self.batch_size)
-        return right, mass
+        return top, mass
 
 
 def windows(items: Iterator[_T], size: int, progress: Progress | None) -> Iterator[list[_T]]:

@@ -20,10 +20,15 @@ from typing import Any
 import numpy as np
 
 from vgtools.io.arrays import Array
+from vgtools.systems.attention_probes.controls import RULES
 from vgtools.text.parses import stanford
 
 ACTIVE = 0.2  # a head that gives regions more than this share of its attention (section 3.1)
 ENTITY = ("entity", "")
+# Controls of entities: cells whose first columns are the heads, followed by those of the control.
+BLIND = ("word-blind", "")  # `controls.RULES`, then whether a gold box itself is a region
+OTHER_ENTITY = ("another entity of the caption", "")  # asks: a column per head
+OTHER_CAPTION = ("a caption of another photo", "")  # asks: a column per head
 
 Key = tuple[str, str]  # ENTITY, or (relation, "dependent" or "head": what the entity is in it)
 # Names of relations (the parser's or Stanford's), how many of the most frequent ones, or None: all.
@@ -34,7 +39,7 @@ Relations = Sequence[str] | int | None
 class Cell:
     """How all heads did on one kind of query, also in S resamplings of the photos."""
 
-    right: Array  # (L × H,) int64
+    right: Array  # (L × H,) float64, shares where several answers count
     mass: Array  # (L × H,) float64, summed attention to regions
     drawn: Array  # (S, L × H) float32, `right` of each resampling
     base: float = 0.0  # right answers of the most confident region
@@ -47,7 +52,7 @@ class Cell:
     def empty(cls, heads: int, samples: int) -> Cell:
         """Return a cell of no query."""
         return cls(
-            right=np.zeros(heads, np.int64),
+            right=np.zeros(heads),
             mass=np.zeros(heads),
             drawn=np.zeros((samples, heads), np.float32),
             drawn_base=np.zeros(samples),
@@ -166,18 +171,19 @@ class Scores:
             images: photos of the window.
             image: (Q,) which of them.
             key: (Q,).
-            right: (Q, L × H) bool.
+            right: (Q, X) bool or shares; X is L × H, or with the columns of a control.
             mass: (Q, L × H) attention to regions; without it all heads are active.
             base: (Q,) share of the most confident regions that are right.
             bound: (Q,) bool, some region is right.
         """
         none = np.zeros(len(key))
+        columns = right.shape[1]
         mass = np.ones(right.shape) if mass is None else mass
         base = none if base is None else base
         bound = none if bound is None else bound
         draws = np.stack([self.draws(name) for name in images], 1)  # (S, photos)
         for number in np.unique(key).tolist():
-            cell = self.cells.setdefault(keys[number], Cell.empty(self.heads, self.samples))
+            cell = self.cells.setdefault(keys[number], Cell.empty(columns, self.samples))
             some = np.flatnonzero(key == number)
             some = some[np.argsort(image[some], kind="stable")]
             photos, begin = np.unique(image[some], return_index=True)
@@ -348,6 +354,8 @@ def records(
             "attentions": percent(pairs.attention.reshape(layers, heads)),
         }
     if cell is not None:
+        controls = list(_control_records(scores, chooser, level))
+        yield from controls
         yield {
             "kind": "summary",
             "entities": cell.total,
@@ -360,8 +368,55 @@ def records(
             "without_a_right_region": cell.total - cell.bound,
             "active_heads": int((cell.attention > ACTIVE).sum()),
             **_best(scores, chooser, cell, chooser.cells.get(ENTITY), level, heads),
+            **_word_specific(controls),
+            "annotated_regions": _annotated(scores),
             "level": level,
         }
+
+
+def _control_records(scores: Scores, chooser: Scores, level: float) -> Iterator[dict[str, Any]]:
+    """Yield what the best active head reaches beside each control, on the entities that have it.
+
+    "difference" is that of the head asked with the right word and the control, paired over photos.
+    """
+    choose = chooser.cells.get(ENTITY)
+    number = None if choose is None else choose.best()
+    heads = scores.heads
+    for key, names in (
+        (OTHER_ENTITY, [f"asked by {OTHER_ENTITY[0]}"]),
+        (OTHER_CAPTION, [f"asked by {OTHER_CAPTION[0]}"]),
+        (BLIND, RULES),
+    ):
+        cell = scores.cells.get(key)
+        if cell is None:
+            continue
+        for place, name in enumerate(names):
+            # A wrong word has a column for each head, of which the chosen one's counts.
+            column = heads + (place if key == BLIND else number or 0)
+            against = cell.against(heads, column)
+            same_head = key != BLIND
+            known = number is not None or not same_head
+            yield {
+                "kind": "control",
+                "control": name,
+                "same_head": same_head,
+                "entities": against.total,
+                "baseline": percent(against.base / against.total) if known else None,
+                **chosen(against, None, number, level, scores is chooser),
+            }
+
+
+def _word_specific(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the headline: the best head minus itself, asked by another entity of the caption."""
+    found = next((r for r in controls if r["control"].endswith(OTHER_ENTITY[0])), {})
+    ends = {"": "difference", "_low": "difference_low", "_high": "difference_high", "_p": "p"}
+    return {f"word_specific{end}": found.get(key) for end, key in ends.items()}
+
+
+def _annotated(scores: Scores) -> float | None:
+    """Return for how many entities a gold box itself is among the regions, in percent."""
+    cell = scores.cells.get(BLIND)
+    return None if cell is None else percent(cell.right[-1] / cell.total)
 
 
 _BANDS = ("low", "high", "low_all", "high_all")

@@ -19,6 +19,7 @@ from vgtools.io import DataError, Features, read_jsonl
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
+from vgtools.systems.vokenization.calibration import Calibration, reliability
 from vgtools.systems.vokenization.matcher import TokenImageMatcher
 from vgtools.systems.vokenization.matcher_training import (
     Captions,
@@ -85,7 +86,7 @@ class Bootstrap:
     The bank that is searched stays the same.
 
     Args:
-        images: feature rows of the photos.
+        images: feature rows of the photos; lines, for a text without photos.
         samples: how many are drawn.
         seed: of the samples.
     """
@@ -94,7 +95,10 @@ class Bootstrap:
         self._images = np.unique(images)
         size = len(self._images)
         rng = np.random.default_rng(seed)
-        self._weights = rng.multinomial(size, np.full(size, 1 / size), samples).astype(np.float64)
+        self._weights = np.zeros((1, 0))
+        if size:
+            drawn = rng.multinomial(size, np.full(size, 1 / size), samples)
+            self._weights = drawn.astype(np.float64)
 
     def interval(self, hits: Array, images: Array) -> list[float]:
         """Return the 95 % interval of a share in per cent, from each item's hit and photo."""
@@ -197,8 +201,11 @@ class Evaluation:
                 self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
         size = len(self.photos)
         record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
+        calibration = Calibration.of(run.info)
+        if calibration is not None:
+            record["reliability"] = self._reliability(run.matcher, calibration)
         if "text" in self._encoded:
-            record["text"] = self._text(run.matcher)
+            record["text"] = self._text(run.matcher, calibration)
         record["untrained"] = self._figures(untrained(run.matcher))
         return record
 
@@ -242,7 +249,12 @@ class Evaluation:
         ranked = self._rank(matcher, "phrases", self.photos)
         photo = np.repeat(captions.images, np.diff(captions.tokens.starts))[nouns]
         held = [self._holders.get(lemmas[noun], set()) for noun in nouns]
-        shares = [len(photos) / len(self.photos) for photos in held]
+        size = len(self.photos)
+        shares = [len(photos) / size for photos in held]
+        without = [
+            len(photos - {own}) / max(1, size - 1)
+            for photos, own in zip(held, photo.tolist(), strict=True)
+        ]
         hits = {
             name: np.array([best in photos for best, photos in zip(top[nouns], held, strict=True)])
             for name, top in (("concept", ranked.top), ("others", ranked.others))
@@ -250,17 +262,32 @@ class Evaluation:
         return {
             "nouns": len(nouns),
             "chance": _percent(shares),
+            "others_chance": _percent(without),
             **{name: _percent(hit) for name, hit in hits.items()},
             "interval": {name: self._bootstrap.interval(hit, photo) for name, hit in hits.items()},
         }
 
-    def _text(self, matcher: TokenImageMatcher) -> dict[str, Any]:
+    def _reliability(
+        self, matcher: TokenImageMatcher, calibration: Calibration
+    ) -> list[dict[str, float]]:
+        """Return the reliability curve of the content words of the captions."""
+        captions, *_ = self._encoded["captions"]
+        ranked = self._rank(matcher, "captions", self.photos)
+        stems = captions.stems[captions.keys[captions.content]].tolist()
+        scores = calibration.probability(ranked.scores[captions.content][:, None], stems)[:, 0]
+        return reliability(scores, concept_hits(captions, ranked))
+
+    def _text(self, matcher: TokenImageMatcher, calibration: Calibration | None) -> dict[str, Any]:
         """Return how many photos the words of the text get, and how often a noun's fits."""
         captions, *_ = self._encoded["text"]
-        top = self._rank(matcher, "text", self._text_photos).top
+        ranked = self._rank(matcher, "text", self._text_photos)
+        top = ranked.top
         texts = self._parts["text"]
         share = np.unique(top, return_counts=True)[1] / max(1, len(top))
         hits = list[bool]()
+        places = list[int]()
+        stems = list[str]()
+        lines = list[int]()
         shares = list[float]()
         for sentence, row in enumerate(captions.rows.tolist() if len(top) else []):
             first = int(captions.tokens.starts[sentence])
@@ -269,9 +296,18 @@ class Evaluation:
             parse = texts.parses[row]
             for (start, end), tag in zip(parse.spans, parse.tags, strict=True):
                 if tag == "NOUN" and start in place:
-                    held = self._stems.get(stem_key(texts.texts[row][start:end]), set())
+                    stems.append(stem_key(texts.texts[row][start:end]))
+                    held = self._stems.get(stems[-1], set())
                     hits.append(int(top[place[start]]) in held)
+                    places.append(place[start])
+                    lines.append(row)
                     shares.append(len(held) / len(self._text_photos))
+        over = Bootstrap(np.array(lines, np.int64))
+        scores = ranked.scores[np.array(places, np.int64)]
+        more: dict[str, Any] = {}
+        if calibration is not None:
+            scores = calibration.probability(scores[:, None], stems)[:, 0]
+            more = {"reliability": reliability(scores, np.array(hits, bool))}
         return {
             "tokens": len(top),
             "images": len(self._text_photos),
@@ -279,7 +315,10 @@ class Evaluation:
             "effective": round(float(np.exp(-(share * np.log(share)).sum()))),
             "nouns": len(hits),
             "noun_hit": _percent(hits),
+            **_by_score(hits, scores),
             "chance": _percent(shares),
+            "interval": {"noun_hit": over.interval(np.array(hits, bool), np.array(lines))},
+            **more,
         }
 
 
@@ -294,6 +333,22 @@ def untrained(matcher: TokenImageMatcher, seed: int = 0) -> TokenImageMatcher:
 def _percent(values: Sequence[float] | Array) -> float:
     """Return the mean in per cent, 0 of nothing."""
     return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
+
+
+def _by_score(hits: Sequence[bool], scores: Array) -> dict[str, float]:
+    """Return in per cent how many of the nouns with the best and the worst scores hit.
+
+    A score that knows what it found makes the best ones better than all, so that --min-score keeps
+    them. Of equal scores the first in the text come first.
+    """
+    order = np.argsort(-scores, kind="stable")
+    sorted_hits = np.array(hits, bool)[order]
+    size = len(hits)
+    return {
+        "best_half": _percent(sorted_hits[: -(-size // 2)]),
+        "best_quarter": _percent(sorted_hits[: -(-size // 4)]),
+        "worst_quarter": _percent(sorted_hits[size - -(-size // 4) :]),
+    }
 
 
 def _holders(rows: Rows, words: Sequence[Sequence[str]]) -> dict[str, set[int]]:

@@ -9,6 +9,8 @@ nearest one.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +31,9 @@ class TokenImageMatcher(nn.Module):
 
     Source: Tan & Bansal 2020 (Vokenization), section 3.2, appendix A.1; appendix A.4 for
         `level="sentence"`.
-    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence;
-        `--preset paper` does not.
+    Deviation: with `config.sentence` a token also sees the mean hidden state of its sentence, with
+        `config.context_weight` when matching; `--preset paper` does not. Nor does the paper have
+        `config.word_loss` and `config.rarity`.
     """
 
     def __init__(self, config: MatcherConfig) -> None:
@@ -43,6 +46,8 @@ class TokenImageMatcher(nn.Module):
         )
         if config.loss == "info_nce":
             self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))  # of the logits; learned
+            if config.word_loss:
+                self.log_word_scale = nn.Parameter(torch.tensor(math.log(14.0)))
 
     def embed_tokens(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Return f(w; s) of packed tokens; a sentence's embeddings do not depend on its neighbours.
@@ -70,10 +75,14 @@ class TokenImageMatcher(nn.Module):
         Returns:
             (T, E) unit vectors, float32.
         """
-        projected = _project(self.text, hidden)
-        if self.context is not None:
-            projected = projected + F.embedding(rows, _project(self.context, means))
-        return F.normalize(projected, dim=1)
+        return F.normalize(self._in_context(_project(self.text, hidden), means, rows), dim=1)
+
+    def _in_context(self, words: Tensor, means: Tensor, rows: Tensor) -> Tensor:
+        """Return projected words (T, E) with the sentence term, if there is one."""
+        if self.context is None:
+            return words
+        weight = 1.0 if self.training else self.config.context_weight
+        return words + weight * F.embedding(rows, _project(self.context, means))
 
     def embed_sentences(self, first: Tensor) -> Tensor:
         """Return f(s) of sentences, (S, text_width) states of [CLS] -> (S, E) unit vectors."""
@@ -87,22 +96,49 @@ class TokenImageMatcher(nn.Module):
         return F.normalize(_project(self.image, feats), dim=1)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss of a batch under its name."""
-        if self.config.level == "sentence":
-            text = self.embed_sentences(batch.hidden)
-        else:
-            text = self.project_tokens(batch.hidden, batch.means, batch.rows)
+        """Return the losses of a batch under their names."""
+        words = _project(self.text, batch.hidden)
+        text = words
+        if self.config.level == "token":
+            text = self._in_context(words, batch.means, batch.rows)
         images = self.embed_images(batch.feats)
         loss = {"hinge": self._hinge, "info_nce": self._info_nce}[self.config.loss]
-        return {self.config.loss: loss(batch, text, images)}
+        losses = {self.config.loss: loss(batch, F.normalize(text, dim=1), images)}
+        if "word" in self.losses:
+            losses["word"] = self._word(batch, words, images)
+        return losses
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The names of the losses, and the weight of each."""
+        by_word = self.config.loss == "info_nce" and self.config.level == "token"
+        more = {"word": self.config.word_loss} if by_word and self.config.word_loss else {}
+        return {self.config.loss: 1.0, **more}
 
     def _hinge(self, batch: Batch, text: Tensor, images: Tensor) -> Tensor:
         return hinge_loss(text, images[batch.own], images[batch.other], self.config.margin)
 
     def _info_nce(self, batch: Batch, text: Tensor, images: Tensor) -> Tensor:
-        scale = self.log_scale.clamp(max=math.log(100.0)).exp()
-        keyed = (batch.keys, batch.holders, self.config.share)
-        return info_nce(text, batch.own, images, scale, *keyed)
+        keyed = (batch.keys, batch.holders, self.config.share, batch.weights)
+        return info_nce(text, batch.own, images, _scale(self.log_scale), *keyed)
+
+    def _word(self, batch: Batch, words: Tensor, images: Tensor) -> Tensor:
+        """Return the loss of content words without their sentence.
+
+        The whole target is shared by the photos of the word's stem: alone, a word cannot know which
+        of them its caption describes.
+        """
+        known = batch.keys >= 0
+        text = F.normalize(words[known], dim=1)
+        weights = None if batch.weights is None else batch.weights[known]
+        keyed = (batch.keys[known], batch.holders, 1.0, weights)
+        if not len(text):
+            return words.sum() * 0
+        return info_nce(text, batch.own[known], images, _scale(self.log_word_scale), *keyed)
+
+
+def _scale(log_scale: Tensor) -> Tensor:
+    return log_scale.clamp(max=math.log(100.0)).exp()
 
 
 def _mlp(width: int, config: MatcherConfig) -> nn.Sequential:
@@ -141,6 +177,21 @@ def load_matcher(path: str | Path, *, device: str = "cpu") -> tuple[TokenImageMa
     return load_network(path, "matcher", MatcherConfig, TokenImageMatcher, device)
 
 
+def at_context(matcher: TokenImageMatcher, weight: float) -> TokenImageMatcher:
+    """Return the same networks with another weight of the sentence term.
+
+    0 matches the word alone, as its own hidden state shows it; 1 is what training takes.
+
+    Raises:
+        ValueError: the matcher has no sentence term.
+    """
+    if matcher.context is None:
+        raise ValueError("has no sentence term whose weight could change")
+    other = copy.copy(matcher)  # the weights stay shared
+    other.config = dataclasses.replace(matcher.config, context_weight=weight)
+    return other
+
+
 def hinge_loss(tokens: Tensor, images: Tensor, negatives: Tensor, margin: float = 0.5) -> Tensor:
     """Return the margin by which true images fail to beat random ones, per token.
 
@@ -177,6 +228,7 @@ def info_nce(
     keys: Tensor,
     holders: Tensor,
     share: float = 0.7,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the cross entropy of choosing a token's images among all of the batch.
 
@@ -192,6 +244,7 @@ def info_nce(
         keys: (T,) row of `holders`, or -1 for none.
         holders: (K, C) how a key's share is spread over the images; rows sum to 1.
         share: 0 is plain InfoNCE.
+        weights: (T,) how much each token counts; None: all the same.
 
     Returns:
         Scalar, mean over tokens.
@@ -215,7 +268,8 @@ def info_nce(
         part = share * (keys >= 0)
         shared = scale * (tokens * F.embedding(keys.clamp(min=0), holders @ images)).sum(1)
         target = (1 - part) * target + part * shared
-    return (logits.logsumexp(1) - target).mean()
+    losses = logits.logsumexp(1) - target
+    return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
 
 class Batch(NamedTuple):
@@ -232,3 +286,4 @@ class Batch(NamedTuple):
     other: Tensor  # (T,) another image, random, the same for all tokens of a sentence
     keys: Tensor  # (T,) row of `holders`, or -1
     holders: Tensor  # (K, C) rows sum to 1
+    weights: Tensor | None = None  # (T,) how much each token counts in the loss

@@ -15,6 +15,7 @@ from vgtools.io import DataError, Features, Progress
 from vgtools.io.arrays import Array
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
+from vgtools.systems.vokenization.calibration import Calibration, fit_calibration
 from vgtools.systems.vokenization.matcher import Batch, TokenImageMatcher, sentence_means
 from vgtools.systems.vokenization.recipe import MatcherConfig, matcher_config
 from vgtools.text.tokens import Tokens, content_mask, stem_key, tokenize, word_spans
@@ -22,6 +23,9 @@ from vgtools.training.loop import Batches
 from vgtools.training.session import Session
 from vgtools.training.splits import Splits
 from vgtools.training.steps import plan_for, train_config
+
+_RAREST = 8.0  # nats: of a stem in one caption of 3,000; rarer ones count no more
+_PLAIN = 2.5  # nats, in the place of words that show nothing: that of a common noun
 
 
 class Captions(NamedTuple):
@@ -33,6 +37,7 @@ class Captions(NamedTuple):
     keys: Array  # (T,) int64 number of the word's stem, -1 outside content words
     holds: Holds
     rows: Array  # (S,) int64 which of the texts given each caption is; some hold no token
+    stems: Array  # (K,) str, of each number in `keys`, sorted
 
 
 class Holds(NamedTuple):
@@ -65,12 +70,14 @@ def tokenize_captions(
     content = content_mask(texts, tokens.spans, tokens.starts, stop_words)
     rows = np.repeat(np.arange(len(texts)), lengths)
     keys = np.full(len(rows), -1, np.int64)
+    numbered = np.empty(0, str)
     if content.any():
         distinct, inverse = np.unique(
             np.column_stack([rows, words])[content], axis=0, return_inverse=True
         )
         stems = np.array([stem_key(texts[r][a:b]) for r, a, b in distinct.tolist()], object)
-        keys[content] = np.unique(stems.astype(str), return_inverse=True)[1][inverse.reshape(-1)]
+        numbered, number = np.unique(stems.astype(str), return_inverse=True)
+        keys[content] = number[inverse.reshape(-1)]
     kept = np.minimum(lengths, longest)
     places = _ranges(tokens.starts[:-1], kept)
     some = kept > 0
@@ -78,8 +85,15 @@ def tokenize_captions(
     image = np.asarray(images, np.int64)[some]
     cut = Tokens(tokens.ids[places], tokens.spans[places], starts)
     holds = _holds(np.repeat(image, kept[some]), keys[places], starts)
-    captions = Captions(image, cut, content[places], keys[places], holds, np.flatnonzero(some))
+    numbers = np.flatnonzero(some)
+    captions = Captions(image, cut, content[places], keys[places], holds, numbers, numbered)
     return captions, {"empty": int((~some).sum()), "cut": int((lengths > longest).sum())}
+
+
+def stem_counts(captions: Captions) -> Array:
+    """Return how many captions hold each stem: (K,)."""
+    holds = captions.holds
+    return np.bincount(holds.keys, holds.counts, minlength=len(captions.stems))
 
 
 def _holds(images: Array, keys: Array, starts: Array) -> Holds:
@@ -246,6 +260,9 @@ def collate(
     def indices(array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(device)
 
+    weights = None
+    if config.rarity:
+        weights = torch.from_numpy(_rarities(captions, keys) ** config.rarity).to(device).float()
     return Batch(
         hidden=hidden.to(device).float(),
         rows=indices(rows),
@@ -255,7 +272,15 @@ def collate(
         other=indices(other[rows]),
         keys=indices(compact),
         holders=torch.from_numpy(holders).to(device),
+        weights=weights,
     )
+
+
+def _rarities(captions: Captions, keys: Array) -> Array:
+    """Return how rare the stems of tokens are: (T,) nats, of the share of captions that hold it."""
+    share = np.maximum(stem_counts(captions), 1) / len(captions.images)
+    known = np.minimum(-np.log(share), _RAREST)
+    return np.where(keys >= 0, np.append(known, 0.0)[keys], _PLAIN)
 
 
 def _holders(holds: Holds, images: Array, keys: Array) -> Array:
@@ -279,6 +304,7 @@ class Ranked(NamedTuple):
     sentences: Array  # (S,)
     ranks: Array  # (T,) of each token's own image, 0 is best; T is 0 with `level="sentence"`
     top: Array  # (T,) feature row of the most relevant image
+    scores: Array  # (T,) float32, its relevance
     others: Array  # (T,) of the most relevant one beside the own image
     caption_ranks: Array  # (S,) of the caption's own image
 
@@ -305,12 +331,7 @@ def rank_captions(
     """
     device = next(matcher.parameters()).device
     bank = np.unique(captions.images) if bank is None else np.unique(bank)
-    images = torch.cat(
-        [
-            matcher.embed_images(torch.from_numpy(np.asarray(feats[part], np.float32)).to(device))
-            for part in np.array_split(bank, -(-len(bank) // 4096))
-        ]
-    )
+    images = _embed_all(matcher, feats, bank, device)
     lengths = np.diff(captions.tokens.starts)
     for start in range(0, len(captions.images), 256):
         sentences = np.arange(start, min(start + 256, len(captions.images)))
@@ -319,14 +340,27 @@ def rank_captions(
         if matcher.config.level == "sentence":
             whole = matcher.embed_sentences(taken.first.to(device))
             ranks = top = others = np.empty(0, np.int64)
+            scores = np.empty(0, np.float32)
         else:
             owner = np.repeat(np.arange(len(sentences)), lengths[sentences])
             rows = torch.from_numpy(owner).to(device)
             tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
             sums = tokens.new_zeros(len(sentences), tokens.shape[1]).index_add_(0, rows, tokens)
             whole = F.normalize(sums, dim=1)
-            ranks, top, others = _ranks(tokens, images, own[owner])
-        yield Ranked(sentences, ranks, bank[top], bank[others], _ranks(whole, images, own)[0])
+            ranks, top, scores, others = _ranks(tokens, images, own[owner])
+        whole_ranks = _ranks(whole, images, own)[0]
+        yield Ranked(sentences, ranks, bank[top], scores, bank[others], whole_ranks)
+
+
+def _embed_all(
+    matcher: TokenImageMatcher, feats: Array, bank: Array, device: torch.device
+) -> Tensor:
+    """Return the embeddings of some rows of the features, (len(bank), E)."""
+    parts = [
+        matcher.embed_images(torch.from_numpy(np.asarray(feats[part], np.float32)).to(device))
+        for part in np.array_split(bank, -(-len(bank) // 4096))
+    ]
+    return torch.cat(parts)
 
 
 def rank_all(
@@ -344,10 +378,13 @@ def rank_all(
     return Ranked(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
 
-def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, Array]:
-    """Return the rank of each query's own image, its best image, and the best of the others."""
+def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the rank of each query's own image, its best image, that one's relevance, and the best
+    of the other images.
+    """
     ranks = np.empty(len(own), np.int64)
     top = np.empty(len(own), np.int64)
+    best = np.empty(len(own), np.float32)
     others = np.empty(len(own), np.int64)
     order = torch.arange(len(images), device=queries.device)
     size = max(1, (1 << 24) // len(images))  # blocks of about 64 MB of scores
@@ -358,9 +395,11 @@ def _ranks(queries: Tensor, images: Tensor, own: Array) -> tuple[Array, Array, A
         true = scores.gather(1, mine)
         better = (scores > true) | ((scores == true) & (order < mine))
         ranks[block] = better.sum(1).cpu().numpy()
-        top[block] = scores.argmax(1).cpu().numpy()
+        first = scores.argmax(1)
+        best[block] = scores.gather(1, first[:, None])[:, 0].float().cpu().numpy()
+        top[block] = first.cpu().numpy()
         others[block] = scores.scatter(1, mine, -torch.inf).argmax(1).cpu().numpy()
-    return ranks, top, others
+    return ranks, top, best, others
 
 
 def recall(ranks: Array) -> dict[str, float]:
@@ -495,7 +534,7 @@ def fit(
     )
     plan = plan_for(len(captions.images), {**config, "steps": None})
     settings = train_config({**config, "weight_decay": 0.0, "clip": 5.0}, plan, log_every=10)
-    for record in session.fit(matcher, batches, settings, weights={shape.loss: 1.0}):
+    for record in session.fit(matcher, batches, settings, weights=matcher.losses):
         if record.pop("end"):
             measured: Mapping[str, Any] | None = None
             if "valid" in data:
@@ -507,4 +546,45 @@ def fit(
         "backbone": bank.manifest.get("backbone"),
         "left_out": left_out,
     }
+    if "valid" in data and shape.level == "token":
+        matcher.load_state_dict(run.best_weights())
+        model = calibrate(matcher.eval(), data["train"], data["valid"], bank.array)
+        facts["calibration"] = dataclasses.asdict(model)
     session.finish(lambda: (facts, encoder))
+
+
+@torch.inference_mode()
+def calibrate(
+    matcher: TokenImageMatcher,
+    train: tuple[Captions, HiddenStates],
+    valid: tuple[Captions, HiddenStates],
+    feats: Array,
+) -> Calibration:
+    """Fit the probability that a voken is right, on captions held out of training.
+
+    Their content words search the images of the training captions; a voken is right if one of its
+    image's captions holds the word's stem.
+    """
+    known, _ = train
+    captions, states = valid
+    device = next(matcher.parameters()).device
+    bank = np.unique(known.images)
+    images = _embed_all(matcher, feats, bank, device)
+    lengths = np.diff(captions.tokens.starts)
+    top = list[Array]()
+    scores = list[Array]()
+    for start in range(0, len(lengths), 256):
+        sentences = np.arange(start, min(start + 256, len(lengths)))
+        taken = states.take(sentences)
+        rows = torch.from_numpy(np.repeat(np.arange(len(sentences)), lengths[sentences])).to(device)
+        tokens = matcher.project_tokens(taken.hidden.to(device), taken.means.to(device), rows)
+        _, best, score, _ = _ranks(tokens, images, np.zeros(len(tokens), np.int64))
+        top.append(bank[best])
+        scores.append(score)
+    content = captions.content
+    stems = captions.stems[captions.keys[content]]
+    place = np.minimum(np.searchsorted(known.stems, stems), max(0, len(known.stems) - 1))
+    same = known.stems[place] == stems
+    right = same & holds_stem(known.holds, np.concatenate(top)[content], np.where(same, place, 0))
+    counts = dict(zip(known.stems.tolist(), stem_counts(known).astype(int).tolist(), strict=True))
+    return fit_calibration(np.concatenate(scores)[content], stems.tolist(), right, counts)

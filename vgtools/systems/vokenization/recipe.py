@@ -12,17 +12,30 @@ PAPER: dict[str, Any] = {
     "dim": 64,
     "dropout": 0.3,
     "sentence": False,
+    "context_weight": None,
     "root": False,
     "loss": "hinge",
     "margin": 0.5,
     "share": None,
     "stop_share": 1.0,
+    "word_loss": 0.0,
+    "rarity": 0.0,
     "epochs": 20,
     "batch_size": 256,
     "lr": 1e-3,
     "schedule": "constant",
     "warmup": 0.0,
 }
+
+# What measured best on running text (examples/vokenization/NOTES.md): photos that follow the word.
+TEXT: dict[str, Any] = {
+    "share": 0.65,
+    "word_loss": 0.5,
+    "rarity": 1.5,
+    "epochs": 10,
+    "context_weight": 0.7,
+}
+PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPER}
 
 
 @dataclass(frozen=True)
@@ -41,11 +54,14 @@ class MatcherConfig:
     dim: int = 256  # E, width of the shared space
     dropout: float = 0.3  # after the hidden layer
     sentence: bool = True  # add the projected mean hidden state of the sentence to its tokens
+    context_weight: float = 1.0  # weight of that term when matching; training takes 1
     root: bool = True  # of image features, sign kept, which tames their few large channels
     loss: str = "info_nce"  # all other photos of the batch; or `hinge`: one random other photo
     margin: float = 0.5  # M of the hinge
     share: float = 0.7  # InfoNCE: part of a content word's target for all photos of its stem
     stop_share: float = 0.3  # part of the tokens outside content words, drawn for each step
+    word_loss: float = 0.0  # InfoNCE: weight of content words matched without their sentence
+    rarity: float = 0.0  # InfoNCE: tokens count by this power of their stem's rarity in captions
 
 
 def matcher_config(settings: Mapping[str, Any], **shape: Any) -> MatcherConfig:

@@ -11,6 +11,7 @@ exact (`vgtools.retrieval`).
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -32,13 +33,15 @@ from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import Hidden, PackedEncoder
 from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
-from vgtools.systems.vokenization.matcher import TokenImageMatcher, load_matcher
+from vgtools.systems.vokenization.calibration import Calibration
+from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
 from vgtools.text.tokens import (
     Tokens,
     row_starts,
     split_window,
     tokenize,
     tokenizer_fingerprint,
+    word_stems,
 )
 from vgtools.text.vokens import VokenWriter
 
@@ -85,6 +88,21 @@ def open_matcher(
     return Matcher(matcher, encoder, run.info, str(path), run.fingerprint)
 
 
+def with_context(matcher: Matcher, weight: float | None) -> Matcher:
+    """Return the matcher with a weight of the sentence term; None keeps that of the run.
+
+    Raises:
+        DataError: it has no sentence term (78).
+    """
+    if weight is None:
+        return matcher
+    try:
+        return dataclasses.replace(matcher, matcher=at_context(matcher.matcher, weight))
+    except ValueError as error:
+        why = f"{error} (--context {weight:g}); train one with vg train-matcher --sentence"
+        raise DataError(why, matcher.ref, code=Exit.CONFIG) from None
+
+
 class Segments(NamedTuple):
     """Pieces of sentences that fit the encoder; the tokens from `keep` to `keep_end` count."""
 
@@ -117,7 +135,7 @@ class Vokens(NamedTuple):
     texts: Sequence[str]
     tokens: Tokens
     vokens: Array  # (T, k) int32, -1 without
-    scores: Array  # (T, k) float32 relevance, four decimals
+    scores: Array  # (T, k) float32 relevance or probability, four decimals
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per sentence, in order; with k > 1 the entries are lists of k."""
@@ -168,11 +186,14 @@ class Vokenizer:
         matcher: as `open_matcher` returns it.
         index: the image bank, embedded by this very matcher.
         k: images per token.
-        min_score: relevance below which a token has no voken (-1).
+        min_score: score below which a token has no voken (-1): a probability where the run is
+            calibrated, else a relevance.
         pack: tokens per step of the encoder; halved when memory runs out.
+        context_weight: of the sentence term; None takes that of the index, else of the run.
 
     Raises:
-        DataError: the index is not one of this matcher's; both sides are printed.
+        DataError: the index is not one of this matcher's; both sides are printed. Or the matcher
+            has no sentence term to weigh.
     """
 
     def __init__(
@@ -183,6 +204,7 @@ class Vokenizer:
         k: int = 1,
         min_score: float | None = None,
         pack: int | None = None,
+        context_weight: float | None = None,
     ) -> None:
         dim = matcher.matcher.config.dim
         if index.manifest["dim"] != dim:
@@ -190,10 +212,14 @@ class Vokenizer:
                 f"has dimension {index.manifest['dim']}, the matcher {matcher.ref} has {dim}",
                 index.path,
             )
-        self.matcher = matcher
+        if context_weight is None:
+            context_weight = index.manifest.get("matcher", {}).get("context_weight")
+        self.context_weight = context_weight
+        self.matcher = with_context(matcher, context_weight)
         self.index = index
         self.k = k
         self.min_score = min_score
+        self.calibration = Calibration.of(matcher.info)
         self.encoder = PackedEncoder(matcher.encoder, matcher.matcher.config.layers, pack)
         self.index.to(self.encoder.device)
         self._cancelled = threading.Event()
@@ -253,6 +279,8 @@ class Vokenizer:
             found, relevance = self._search(vectors)
             rows[places] = found[owner]
             scores[places] = relevance[owner]
+        if self.calibration is not None:
+            scores = self.calibration.probability(scores, word_stems(texts, tokens))
         if self.min_score is not None:
             below = scores < self.min_score
             rows[below] = -1
@@ -414,6 +442,7 @@ def search_work(
         "command": "vokenize",
         "index_sha256": bank.manifest["files"],
         "matcher": worker.matcher.fingerprint,
+        "context_weight": worker.matcher.matcher.config.context_weight,
         "k": worker.k,
         "min_score": worker.min_score,
         "dtype": dtype,
@@ -435,6 +464,7 @@ def search_work(
             "level": worker.matcher.matcher.config.level,
             "k": worker.k,
             "pack": worker.encoder.pack,
+            **({} if worker.calibration is None else {"score": "probability"}),
             "agreement_with_float32": None,
             "tokenizer": {"ref": worker.matcher.ref, "sha256": sha256},
         }
@@ -449,7 +479,7 @@ def agreement(vokenizer: Vokenizer, texts: Sequence[str]) -> float:
     """
     loaded = open_matcher(vokenizer.matcher.ref, device=str(vokenizer.encoder.device), offline=True)
     tokens = vokenizer.tokenize(texts)
-    exact = Vokenizer(loaded, vokenizer.index)
+    exact = Vokenizer(loaded, vokenizer.index, context_weight=vokenizer.context_weight)
     vokens, expected = (v(texts, tokens).vokens[:, 0] for v in (vokenizer, exact))
     return float((vokens == expected).mean()) if len(vokens) else 1.0
 

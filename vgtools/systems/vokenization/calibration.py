@@ -1,0 +1,110 @@
+"""How probable it is that a voken is right: relevance and how often captions held the word.
+
+Relevance alone cannot be compared across words: a matcher gives a word that no caption ever held a
+photo as near as any other. A logistic model over relevance and the number of training captions with
+the word's stem, fitted on captions held out of training, gives a probability; it grows with the
+relevance, so that it changes no voken. A voken is right if a caption of its photo holds the stem.
+
+Deviation: not in Tan & Bansal 2020 (Vokenization), section 3.1, whose scores are relevances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vgtools.io.arrays import Array
+
+_STEPS = 50  # of Newton's method at most; five to ten do
+_RIDGE = 1e-3  # keeps the weights finite where the classes are separable
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The model of a matcher, an entry of its `run.json`."""
+
+    relevance: float  # weight, not negative
+    captions: float  # weight of the logarithm of 1 + captions with the stem
+    bias: float
+    stems: Mapping[str, int]  # training captions that hold each stem
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Calibration | None:
+        """Return the model of a run's `run.json`; None where the run was not validated."""
+        stored = info.get("calibration")
+        return None if stored is None else cls(**stored)
+
+    def probability(self, relevance: Array, stems: Sequence[str]) -> Array:
+        """Return the probability that each voken is right: (T, k) float32 in [0, 1].
+
+        Args:
+            relevance: (T, k) of the images of each token.
+            stems: T, of the words that the tokens are part of; empty outside words.
+        """
+        counts = np.array([self.stems.get(stem, 0) for stem in stems], np.float64)
+        known = self.captions * np.log1p(counts) + self.bias
+        return _logistic(self.relevance * relevance + known[:, None]).astype(np.float32)
+
+
+def fit_calibration(
+    relevance: Array, stems: Sequence[str], right: Array, counts: Mapping[str, int]
+) -> Calibration:
+    """Return the logistic model of what was right, by maximum likelihood.
+
+    Args:
+        relevance: (T,) of the best image of each held-out token.
+        stems: T, of their words.
+        right: (T,) bool.
+        counts: training captions that hold each stem.
+    """
+    known = np.log1p(np.array([counts.get(stem, 0) for stem in stems], np.float64))
+    one = np.ones(len(known))
+    weights = _newton(np.column_stack([relevance, known, one]), right)
+    if weights[0] < 0:
+        # More relevant images would be less probable: then relevance says nothing here.
+        weights = np.concatenate([[0.0], _newton(np.column_stack([known, one]), right)])
+    relevant, often, bias = (round(float(weight), 6) for weight in weights)
+    return Calibration(relevant, often, bias, dict(counts))
+
+
+def _newton(x: Array, right: Array) -> Array:
+    """Return the weights of logistic regression: (N, D) float64, (N,) bool -> (D,)."""
+    x = x.astype(np.float64)
+    weights = np.zeros(x.shape[1])
+    for _ in range(_STEPS):
+        p = _logistic(x @ weights)
+        curvature = (x * (p * (1 - p))[:, None]).T @ x + _RIDGE * np.eye(x.shape[1])
+        step = np.linalg.solve(curvature, x.T @ (right - p) - _RIDGE * weights)
+        weights += step
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
+
+
+def _logistic(x: Array) -> Array:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # does not overflow
+
+
+def reliability(scores: Array, right: Array, bins: int = 5) -> list[dict[str, float]]:
+    """Return the reliability curve: of the scores in each bin, their mean and how many were right.
+
+    Args:
+        scores: (T,) probabilities.
+        right: (T,) bool.
+        bins: of equal width from 0 to 1; empty ones are left out.
+
+    Returns:
+        `score` and `right` in per cent, and `count`, per bin.
+    """
+    place = np.minimum((np.asarray(scores, np.float64) * bins).astype(int), bins - 1)
+    return [
+        {
+            "score": round(100 * float(scores[place == n].mean()), 2),
+            "right": round(100 * float(right[place == n].mean()), 2),
+            "count": int((place == n).sum()),
+        }
+        for n in np.unique(place).tolist()
+    ]
