@@ -5,8 +5,8 @@ a page with the table, a plot of gain against cost and one of gain against groun
 
 The gain of a row is the mean over its tasks. Their examples are different ones, so that the
 half-widths of their intervals add up in quadrature. Where that interval holds 0, the last column
-says how many times as many examples would tell a gain of this size from none, if the seeds' part
-shrank with them: (half-width / gain)^2.
+says how many times as many examples a gain of this size needs to be distinguished from none, if the
+seeds' part shrinks with them: (half-width / gain)^2.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         more = "–" if told else f"{(half / value) ** 2:,.0f} ×"
         body.append([row["row"], *cost, gain, f"{row['significant']} of {row['tasks']}", more])
     headings = ["Row", "Pretraining, CPU minutes", "MiB", "Tuning, CPU minutes"]
-    headings += ["Mean gain, points", "Tasks that differ", "Examples to tell"]
+    headings += ["Mean gain, points", "Tasks that differ", "Examples needed"]
     remark = (
         "Mean gain over tasks and its 95 % interval, over the first row. Tasks that differ: p "
-        "below .05 after Holm's correction over the whole table. Examples to tell: how many times "
+        "below .05 after Holm's correction over the whole table. Examples needed: how many times "
         "as many, where the interval holds 0. Pretraining includes matcher, vokens and teacher."
     )
     return Table(headings, body, [remark])
