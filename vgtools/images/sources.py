@@ -134,7 +134,7 @@ class Images:
 
     def __init__(self, paths: Iterable[str], limit: int | None = None) -> None:
         self._limit = limit
-        # (id, path) of each image, and files that are none; a tar is read when it is opened.
+        # (id, path) of each image, and the other files; a tar is read when it is opened.
         self._listed: dict[str, tuple[list[tuple[str, str]], Counter[str]] | None] = {}
         for path in paths:
             left_out = Counter[str]()
