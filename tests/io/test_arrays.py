@@ -16,7 +16,8 @@ def test_a_stack_is_read_as_the_joined_array(shape: tuple[int, ...]) -> None:
     parts = [rng.standard_normal((n, *shape)).astype(np.float32) for n in (3, 1, 0, 5)]
     whole = np.concatenate(parts)
     found = stacked(parts)
-    assert (len(found), found.shape, found.ndim, found.dtype) == (9, whole.shape, whole.ndim, "f4")
+    facts = (len(found), found.shape, found.ndim, found.dtype, found.size)
+    assert facts == (9, whole.shape, whole.ndim, "f4", whole.size)
 
     def same(key: Any) -> None:
         got: Array = np.asarray(found[key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ class _Stacked:
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *parts[0].shape[1:])
         self.dtype = parts[0].dtype
         self.ndim = len(self.shape)
+        self.size = math.prod(self.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
