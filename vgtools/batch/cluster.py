@@ -97,7 +97,7 @@ def _connect(address: str, workers: int | None, gpu: bool) -> None:
             # Ray would wait for minutes for a cluster that is not there.
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **settings)
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray has no one class for them, and raises `Exception` itself
         why = " ".join(str(error).split())
         way = "ray start --head starts a cluster, --ray local one for this command alone"
         raise DataError(f"--ray {address}: {why}; {way}", code=Exit.UNAVAILABLE) from None
