@@ -107,7 +107,8 @@ class Gradients:
         learned = dict(zip(self._parameters, both[len(values) :].tolist(), strict=True))
         for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
             processes.wait(work)
-            parts = (flat / processes.world()).split([p.numel() for p in bucket])
+            flat /= processes.world()
+            parts = flat.split([p.numel() for p in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
                 mean = part.view_as(parameter).to(parameter.dtype)
                 parameter.grad = mean if learned[parameter] else None
