@@ -288,7 +288,7 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
 def _of_run(fact: Any) -> Any:
     if not isinstance(fact, Mapping):
         return fact
-    return {key: fact[key] for key in ("fingerprint", "context") if key in fact}
+    return {key: fact[key] for key in ("fingerprint", "context_weight") if key in fact}
 
 
 class JoinedIds(Ids):
