@@ -42,7 +42,7 @@ SETTINGS = {
 }
 
 
-def until(true: Callable[[], Any], seconds: float = 60) -> Any:
+def until(true: Callable[[], Any], seconds: float = 200) -> Any:
     """Return what is true as soon as it is."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
