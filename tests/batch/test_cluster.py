@@ -53,7 +53,7 @@ def check(folder: Path, shards: int) -> None:
         assert path.read_text() == f"{n}\n" * 1000
 
 
-def end(driver: subprocess.Popen[str], seconds: float = 120) -> tuple[int, list[Any], str]:
+def end(driver: subprocess.Popen[str], seconds: float = 300) -> tuple[int, list[Any], str]:
     """Return the exit code of a driver, its records, and its messages."""
     out, messages = driver.communicate(timeout=seconds)
     return driver.returncode, [json.loads(line) for line in out.splitlines()], messages
@@ -188,9 +188,9 @@ def test_vokens_with_a_node_killed_are_those_of_one_process(
     source, expected = long_text
     ray = ("--ray", nodes.address, "--shard-size", 400)
     driver = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
-    until(lambda: len(names_in(tmp_path / "x.shards.jsonl")) > 20, 120)
+    until(lambda: len(names_in(tmp_path / "x.shards.jsonl")) > 20)
     nodes.other.signal(signal.SIGKILL)
-    out, messages = driver.communicate(timeout=240)
+    out, messages = driver.communicate(timeout=400)
     nodes.other.end()
     nodes.add()
     assert driver.returncode == 0, messages
@@ -199,7 +199,7 @@ def test_vokens_with_a_node_killed_are_those_of_one_process(
     assert (tmp_path / "x.jsonl").read_bytes() == expected
     assert names_in(tmp_path) == ["x.json", "x.jsonl"]
     again = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
-    assert "is up to date" in again.communicate(timeout=120)[1]
+    assert "is up to date" in again.communicate(timeout=400)[1]
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_two_drivers_on_one_folder_both_end_well(
     args = vokenize(source, tiny, f"{tmp_path}/x.jsonl/", *ray)
     drivers = [nodes.driver("vgtools", *args) for _ in range(2)]
     for driver in drivers:
-        messages = driver.communicate(timeout=240)[1]
+        messages = driver.communicate(timeout=400)[1]
         assert driver.returncode == 0, messages
     shards = Shards(tmp_path / "x.jsonl")
     assert b"".join(Path(file.path).read_bytes() for file in shards.files()) == expected

@@ -65,6 +65,8 @@ def run(
     if importlib.util.find_spec("ray") is None:
         why = "needs Ray, which is not installed: pip install 'vgtools[ray]'"
         raise DataError(f"--ray {address} {why}", code=Exit.UNAVAILABLE)
+    if not shards:
+        return
     with contextlib.redirect_stdout(sys.stderr):
         try:
             _connect(address, workers, gpu)

@@ -135,7 +135,8 @@ def vokenize(
     With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
     file: a kill costs one shard, and the same command in any number of processes, on one machine or
     many, each with a --shard I/N of its own or without, makes those that are missing. Every command
-    reads the folder as the file.
+    reads the folder as the file. --ray makes the shards on a Ray cluster, of a file as well, which
+    they are joined into at the end. Texts and folders may be URLs, s3:// for example.
 
     Examples:
 
@@ -146,6 +147,8 @@ def vokenize(
         vg vokenize wiki.txt --index vg.faiss --device cuda --dtype bfloat16 -o vokens.npy
 
         vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --shard 3/64
+
+        vg vokenize wiki/*.txt --index vg.faiss -o vokens.npy/ --ray auto
 
         vg vokenize wiki.txt --index a.faiss --index b.faiss -o vokens.npy
 
