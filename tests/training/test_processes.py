@@ -293,6 +293,8 @@ def test_torchrun_goes_on_with_one_node_after_the_other_is_lost(tmp_path: Path, 
     end = time.monotonic() + 600
     try:
         while not metrics.exists():
+            ended_early = [one.communicate() for one in nodes if one.poll() is not None]
+            assert not ended_early
             assert time.monotonic() < end
             time.sleep(0.05)
         lose(nodes[1])
