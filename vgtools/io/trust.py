@@ -2,7 +2,7 @@
 
 Of several processes that read the same files, the first one notes the hashes that it computes
 (`noting`), and the others take them over (`trusting`) for files that look the same to them. Scans
-of values, which are as dear, ask `trusted`.
+of values, which cost as much, ask `trusted`.
 """
 
 from __future__ import annotations
