@@ -465,7 +465,7 @@ def test_a_line_that_cannot_be_read_leaves_what_was_read_before_it(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_attention_that_is_not_a_number_is_named(
+def test_weights_that_make_attention_nan_are_named(
     world: World, tmp_path: Path, capfdbinary: Any, late: bool
 ) -> None:
     from safetensors.torch import load_file, save_file
@@ -474,7 +474,7 @@ def test_attention_that_is_not_a_number_is_named(
     tensors = load_file(broken / "model.safetensors")
     name = next(n for n in tensors if n.endswith("encoder.layer.0.attention.self.query.weight"))
     save_file(
-        tensors | {name: tensors[name] * 1e38},  # finite, but no product of it is
+        tensors | {name: tensors[name] * 1e38},  # finite, but no product of them is
         broken / "model.safetensors",
         {"format": "pt"},
     )
@@ -483,7 +483,8 @@ def test_attention_that_is_not_a_number_is_named(
     for args in (given, [tmp_path / "t.txt", "--encoder", broken]):
         code, records, err = probe(capfdbinary, *args)
         assert (code, records) == (65, [])
-        assert "the model's attention is NaN" in err
+        assert "too large numbers in 1 weight, the first" in err
+        assert "encoder.layer.0.attention.self.query.weight" in err
 
 
 def test_numbers_of_half_the_width_change_little(

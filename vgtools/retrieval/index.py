@@ -288,7 +288,12 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
 def _of_run(fact: Any) -> Any:
     if not isinstance(fact, Mapping):
         return fact
-    return {key: fact[key] for key in ("fingerprint", "context_weight") if key in fact}
+    weight = fact.get("context_weight")
+    return (
+        fact.get("fingerprint")
+        if weight is None
+        else f"{fact['fingerprint']} at --context {weight}"
+    )
 
 
 class JoinedIds(Ids):
