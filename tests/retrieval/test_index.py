@@ -189,3 +189,7 @@ def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path)
     other = save_index(tmp_path / "d", unit(5, 4), first=5, matcher={"fingerprint": "beef"})
     with pytest.raises(DataError, match=r"has matcher beef, .*a/vg\.faiss has None"):
         open_indexes([first, str(other)])
+    weighed = {"fingerprint": "beef", "context_weight": 0.7}
+    near = save_index(tmp_path / "e", unit(5, 4), first=10, matcher=weighed)
+    with pytest.raises(DataError, match=r"has matcher beef at --context 0\.7, .* has beef"):
+        open_indexes([str(other), str(near)])

@@ -288,12 +288,9 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
 def _of_run(fact: Any) -> Any:
     if not isinstance(fact, Mapping):
         return fact
+    made = fact.get("fingerprint")
     weight = fact.get("context_weight")
-    return (
-        fact.get("fingerprint")
-        if weight is None
-        else f"{fact['fingerprint']} at --context {weight}"
-    )
+    return made if weight is None else f"{made} at --context {weight}"
 
 
 class JoinedIds(Ids):
