@@ -88,6 +88,7 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs train-retriever skip/utable.npy npy_header.12",  # word vectors of 1e30
         "inputs pretrain-grounding joint/model.safetensors weights_values.13",  # weights of 1e38
         "inputs finetune-grounded associated/feats.json json_twice.7",  # a backbone that is 1
+        "damage prepare-vcr kill@23 80 any.2",  # a manifest that is {}
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:

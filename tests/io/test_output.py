@@ -524,7 +524,16 @@ def test_planted_links_are_refused_by_a_resumed_run(tmp_path: Path, plant: str) 
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"{", b"5", b'{"vg": "1"', b"\xff\xfe", b'{"vg": "1"}', b'{"files": {"x.jsonl": {}}}'],
+    [
+        b"",
+        b"{",
+        b"{}",
+        b"5",
+        b'{"vg": "1"',
+        b"\xff\xfe",
+        b'{"vg": "1"}',
+        b'{"files": {"x.jsonl": {}}}',
+    ],
 )
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_damaged_manifest_has_a_way_out(tmp_path: Path, damage: bytes, finished: bool) -> None:

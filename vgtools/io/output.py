@@ -303,7 +303,7 @@ def check_manifest(manifest: Path, finals: Sequence[Path], restart: bool) -> Non
     files = body.get("files")
     names = list(files) if isinstance(files, dict) else []
     ours = finals[0].name in names
-    if not fault and "vg" not in body and not ours:
+    if body and "vg" not in body and not ours:  # nothing is lost with an empty object
         refuse("is not a manifest of vg and would be overwritten; remove it or choose another -o")
     if not fault and ("vg" not in body or not isinstance(files, dict)):
         fault = "is damaged: a manifest of vg has its version and its files"
