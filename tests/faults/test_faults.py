@@ -89,6 +89,7 @@ def test_nothing_new_fails(suite: str, case: str, space: Workspace) -> None:
         "inputs pretrain-grounding joint/model.safetensors weights_values.13",  # weights of 1e38
         "inputs finetune-grounded associated/feats.json json_twice.7",  # a backbone that is 1
         "damage prepare-vcr kill@23 80 any.2",  # a manifest that is {}
+        "kills revokenize-shards kill@26,kill@11",  # a temporary file of the folder's manifest
     ],
 )
 def test_what_once_failed_does_not_any_more(trial: str, space: Workspace) -> None:

@@ -59,6 +59,18 @@ def write(path: str, data: bytes) -> None:
     adopt(own, path)
 
 
+def write_beside(path: str, data: bytes) -> None:
+    """Write the manifest beside a folder, whole.
+
+    It is written by one process at a time, so that its temporary file needs no private name, under
+    which nobody would find what a kill leaves.
+    """
+    if is_url(path):
+        remote.write(path, data)
+    else:
+        io.atomic_write(path, data)
+
+
 def read(path: str) -> bytes | None:
     """Return a small file; None if it is not there."""
     try:

@@ -283,7 +283,7 @@ class ShardedOutput:
         files = {os.path.basename(self.folder): listed}
         config = io.storable(dict(self.plan.config))
         body = manifest_bytes(files, inputs, config=config, **facts, **counts, **about)
-        places.write(manifest_of(self.folder), body)
+        places.write_beside(manifest_of(self.folder), body)
 
     def _sweep(self, kept: Sequence[int]) -> None:
         """Remove what no commit names: private files of killed tries, data of second ones."""
