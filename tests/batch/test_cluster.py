@@ -270,12 +270,20 @@ def test_a_cluster_that_does_not_fit_is_refused(nodes: Cluster, change: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1"])
-def test_no_cluster_is_69(address: str, tmp_path: Path) -> None:
+def test_no_cluster_is_69(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the extra vgtools[ray] is not installed")
-    with pytest.raises(DataError, match=f"--ray {address}: .*--ray local one") as caught:
-        next(cluster.run(Work(str(tmp_path), 0), [0], address))
+    with pytest.raises(DataError, match=r"--ray 127.0.0.1:1: .*--ray local one") as caught:
+        next(cluster.run(Work(str(tmp_path), 0), [0], "127.0.0.1:1"))
     assert caught.value.code == Exit.UNAVAILABLE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1", "lokal", ":6379", "head:port", "a:b:1"])
+def test_an_address_of_another_form_is_refused(address: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra vgtools[ray] is not installed")
+    with pytest.raises(DataError, match=f"--ray {address}: expected auto, local or HOST:PORT") as e:
+        next(cluster.run(Work(str(tmp_path), 0), [0], address))
+    assert e.value.code == Exit.USAGE
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def test_a_factory_that_faiss_does_not_know_is_refused() -> None:
         make_index(unit(5, 4), "IVF20,SQ8")
 
 
+@pytest.mark.parametrize("factory", ["IVF0,SQ8", "IDMap,Flat", "NSG8", "IVF4,PQ2x4fs"])
+def test_a_factory_that_cannot_be_filled_or_searched_is_refused(
+    tmp_path: Path, factory: str
+) -> None:
+    """faiss knows them; it crashes in training, or raises where images are added or searched."""
+    with pytest.raises(DataError, match=rf"--factory '{factory}' for 60 images of 4 dimensions: "):
+        written(plan_of(unit(60, 4), factory, unit(3, 4, 1)), tmp_path)
+
+
 def test_a_faiss_that_writes_another_form_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "serialize", lambda index: memoryview(b"IwXX" + bytes(60)))
     with pytest.raises(DataError, match=f"faiss {faiss.__version__} writes another form") as error:

@@ -181,8 +181,13 @@ def test_a_bank_in_parts_is_the_bank(tmp_path: Path, k: int) -> None:
 def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path) -> None:
     first = str(save_index(tmp_path / "a", unit(5, 4)))
     same = str(save_index(tmp_path / "b", unit(5, 4, 1)))
-    with pytest.raises(DataError, match="duplicate image 'i0'; the parts of a bank share none"):
-        list(open_indexes([first, same]).ids)
+    with pytest.raises(
+        DataError, match=f"has the images of {first}; the parts of a bank share none"
+    ):
+        open_indexes([first, same])
+    overlapping = str(save_index(tmp_path / "overlapping", unit(4, 4), first=1))
+    with pytest.raises(DataError, match="duplicate image 'i1'; the parts of a bank share none"):
+        list(open_indexes([first, overlapping]).ids)
     wide = str(save_index(tmp_path / "c", unit(5, 6), first=5))
     with pytest.raises(DataError, match=r"has dim 6, .*a/vg\.faiss has 4"):
         open_indexes([first, wide])

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -59,7 +60,7 @@ def run(
 
     Raises:
         DataError: Ray is not installed, there is no cluster, it runs another version of Ray or
-            Python, or has no GPU (69); a `ray://` address (usage); four workers were lost with the
+            Python, or has no GPU (69); a wrong address (usage); four workers were lost with the
             same shard, or before they were ready (70); SIGTERM (75); or what a worker raises.
     """
     if importlib.util.find_spec("ray") is None:
@@ -85,6 +86,9 @@ def _connect(address: str, workers: int | None, gpu: bool) -> None:
     if named and "://" in named:
         why = f"Ray Client ({named}) cannot run vg; ray job submit -- vg … runs it on the cluster"
         raise DataError(f"--ray {address}: {why}", code=Exit.USAGE)
+    if named not in (None, "local") and not re.fullmatch(r"[^:]+:\d{1,5}|\[.+\]:\d{1,5}", named):
+        why = "expected auto, local or HOST:PORT"
+        raise DataError(f"--ray {address}: {why}, got {named}", code=Exit.USAGE)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to Ray's makers
     import ray
 

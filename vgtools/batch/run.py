@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -182,7 +182,7 @@ def write(
         if out.complete:
             say(f"{output} is up to date")
             return None
-        with closing(task.steps(pieces, out)) as steps:
+        with contextlib.closing(task.steps(pieces, out)) as steps:
             for count in steps:
                 bar.advance(count)
         return Counter(out.state.get("counts", {}))
@@ -228,7 +228,7 @@ def run(
         total = len(todo)
         make = _Make(shards, where.make)
         records = cluster.run(make, todo, where.address, where.workers, where.gpu, quiet)
-    with closing(records), io.Progress(name, "shards", total, quiet) as bar:
+    with contextlib.closing(records), io.Progress(name, "shards", total, quiet) as bar:
         for _ in records:
             bar.advance(1)
     missing = sum(1 for _ in shards.missing())
@@ -294,5 +294,6 @@ def _joined(
             counts = join(shards.folder, *opened[0])
     if os.path.isdir(folder):
         remove_shards(folder)
-        os.rmdir(folder)
+        with contextlib.suppress(OSError):  # somebody else's files, or a worker's that came late
+            os.rmdir(folder)
     return counts

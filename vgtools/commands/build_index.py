@@ -74,6 +74,7 @@ class Keys:
             "With --matcher: weight of the sentence beside the word wherever the index is used.",
             "--context",
             min=0,
+            max=1000,
             show_default="that of the run",
         ),
     ] = None

@@ -63,6 +63,7 @@ def evaluate_matcher(
             "W",
             "Weight of the sentence beside the word; repeatable: a record per RUN and weight.",
             min=0,
+            max=1000,
             show_default="that of the run",
         ),
     ] = None,

@@ -68,6 +68,7 @@ class Search:
             "of training.",
             "--context",
             min=0,
+            max=1000,
             show_default="that of the index or the run",
         ),
     ] = None

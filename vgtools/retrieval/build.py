@@ -6,9 +6,11 @@ name, then copied list by list. The bytes are those that faiss writes of the ind
 
 from __future__ import annotations
 
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -76,7 +78,7 @@ def write_index(
     filling = _Lists(index, folder) if isinstance(index, faiss.IndexIVF) else _Whole(index)
     queries = np.zeros((0, plan.dim), np.float32) if plan.queries is None else plan.queries()
     exact = found = nothing_found(len(queries), 1, np.float64)
-    with file_errors(folder, reading=False), filling:
+    with file_errors(folder, reading=False), filling, _as_refusal(plan):
         for rows in _blocks(plan):
             start = int(rows[0])
             emb = _embedded(plan, rows, each)
@@ -115,10 +117,10 @@ def _new_index(plan: Plan) -> Any:
     """
     import faiss
 
-    try:
+    if re.search(r"IVF0+(?!\d)", plan.factory):  # faiss would crash in its training
+        raise _refused(plan, RuntimeError("there must be a list"))
+    with _as_refusal(plan):
         return faiss.index_factory(plan.dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as error:
-        raise _refused(plan, error) from None
 
 
 def _trained(plan: Plan) -> Any:
@@ -132,11 +134,24 @@ def _trained(plan: Plan) -> Any:
         size = min(plan.count, _PER_LIST * lists if lists else _BLOCK // plan.dim)
         rows = np.random.default_rng(0).choice(plan.count, size, replace=False)
         emb = _embedded(plan, np.sort(rows))
-        try:
+        with _as_refusal(plan):
             index.train(emb)
-        except RuntimeError as error:
-            raise _refused(plan, error) from None
     return index
+
+
+@contextmanager
+def _as_refusal(plan: Plan) -> Iterator[None]:
+    """Name the factory in what faiss raises.
+
+    Raises:
+        DataError: faiss cannot build, fill or search such an index.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("Error in "):  # of another one, who embeds
+            raise
+        raise _refused(plan, error) from None
 
 
 def _refused(plan: Plan, error: RuntimeError) -> DataError:

@@ -262,7 +262,8 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
     """Open one index, or several as the parts of one bank.
 
     Raises:
-        DataError: as `open_index`; or parts of other runs or of other widths (65, both sides).
+        DataError: as `open_index`; or parts of other runs or of other widths, or two of the same
+            images (65, both sides).
     """
     parts = [open_index(path, nprobe, checked) for path in paths]
     first = parts[0]
@@ -275,6 +276,13 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
             if ours != expected:
                 why = f"has {fact} {ours}, {first.path} has {expected}"
                 raise DataError(f"{why}; the parts of a bank are of one run", part.path)
+    seen = dict[Any, str]()
+    for part in parts:
+        named = part.manifest["files"].get(Path(part.path).with_suffix(".ids").name, {})
+        other = seen.setdefault(named.get("sha256", part.path), part.path)
+        if other is not part.path:
+            why = f"has the images of {other}; the parts of a bank share none"
+            raise DataError(why, part.path)
     ids = JoinedIds([(part.path, part.ids) for part in parts])
     files = {
         f"{number}:{name}": facts
