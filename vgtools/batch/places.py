@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import tempfile
@@ -13,6 +14,9 @@ from vgtools import io
 from vgtools.io import DataError, Exit, remote
 from vgtools.io.errors import file_errors
 from vgtools.io.remote import is_url
+
+# Of file systems without hard links: buckets that are mounted, exFAT.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def private(path: str) -> Path:
@@ -40,9 +44,15 @@ def create(path: str, data: bytes) -> None:
     own = private(path)
     with file_errors(path, reading=False):
         own.write_bytes(data)
-        # Who was first may even have completed the folder, and removed what it does not name.
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
+        try:
             os.link(own, path)
+        except (FileExistsError, FileNotFoundError):
+            pass  # who was first may even have completed the folder, and removed the private file
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with contextlib.suppress(FileExistsError), open(path, "xb") as stream:
+                stream.write(data)
         own.unlink(missing_ok=True)
 
 

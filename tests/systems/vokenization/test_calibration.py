@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from vgtools.io import DataError
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration, reliability
 
 
@@ -72,6 +73,18 @@ def test_the_reliability_curve_by_hand() -> None:
 
 
 def test_a_run_that_was_not_validated_has_none() -> None:
-    assert Calibration.of({"kind": "matcher"}) is None
+    assert Calibration.of({"kind": "matcher"}, "run.json") is None
     stored = {"relevance": 1.0, "captions": 0.5, "bias": -1.0, "stems": {"dog": 2}}
-    assert Calibration.of({"calibration": stored}) == Calibration(1.0, 0.5, -1.0, {"dog": 2})
+    expected = Calibration(1.0, 0.5, -1.0, {"dog": 2})
+    assert Calibration.of({"calibration": stored}, "run.json") == expected
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [5, {}, {"relevance": "1", "captions": 1, "bias": 0, "stems": {}},
+     {"relevance": 1, "captions": 1, "bias": 0, "stems": {"dog": None}},
+     {"relevance": 1, "captions": 1, "bias": 0, "stems": {}, "more": 1}],
+)  # fmt: skip
+def test_a_damaged_model_is_named(stored: object) -> None:
+    with pytest.raises(DataError, match=r'run\.json: "calibration": expected three weights'):
+        Calibration.of({"calibration": stored}, "run.json")

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vgtools.io import DataError
 from vgtools.io.arrays import Array
 
 _STEPS = 50  # of Newton's method at most; five to ten do
@@ -32,10 +34,24 @@ class Calibration:
     stems: Mapping[str, int]  # training captions that hold each stem
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> Calibration | None:
-        """Return the model of a run's `run.json`; None where the run was not validated."""
+    def of(cls, info: Mapping[str, Any], file: str | Path) -> Calibration | None:
+        """Return the model of a run's `run.json`; None where the run was not validated.
+
+        Raises:
+            DataError: it is damaged (65).
+        """
         stored = info.get("calibration")
-        return None if stored is None else cls(**stored)
+        if stored is None:
+            return None
+        found: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
+        weights = [found.get(name) for name in ("relevance", "captions", "bias")]
+        stems = found.get("stems")
+        counts = list(stems.values()) if isinstance(stems, Mapping) else [None]
+        odd = {*map(type, weights)} - {int, float} or {*map(type, counts)} - {int}
+        if odd or len(found) != 4:
+            why = '"calibration": expected three weights and how many captions hold each stem'
+            raise DataError(f"{why}; train the matcher again", file)
+        return cls(**found)
 
     def probability(self, relevance: Array, stems: Sequence[str]) -> Array:
         """Return the probability that each voken is right: (T, k) float32 in [0, 1].

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,7 +202,7 @@ class Evaluation:
                 self._encoded[name] = _encode(texts, run.encoder, packed, self._watch)
         size = len(self.photos)
         record = {"images": size, "chance": chance(size), **self._figures(run.matcher)}
-        calibration = Calibration.of(run.info)
+        calibration = Calibration.of(run.info, Path(run.ref) / "run.json")
         if calibration is not None:
             record["reliability"] = self._reliability(run.matcher, calibration)
         if "text" in self._encoded:

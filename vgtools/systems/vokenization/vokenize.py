@@ -219,7 +219,7 @@ class Vokenizer:
         self.index = index
         self.k = k
         self.min_score = min_score
-        self.calibration = Calibration.of(matcher.info)
+        self.calibration = Calibration.of(matcher.info, Path(matcher.ref) / "run.json")
         self.encoder = PackedEncoder(matcher.encoder, matcher.matcher.config.layers, pack)
         self.index.to(self.encoder.device)
         self._cancelled = threading.Event()
