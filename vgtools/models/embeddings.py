@@ -64,7 +64,7 @@ def open_words(ref: str, *, offline: bool = False) -> WordTable:
         DataError: missing (66, 69); damaged, no table of token embeddings, one that does not fit
             the tokenizer, or no whole words (65).
     """
-    if ref in word_vectors.BUILTIN or ref.endswith(".npy"):
+    if word_vectors.are_word_vectors(ref):
         found = word_vectors.open_word_vectors(ref)
         rows = {word: row for word, row in found.rows.items() if re.fullmatch("[a-z]+", word)}
         return WordTable(ref, rows, found.array)

@@ -10,7 +10,7 @@ again in float64.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
@@ -153,22 +153,28 @@ def finite(norm: float) -> float:
     return norm
 
 
+def _scores_by_block(queries: Array, bank: Array) -> Iterator[tuple[int, Array]]:
+    """Yield the first row of each block of n images and its (Q, n) scores, overwritten later."""
+    buffer = np.empty((len(queries), min(_IMAGES, len(bank))), np.float32)
+    for start in range(0, len(bank), _IMAGES):
+        block = bank[start : start + _IMAGES]
+        scores = buffer
+        if len(block) < buffer.shape[1]:
+            scores = np.empty((len(queries), len(block)), np.float32)
+        np.matmul(queries, block.T, out=scores)
+        yield start, scores
+
+
 def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Array, Array]:
     """Return (query, row) pairs that are certain to include the k best rows of each query."""
     if k > 1:
         return _candidates_of_several(queries, bank, k, margin)
     size = len(queries)
     every = np.arange(size)
-    buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
     # The best so far: what is below it by more than the margin is out.
     floor = np.full(size, -np.inf, np.float32)
     query, row, score = list[Array](), list[Array](), list[Array]()
-    for start in range(0, len(bank), _IMAGES):
-        block = bank[start : start + _IMAGES]
-        scores = buffer
-        if len(block) < buffer.shape[1]:
-            scores = np.empty((size, len(block)), np.float32)
-        np.matmul(queries, block.T, out=scores)
+    for start, scores in _scores_by_block(queries, bank):
         best = scores.argmax(1)
         value = scores[every, best]
         np.maximum(floor, value, out=floor)
@@ -197,17 +203,12 @@ def _candidates_of_several(
     have a score above it, and no others are looked into.
     """
     size = len(queries)
-    buffer = np.empty((size, min(_IMAGES, len(bank))), np.float32)
     best = np.full((size, k), -np.inf, np.float32)  # the k best scores so far, in no order
     query: list[Array] = []
     row: list[Array] = []
     score: list[Array] = []
-    for start in range(0, len(bank), _IMAGES):
-        block = bank[start : start + _IMAGES]
-        scores = buffer
-        if len(block) < buffer.shape[1]:
-            scores = np.empty((size, len(block)), np.float32)
-        np.matmul(queries, block.T, out=scores)
+    for start, scores in _scores_by_block(queries, bank):
+        width = scores.shape[1]
         floor = best.min(1) - margin
         inside = np.flatnonzero(scores.max(1) >= floor)
         if not len(inside):
@@ -215,12 +216,12 @@ def _candidates_of_several(
         part = scores if len(inside) == size else scores[inside]
         if start == 0:
             # Nothing is known yet: without the block's own k-th best all of it would be kept.
-            most = min(k, len(block))
-            best[:, :most] = np.partition(part, len(block) - most, axis=1)[:, -most:]
+            most = min(k, width)
+            best[:, :most] = np.partition(part, width - most, axis=1)[:, -most:]
             floor = best.min(1) - margin
         # Of a flat array: to look for pairs takes several times as long.
         near = np.flatnonzero(part >= floor[inside, None])
-        at, column = np.divmod(near, len(block))
+        at, column = np.divmod(near, width)
         found = part.reshape(-1)[near]
         query.append(inside[at])
         row.append(column + start)

@@ -93,7 +93,7 @@ def word_states(ref: str, words: Sequence[str], *, offline: bool = False) -> Arr
     Raises:
         DataError: it cannot be opened.
     """
-    if ref in word_vectors.BUILTIN or ref.endswith(".npy"):
+    if word_vectors.are_word_vectors(ref):
         table = open_words(ref)
         vectors = np.full((len(words), table.array.shape[1]), np.nan)
         known = [word in table.rows for word in words]

@@ -36,6 +36,11 @@ BUILTIN = {
 }
 
 
+def are_word_vectors(ref: str) -> bool:
+    """Return whether a reference is of word vectors, not of an encoder."""
+    return ref in BUILTIN or ref.endswith(".npy")
+
+
 @dataclass(frozen=True)
 class WordVectors:
     """Word vectors: row i of the array belongs to the i-th word."""

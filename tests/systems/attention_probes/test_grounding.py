@@ -190,6 +190,18 @@ def test_det_of_a_dog_by_hand() -> None:
 # --------------------------------------------------------------------------------------- end to end
 
 
+def attention_of(model: Any, encoded: Any, regions: Any) -> Any:
+    """Return the (L, H, T + R, T + R) attention of the bare model to one caption and photo."""
+    with torch.no_grad():
+        layers = model(
+            input_ids=torch.tensor([encoded.ids]),
+            attention_mask=torch.ones(1, len(encoded.ids)).long(),
+            visual_embeds=torch.from_numpy(regions.features)[None],
+            visual_attention_mask=torch.ones(1, len(regions)).long(), output_attentions=True,
+        ).attentions  # fmt: skip
+    return torch.stack([x[0] for x in layers]).numpy()
+
+
 def brute_force(
     path: Path, captions: list[Caption], parses: list[Parse], sets: Any, reduce: str
 ) -> dict[Any, Any]:
@@ -204,14 +216,7 @@ def brute_force(
     for caption, parse in zip(captions, parses, strict=True):
         regions = sets[caption.image]
         encoded = tokenizer.encode(caption.text)
-        with torch.no_grad():
-            layers = model(
-                input_ids=torch.tensor([encoded.ids]),
-                attention_mask=torch.ones(1, len(encoded.ids)).long(),
-                visual_embeds=torch.from_numpy(regions.features)[None],
-                visual_attention_mask=torch.ones(1, len(regions)).long(), output_attentions=True,
-            ).attentions  # fmt: skip
-        attention = torch.stack([x[0] for x in layers]).numpy()  # (L, H, T + R, T + R)
+        attention = attention_of(model, encoded, regions)
         asked = [(ENTITY, n, s) for n, s in enumerate(caption.spans)]
         asked += [(key, n, parse.spans[w]) for key, n, w in brute_pairs(caption, parse, "head")]
         for key, phrase, (start, end) in asked:
@@ -357,14 +362,7 @@ def test_a_caption_of_another_photo_asks_about_the_regions_of_this_one(tmp_path:
         asked_about, partner = captions[here], captions[before]
         region_set = sets[asked_about.image]
         encoded = tokenizer.encode(partner.text)
-        with torch.no_grad():
-            layers = model(
-                input_ids=torch.tensor([encoded.ids]),
-                attention_mask=torch.ones(1, len(encoded.ids)).long(),
-                visual_embeds=torch.from_numpy(region_set.features)[None],
-                visual_attention_mask=torch.ones(1, len(region_set)).long(), output_attentions=True,
-            ).attentions  # fmt: skip
-        attention = torch.stack([x[0] for x in layers]).numpy()
+        attention = attention_of(model, encoded, region_set)
         for gold in asked_about.boxes:
             hit = iou(gold, region_set.boxes).max(0) >= 0.5
             tops = [asked_by(attention, encoded, span, "last") for span in partner.spans]
