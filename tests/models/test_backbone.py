@@ -198,3 +198,9 @@ def test_an_input_size_that_is_none_is_refused_without_a_warning(
     change_json(folder / "config.json", input_size=[3, 64, 64], model_args={"in_chans": 0})
     refusal(lambda: load_backbone(str(folder)))
     assert capfd.readouterr().err == ""
+
+
+def test_a_network_of_another_use_is_refused(tmp_path: Path) -> None:
+    folder = save_backbone(tmp_path / "net")
+    change_json(folder / "config.json", model_args={"features_only": True})
+    assert refusal(lambda: load_backbone(str(folder))).startswith(f"{folder}: is not a usable")

@@ -74,11 +74,12 @@ def load_backbone(
     sha256 = fingerprint(model)  # before the dtype changes
     try:
         preprocessing = resolve_data_config({}, model=model)
-    except Exception as error:  # of a configuration with values of other types
+        width = int(model.num_features)
+    except Exception as error:  # of a configuration with values of other types, or for another use
         raise DataError(f"is not a usable timm model: {first_line(error)}", ref) from None
     _check_preprocessing(preprocessing, ref)
     model = model.eval().requires_grad_(False).to(chosen_device, chosen_dtype)
-    return Backbone(model, preprocessing, ref, sha256, int(model.num_features))
+    return Backbone(model, preprocessing, ref, sha256, width)
 
 
 def _check_preprocessing(values: Mapping[str, Any], ref: str) -> None:
