@@ -8,7 +8,8 @@
 # val2017 photos of COCO. Otherwise the sizes of the published code: regions of Visual Genome on photos of COCO's val2014, and
 # its masks. FLICKR holds Flickr_8k.devImages.txt and the photos, ENTITIES Sentences/ and Annotations/, COCO
 # instances_val2014.json, GENOME image_data.json and region_descriptions.json. GRID is the features of all these photos (vg
-# extract-image-feats --pooling none --picture N), IMAGES their list. TEXTS is rows of vg retrieve's input.
+# extract-image-feats --pooling none --picture N, of the run's own backbone/ where it has one), IMAGES their list. TEXTS is rows
+# of vg retrieve's input.
 GRID       ?= $(OUT)/grid.npy
 IMAGES     ?= $(OUT)/images.jsonl
 INDEX      ?= $(RETRIEVER).faiss

@@ -176,6 +176,10 @@ def _pictures() -> None:
     save_photo(Path("photos/p8.gif"), 8)
     names = sorted(p.name for p in Path("photos").iterdir() if p.suffix != ".txt")
     _jsonl(Path("images.jsonl"), ({"image": name, "path": f"photos/{name}"} for name in names))
+    _jsonl(
+        Path("photographed.jsonl"),
+        ({"image": name, "text": text} for name in names for text in ("a dog", "the cat")),
+    )
     Path("list.txt").write_text("".join(f"photos/{name}\n" for name in names))
     with tarfile.open("photos.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         for name in names:

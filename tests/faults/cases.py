@@ -272,6 +272,14 @@ CASES = (
         folder="run",
     ),
     Case(
+        "train-retriever-pixels",
+        "train-matcher visual-awareness in/photographed.jsonl in/photos -b in/net --words in/skip"
+        " --epochs 2 --backbone-from 1 --batch-size 4 --dim 6 --layers 1 --regions 2 --crop 64"
+        " --picture 64 --device cpu -q -o run",
+        ("photographed.jsonl jsonl", "photos/p3.png image", "net/config.json json"),
+        folder="run",
+    ),
+    Case(
         "build-index-retriever",
         "build-index in/grid.npy -m in/retriever --device cpu --emb e.npy -o b.faiss",
         (*_GRID, *_RETRIEVER),

@@ -141,11 +141,11 @@ def test_a_lack_of_memory_is_reported_once(
 
 def test_a_restart_discards_the_folders_of_parts(tmp_path: Path) -> None:
     with session(tmp_path / "run") as own:
-        own.open("toy", {"a": 1}, parts="seed-[0-9]*")
+        own.open("toy", {"a": 1}, parts=("seed-[0-9]*",))
         own.finish(lambda: ({}, None, {"w": torch.zeros(1)}))
     (tmp_path / "run" / "seed-7").mkdir()
     with session(tmp_path / "run") as own:
-        assert not own.open("toy", {"a": 2}, restart=True, parts="seed-[0-9]*").complete
+        assert not own.open("toy", {"a": 2}, restart=True, parts=("seed-[0-9]*",)).complete
     assert not (tmp_path / "run" / "seed-7").exists()
 
 
@@ -214,19 +214,19 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_run_whose_checkpoint_is_lost_starts_over(tmp_path: Path, restart: bool) -> None:
-    run = TrainingRun(tmp_path, "toy", {}, parts="seed-*")
+    run = TrainingRun(tmp_path, "toy", {}, parts=("seed-*",))
     for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
         run.note({"step": 1})
         run.save()
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "checkpoint.safetensors").unlink()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics.jsonl", "seed-0"]
-    again = TrainingRun(tmp_path, "toy", {}, restart, parts="seed-*")
+    again = TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",))
     assert (again.state.step, again.records) == (0, [])
     (tmp_path / "metrics.jsonl").touch()
     (tmp_path / "letters.txt").write_text("dear")
     with pytest.raises(DataError, match="neither empty nor a run of vg"):
-        TrainingRun(tmp_path, "toy", {}, restart, parts="seed-*")
+        TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",))
 
 
 # ----------------------------------------------------------------------------------------- records

@@ -136,7 +136,7 @@ def _open(
     from vgtools.training.splits import read_splits
 
     parser = None if words.parser is None else open_parser(words.parser, lemmas=True)
-    splits = read_splits(captions, bank, split, None)
+    splits = read_splits(captions, bank.ids, split, None)
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
         note("evaluate-matcher", f"{left_out} without a split left out, others have one", quiet)
@@ -145,5 +145,7 @@ def _open(
         evaluation.add_phrases(words.phrases)
     if words.text is not None:
         lines = islice((line for line in read_texts(words.text) if line.strip()), words.lines)
-        evaluation.add_text(list(lines), read_splits(captions, bank, words.bank_split, None).train)
+        evaluation.add_text(
+            list(lines), read_splits(captions, bank.ids, words.bank_split, None).train
+        )
     return evaluation

@@ -110,22 +110,7 @@ class Featurizer:
     def _positions(self, pixels: Tensor) -> tuple[Tensor, list[int]]:
         """Return the last feature map as (B, P, D) and its grid [height, width]."""
         out = self.model.forward_features(self.normalise(pixels))  # type: ignore[operator]
-        width = int(self.model.num_features)  # type: ignore[arg-type]
-        if out.ndim == 4 and out.shape[1] == width:
-            return out.flatten(2).transpose(1, 2), list(out.shape[2:])  # (B, D, h, w)
-        if out.ndim == 4 and out.shape[3] == width:
-            return out.flatten(1, 2), list(out.shape[1:3])  # (B, h, w, D): Swin and its kin
-        if out.ndim == 3 and out.shape[2] == width:
-            # Class tokens and the like have no position.
-            out = out[:, int(getattr(self.model, "num_prefix_tokens", 0)) :]
-            count = int(out.shape[1])
-            grid = list(getattr(getattr(self.model, "patch_embed", None), "grid_size", ()))
-            is_grid = len(grid) == 2 and grid[0] * grid[1] == count
-            return out, grid if is_grid else [1, count]
-        raise DataError(
-            f"the backbone's features have shape {tuple(out.shape)}, "
-            f"expected a map of {width} channels"
-        )
+        return map_positions(self.model, out)
 
     def _rows(self, pixels: Tensor) -> Array:
         """Return the (B, *row_shape) rows of a full batch."""
@@ -173,6 +158,29 @@ class Featurizer:
                 continue
             start += count
         return np.concatenate(parts) if parts else np.empty((0, *self.row_shape), self.dtype)
+
+
+def map_positions(model: nn.Module, out: Tensor) -> tuple[Tensor, list[int]]:
+    """Return what a timm network's `forward_features` gave as (B, P, D), and its grid [h, w].
+
+    Raises:
+        DataError: it is not a map of the network's channels.
+    """
+    width = int(model.num_features)  # type: ignore[arg-type]
+    if out.ndim == 4 and out.shape[1] == width:
+        return out.flatten(2).transpose(1, 2), list(out.shape[2:])  # (B, D, h, w)
+    if out.ndim == 4 and out.shape[3] == width:
+        return out.flatten(1, 2), list(out.shape[1:3])  # (B, h, w, D): Swin and its kin
+    if out.ndim == 3 and out.shape[2] == width:
+        # Class tokens and the like have no position.
+        out = out[:, int(getattr(model, "num_prefix_tokens", 0)) :]
+        count = int(out.shape[1])
+        grid = list(getattr(getattr(model, "patch_embed", None), "grid_size", ()))
+        is_grid = len(grid) == 2 and grid[0] * grid[1] == count
+        return out, grid if is_grid else [1, count]
+    raise DataError(
+        f"the backbone's features have shape {tuple(out.shape)}, expected a map of {width} channels"
+    )
 
 
 def emulates_bfloat16(device: torch.device) -> bool:

@@ -82,6 +82,13 @@ def load_backbone(
     return Backbone(model, preprocessing, ref, sha256, width)
 
 
+def save_backbone(folder: Path, model: Any) -> None:
+    """Write a timm network into a directory that `load_backbone` and timm open."""
+    from timm.models import save_for_hf
+
+    save_for_hf(model, str(folder), safe_serialization=True)
+
+
 def _check_preprocessing(values: Mapping[str, Any], ref: str) -> None:
     """Refuse preprocessing that no picture can go through; a directory's is whatever it says.
 

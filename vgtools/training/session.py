@@ -122,7 +122,7 @@ class Session:
         kind: str,
         config: Mapping[str, Any],
         restart: bool = False,
-        parts: str | None = None,
+        parts: tuple[str, ...] = (),
         inputs: Inputs | None = None,
     ) -> TrainingRun:
         """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
@@ -228,7 +228,7 @@ class TrainingRun:
     what `save_run` writes and `metrics.jsonl`, one record per line. The number of processes is not
     part of the configuration: any resumes it, and `run.json` lists those that trained it, in order.
 
-    A restart discards what is there, and the folders in it that the glob `parts` names.
+    A restart discards what is there, and the folders in it that the globs `parts` name.
 
     Raises:
         DataError: a run with another configuration is in the folder, or an input is not the one
@@ -242,7 +242,7 @@ class TrainingRun:
         kind: str,
         config: Mapping[str, Any],
         restart: bool = False,
-        parts: str | None = None,
+        parts: tuple[str, ...] = (),
         inputs: Inputs | None = None,
     ) -> None:
         self._inputs = inputs or Inputs([])
@@ -293,12 +293,12 @@ class TrainingRun:
         self._clear()
         self.state.notes = {"records": list(map(json.loads, metrics.read_bytes().splitlines()))}
 
-    def _check_folder(self, restart: bool, parts: str | None) -> None:
+    def _check_folder(self, restart: bool, parts: tuple[str, ...]) -> None:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = [file for file in self.path.glob("*") if file.suffix != ".tmp"]
         if (self.path / _METRICS).exists():  # of a run whose checkpoint is lost, if nothing else is
             own = (_METRICS, *NETWORKS, f"{self.kind}.safetensors")
-            files = [f for f in files if f.name not in own and not (parts and f.match(parts))]
+            files = [f for f in files if f.name not in own and not any(map(f.match, parts))]
         if files and not ours:
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
@@ -316,10 +316,11 @@ class TrainingRun:
             why = f"holds a run of another kind than {self.kind}; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
-    def _discard(self, parts: str | None) -> None:
+    def _discard(self, parts: tuple[str, ...]) -> None:
         # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
-        for folder in self.path.glob(f"{parts}/") if parts else ():
-            shutil.rmtree(folder)
+        for part in parts:
+            for folder in self.path.glob(f"{part}/"):
+                shutil.rmtree(folder)
         for name in NETWORKS:
             shutil.rmtree(self.path / name, ignore_errors=True)
         own = f"{self.kind}.safetensors"
@@ -434,9 +435,10 @@ class TrainingRun:
         facts = {"config": self.config, **info, "metrics": metrics}
         facts["inputs"] = self._inputs.entries
         facts["processes"] = self.state.notes["processes"]
+        best = [record for record in self.records if record.get("best")]
+        if best:
+            facts["best"] = best[-1]
         if weights is None:
-            best = max(i for i, record in enumerate(self.records) if record["best"])
-            facts["best"] = self.records[best]
             weights = self.best_weights()
         for name, sha256 in self._parts.items():
             check_file(self.path / name, sha256)

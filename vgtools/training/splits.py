@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vgtools.io import DataError, Features, dumps, read_jsonl
+from vgtools.io import DataError, dumps, read_jsonl
 from vgtools.io.errors import amount
 
 Rows = list[tuple[int, str]]  # (feature row, caption)
@@ -29,15 +30,21 @@ def digest(value: object) -> str:
     return hashlib.sha256(dumps(value)).hexdigest()
 
 
-def read_splits(path: str, bank: Features, split: str | None, valid_split: str | None) -> Splits:
+def read_splits(
+    path: str, ids: Sequence[str], split: str | None, valid_split: str | None
+) -> Splits:
     """Return the captions to train and to validate on; in a file without splits all train.
 
-    `split` is the one to train on, None for all; `valid_split` the one to validate on.
+    Args:
+        path: of the captions.
+        ids: of the images.
+        split: to train on; None for all.
+        valid_split: to validate on.
 
     Raises:
-        DataError: a row is not of this form, or its image has no features.
+        DataError: a row is not of this form, or its image is not one of these.
     """
-    row_of = {name: i for i, name in enumerate(bank.ids)}
+    row_of = {name: i for i, name in enumerate(ids)}
     splits = Splits()
     unsplit = Rows()
     others = 0
@@ -49,8 +56,8 @@ def read_splits(path: str, bank: Features, split: str | None, valid_split: str |
             others += 1
             continue
         if row["image"] not in row_of:
-            why = f"the image {row['image']!r:.80} has no features among the {len(row_of)} of FEATS"
-            raise DataError(f"{why}; extract them, or leave the caption out", path, line)
+            why = f"the image {row['image']!r:.80} is not one of the {len(row_of)} that are given"
+            raise DataError(f"{why}; add it, or leave the caption out", path, line)
         if given is not None and given == valid_split:
             part = splits.valid
         elif split is not None and given is None:

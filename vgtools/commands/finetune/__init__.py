@@ -213,7 +213,7 @@ def _run(
             for line in tuning.notes():
                 session.note(line)
             config = tuning.config(device)
-            run = session.open("finetune", config, restart, parts="seed-[0-9]*", inputs=inputs)
+            run = session.open("finetune", config, restart, parts=("seed-[0-9]*",), inputs=inputs)
             session.print(*run.records)
             if not run.complete:
                 tuning.fit(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,6 @@ from vgtools.commands.options import Count, File, Value, note
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.io import Features
     from vgtools.training.splits import Splits
 
 
@@ -44,19 +44,19 @@ def refuse_processes() -> None:
         raise DataError(why, code=Exit.USAGE)
 
 
-def read_captions(path: str, bank: Features, validation: Validation, quiet: bool) -> Splits:
-    """Return the captions to train and to validate on.
+def read_captions(path: str, ids: Sequence[str], validation: Validation, quiet: bool) -> Splits:
+    """Return the captions to train and to validate on, of the images with these ids.
 
     Raises:
-        DataError: a row is not a caption of an image of the bank, fewer than 2 images to train on,
+        DataError: a row is not a caption of one of them, fewer than 2 images to train on,
             or images that are in both parts (65).
     """
     from vgtools.training.splits import hold_out, read_splits
 
-    splits = read_splits(path, bank, validation.split, validation.valid_split)
+    splits = read_splits(path, ids, validation.split, validation.valid_split)
     if splits.unsplit:
         left_out = amount(splits.unsplit, "caption")
         note("train-matcher", f"{left_out} without a split left out, others have one", quiet)
     if validation.valid is not None:
-        splits.valid += read_splits(validation.valid, bank, None, None).train
+        splits.valid += read_splits(validation.valid, ids, None, None).train
     return hold_out(splits, validation.hold_out, path)

@@ -1,14 +1,15 @@
-"""`vg train-matcher visual-awareness`: captions and feature maps become a retriever."""
+"""`vg train-matcher visual-awareness`: captions and images become a retriever."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from vgtools.commands.options import (
+    Count,
     Flag,
     RunFolder,
     Runtime,
@@ -21,6 +22,9 @@ from vgtools.commands.options import (
 )
 from vgtools.commands.train_matcher.flags import Validation, read_captions, refuse_processes
 from vgtools.systems.visual_awareness.recipe import DEFAULT, PAPER, RetrieverConfig
+
+if TYPE_CHECKING:
+    from vgtools.systems.visual_awareness.training import Pictures
 
 _SECONDS = 60.0  # between checkpoints inside an epoch
 
@@ -115,6 +119,45 @@ class Recipe:
         return values
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """How the backbone learns, too. Entries of `run.json` if it does."""
+
+    backbone: Annotated[
+        str | None,
+        Value(
+            "REF",
+            "Train this image network with the retriever, from pixels: timm name, directory as"
+            " timm's save_for_hf writes it, or builtin:NAME. Its early stages (of a ResNet the"
+            " stem, layer1 and layer2) stay as they are.",
+            "--backbone",
+            "-b",
+        ),
+    ] = None
+    backbone_from: Annotated[
+        int, Count("With --backbone: it learns after N epochs only (paper: 8).", 0)
+    ] = 8
+    crop: Annotated[
+        int, Count("With --backbone: pixels per side of the random crop of a step.", 32)
+    ] = 256
+    picture: Annotated[
+        int, Count("With --backbone: pixels per side of the squashed picture in validation.", 32)
+    ] = 350
+
+    def check(self, context: typer.Context, epochs: int) -> None:
+        """Refuse flags that would have no effect.
+
+        Raises:
+            typer.BadParameter: there are such.
+        """
+        for name in ("backbone_from", "crop", "picture"):
+            odd = self.backbone is None and is_given(context, name)
+            refuse_if(odd, f"--{name.replace('_', '-')}", "needs --backbone")
+        late = self.backbone is not None and self.backbone_from >= epochs
+        why = f"the backbone would never learn in {epochs} epochs; give it fewer"
+        refuse_if(late, "--backbone-from", why)
+
+
 @flags
 def visual_awareness(
     context: typer.Context,
@@ -127,7 +170,9 @@ def visual_awareness(
     feats: Annotated[
         str,
         typer.Argument(
-            metavar="GRID", help="X.npy of vg extract-image-feats --pooling none, with X.ids."
+            metavar="GRID",
+            help="X.npy of vg extract-image-feats --pooling none, with X.ids. With --backbone the"
+            " images themselves: a directory, an image jsonl, or a list of paths.",
         ),
     ],
     *,
@@ -147,10 +192,11 @@ def visual_awareness(
     ] = "default",
     validation: Validation,
     recipe: Recipe,
+    pixels: Pixels,
     seed: Seed = 0,
     runtime: Runtime,
 ) -> None:
-    """Train the retriever of sentences and images on captions and feature maps.
+    """Train the retriever of sentences and images on captions and feature maps or photos.
 
     Text path: simple recurrent units over frozen word vectors, the last state. Image path: a 1x1
     convolution of the backbone's last feature map, Weldon pooling, a projection. Prints one record
@@ -161,19 +207,26 @@ def visual_awareness(
     The run directory holds retriever.safetensors, the word vectors or the encoder, run.json and
     metrics.jsonl. vg build-index, vg retrieve and vg locate read it.
 
+    With --backbone the image network learns, too, from random crops of the photos themselves, and
+    the run holds it as backbone/: vg extract-image-feats -b RUN/backbone --pooling none --picture N
+    makes the feature maps for the index.
+
     Examples:
 
         vg train-matcher visual-awareness captions.jsonl grid.npy --valid-split dev -o retriever
 
-        vg train-matcher visual-awareness captions.jsonl grid.npy --preset paper --words
-        skip-thoughts/ --valid-split val -o retriever.paper
+        vg train-matcher visual-awareness captions.jsonl images.jsonl --preset paper --words
+        skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
     """
     settings = recipe.settings(context, preset)
+    pixels.check(context, settings["epochs"])
     piped = "-" in (feats, target.output) or validation.valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
     from vgtools import io
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.visual_awareness import training as system
+    from vgtools.systems.visual_awareness.pixels import BACKBONE
+    from vgtools.systems.visual_awareness.words import TABLE
     from vgtools.text.vector_files import vector_files
     from vgtools.training.session import Session, process_device
 
@@ -181,11 +234,11 @@ def visual_awareness(
     files = vector_files(words)
     unfit = files is not None and settings["text"] == "encoder"
     refuse_if(unfit, "--text", f"encoder reads the states of an encoder, --words {words} has none")
-    bank = io.open_features(feats, positions=settings["regions"])
+    device = process_device(runtime.device)
+    ids, pictures, seen = _open_pictures(feats, pixels, settings, str(device), runtime.offline)
     named = (captions, validation.valid, feats, *(files or []))
     inputs = io.Inputs(name for name in named if name)
-    splits = read_captions(captions, bank, validation, runtime.quiet)
-    device = process_device(runtime.device)
+    splits = read_captions(captions, ids, validation, runtime.quiet)
     folder = run_folder(target.output, target.restart, words if files is None else None)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
@@ -199,12 +252,39 @@ def visual_awareness(
             "seed": seed,
             "hold_out": validation.hold_out,
             "captions": splits.digest(),
-            "feats": bank.manifest["files"],
+            **seen,
             "words": words if encoder is None else encoder.fingerprint,
             "device": device.type,
         }
-        run = session.open("retriever", config, target.restart, parts="words", inputs=inputs)
+        parts = (TABLE.split("/")[0], BACKBONE)
+        run = session.open("retriever", config, target.restart, parts=parts, inputs=inputs)
         if not run.complete:
             source = system.Words(encoder, words if encoder is None else None)
-            system.fit(session, source, bank, splits)
+            system.fit(session, source, pictures, splits)
         session.print(*run.records)
+
+
+def _open_pictures(
+    path: str, pixels: Pixels, settings: dict[str, Any], device: str, offline: bool
+) -> tuple[list[str], Pictures, dict[str, Any]]:
+    """Return the ids of the images, what the retriever sees of them, and both for `run.json`."""
+    from vgtools import io
+    from vgtools.systems.visual_awareness.training import Maps
+
+    if pixels.backbone is None:
+        bank = io.open_features(path, positions=settings["regions"])
+        return bank.ids, Maps(bank), {"feats": bank.manifest["files"]}
+    from vgtools.images.sources import open_source
+    from vgtools.models.backbone import load_backbone
+    from vgtools.systems.visual_awareness.pixels import Pixels as Photographed
+    from vgtools.systems.visual_awareness.pixels import Settings
+
+    source = open_source(path)
+    tar = source.listing is None
+    refuse_if(tar, "GRID", f"{path} is a tar, read from its begin to its end only; unpack it")
+    items = list(source.items)
+    backbone = load_backbone(pixels.backbone, device=device, offline=offline)
+    how = Settings(pixels.backbone_from, pixels.crop, pixels.picture)
+    seen = {"images": source.listing, "backbone": backbone.fingerprint, **how._asdict()}
+    pictures = Photographed(items, backbone, how, settings["regions"])
+    return [item.id for item in items], pictures, seen

@@ -223,7 +223,7 @@ def vokenization(
     refuse_processes()
     bank = io.open_features(feats)
     inputs = io.Inputs(name for name in (captions, valid, feats, stop_words) if name)
-    splits = read_captions(captions, bank, validation, runtime.quiet)
+    splits = read_captions(captions, bank.ids, validation, runtime.quiet)
     device = process_device(runtime.device)
     folder = run_folder(target.output, target.restart, encoder)
     with Session(

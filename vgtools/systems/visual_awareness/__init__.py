@@ -6,6 +6,7 @@
 # Where each section of the paper is implemented: `module.definition` of this package.
 SECTIONS = {
     "section 2.1": (
+        "pixels.PixelRetriever",
         "recipe.RetrieverConfig",
         "retriever.Retriever",
         "retriever.triplet_loss",

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = Fal
 
 @torch.inference_mode()
 def embed_texts(
-    retriever: Retriever, reader: Reader, texts: Texts, check: Callable[[], None] = lambda: None
+    retriever: Any, reader: Reader, texts: Texts, check: Callable[[], None] = lambda: None
 ) -> tuple[Tensor, Array]:
     """Return the embeddings of the texts that have a word, and which they are.
 
@@ -93,16 +94,12 @@ def _parts(lengths: Array) -> Iterator[Array]:
 
 
 @torch.inference_mode()
-def embed_images(
-    retriever: Retriever,
-    feats: Array,
-    rows: Array | None = None,
-) -> Array:
+def embed_images(retriever: Any, feats: Any, rows: Array | None = None) -> Array:
     """Return the embeddings of feature maps, block by block.
 
     Args:
-        retriever: in eval mode.
-        feats: (N, P, D).
+        retriever: a `Retriever` in eval mode, or what embeds images as it does.
+        feats: (N, P, D), or what else it embeds, indexed as an array.
         rows: (I,) which of them; all by default.
 
     Returns:

@@ -33,7 +33,8 @@ class Retriever(nn.Module):
     """Two paths into one space of unit vectors: sentences and images.
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.1.
-    Deviation: the image path starts at the backbone's last feature map; the backbone is frozen.
+    Deviation: the image path starts at the backbone's last feature map; `pixels.PixelRetriever`
+        puts the backbone before it, to learn with it.
     """
 
     def __init__(self, config: RetrieverConfig) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from vgtools.analysis.recall import KS, image_ranks, text_ranks
 from vgtools.io import DataError, Features, Progress
@@ -27,7 +28,7 @@ from vgtools.systems.visual_awareness.words import (
 )
 from vgtools.text.vector_files import copy_vectors, open_vectors, select_vectors
 from vgtools.training.loop import TrainConfig
-from vgtools.training.session import Session, mean_record
+from vgtools.training.session import Session, TrainingRun, mean_record
 from vgtools.training.splits import Rows, Splits
 from vgtools.training.steps import plan_for, step_batches, train_config
 
@@ -47,6 +48,48 @@ class Words(NamedTuple):
 
     encoder: Encoder | None  # its word pieces or states
     vectors: str | None  # see `vgtools.text.vector_files.open_vectors`
+
+
+class Pictures(Protocol):
+    """What a retriever sees of images in a training: feature maps, or pixels."""
+
+    @property
+    def width(self) -> int:
+        """D, channels of a feature map."""
+
+    @property
+    def whole(self) -> Any:
+        """All images, row by row, to evaluate: an array, or what is indexed as one."""
+
+    def drawn(self, seed: int, epoch: int, first: int) -> Any:
+        """All images as a step sees them whose first caption has the number `first`."""
+
+    def network(self, retriever: Retriever) -> nn.Module:
+        """Return what is trained."""
+
+    def finish(self, run: TrainingRun) -> tuple[dict[str, Any], Mapping[str, Tensor] | None]:
+        """Return facts for run.json, and the retriever's weights if they are not the network's."""
+
+
+class Maps:
+    """Finished feature maps: the backbone stays as it is."""
+
+    def __init__(self, bank: Features) -> None:
+        self.whole = bank.array  # (N, P, D)
+        self.width = int(bank.array.shape[2])
+        self._manifest = bank.manifest
+
+    def drawn(self, seed: int, epoch: int, first: int) -> Array:
+        """Return the same maps for every step."""
+        return self.whole
+
+    def network(self, retriever: Retriever) -> Retriever:
+        """Return the retriever itself."""
+        return retriever
+
+    def finish(self, run: TrainingRun) -> tuple[dict[str, Any], None]:
+        """Return what made the maps."""
+        return {key: self._manifest.get(key) for key in ("backbone", "grid")}, None
 
 
 def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) -> Reader:
@@ -92,7 +135,7 @@ def collate(
     Args:
         captions: S of them.
         reader: what read them.
-        feats: (N, P, D) feature maps of all images.
+        feats: (N, P, D) feature maps of all images, or their pixels (N, 3, S, S).
         numbers: (B,) which captions.
         epoch: counted from 0.
         device: where it goes.
@@ -108,10 +151,14 @@ def collate(
     )
 
 
-def evaluate(
-    retriever: Retriever, captions: Captions, reader: Reader, feats: Array
-) -> dict[str, Any]:
+def evaluate(retriever: Any, captions: Captions, reader: Reader, feats: Any) -> dict[str, Any]:
     """Return how well captions find their photos among those of all, and photos their captions.
+
+    Args:
+        retriever: a `Retriever`, or what embeds as it does.
+        captions: S of them.
+        reader: what read them.
+        feats: (N, P, D) feature maps of all images, or what else it embeds.
 
     Returns:
         `images`, `texts`, and for `text_to_image` and `image_to_text` R@1, 5, 10 in per cent and
@@ -155,13 +202,13 @@ def score(measured: Mapping[str, Any] | None) -> float:
     return float(sum(way[f"r{k}"] for way in ways for k in KS))
 
 
-def fit(session: Session, words: Words, bank: Features, splits: Splits) -> None:
+def fit(session: Session, words: Words, pictures: Pictures, splits: Splits) -> None:
     """Train a retriever to its last epoch, and write the run with the best.
 
     Args:
         session: its run holds the settings.
         words: what the text path reads.
-        bank: feature maps.
+        pictures: what it sees of the images.
         splits: captions to train and to validate on.
 
     Raises:
@@ -175,19 +222,21 @@ def fit(session: Session, words: Words, bank: Features, splits: Splits) -> None:
     if len(np.unique(train.images)) < 2:
         why = "captions of fewer than 2 images have a known word; there is nothing to distinguish"
         raise DataError(why)
-    shape = retriever_config(config, text_width=reader.width, image_width=int(bank.array.shape[2]))
+    shape = retriever_config(config, text_width=reader.width, image_width=pictures.width)
     torch.manual_seed(config["seed"])
-    retriever = Retriever(shape).to(session.device)
+    network = pictures.network(Retriever(shape)).to(session.device)
+    seed = config["seed"]
     plan = plan_for(len(train.images), {**config, "steps": None})
 
     def build(numbers: Array, epoch: int, parts: int) -> list[Batch]:
-        return [collate(train, reader, bank.array, numbers, epoch, session.device)]
+        seen = pictures.drawn(seed, epoch, int(numbers[0]))
+        return [collate(train, reader, seen, numbers, epoch, session.device)]
 
-    batches = step_batches(len(train.images), config["seed"], plan, build)
+    batches = step_batches(len(train.images), seed, plan, build)
     settings = train_config({**config, "weight_decay": 0.0}, plan)
     settings = with_milestones(settings, plan.per_epoch)
     notes = run.state.notes
-    for record in session.fit(retriever, batches, settings, weights={shape.loss: 1.0}):
+    for record in session.fit(network, batches, settings, weights={shape.loss: 1.0}):
         if not record.pop("end"):
             mean = mean_record(notes, record, record["step"] % plan.per_epoch == 0)
             notes |= {} if mean is None else {"mean": mean}
@@ -195,10 +244,10 @@ def fit(session: Session, words: Words, bank: Features, splits: Splits) -> None:
         record = notes.pop("mean")
         measured: Mapping[str, Any] | None = None
         if valid is not None and len(valid.images):
-            measured = evaluate(retriever, valid, reader, bank.array)
+            measured = evaluate(network, valid, reader, pictures.whole)
             record["valid"] = measured
-        run.end_epoch(retriever, record, score(measured))
-    session.finish(lambda: _facts(session, shape, words, bank))
+        run.end_epoch(network, record, score(measured))
+    session.finish(lambda: _result(session, shape, words, pictures))
 
 
 def with_milestones(settings: TrainConfig, per_epoch: int) -> TrainConfig:
@@ -209,18 +258,14 @@ def with_milestones(settings: TrainConfig, per_epoch: int) -> TrainConfig:
     return dataclasses.replace(settings, milestones=tuple(n * per_epoch for n in MILESTONES))
 
 
-def _facts(
-    session: Session, shape: RetrieverConfig, words: Words, bank: Features
-) -> tuple[dict[str, Any], Encoder | None]:
-    """Return what run.json says; a copy of the word vectors is made in the run first."""
+def _result(
+    session: Session, shape: RetrieverConfig, words: Words, pictures: Pictures
+) -> tuple[dict[str, Any], Encoder | None, Mapping[str, Tensor] | None]:
+    """Return the arguments of `TrainingRun.finish`; the run gets a copy of the word vectors."""
     if words.vectors is not None:
         table = session.run.path / TABLE
         table.parent.mkdir(exist_ok=True)
         copy_vectors(words.vectors, str(table))
         session.run.keep(table.parent.name)
-    facts = {
-        KIND: dataclasses.asdict(shape),
-        "backbone": bank.manifest.get("backbone"),
-        "grid": bank.manifest.get("grid"),
-    }
-    return facts, words.encoder
+    facts, weights = pictures.finish(session.run)
+    return {KIND: dataclasses.asdict(shape), **facts}, words.encoder, weights
