@@ -43,7 +43,7 @@ LR        ?= 1e-4
 LR.rte    ?= $(LR)
 EPOCHS    ?= 2
 # Examples of each file: all tables then take about 80 minutes of one core. LIMIT= takes all.
-LIMIT     ?= 200
+LIMIT     ?= 150
 LENGTH.commonlit ?= 128
 TOKENS    ?= builtin:minilm
 # And the teacher, once it is there.
