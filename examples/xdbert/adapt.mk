@@ -1,15 +1,24 @@
 # Adaptation: the student beside its teacher, the fair baseline, and what differs between them: tables 3, 8 and 9.
 #
 #   make adapt FLICKR=… [TEXT=… VALID=…]     runs OUT/run.NAME of ADAPTED: losses on VALID after each epoch
+#   make adapt WIKITEXT=FOLDER TEACHER=…     the same on WikiText, the paper's kind of text
 #   make table3 table8 GLUE=… …              fine-tuned rows beside the paper's; medians
 #   make table9 GLUE=… …                     what student and teacher look at in one another, with and without clip_token
 #
 # TEXT is the text, VALID a part of it that is not trained on: at the paper's scale wiki103 (TEXT=wiki103.txt) and, for the row
 # `wiki`, WIKI, the larger one; in small the captions of teacher.mk, a block each. A row is trained with FLAGS.NAME. `bert` is
-# the same schedule with masked words alone, and no teacher. Another student: STUDENT=google/electra-large-discriminator SIZE=large
-# OUT=electra-l (SIZE halves the rates of explain.mk).
+# the same schedule with masked words alone, and no teacher. WIKITEXT holds WikiText as it is distributed: train.txt (else
+# valid.txt) is learnt from, in small the first HELD lines of test.txt are VALID; blocks are a stream of the text, as the paper's.
+# Another student: STUDENT=google/electra-large-discriminator SIZE=large OUT=electra-l (SIZE halves the rates of explain.mk).
 VALID    ?=
 WIKI     ?=
+WIKITEXT ?=
+ifneq ($(WIKITEXT),)
+TEXT     ?= $(OUT)/wiki.train.txt
+VALID    := $(or $(VALID),$(OUT)/wiki.test.txt)
+CLEAN    ?= --drop-headings --drop-empty --trim
+ROW      ?=
+endif
 
 ifeq ($(SCALE),paper)
 TEXT     ?= wiki103.txt
@@ -25,17 +34,19 @@ LARGER   ?= --steps 16000 --warmup 1600
 ADAPTED  ?= bert xdbert
 ABLATED  ?= xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 MAPPED   ?= xdbert no-clip-token
-ROW      :=
+ROW      ?=
 FASTER   ?=
 MATCH    ?= 1
 else
 TEXT     ?= $(OUT)/flickr.train.jsonl
 VALID    := $(or $(VALID),$(OUT)/flickr.valid.jsonl)
+HELD     ?= 60
 # MiniLM has no head of masked words: it gets one first, alone.
 STUDENT  ?= $(OUT)/run.student
 STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
 HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
-SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps 300 --log-every 50 --eval-every 100
+STEPS    ?= 120
+SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps $(STEPS) --log-every 20 --eval-every 40
 # New layers learn faster than what they join, and match weighs more: it needs that within so few rows (NOTES.md).
 FASTER   ?= --cross-lr 1e-3
 MATCH    ?= 20
@@ -60,6 +71,14 @@ FLAGS.wiki          := $(LARGER) $(ALL)
 INPUT.wiki          := $(WIKI)
 BESIDE := xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 
+$(OUT)/wiki.train.txt: $(firstword $(wildcard $(WIKITEXT)/train.txt $(WIKITEXT)/valid.txt))
+	@mkdir -p $(OUT)
+	$(VG) prepare wikitext $< $(CLEAN) -o $@
+
+$(OUT)/wiki.test.txt: $(WIKITEXT)/test.txt
+	@mkdir -p $(OUT)
+	$(VG) prepare wikitext $< $(CLEAN) $(if $(HELD),| awk 'NR <= $(HELD)') > $@
+
 .PHONY: adapt table3 table8 table9
 adapt: $(ADAPTED:%=$(OUT)/run.%/run.json)
 
@@ -80,16 +99,16 @@ endef
 $(foreach r,$(BESIDE),$(eval $(call adapt,$(r))))
 
 # ----------------------------------------------------------------------------------------------------------- tables 3 and 8
-# FOLDER, row, task, flags: fine-tuned as explain.mk does. All of table 3 has the rate of RTE.
+# FOLDER, row, task, flags, seeds: fine-tuned as explain.mk does. All of table 3 has the rate of RTE, and SEEDS seeds.
 TASKS3 ?= $(filter rte mrpc sts-b cola,$(TASKS))
 define tune
 $(OUT)/$(1)/$(2)/$(3)/run.json: | $(OUT)/run.$(2)/run.json
 	@mkdir -p $$(dir $$(@D))
-	$(VG) finetune $(3) $(call data_of,$(3)) -e $(OUT)/run.$(2) $(4) --seeds $(or $(SEEDS.$(3)),$(SEEDS)) --epochs $(EPOCHS) \
-	  --max-length $(or $(LENGTH.$(3)),$(LENGTH)) $(MORE) -o $$(@D)
+	$(VG) finetune $(3) $(call data_of,$(3)) -e $(OUT)/run.$(2) $(4) --seeds $(or $(5),$(SEEDS)) --epochs $(EPOCHS) \
+	  --max-length $(or $(LENGTH.$(3)),$(LENGTH)) $(LIMIT:%=--limit %) $(MORE) -o $$(@D)
 endef
 $(foreach r,$(ABLATED),$(foreach t,$(TASKS3),$(eval $(call tune,ft3,$(r),$(t),--lr $(LR.rte)))))
-$(foreach t,$(TASKS),$(eval $(call tune,ft8,xdbert,$(t),--full --lr $(or $(LR.$(t)),$(LR)))))
+$(foreach t,$(TASKS),$(eval $(call tune,ft8,xdbert,$(t),--full --lr $(or $(LR.$(t)),$(LR)),$(SEEDS.$(t)))))
 
 table3: given-tasks $(foreach r,$(ABLATED),$(TASKS3:%=$(OUT)/ft3/$(r)/%/run.json))
 	$(VG) compare $(ABLATED:%=$(OUT)/ft3/%) --median --reported xdbert:3 --table | tee $(OUT)/table3.md

@@ -42,6 +42,9 @@ SEEDS.rte ?= $(SEEDS)
 LR        ?= 1e-4
 LR.rte    ?= $(LR)
 EPOCHS    ?= 2
+# Examples of each file: all tables then take about 80 minutes of one core. LIMIT= takes all.
+LIMIT     ?= 150
+LENGTH.commonlit ?= 128
 TOKENS    ?= builtin:minilm
 # And the teacher, once it is there.
 ENCODERS  ?= builtin:minilm builtin:glove-50d $(wildcard $(TEACHER))
@@ -80,7 +83,8 @@ define finetune
 $(OUT)/ft/$(1)/$(2)/run.json: | $(patsubst %,%/run.json,$(filter $(OUT)/%,$(ENCODER.$(1))))
 	@mkdir -p $$(dir $$(@D))
 	$(VG) finetune $(2) $(call data_of,$(2)) -e $(ENCODER.$(1)) --seeds $(or $(SEEDS.$(2)),$(SEEDS)) --epochs $(EPOCHS) \
-	  --lr $(or $(LR.$(2)),$(LR)) --max-length $(or $(LENGTH.$(1)),$(LENGTH.$(2)),$(LENGTH)) $(MORE) -o $$(@D)
+	  --lr $(or $(LR.$(2)),$(LR)) --max-length $(or $(LENGTH.$(1)),$(LENGTH.$(2)),$(LENGTH)) \
+	  $(LIMIT:%=--limit %) $(MORE) -o $$(@D)
 endef
 tasks_of = $(if $(TASKS.$(1)),$(filter $(TASKS.$(1)),$(TASKS)),$(TASKS))
 runs_of  = $(patsubst %,$(OUT)/ft/$(1)/%/run.json,$(call tasks_of,$(1)))

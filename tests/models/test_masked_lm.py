@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,19 @@ def test_a_frozen_table_changes_no_gradient_of_the_rows() -> None:
         found[learns] = own.grad
         assert (weight.grad is not None) == learns
     assert torch.equal(found[True], found[False])
+
+
+def test_logits_beyond_the_range_of_exp() -> None:
+    """exp(89) is infinite in float32; worked by hand: 200 - 100, and log(1 + exp(-0.5))."""
+    rows = torch.tensor([[200.0], [1.0]], requires_grad=True)
+    weight = torch.tensor([[1.0], [0.5]], requires_grad=True)
+    bias = torch.tensor([0.0, 0.0], requires_grad=True)
+    target = torch.tensor([1, 0])
+    loss = linear_cross_entropy(rows, weight, bias, target, chunk=1)
+    loss.backward()
+    q = 1 / (1 + math.exp(0.5))  # of the wrong answer in the second row
+    assert loss.item() == pytest.approx(100 + math.log1p(math.exp(-0.5)))
+    assert bias.grad is not None
+    assert bias.grad.tolist() == pytest.approx([1 - q, q - 1])
+    assert rows.grad is not None
+    assert rows.grad[:, 0].tolist() == pytest.approx([0.5, -0.5 * q])

@@ -158,7 +158,11 @@ def probe_attention(
     ] = "-",
     cross: Annotated[
         bool,
-        Flag("--cross", help="Run of vg pretrain xdbert: attention between encoder and teacher."),
+        Flag(
+            "--cross",
+            help="Run of vg pretrain xdbert, or seed-N/model of vg finetune --full: attention "
+            "between encoder and teacher.",
+        ),
     ] = False,
     regions: Annotated[
         str | None, Value("X.npy", "Region features of the photos; without: text-side probes.")

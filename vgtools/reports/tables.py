@@ -152,7 +152,8 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
     for record in records:
         is_reported = "source" in record
         column = "mean" if is_reported else key
-        cells = [_score(name, record["tasks"].get(name), column, bold) for name in names]
+        found = record["tasks"]
+        cells = [_score(name, found.get(name), column, bold, is_reported) for name in names]
         mean = record.get("average" if is_reported else average)
         title = f"{record['run']} (reported)" if is_reported else record["run"]
         rows.append([title, *cells, "-" if mean is None else f"{mean:.1f}"])
@@ -184,13 +185,15 @@ def _digits(name: str) -> int:
     return 2 if name in _FINE else 1
 
 
-def _score(name: str, cell: Record | None, key: str, bold: bool) -> str:
+def _score(name: str, cell: Record | None, key: str, bold: bool, is_reported: bool) -> str:
     if cell is None:
         return "-"
     squad = name.startswith("squad")
     task = find_task(name)
     digits = _digits(name)
     values = [cell["metrics"][metric][key] for metric in task.metrics] if squad else [cell[key]]
+    if is_reported:  # with all decimals that the paper prints: rows may differ in the last one
+        digits = max(digits, *(len(str(value).partition(".")[2]) for value in values))
     shown = "/".join(f"{value:.{digits}f}" for value in values)
     spread = "" if cell.get("std") is None else f" ± {cell['std']:.{digits}f}"
     change = cell.get("difference", {})

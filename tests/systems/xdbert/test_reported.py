@@ -23,9 +23,17 @@ def test_table_1_is_read_as_it_is_printed() -> None:
     headings, rows, remarks, _ = score_table(reported("xdbert:1"))
     tasks = "SST-2 QNLI QQP MNLI SWAG CoLA MRPC STS-B RTE"
     assert headings == ["Run", *tasks.split(" "), "READ ↓", "Avg."]
-    assert rows[0] == ["CLIP-T (reported)", *["-"] * 5, "25.4", "76.2", "22.1", "51.6", "-", "-"]
+    assert rows[0] == ["CLIP-T (reported)", *["-"] * 5, "25.41", "76.2", "22.07", "51.62", "-", "-"]
     assert rows[-1][-2:] == ["0.635", "-"]
     assert remarks[-1].startswith("Reported: Hsu et al. 2022, Table 1; its models")
+
+
+def test_rows_that_differ_in_the_second_decimal_are_told_apart() -> None:
+    """Table 3: STS-B has 89.32, 89.29 and 89.31."""
+    headings, rows, *_ = score_table(reported("xdbert:3"))
+    column = headings.index("STS-B")
+    sts_b = ["89.32", "88.8", "89.29", "89.32", "89.31", "-", "89.1"]
+    assert [row[column] for row in rows] == sts_b
 
 
 def test_the_gains_that_the_text_claims() -> None:

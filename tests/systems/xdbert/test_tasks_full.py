@@ -18,10 +18,11 @@ from tests.tiny.xdbert import save_xdbert
 from vgtools import cli
 from vgtools.io import DataError, Exit
 from vgtools.models.clip import block_states, load_teacher
+from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
 from vgtools.systems.xdbert.model import open_xdbert
 from vgtools.systems.xdbert.tasks import FullTuner, collate, texts_of, with_blocks
-from vgtools.tasks.dispatch import encode
+from vgtools.tasks.dispatch import encode, read_examples, read_predictions
 from vgtools.tasks.examples import Example
 from vgtools.tasks.table import find_task
 
@@ -128,7 +129,7 @@ def test_finetune_full(run: Path, tmp_path: Path, task: str, save: object) -> No
     assert info["encoder"]["fingerprint"] == read_run(run)["fingerprint"]
     (seed,) = info["seeds"]
     model = tmp_path / "out" / f"seed-{seed}" / "model"
-    names = ["encoder", "head.safetensors", "teacher", "xdbert.safetensors"]
+    names = ["encoder", "run.json", "teacher", "xdbert.safetensors"]
     assert sorted(p.name for p in model.iterdir()) == names
     start = open_xdbert(str(run))
     for folder, before in (("encoder", start.student.model), ("teacher", start.teacher.model)):
@@ -137,6 +138,52 @@ def test_finetune_full(run: Path, tmp_path: Path, task: str, save: object) -> No
         assert any(not torch.equal(after[n], w) for n, w in before.state_dict().items()), folder
     cross = load_file(model / "xdbert.safetensors")
     assert not torch.equal(cross["cross.pooler.weight"], start.cross.pooler.weight)
+
+
+def test_a_full_model_is_opened_like_its_run(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its saved weights give its predictions; it is an encoder, is probed, and learns on."""
+    data = tiny_tasks.save_sst2(tmp_path / "sst-2")
+    args = ["finetune", "sst-2", data, *FAST, "--epochs", 1, "--lr", "1e-3"]
+
+    def tune(*flags: object) -> int:
+        return cli.run([str(a) for a in [*args, *flags]])
+
+    assert tune("-e", run, "--full", "-o", tmp_path / "one") == 0
+    model = tmp_path / "one" / "seed-9595" / "model"
+    info = read_run(model, "xdbert")
+    assert (info["task"], info["xdbert"]) == ("sst-2", {"cross_layers": 2})
+    capfd.readouterr()
+
+    opened = open_xdbert(str(model))
+    task = find_task("sst-2")
+    tuner = FullTuner(opened, task).eval()
+    tuner.head.load_state_dict({n: opened.run.weights[f"head.{n}"] for n in ("weight", "bias")})
+    examples = list(read_examples("sst-2", str(data / "dev.tsv")))
+    text = encode(task, examples, opened.student.tokenizer, max_length=40, segments=True)
+    inputs = with_blocks(text, examples, opened.teacher, 40)
+    with torch.no_grad():
+        logits = tuner.outputs(collate(inputs, np.arange(len(examples)), tuner))
+    rows = read_predictions(task, str(tmp_path / "one" / "seed-9595" / "predictions.jsonl"))
+    saved = [row["logits"] for row in rows]
+    np.testing.assert_allclose(logits.numpy(), saved, rtol=1e-4, atol=1e-5)
+
+    assert tune("-e", model, "--full", "-o", tmp_path / "two") == 0
+    assert tune("-e", model, "-o", tmp_path / "student") == 0
+    started = read_run(tmp_path / "two")["encoder"]["fingerprint"]
+    assert started == info["fingerprint"] != read_run(run)["fingerprint"]
+    bare = fingerprint(AutoModel.from_pretrained(model / "encoder"))
+    assert read_run(tmp_path / "student")["encoder"]["fingerprint"] == bare
+    probe = ["probe-attention", str(tmp_path / "t.txt"), "--cross", "-q", "-e", str(model)]
+    (tmp_path / "t.txt").write_text("bam den\nfur kit lis\n")
+    capfd.readouterr()
+    assert cli.run(probe) == 0
+    assert len(capfd.readouterr().out.splitlines()) > 0
+
+    (model / "teacher" / "model.safetensors").write_bytes(b"damaged")
+    assert tune("-e", model, "--full", "-o", tmp_path / "three") == Exit.DATA
+    refused(capfd, "teacher/model.safetensors", "is damaged or from another run")
 
 
 def test_full_is_for_runs_of_xdbert(

@@ -109,7 +109,8 @@ def finetune(
     that of more parameters, and a gain over none says little if random images gain as much.
 
     A run of vg pretrain xdbert is an encoder; with --full it learns whole: encoder, CLIP's text
-    tower and the layers over both (XBERT).
+    tower and the layers over both (XBERT). Its seed-N/model is such a run, too: an encoder, and
+    with --full it learns on, its linear layer drawn again.
 
     A CLIP, or a tower of vg pretrain clip, learns by its text tower alone, which reads both texts
     of a pair as one sequence: --max-length 77 or less.
@@ -147,6 +148,8 @@ def finetune(
         vg finetune rte glue/RTE -e openai/clip-vit-base-patch32 --max-length 77 -o rte.clip
 
         vg finetune rte glue/RTE -e run.xdbert --full --lr 1e-4 -o rte.xbert
+
+        vg finetune mrpc glue/MRPC -e rte.xbert/seed-9595/model --full --lr 1e-4 -o mrpc.xbert
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """

@@ -40,7 +40,7 @@ def learner_of(
         from vgtools.systems.xdbert.model import is_xdbert
         from vgtools.systems.xdbert.tasks import full_learner
 
-        why = f"{work.ref} is not a run of vg pretrain xdbert"
+        why = f"{work.ref} is not a run of vg pretrain xdbert, nor a seed-N/model of --full"
         refuse_if(not is_xdbert(work.ref), "--full", why)
         given = shown.retrieved or shown.index or shown.feats
         refuse_if(given, "--full", "learns without images; leave out what finds them")

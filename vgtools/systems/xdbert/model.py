@@ -382,7 +382,7 @@ class XDBert(nn.Module):
 
 @dataclass(frozen=True)
 class XDBertRun:
-    """A finished run of `vg pretrain xdbert`, on the CPU, in evaluation mode."""
+    """A run of `vg pretrain xdbert`, or a model of `vg finetune --full`; in evaluation mode."""
 
     run: Run
     config: XDBertConfig
@@ -398,7 +398,7 @@ class XDBertRun:
 
 
 def is_xdbert(ref: str) -> bool:
-    """Return whether a reference is a run of `vg pretrain xdbert`."""
+    """Return whether `open_xdbert` opens a reference: a run of this kind, of whatever command."""
     return Path(ref, "run.json").exists() and read_run(ref).get("kind") == KIND
 
 

@@ -29,7 +29,8 @@ from vgtools.models.clip import (
 )
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
-from vgtools.models.references import fill, fingerprint, pick_dtype, read_safetensors
+from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.runs import save_run
 from vgtools.systems.xdbert.model import KIND, CrossModal, XDBertRun, open_xdbert
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
@@ -39,7 +40,7 @@ from vgtools.tasks.sequences import CHUNK, Inputs, InputsWithImages
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import row_starts
 
-HEAD = "head.safetensors"  # beside a saved network: the linear layer
+HEAD = "head.safetensors"  # beside a saved tower: the linear layer
 _FULL = ("classify", "regress", "choice")  # kinds of task that the full model learns
 
 
@@ -133,20 +134,6 @@ def save_tower(tuner: TowerTuner, encoder: Encoder, folder: Path) -> None:
     save_pretrained(folder, dataclasses.replace(encoder, fingerprint=fingerprint(tuner)))
     weights = {name: tensor.detach().cpu() for name, tensor in tuner.head.state_dict().items()}
     atomic_write(folder / HEAD, save(weights))
-
-
-def open_tower(folder: str, task: Task) -> tuple[TowerTuner, Encoder]:
-    """Open what `save_tower` wrote, on the CPU, in evaluation mode, with the tower and tokenizer.
-
-    Raises:
-        DataError: as `load_teacher`; or the linear layer is missing (66), damaged, or of another
-            task (65).
-    """
-    encoder = load_teacher(folder, offline=True)
-    tuner = TowerTuner(encoder, task)
-    file = Path(folder, HEAD)
-    fill(tuner.head, read_safetensors(file), file)
-    return tuner.eval(), encoder
 
 
 # ----------------------------------------------------------------------------------- the full model
@@ -257,7 +244,7 @@ class FullTuner(nn.Module):
     """Student, teacher and cross-modal layers under a linear layer for a task, and its loss.
 
     Args:
-        run: of `vg pretrain xdbert`; its pooler is the task's, too.
+        run: of `vg pretrain xdbert`, or what learnt another task; its pooler is the task's, too.
         task: of sentences, pairs or choices.
         dtype: of matrix products (autocast); weights stay float32.
 
@@ -274,6 +261,7 @@ class FullTuner(nn.Module):
             why = f"{why} learns classes, scores and choices; leave out --full"
             raise DataError(why, code=Exit.CONFIG)
         config = run.student.model.config
+        self.config = run.config
         self.student = run.student.model.requires_grad_(True)
         self.teacher = run.teacher.model.requires_grad_(True)
         self.cross: CrossModal = run.cross
@@ -319,7 +307,7 @@ def full_learner(
 
     Args:
         task: to learn.
-        ref: of the run of `vg pretrain xdbert`.
+        ref: of the run of `vg pretrain xdbert`, or of what `save_full` wrote.
         settings: of the fine-tuning.
         device: where it learns.
         offline: never connect.
@@ -352,28 +340,28 @@ def full_learner(
         return finetune.predicted_rows(task, tuner, split, settings, device, batch_of)
 
     def save(tuner: FullTuner, encoder: Encoder, folder: Path) -> None:
-        save_full(tuner, encoder, teachers[0], folder)
+        info = {KIND: dataclasses.asdict(tuner.config), "task": task.name}
+        save_full(tuner, encoder, teachers[0], folder, info)
 
     return Learner(new, read, build, ask, save)
 
 
-def save_full(tuner: FullTuner, encoder: Encoder, teacher: Encoder, folder: Path) -> None:
-    """Write a network that learnt a task, in the layout of its run.
+def save_full(
+    tuner: FullTuner, encoder: Encoder, teacher: Encoder, folder: Path, info: Mapping[str, Any]
+) -> None:
+    """Write a network that learnt a task, in the form of a run of `vg pretrain xdbert`.
 
     `encoder/` is the student and `teacher/` the tower, as transformers opens them;
-    `xdbert.safetensors` has the layers and the pooler, `head.safetensors` the linear layer.
+    `xdbert.safetensors` has the layers, the pooler and, as `head`, the linear layer of the task.
     """
-    from safetensors.torch import save
 
-    networks = {
-        "encoder": dataclasses.replace(encoder, model=tuner.student),
-        "teacher": dataclasses.replace(teacher, model=tuner.teacher),
+    def trained(network: Encoder, model: Any) -> Encoder:
+        return dataclasses.replace(network, model=model, fingerprint=fingerprint(model))
+
+    own = {
+        name: weight
+        for name, weight in tuner.state_dict().items()
+        if name.startswith(("cross.", "head."))
     }
-    for name, network in networks.items():
-        sha256 = fingerprint(network.model)
-        save_pretrained(folder / name, dataclasses.replace(network, fingerprint=sha256))
-    cross = {f"cross.{name}": tensor for name, tensor in tuner.cross.state_dict().items()}
-    parts = {f"{KIND}.safetensors": cross, HEAD: tuner.head.state_dict()}
-    for name, weights in parts.items():
-        stored = {key: tensor.detach().cpu().contiguous() for key, tensor in weights.items()}
-        atomic_write(folder / name, save(stored))
+    student = trained(encoder, tuner.student)
+    save_run(folder, KIND, own, info, student, more={"teacher": trained(teacher, tuner.teacher)})
