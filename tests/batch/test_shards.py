@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import socket
 import tracemalloc
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
@@ -298,6 +299,55 @@ def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
     refused(r"a\.txt changed: bytes was 390, is now 395", a)
     assert run(folder, a, size=60, restart=True) is not None
     assert len(list(io.read_lines(folder))) == 51
+
+
+def test_a_plan_without_a_shard_is_replaced(tmp_path: Path) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(b"bad\n" + TEXT)
+    with pytest.raises(DataError, match="is bad"):
+        run(folder, text, size=9)
+    assert os.listdir(folder) == ["plan.json"]
+    text.write_bytes(TEXT)
+    done = run(folder, text, task=Lengths(k=2))
+    assert done is not None
+    assert done["config"] == {"command": "lengths", "k": 2}
+    assert (done["rows"], done["shards"]) == (50, 7), "390 bytes in shards of 64, not of 9"
+    with pytest.raises(DataError, match="k was 2, is now null") as error:
+        run(folder, text)
+    assert error.value.code == Exit.CONFIG
+    assert not list(folder.glob("*.lock"))
+
+
+def test_a_plan_that_is_worked_on_is_not_replaced(tmp_path: Path) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    out = output_of(folder, text)
+
+    def private(host: str, pid: int) -> Path:
+        file = folder / f".000003.{host}.{pid}.0123abcd.jsonl.part"
+        file.write_bytes(b"")
+        return file
+
+    here = socket.gethostname()
+    for file in (private(here, os.getpid()), private(f"not-{here}", 1)):
+        with pytest.raises(DataError, match="k was null, is now 2") as error:
+            run(folder, text, task=Lengths(k=2))
+        assert error.value.code == Exit.CONFIG
+        file.unlink()
+    gone = multiprocessing.get_context("fork").Process(target=int)
+    gone.start()
+    gone.join()
+    private(here, gone.pid or 0)
+    # Who has not begun a shard yet, its models being loaded, learns of it when it has made one.
+    done = run(folder, text, task=Lengths(k=2))
+    assert done is not None
+    assert not list(folder.glob(".0*"))
+    (folder / "000003.json").unlink()
+    with pytest.raises(DataError, match="k was 2, is now null") as error:
+        out.worker(Lengths())(3)
+    assert error.value.code == Exit.CONFIG
+    assert not (folder / "000003.json").exists()
+    assert not list(folder.glob(".0*"))
 
 
 def test_a_device_is_recorded_and_not_compared(tmp_path: Path) -> None:

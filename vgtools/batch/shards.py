@@ -2,7 +2,7 @@
 
 `X.jsonl/` stands for the file `X.jsonl` (`vgtools.io.folders` reads it):
 
-    plan.json             settings, inputs and shard size; written once, the first one counts
+    plan.json             settings, inputs, shard size; the first one counts once a shard is begun
     000012-01e787e8.jsonl data; the name has 8 hex digits of its sha256
     000012.json           commit of a shard: its files with size and sha256, counts, who made it
     shards.jsonl          the list of all commits, in order: written when none is missing
@@ -110,6 +110,7 @@ class Attempt:
         number = self._number
         shards.plan.check_unchanged(shards.plan.pieces(number))
         try:
+            shards.check_planned()
             made = [part.finish() for part in self._parts]
             name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
             names = [f"{name}{ending}" for ending in self._endings]
@@ -153,6 +154,16 @@ class ShardedOutput:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
+
+    def check_planned(self) -> None:
+        """Refuse to work on a folder whose plan another command has replaced.
+
+        Raises:
+            DataError: it did (78, both sides).
+        """
+        now = _read_plan(self._path(PLAN))
+        if now is not None:
+            self.plan.check_same(now, self.folder)
 
     # ------------------------------------------------------------------------------ one shard
 
@@ -340,6 +351,8 @@ def open_folder(
 ) -> ShardedOutput:
     """Return the folder of an output, made if needed, with the plan that it has or now gets.
 
+    A plan of which no shard was begun binds nobody: that of the command takes its place.
+
     Args:
         path: `X.jsonl/`, `X.npy/` …
         config: what decides the bytes; a "device" is left to the commits.
@@ -360,17 +373,46 @@ def open_folder(
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
-    file = os.path.join(folder, PLAN)
-    before = _read_plan(file)
     config = {key: value for key, value in config.items() if key != "device"}
-    size = shard_size or (before or {}).get("shard_size", default_size)
-    plan = Plan(io.storable(config), tuple(sources), size)
-    if before is None:
-        body = plan.record()
-        places.create(file, io.dumps(body | {"sha256": seal_of(body)}))
-        before = _read_plan(file) or {}  # of another process, if that was first
+    plan, before = _planned(folder, config, sources, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
+
+
+def _planned(
+    folder: str,
+    config: Mapping[str, Any],
+    sources: Sequence[Source],
+    shard_size: int | None,
+    default_size: int,
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan of a command, and the record of the one that the folder has now."""
+    file = os.path.join(folder, PLAN)
+    plan_for = partial(Plan, io.storable(config), tuple(sources))
+    before = _read_plan(file)
+    plan = plan_for(shard_size or (before or {}).get("shard_size", default_size))
+    if before is None:
+        places.create(file, _sealed(plan))
+    elif before != plan.record() and not _is_begun(folder):
+        with _turn(os.path.join(folder, LIST)):
+            if _read_plan(file) == before:
+                places.write(file, _sealed(plan_for(shard_size or default_size)))
+    else:
+        return plan, before
+    now = _read_plan(file) or {}  # of another process, if that was first
+    return plan_for(shard_size or now.get("shard_size", default_size)), now
+
+
+def _sealed(plan: Plan) -> bytes:
+    body = plan.record()
+    return io.dumps(body | {"sha256": seal_of(body)})
+
+
+def _is_begun(folder: str) -> bool:
+    """Return whether a shard of a folder is there, or a process may be making one."""
+    names = places.sizes(folder)
+    idle = (name for name in names if re.fullmatch(_PRIVATE, name) and not places.is_held(name))
+    return bool(names.keys() - {PLAN, f"{LIST}.lock", *idle})
 
 
 def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bool) -> None:
