@@ -184,6 +184,7 @@ def _embed(
     from vgtools.models.sealed import read_run
     from vgtools.systems import matcher_system
 
+    retrieval.check_factory(lists.factory)
     run = str(keys.matcher)
     inputs = io.Inputs([feats])
     system = matcher_system(run)
