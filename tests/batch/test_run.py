@@ -214,6 +214,16 @@ def test_pretraining_on_shards_gives_the_weights_of_the_file(made: Path, tmp_pat
             assert (runs[0] / file).read_bytes() == (runs[1] / file).read_bytes()
 
 
+def test_a_quoted_pattern_is_all_files_it_means(
+    made: Path, tiny: Path, texts: list[Path], tmp_path: Path
+) -> None:
+    args = ("--index", tiny / "vg.faiss", "--device", "cpu", "-q", "-o", tmp_path / "v.jsonl")
+    vg("vokenize", f"{texts[0].parent}/*.txt", *args)
+    assert (tmp_path / "v.jsonl").read_bytes() == (made / "one-jsonl.jsonl").read_bytes()
+    inputs = io.read_manifest(tmp_path / "v.jsonl")["inputs"]
+    assert [entry["path"] for entry in inputs][:2] == [*map(str, texts)]
+
+
 def test_damaged_shards_are_refused_where_they_are_read(
     tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

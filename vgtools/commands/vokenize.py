@@ -131,7 +131,8 @@ def vokenize(
     environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
-    packed form. Several texts are one, in their order.
+    packed form. Several texts are one, in their order; a quoted pattern ('wiki/*.txt', or at a URL)
+    is all that it matches, sorted.
 
     With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
     file: a kill costs one shard, and the same command in any number of processes, on one machine or
