@@ -243,6 +243,32 @@ def test_damaged_shards_are_refused_where_they_are_read(
     vg("stats", "--vokens", folder)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stats --vokens {0}/v.npy/",
+        "stats {0}/v.jsonl",
+        "show {0}/v.jsonl/",
+        "vokenize {0}/t.txt --index {0}/v.npy",
+        "vokenize {0}/v.jsonl/ --index {1}/vg.faiss --device cpu",
+        "vokenize {0}/v.jsonl/ --index {1}/vg.faiss --device cpu -o {0}/x.jsonl/",
+        "build-index {0}/v.npy/ -m {1}/run --device cpu -o {0}/x.faiss",
+    ],
+)
+def test_a_folder_without_its_plan_is_one_clear_error(
+    tiny: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("v.npy", "v.jsonl"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"000000-01234567{name[1:]}").write_text('{"text": "a"}\n')
+    (tmp_path / "t.txt").write_text("bam\n")
+    assert run(command.format(tmp_path, tiny).split()) == Exit.NO_INPUT
+    why = r"it is a folder, expected a file; a folder of shards has a plan\.json"
+    assert re.search(
+        rf"{tmp_path}/v\.(npy|jsonl)/?: cannot be read: {why}", capsys.readouterr().err
+    )
+
+
 def test_parts_of_a_command_complete_its_folder(
     made: Path, tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
