@@ -278,6 +278,36 @@ def test_an_error_names_the_line_of_the_whole_input(tmp_path: Path) -> None:
     assert not any(name.startswith(".") for name in os.listdir(tmp_path / "o.jsonl"))
 
 
+def test_a_file_that_is_given_twice_is_cut_twice(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    a.write_bytes(b"1\n2\n3\n4\n")
+    b.write_bytes(b"5\nbad\n")
+    plan = plan_of(100, a, b, a, b)
+    assert [[Path(piece.path).name for piece in plan.pieces(n)] for n in range(len(plan))] == [
+        ["a.txt", "b.txt"],
+        ["a.txt", "b.txt"],
+    ]
+    with pytest.raises(DataError) as error:
+        run(tmp_path / "o.jsonl", a, b, a, b, size=5)
+    assert (error.value.file, error.value.line) == (str(b), 2)
+    # In one cut of 5 + 6 + 5 + 6 bytes a shard would begin in the first b and end in the second.
+    b.write_bytes(b"bad\n6\n")
+    a.write_bytes(b"x\n")
+    plan = plan_of(6, b, a, b)
+    for number in range(len(plan)):
+        names = [piece.path for piece in plan.pieces(number)]
+        assert len(names) == len(set(names))
+    b.write_bytes(b"6\nbad\n")
+    with pytest.raises(DataError) as error:
+        run(tmp_path / "p.jsonl", b, a, b, size=7)
+    assert (error.value.file, error.value.line) == (str(b), 2)
+    b.write_bytes(b"6\n7\n")
+    assert run(tmp_path / "q.jsonl", b, a, b, a, size=3) is not None
+    assert [row["text"] for row in map(json.loads, io.read_lines(tmp_path / "q.jsonl"))] == [
+        *"67x67x"
+    ]
+
+
 def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
     a, b = tmp_path / "a.txt", tmp_path / "b.txt"
     a.write_bytes(TEXT)
