@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import tracemalloc
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,8 +19,8 @@ import numpy as np
 import pytest
 
 from vgtools import io
+from vgtools.batch import places, shards
 from vgtools.batch import run as batch
-from vgtools.batch import shards
 from vgtools.batch.plan import Plan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
 from vgtools.io import DataError, Exit, Piece
@@ -252,6 +253,36 @@ def test_a_finished_shard_is_never_made_again(tmp_path: Path) -> None:
     run(tmp_path / "o.jsonl", text, task=third)
     assert third.made == 0
     assert (tmp_path / "o.json").read_bytes() == manifest, "up to date"
+
+
+def test_commits_are_read_once_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text, part=(0, 2))
+    (folder / "000002.json").write_text("{}")
+    read = Counter[str]()
+    plain = places.read
+
+    def counting(path: str) -> bytes | None:
+        read[Path(path).name] += 1
+        return plain(path)
+
+    monkeypatch.setattr(places, "read", counting)
+    out = output_of(folder, text)
+    read.clear()
+    assert out.finish() == 4, "of 7: three of the other part, one damaged"
+    assert read == {f"{n:06d}.json": 1 for n in (0, 2, 4, 6)}
+    assert not (folder / "shards.jsonl").exists()
+    assert not list(folder.glob(".*"))
+    for number in (1, 2, 3, 5):
+        out.worker(Lengths())(number)
+    read.clear()
+    assert out.finish() == 0
+    assert read == {f"{n:06d}.json": 1 for n in range(7)}
+    assert joined(folder) == whole(tmp_path, text)
+    read.clear()
+    assert out.finish() == 0
+    assert not read
 
 
 def test_parts_in_any_order_complete_the_folder(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from vgtools.batch.plan import Source, text_source
 from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder, remove_shards
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import amount
+from vgtools.io.folders import Shards
 from vgtools.io.output import Output
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
@@ -217,7 +218,7 @@ def run(
         DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
-        shards.finish()  # removes the lock of one that was killed
+        shards.finish()
         say(f"{shards.folder}/ is up to date")
         return None
     if where is None:
@@ -231,12 +232,12 @@ def run(
     with contextlib.closing(records), io.Progress(name, "shards", total, quiet) as bar:
         for _ in records:
             bar.advance(1)
-    missing = sum(1 for _ in shards.missing())
+    missing = shards.finish()
     if missing:
         others = amount(missing, "shard")
         say(f"part {part[0]}/{part[1]} is done; {others} of {len(shards.plan)} are missing")
         return None
-    manifest = shards.finish()
+    manifest = Shards(shards.folder).manifest
     makers = manifest["made_by"]
     if len(makers) > 1:
         say(f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}")

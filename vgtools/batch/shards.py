@@ -23,7 +23,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -141,6 +141,34 @@ def _short_hash(hashes: Sequence[str]) -> str:
     return one[:8]
 
 
+@dataclass
+class _Total:
+    """What the commits of all shards say together."""
+
+    file: Path  # private: their list
+    listed: dict[str, Any] = field(default_factory=dict)  # size and sha256 of that
+    missing: int = 0  # shards without a commit
+    size: int = 0  # bytes of all files
+    facts: dict[str, Any] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    made_by: Counter[bytes] = field(default_factory=Counter)  # versions and device -> shards
+    kept: array[int] = field(default_factory=partial(array, "Q"))  # hash in the files' names
+
+    def add(self, record: dict[str, Any], hash_at: int) -> None:
+        """Count a commit, and take from it what is not listed."""
+        self.facts = self.facts or record["facts"]
+        self.counts.update(record["counts"])
+        self.made_by[orjson.dumps([record["versions"], record["device"]])] += 1
+        self.size += sum(file["bytes"] for file in record["files"].values())
+        self.kept.append(int(next(iter(record["files"]))[hash_at:][:8], 16))
+        del record["facts"], record["plan"]
+
+    def makers(self) -> list[dict[str, Any]]:
+        """Return what the shards were made by."""
+        pairs = [(*orjson.loads(maker), shards) for maker, shards in self.made_by.items()]
+        return [{"versions": v, "device": device, "shards": shards} for v, device, shards in pairs]
+
+
 @dataclass(frozen=True)
 class ShardedOutput:
     """A folder of shards with its plan; picklable, so that any process can make shards of it."""
@@ -241,59 +269,53 @@ class ShardedOutput:
         whole = len(shards) == len(self.plan) and shards.manifest.get("plan") == self.plan.name
         return whole and all(_has_files(record, size) for record in shards.records())
 
-    def finish(self) -> dict[str, Any]:
-        """Write the list and the manifest, once no shard is missing; return the manifest.
+    def finish(self) -> int:
+        """Write the list and the manifest, unless shards are missing; return how many are.
 
-        Several processes may do it; they take turns.
-
-        Raises:
-            DataError: a shard is missing after all (65).
+        Several processes may do it: each reads all commits, and they take turns to publish.
         """
-        with _turn(self._path(LIST)):
-            if not self.is_complete():
-                self._complete()
-        return Shards(self.folder).manifest
+        total = None if self.is_complete() else self._total()
+        try:
+            if total is not None and total.missing:
+                return total.missing
+            with _turn(self._path(LIST)):  # which removes the lock of one that was killed
+                if total is not None and not self.is_complete():
+                    self._publish(total)
+            return 0
+        finally:
+            if total is not None:
+                total.file.unlink(missing_ok=True)
 
-    def _complete(self) -> None:
-        counts = Counter[str]()
-        made_by = Counter[str]()
-        facts: dict[str, Any] = {}
-        size = 0
-        kept = array("Q")  # the hash in the names of each shard's files
+    def _total(self) -> _Total:
+        """Read all commits, and list them in a private file."""
+        total = _Total(places.private(self._path("shards")))
         digest = hashlib.sha256()
         size_of = self._sizes()
-        own = places.private(self._path("shards"))
-        with file_errors(own, reading=False), open(own, "xb") as stream:
+        with file_errors(total.file, reading=False), open(total.file, "xb") as stream:
             for number in range(len(self.plan)):
                 record = self._checked(number, size_of)
                 if record is None:
-                    why = f"shard {number} is missing; run the same command again"
-                    raise DataError(why, self.folder)
-                facts = facts or record["facts"]
-                counts.update(record["counts"])
-                made_by[orjson.dumps([record["versions"], record["device"]]).decode()] += 1
-                size += sum(file["bytes"] for file in record["files"].values())
-                kept.append(int(next(iter(record["files"]))[len(self.stem(0)) + 1 :][:8], 16))
-                del record["facts"], record["plan"]
+                    total.missing += 1
+                    continue
+                total.add(record, len(self.stem(0)) + 1)
                 line = io.dumps(record)
                 digest.update(line)
                 stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
-            listed = {"bytes": stream.tell(), "sha256": digest.hexdigest()}
-        places.adopt(own, self._path(LIST))
-        self._sweep(kept)
-        makers = [
-            {"versions": versions, "device": device, "shards": number}
-            for (versions, device), number in (
-                (orjson.loads(maker), number) for maker, number in made_by.items()
-            )
-        ]
-        about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": size, "made_by": makers}
+            total.listed = {"bytes": stream.tell(), "sha256": digest.hexdigest()}
+        return total
+
+    def _publish(self, total: _Total) -> None:
+        with file_errors(self.folder, reading=False):  # a restart elsewhere removes private files
+            places.adopt(total.file, self._path(LIST))
+        self._sweep(total.kept)
+        about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
         inputs = [{"path": s.path, "bytes": s.bytes, "stamp": s.stamp} for s in self.plan.sources]
-        files = {os.path.basename(self.folder): listed}
+        files = {os.path.basename(self.folder): total.listed}
         config = io.storable(dict(self.plan.config))
-        body = manifest_bytes(files, inputs, config=config, **facts, **counts, **about)
+        facts = {**total.facts, **total.counts, **about, "made_by": total.makers()}
+        body = manifest_bytes(files, inputs, config=config, **facts)
         places.write_beside(manifest_of(self.folder), body)
 
     def _sweep(self, kept: Sequence[int]) -> None:
