@@ -65,6 +65,7 @@ class Plan:
     config: Mapping[str, Any]  # what decides the bytes
     sources: Sequence[Source]
     shard_size: int  # bytes
+    joined: str = ""  # file that the shards become, which are removed then; none of their own
 
     @cached_property
     def _runs(self) -> list[tuple[list[Source], list[int], int]]:
@@ -119,7 +120,8 @@ class Plan:
         """Return what `plan.json` holds."""
         inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
         body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
-        return io.plain_json(body | {"shard_size": self.shard_size})
+        joined = {"joined": self.joined} if self.joined else {}
+        return io.plain_json(body | {"shard_size": self.shard_size} | joined)
 
     def check_same(self, before: Mapping[str, Any], folder: str) -> None:
         """Refuse a folder that was begun with another plan.

@@ -15,7 +15,14 @@ from vgtools import io
 from vgtools.batch import cluster
 from vgtools.batch.join import join, shards_beside
 from vgtools.batch.plan import Source, text_source
-from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder, remove_shards
+from vgtools.batch.shards import (
+    Record,
+    ShardedOutput,
+    Task,
+    joined_into,
+    open_folder,
+    remove_shards,
+)
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import amount
 from vgtools.io.folders import Shards
@@ -166,15 +173,18 @@ def write(
     output = target.output
     where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
     if where or output.endswith("/"):
-        folder = output if output.endswith("/") else shards_beside(output)
+        own = output.endswith("/")
+        folder = output if own else shards_beside(output)
+        joined = "" if own else os.path.basename(output)
         sources = [cut(text) for text in texts]
         size = target.shard_size
 
         def made() -> ShardedOutput:
-            return open_folder(folder, task.config, sources, size, default_size, target.restart)
+            how = (size, default_size, target.restart, joined)
+            return open_folder(folder, task.config, sources, *how)
 
         finish = partial(run, task=task, name=name, say=say, quiet=quiet, where=where)
-        if output.endswith("/"):
+        if own:
             return finish(made(), part=part_of(target.shard))
         return _joined(task, target, made, finish, inputs, say)
     pieces = [Piece(text) for text in texts]
@@ -294,7 +304,8 @@ def _joined(
             finish(shards)
             counts = join(shards.folder, *opened[0])
     if os.path.isdir(folder):
-        remove_shards(folder)
+        if joined_into(folder) == io.storable(os.path.basename(output)):
+            remove_shards(folder)
         with contextlib.suppress(OSError):  # somebody else's files, or a worker's that came late
             os.rmdir(folder)
     return counts

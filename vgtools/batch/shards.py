@@ -370,6 +370,7 @@ def open_folder(
     shard_size: int | None,
     default_size: int,
     restart: bool = False,
+    joined: str = "",
 ) -> ShardedOutput:
     """Return the folder of an output, made if needed, with the plan that it has or now gets.
 
@@ -382,12 +383,15 @@ def open_folder(
         shard_size: bytes of input per shard; None takes what an unfinished run has.
         default_size: where there is none.
         restart: remove the shards that are there.
+        joined: file that the shards become; none if they are the output.
 
     Raises:
-        DataError: the name is taken (73), or the shards have another plan (78, both sides).
+        DataError: the name is taken (73), be it by shards of another purpose, or the shards have
+            another plan (78, both sides).
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
     _check_folder(path, folder, sources, restart)
+    _check_purpose(path, folder, io.storable(joined))
     if not is_url(path):
         check_manifest(io.manifest_path(folder), [Path(folder)], restart)
     if restart:
@@ -396,21 +400,17 @@ def open_folder(
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
     config = {key: value for key, value in config.items() if key != "device"}
-    plan, before = _planned(folder, config, sources, shard_size, default_size)
+    planned = partial(Plan, io.storable(config), tuple(sources), joined=io.storable(joined))
+    plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
 
 
 def _planned(
-    folder: str,
-    config: Mapping[str, Any],
-    sources: Sequence[Source],
-    shard_size: int | None,
-    default_size: int,
+    folder: str, plan_for: Callable[[int], Plan], shard_size: int | None, default_size: int
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan of a command, and the record of the one that the folder has now."""
     file = os.path.join(folder, PLAN)
-    plan_for = partial(Plan, io.storable(config), tuple(sources))
     before = _read_plan(file)
     plan = plan_for(shard_size or (before or {}).get("shard_size", default_size))
     if before is None:
@@ -463,6 +463,30 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bo
     raise DataError(why, path, code=code)
 
 
+def joined_into(folder: str) -> str | None:
+    """Return the file that the shards of a folder become, or "" of an output of its own.
+
+    None is returned of a folder without a plan, or with a damaged one.
+    """
+    try:
+        plan = _read_plan(os.path.join(folder, PLAN))
+    except DataError:
+        return None
+    return None if plan is None else plan.get("joined", "")
+
+
+def _check_purpose(path: str, folder: str, joined: str) -> None:
+    """Refuse to join, and then remove, an output of its own, and to take what is to be joined."""
+    there = joined_into(folder)
+    if there in (None, joined):
+        return
+    if there:
+        why = f"holds the shards of an unfinished {there} of --ray; finish that, or remove them"
+    else:
+        why = f"is an output of its own; --ray would join it into {joined} and remove it: rename it"
+    raise DataError(f"{why}, or choose another -o", path, code=Exit.CANNOT_CREATE)
+
+
 def _read_plan(file: str) -> dict[str, Any] | None:
     """Return the plan of a folder, or None if it has none.
 
@@ -479,8 +503,8 @@ def _read_plan(file: str) -> dict[str, Any] | None:
 
 
 def remove_shards(folder: str) -> None:
-    """Remove the shards of a folder, and its manifest."""
+    """Remove the shards of a folder, and its manifest; last the plan, which says whose it is."""
     places.remove(manifest_of(folder))
-    for name in places.sizes(folder):
+    for name in sorted(places.sizes(folder), key=PLAN.__eq__):
         if re.fullmatch(_OURS, name):
             places.remove(os.path.join(folder, name))
