@@ -211,6 +211,8 @@ def run(
 ) -> Counter[str] | None:
     """Make the shards that are missing, and complete the folder once none is.
 
+    Of a complete folder all hashes are compared, and damaged shards are made again.
+
     Args:
         shards: the output.
         task: makes shards, in this process.
@@ -228,9 +230,12 @@ def run(
         DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
-        shards.finish()
-        say(f"{shards.folder}/ is up to date")
-        return None
+        damaged = shards.remove_damaged(part)
+        if not damaged:
+            shards.finish()
+            say(f"{shards.folder}/ is up to date")
+            return None
+        say(f"{shards.folder}/: {amount(damaged, 'damaged shard')}, made again")
     if where is None:
         total = len(range(part[0], len(shards.plan), part[1]))
         records = _here(shards, task, part)
