@@ -162,6 +162,9 @@ def build_index(
     """
     keys.check(output, lists)
     if keys.matcher is not None:
+        from vgtools.retrieval import check_factory
+
+        check_factory(lists.factory)
         _embed(source, keys, output, runtime, lists, limit, restart)
         return
     help_at_terminal(context, source)
@@ -184,7 +187,6 @@ def _embed(
     from vgtools.models.sealed import read_run
     from vgtools.systems import matcher_system
 
-    retrieval.check_factory(lists.factory)
     run = str(keys.matcher)
     inputs = io.Inputs([feats])
     system = matcher_system(run)
