@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.batch.test_shards import Lengths, run
 from vgtools import io
+from vgtools.batch import run as batch
 from vgtools.batch.join import join, shards_beside
+from vgtools.commands.options import ShardTarget
 from vgtools.io import DataError, Exit
 from vgtools.io.output import Output
 
@@ -106,6 +110,67 @@ def test_a_damaged_shard_is_not_joined(source: Path, tmp_path: Path, ending: str
         joined(folder, tmp_path / f"x{ending}")
     assert caught.value.code == Exit.DATA
     assert not (tmp_path / f"x{ending}").exists()
+
+
+def by_ray(source: Path, output: Path, **flags: Any) -> object:
+    """Write a file by way of shards; `in_place` of a cluster makes them here."""
+    target = ShardTarget(output=str(output), ray="local", shard_size=80, **flags)
+    texts = [str(source)]
+    how = {"name": "lengths", "unit": "lines", "inputs": texts, "quiet": True}
+    return batch.write(Lengths(), texts, target, make=Lengths, **how)  # type: ignore[arg-type]
+
+
+def in_place(most: int = 1000) -> Any:
+    """Return what does shards as a cluster would; after `most` of them it is killed."""
+
+    def run_here(make: Any, shards: list[int], *where: object) -> Generator[Any, None, None]:
+        work = make()
+        for number in shards[:most]:
+            yield work(number)
+        if len(shards) > most:
+            raise KeyboardInterrupt
+
+    return run_here
+
+
+def test_a_folder_of_its_own_is_neither_joined_nor_removed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch.cluster, "run", in_place())
+    folder = tmp_path / "x.shards.jsonl"
+    run(folder, source, size=80)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for flags in ({}, {"restart": True}):
+        with pytest.raises(DataError, match=r"is an output of its own; --ray would join") as caught:
+            by_ray(source, tmp_path / "x.jsonl", **flags)
+        assert caught.value.code == Exit.CANNOT_CREATE
+    folder.rename(tmp_path / "away")
+    assert by_ray(source, tmp_path / "x.jsonl") == {"rows": 90}
+    (tmp_path / "away").rename(folder)
+    assert by_ray(source, tmp_path / "x.jsonl") is None, "up to date"
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_shards_of_an_unfinished_file_are_taken_by_its_command_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one(source, tmp_path / "one.jsonl")
+    folder = tmp_path / "x.shards.jsonl"
+    monkeypatch.setattr(batch.cluster, "run", in_place(3))
+    with pytest.raises(KeyboardInterrupt):
+        by_ray(source, tmp_path / "x.jsonl")
+    for restart in (False, True):
+        with pytest.raises(
+            DataError, match=r"the shards of an unfinished x\.jsonl of --ray"
+        ) as got:
+            run(folder, source, size=80, restart=restart)
+        assert got.value.code == Exit.CANNOT_CREATE
+    assert len(list(folder.glob("*-*"))) == 3
+    monkeypatch.setattr(batch.cluster, "run", in_place())
+    assert by_ray(source, tmp_path / "x.jsonl") == {"rows": 90}
+    assert (tmp_path / "x.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    assert not folder.exists()
+    assert not (tmp_path / "x.shards.json").exists()
 
 
 def test_where_shards_of_a_file_are() -> None:

@@ -90,7 +90,8 @@ def test_what_is_missing_at_a_url_is_made_again(bucket: str, tmp_path: Path) -> 
 def test_other_settings_inputs_and_places_are_refused(bucket: str, tmp_path: Path) -> None:
     texts = [upload(f"{bucket}/a.txt", LINES, tmp_path)]
     url = f"{bucket}/out.jsonl/"
-    opened(url, texts)
+    opened(url, texts, level=3)
+    make(opened(url, texts), (0, 5))  # a plan of which no shard is made is replaced
     with pytest.raises(DataError, match="level was null, is now 2") as caught:
         opened(url, texts, level=2)
     assert caught.value.code == Exit.CONFIG

@@ -214,6 +214,16 @@ def test_pretraining_on_shards_gives_the_weights_of_the_file(made: Path, tmp_pat
             assert (runs[0] / file).read_bytes() == (runs[1] / file).read_bytes()
 
 
+def test_a_quoted_pattern_is_all_files_it_means(
+    made: Path, tiny: Path, texts: list[Path], tmp_path: Path
+) -> None:
+    args = ("--index", tiny / "vg.faiss", "--device", "cpu", "-q", "-o", tmp_path / "v.jsonl")
+    vg("vokenize", f"{texts[0].parent}/*.txt", *args)
+    assert (tmp_path / "v.jsonl").read_bytes() == (made / "one-jsonl.jsonl").read_bytes()
+    inputs = io.read_manifest(tmp_path / "v.jsonl")["inputs"]
+    assert [entry["path"] for entry in inputs][:2] == [*map(str, texts)]
+
+
 def test_damaged_shards_are_refused_where_they_are_read(
     tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +241,32 @@ def test_damaged_shards_are_refused_where_they_are_read(
     assert "is missing" in capsys.readouterr().err
     vg("vokenize", *texts, *index, "-o", f"{folder}/")
     vg("stats", "--vokens", folder)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stats --vokens {0}/v.npy/",
+        "stats {0}/v.jsonl",
+        "show {0}/v.jsonl/",
+        "vokenize {0}/t.txt --index {0}/v.npy",
+        "vokenize {0}/v.jsonl/ --index {1}/vg.faiss --device cpu",
+        "vokenize {0}/v.jsonl/ --index {1}/vg.faiss --device cpu -o {0}/x.jsonl/",
+        "build-index {0}/v.npy/ -m {1}/run --device cpu -o {0}/x.faiss",
+    ],
+)
+def test_a_folder_without_its_plan_is_one_clear_error(
+    tiny: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("v.npy", "v.jsonl"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"000000-01234567{name[1:]}").write_text('{"text": "a"}\n')
+    (tmp_path / "t.txt").write_text("bam\n")
+    assert run(command.format(tmp_path, tiny).split()) == Exit.NO_INPUT
+    why = r"it is a folder, expected a file; a folder of shards has a plan\.json"
+    assert re.search(
+        rf"{tmp_path}/v\.(npy|jsonl)/?: cannot be read: {why}", capsys.readouterr().err
+    )
 
 
 def test_parts_of_a_command_complete_its_folder(

@@ -7,7 +7,9 @@ import json
 import multiprocessing
 import os
 import random
+import socket
 import tracemalloc
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,8 +19,8 @@ import numpy as np
 import pytest
 
 from vgtools import io
+from vgtools.batch import places, shards
 from vgtools.batch import run as batch
-from vgtools.batch import shards
 from vgtools.batch.plan import Plan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
 from vgtools.io import DataError, Exit, Piece
@@ -253,6 +255,36 @@ def test_a_finished_shard_is_never_made_again(tmp_path: Path) -> None:
     assert (tmp_path / "o.json").read_bytes() == manifest, "up to date"
 
 
+def test_commits_are_read_once_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text, part=(0, 2))
+    (folder / "000002.json").write_text("{}")
+    read = Counter[str]()
+    plain = places.read
+
+    def counting(path: str) -> bytes | None:
+        read[Path(path).name] += 1
+        return plain(path)
+
+    monkeypatch.setattr(places, "read", counting)
+    out = output_of(folder, text)
+    read.clear()
+    assert out.finish() == 4, "of 7: three of the other part, one damaged"
+    assert read == {f"{n:06d}.json": 1 for n in (0, 2, 4, 6)}
+    assert not (folder / "shards.jsonl").exists()
+    assert not list(folder.glob(".*"))
+    for number in (1, 2, 3, 5):
+        out.worker(Lengths())(number)
+    read.clear()
+    assert out.finish() == 0
+    assert read == {f"{n:06d}.json": 1 for n in range(7)}
+    assert joined(folder) == whole(tmp_path, text)
+    read.clear()
+    assert out.finish() == 0
+    assert not read
+
+
 def test_parts_in_any_order_complete_the_folder(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_bytes(TEXT)
@@ -277,6 +309,36 @@ def test_an_error_names_the_line_of_the_whole_input(tmp_path: Path) -> None:
     assert not any(name.startswith(".") for name in os.listdir(tmp_path / "o.jsonl"))
 
 
+def test_a_file_that_is_given_twice_is_cut_twice(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    a.write_bytes(b"1\n2\n3\n4\n")
+    b.write_bytes(b"5\nbad\n")
+    plan = plan_of(100, a, b, a, b)
+    assert [[Path(piece.path).name for piece in plan.pieces(n)] for n in range(len(plan))] == [
+        ["a.txt", "b.txt"],
+        ["a.txt", "b.txt"],
+    ]
+    with pytest.raises(DataError) as error:
+        run(tmp_path / "o.jsonl", a, b, a, b, size=5)
+    assert (error.value.file, error.value.line) == (str(b), 2)
+    # In one cut of 5 + 6 + 5 + 6 bytes a shard would begin in the first b and end in the second.
+    b.write_bytes(b"bad\n6\n")
+    a.write_bytes(b"x\n")
+    plan = plan_of(6, b, a, b)
+    for number in range(len(plan)):
+        names = [piece.path for piece in plan.pieces(number)]
+        assert len(names) == len(set(names))
+    b.write_bytes(b"6\nbad\n")
+    with pytest.raises(DataError) as error:
+        run(tmp_path / "p.jsonl", b, a, b, size=7)
+    assert (error.value.file, error.value.line) == (str(b), 2)
+    b.write_bytes(b"6\n7\n")
+    assert run(tmp_path / "q.jsonl", b, a, b, a, size=3) is not None
+    assert [row["text"] for row in map(json.loads, io.read_lines(tmp_path / "q.jsonl"))] == [
+        *"67x67x"
+    ]
+
+
 def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
     a, b = tmp_path / "a.txt", tmp_path / "b.txt"
     a.write_bytes(TEXT)
@@ -298,6 +360,55 @@ def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
     refused(r"a\.txt changed: bytes was 390, is now 395", a)
     assert run(folder, a, size=60, restart=True) is not None
     assert len(list(io.read_lines(folder))) == 51
+
+
+def test_a_plan_without_a_shard_is_replaced(tmp_path: Path) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(b"bad\n" + TEXT)
+    with pytest.raises(DataError, match="is bad"):
+        run(folder, text, size=9)
+    assert os.listdir(folder) == ["plan.json"]
+    text.write_bytes(TEXT)
+    done = run(folder, text, task=Lengths(k=2))
+    assert done is not None
+    assert done["config"] == {"command": "lengths", "k": 2}
+    assert (done["rows"], done["shards"]) == (50, 7), "390 bytes in shards of 64, not of 9"
+    with pytest.raises(DataError, match="k was 2, is now null") as error:
+        run(folder, text)
+    assert error.value.code == Exit.CONFIG
+    assert not list(folder.glob("*.lock"))
+
+
+def test_a_plan_that_is_worked_on_is_not_replaced(tmp_path: Path) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    out = output_of(folder, text)
+
+    def private(host: str, pid: int) -> Path:
+        file = folder / f".000003.{host}.{pid}.0123abcd.jsonl.part"
+        file.write_bytes(b"")
+        return file
+
+    here = socket.gethostname()
+    for file in (private(here, os.getpid()), private(f"not-{here}", 1)):
+        with pytest.raises(DataError, match="k was null, is now 2") as error:
+            run(folder, text, task=Lengths(k=2))
+        assert error.value.code == Exit.CONFIG
+        file.unlink()
+    gone = multiprocessing.get_context("fork").Process(target=int)
+    gone.start()
+    gone.join()
+    private(here, gone.pid or 0)
+    # Who has not begun a shard yet, its models being loaded, learns of it when it has made one.
+    done = run(folder, text, task=Lengths(k=2))
+    assert done is not None
+    assert not list(folder.glob(".0*"))
+    (folder / "000003.json").unlink()
+    with pytest.raises(DataError, match="k was 2, is now null") as error:
+        out.worker(Lengths())(3)
+    assert error.value.code == Exit.CONFIG
+    assert not (folder / "000003.json").exists()
+    assert not list(folder.glob(".0*"))
 
 
 def test_a_device_is_recorded_and_not_compared(tmp_path: Path) -> None:
@@ -342,14 +453,18 @@ def test_a_damaged_shard_is_made_again_or_refused_where_it_is_read(
     if what == "commit" and complete:
         assert task.made == 0, "readers take the list"
     else:
-        # A flipped shard has its size: it is found where it is read.
-        assert task.made == rest + (not (what == "data" and how == "flip"))
-    if what == "data" and how == "flip":
+        # A flipped shard has its size: a run that does other shards does not look at it.
+        unseen = how == "flip" and what == "data" and not complete
+        assert task.made == rest + (not unseen)
+    if what == "data" and how == "flip" and not complete:
         with pytest.raises(DataError, match="is damaged: its sha256 is") as error:
             list(io.read_lines(folder))
         assert (error.value.code, error.value.file) == (Exit.DATA, str(victim))
-        victim.unlink()
-        run(folder, text)
+        run(folder, text, part=(1, 2))
+        assert victim.read_bytes() != data, "of the other part"
+        again = Lengths()
+        run(folder, text, task=again)
+        assert again.made == 1
     assert "".join(f"{x}\n" for x in io.read_lines(folder)).encode() == expected
 
 

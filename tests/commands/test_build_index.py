@@ -296,6 +296,11 @@ def test_a_bank_without_a_known_word_is_refused(
         ("-m run --stop-words s.txt -o x.faiss", "belongs to --vectors and --keywords"),
         ("--vectors v.npy --factory HNSW8 -o x.faiss", "belongs to --matcher"),
         ("-m run --nprobe 8 -o x.faiss", "belongs to --factory IVF"),
+        ("-m run --factory flat -o x.faiss", "'flat': could not parse"),
+        ("-m run --factory IVF8,SQ9 -o x.faiss", "could not parse code description SQ9"),
+        ("-m run --factory IVF0,Flat -o x.faiss", "there must be a list"),
+        ("-m run --factory IVF99999999999,Flat -o x.faiss", "expected Flat, IVF4096,SQ8 or"),
+        ("-m run --factory IMI2x8,PQ8 -o x.faiss", "MultiIndex not implemented for inner prod"),
     ],
 )
 def test_flags_that_do_not_go_together(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vgtools import io
-from vgtools.io import DataError, Exit, Inputs
+from vgtools.io import DataError, Exit, Inputs, remote
 from vgtools.io.output import Output
 from vgtools.io.streams import PIPES
 
@@ -178,3 +178,25 @@ def test_other_facts_are_compared_as_well(tmp_path: Path, monkeypatch: pytest.Mo
         run("two")
     run("one")
     assert io.read_manifest(tmp_path / "x.txt")["inputs"] == [{"path": str(tmp_path)}]
+
+
+def test_a_pattern_is_what_it_means_and_a_file_of_its_name_is_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("t/b.txt", "t/a.txt", "t/deep/c.txt", "t/.hidden.txt", "t/d.md", "x[1].txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+    assert remote.all_of(["t/*.txt"]) == ["t/a.txt", "t/b.txt"]
+    assert remote.all_of(["t/d.md", "t/**/*.txt"]) == [
+        "t/d.md",
+        "t/a.txt",
+        "t/b.txt",
+        "t/deep/c.txt",
+    ]
+    assert remote.all_of(["t/?.[mt]*"]) == ["t/a.txt", "t/b.txt", "t/d.md"]
+    assert remote.all_of(["x[1].txt", "none.txt", "-"]) == ["x[1].txt", "none.txt", "-"]
+    assert remote.all_of(None) == ["-"]
+    with pytest.raises(DataError, match=r"^t/\*.jsonl: matches no file$") as error:
+        remote.all_of(["t/*.jsonl"])
+    assert error.value.code == Exit.NO_INPUT

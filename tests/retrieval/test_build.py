@@ -13,7 +13,15 @@ import torch
 from tests.tiny.banks import Array, brute_force, save_index, unit
 from vgtools import io, retrieval
 from vgtools.io import DataError, Exit
-from vgtools.retrieval import Plan, build, exact_search, make_index, open_index, write_index
+from vgtools.retrieval import (
+    Plan,
+    build,
+    check_factory,
+    exact_search,
+    make_index,
+    open_index,
+    write_index,
+)
 from vgtools.retrieval.index import search_faiss
 
 
@@ -107,6 +115,11 @@ def test_a_factory_that_faiss_does_not_know_is_refused() -> None:
         make_index(unit(5, 4), "Nope")
     with pytest.raises(DataError, match=r"--factory 'IVF20,SQ8' for 5 images of 4 dimensions: "):
         make_index(unit(5, 4), "IVF20,SQ8")
+
+
+@pytest.mark.parametrize("factory", ["Flat", "PQ7", "OPQ16,IVF10,PQ48", "HNSW", "IVF8_HNSW4,SQ8"])
+def test_a_factory_that_depends_on_the_dimension_passes_the_first_check(factory: str) -> None:
+    check_factory(factory)
 
 
 @pytest.mark.parametrize("factory", ["IVF0,SQ8", "IDMap,Flat", "NSG8", "IVF4,PQ2x4fs"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 import tempfile
 from pathlib import Path
@@ -24,6 +25,21 @@ def private(path: str) -> Path:
     folder, name = os.path.split(path)
     own = f".{name}.{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     return Path(tempfile.gettempdir() if is_url(path) else folder, own)
+
+
+def is_held(name: str) -> bool:
+    """Return whether a process may still write a private file; of another machine's, it may."""
+    here = re.escape(socket.gethostname())
+    found = re.search(rf"\.{here}\.(\d{{1,9}})\.[0-9a-f]{{8}}(\.|$)", name)
+    if found is None:
+        return True
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
 
 
 def adopt(file: Path, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,19 +59,27 @@ class Plan:
     """Which shard has which lines: a pure function of the inputs' sizes and the shard size.
 
     Files that are cut by bytes follow one another as one text of T bytes, cut at T i / n; every
-    other input has shards of its own.
+    other input has shards of its own. No shard has parts of two inputs of one name.
     """
 
     config: Mapping[str, Any]  # what decides the bytes
     sources: Sequence[Source]
     shard_size: int  # bytes
+    joined: str = ""  # file that the shards become, which are removed then; none of their own
 
     @cached_property
     def _runs(self) -> list[tuple[list[Source], list[int], int]]:
         """Sources that are cut together, the first unit of each and their end, shards."""
         runs = []
-        keys = groupby(enumerate(self.sources), lambda s: -1 if s[1].unit == "byte" else s[0])
-        for _, group in keys:
+        seen = Counter[str]()
+        keys = list[tuple[str, int]]()
+        for place, source in enumerate(self.sources):
+            # A file that is given twice is cut twice, so that a line's file and its number in a
+            # shard say where it is.
+            keys.append(("cut", seen[source.path]) if source.unit == "byte" else ("whole", place))
+            seen[source.path] += 1
+        pairs = zip(keys, self.sources, strict=True)
+        for _, group in groupby(pairs, lambda pair: pair[0]):
             sources = [source for _, source in group]
             firsts = [0, *accumulate(source.units for source in sources)]
             count = -(-sum(source.bytes for source in sources) // self.shard_size)
@@ -111,7 +120,8 @@ class Plan:
         """Return what `plan.json` holds."""
         inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
         body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
-        return io.plain_json(body | {"shard_size": self.shard_size})
+        joined = {"joined": self.joined} if self.joined else {}
+        return io.plain_json(body | {"shard_size": self.shard_size} | joined)
 
     def check_same(self, before: Mapping[str, Any], folder: str) -> None:
         """Refuse a folder that was begun with another plan.

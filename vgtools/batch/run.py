@@ -15,9 +15,17 @@ from vgtools import io
 from vgtools.batch import cluster
 from vgtools.batch.join import join, shards_beside
 from vgtools.batch.plan import Source, text_source
-from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder, remove_shards
+from vgtools.batch.shards import (
+    Record,
+    ShardedOutput,
+    Task,
+    joined_into,
+    open_folder,
+    remove_shards,
+)
 from vgtools.io import DataError, Exit, Piece
 from vgtools.io.errors import amount
+from vgtools.io.folders import Shards
 from vgtools.io.output import Output
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
@@ -165,15 +173,18 @@ def write(
     output = target.output
     where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
     if where or output.endswith("/"):
-        folder = output if output.endswith("/") else shards_beside(output)
+        own = output.endswith("/")
+        folder = output if own else shards_beside(output)
+        joined = "" if own else os.path.basename(output)
         sources = [cut(text) for text in texts]
         size = target.shard_size
 
         def made() -> ShardedOutput:
-            return open_folder(folder, task.config, sources, size, default_size, target.restart)
+            how = (size, default_size, target.restart, joined)
+            return open_folder(folder, task.config, sources, *how)
 
         finish = partial(run, task=task, name=name, say=say, quiet=quiet, where=where)
-        if output.endswith("/"):
+        if own:
             return finish(made(), part=part_of(target.shard))
         return _joined(task, target, made, finish, inputs, say)
     pieces = [Piece(text) for text in texts]
@@ -200,6 +211,8 @@ def run(
 ) -> Counter[str] | None:
     """Make the shards that are missing, and complete the folder once none is.
 
+    Of a complete folder all hashes are compared, and damaged shards are made again.
+
     Args:
         shards: the output.
         task: makes shards, in this process.
@@ -217,9 +230,12 @@ def run(
         DataError: of a shard, with the line of the whole input; or a stop was asked for (75).
     """
     if shards.is_complete():
-        shards.finish()  # removes the lock of one that was killed
-        say(f"{shards.folder}/ is up to date")
-        return None
+        damaged = shards.remove_damaged(part)
+        if not damaged:
+            shards.finish()
+            say(f"{shards.folder}/ is up to date")
+            return None
+        say(f"{shards.folder}/: {amount(damaged, 'damaged shard')}, made again")
     if where is None:
         total = len(range(part[0], len(shards.plan), part[1]))
         records = _here(shards, task, part)
@@ -231,12 +247,12 @@ def run(
     with contextlib.closing(records), io.Progress(name, "shards", total, quiet) as bar:
         for _ in records:
             bar.advance(1)
-    missing = sum(1 for _ in shards.missing())
+    missing = shards.finish()
     if missing:
         others = amount(missing, "shard")
         say(f"part {part[0]}/{part[1]} is done; {others} of {len(shards.plan)} are missing")
         return None
-    manifest = shards.finish()
+    manifest = Shards(shards.folder).manifest
     makers = manifest["made_by"]
     if len(makers) > 1:
         say(f"shards were made by {len(makers)} kinds of devices or versions: see {shards.folder}")
@@ -293,7 +309,8 @@ def _joined(
             finish(shards)
             counts = join(shards.folder, *opened[0])
     if os.path.isdir(folder):
-        remove_shards(folder)
+        if joined_into(folder) == io.storable(os.path.basename(output)):
+            remove_shards(folder)
         with contextlib.suppress(OSError):  # somebody else's files, or a worker's that came late
             os.rmdir(folder)
     return counts

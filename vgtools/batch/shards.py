@@ -2,7 +2,7 @@
 
 `X.jsonl/` stands for the file `X.jsonl` (`vgtools.io.folders` reads it):
 
-    plan.json             settings, inputs and shard size; written once, the first one counts
+    plan.json             settings, inputs, shard size; the first one counts once a shard is begun
     000012-01e787e8.jsonl data; the name has 8 hex digits of its sha256
     000012.json           commit of a shard: its files with size and sha256, counts, who made it
     shards.jsonl          the list of all commits, in order: written when none is missing
@@ -23,7 +23,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,6 +110,7 @@ class Attempt:
         number = self._number
         shards.plan.check_unchanged(shards.plan.pieces(number))
         try:
+            shards.check_planned()
             made = [part.finish() for part in self._parts]
             name = f"{shards.stem(number)}-{_short_hash([facts['sha256'] for facts in made])}"
             names = [f"{name}{ending}" for ending in self._endings]
@@ -140,6 +141,34 @@ def _short_hash(hashes: Sequence[str]) -> str:
     return one[:8]
 
 
+@dataclass
+class _Total:
+    """What the commits of all shards say together."""
+
+    file: Path  # private: their list
+    listed: dict[str, Any] = field(default_factory=dict)  # size and sha256 of that
+    missing: int = 0  # shards without a commit
+    size: int = 0  # bytes of all files
+    facts: dict[str, Any] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    made_by: Counter[bytes] = field(default_factory=Counter)  # versions and device -> shards
+    kept: array[int] = field(default_factory=partial(array, "Q"))  # hash in the files' names
+
+    def add(self, record: dict[str, Any], hash_at: int) -> None:
+        """Count a commit, and take from it what is not listed."""
+        self.facts = self.facts or record["facts"]
+        self.counts.update(record["counts"])
+        self.made_by[orjson.dumps([record["versions"], record["device"]])] += 1
+        self.size += sum(file["bytes"] for file in record["files"].values())
+        self.kept.append(int(next(iter(record["files"]))[hash_at:][:8], 16))
+        del record["facts"], record["plan"]
+
+    def makers(self) -> list[dict[str, Any]]:
+        """Return what the shards were made by."""
+        pairs = [(*orjson.loads(maker), shards) for maker, shards in self.made_by.items()]
+        return [{"versions": v, "device": device, "shards": shards} for v, device, shards in pairs]
+
+
 @dataclass(frozen=True)
 class ShardedOutput:
     """A folder of shards with its plan; picklable, so that any process can make shards of it."""
@@ -153,6 +182,16 @@ class ShardedOutput:
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
+
+    def check_planned(self) -> None:
+        """Refuse to work on a folder whose plan another command has replaced.
+
+        Raises:
+            DataError: it did (78, both sides).
+        """
+        now = _read_plan(self._path(PLAN))
+        if now is not None:
+            self.plan.check_same(now, self.folder)
 
     # ------------------------------------------------------------------------------ one shard
 
@@ -230,59 +269,73 @@ class ShardedOutput:
         whole = len(shards) == len(self.plan) and shards.manifest.get("plan") == self.plan.name
         return whole and all(_has_files(record, size) for record in shards.records())
 
-    def finish(self) -> dict[str, Any]:
-        """Write the list and the manifest, once no shard is missing; return the manifest.
+    def remove_damaged(self, part: tuple[int, int] = (0, 1)) -> int:
+        """Remove the files of a complete folder that have another hash; return how many shards.
 
-        Several processes may do it; they take turns.
+        All of them are read, once. A store at a URL is trusted: it compares hashes itself.
 
-        Raises:
-            DataError: a shard is missing after all (65).
+        Args:
+            part: (i, n): only of every n-th shard from the i-th on.
         """
-        with _turn(self._path(LIST)):
-            if not self.is_complete():
-                self._complete()
-        return Shards(self.folder).manifest
+        if is_url(self.folder):
+            return 0
+        damaged = set[int]()
+        for number, record in enumerate(Shards(self.folder).records()):
+            if number % part[1] != part[0]:
+                continue
+            for name, facts in record["files"].items():
+                if io.sha256_file(self._path(name)) != facts["sha256"]:
+                    places.remove(self._path(name))
+                    damaged.add(number)
+        return len(damaged)
 
-    def _complete(self) -> None:
-        counts = Counter[str]()
-        made_by = Counter[str]()
-        facts: dict[str, Any] = {}
-        size = 0
-        kept = array("Q")  # the hash in the names of each shard's files
+    def finish(self) -> int:
+        """Write the list and the manifest, unless shards are missing; return how many are.
+
+        Several processes may do it: each reads all commits, and they take turns to publish.
+        """
+        total = None if self.is_complete() else self._total()
+        try:
+            if total is not None and total.missing:
+                return total.missing
+            with _turn(self._path(LIST)):  # which removes the lock of one that was killed
+                if total is not None and not self.is_complete():
+                    self._publish(total)
+            return 0
+        finally:
+            if total is not None:
+                total.file.unlink(missing_ok=True)
+
+    def _total(self) -> _Total:
+        """Read all commits, and list them in a private file."""
+        total = _Total(places.private(self._path("shards")))
         digest = hashlib.sha256()
         size_of = self._sizes()
-        own = places.private(self._path("shards"))
-        with file_errors(own, reading=False), open(own, "xb") as stream:
+        with file_errors(total.file, reading=False), open(total.file, "xb") as stream:
             for number in range(len(self.plan)):
                 record = self._checked(number, size_of)
                 if record is None:
-                    why = f"shard {number} is missing; run the same command again"
-                    raise DataError(why, self.folder)
-                facts = facts or record["facts"]
-                counts.update(record["counts"])
-                made_by[orjson.dumps([record["versions"], record["device"]]).decode()] += 1
-                size += sum(file["bytes"] for file in record["files"].values())
-                kept.append(int(next(iter(record["files"]))[len(self.stem(0)) + 1 :][:8], 16))
-                del record["facts"], record["plan"]
+                    total.missing += 1
+                    continue
+                total.add(record, len(self.stem(0)) + 1)
                 line = io.dumps(record)
                 digest.update(line)
                 stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
-            listed = {"bytes": stream.tell(), "sha256": digest.hexdigest()}
-        places.adopt(own, self._path(LIST))
-        self._sweep(kept)
-        makers = [
-            {"versions": versions, "device": device, "shards": number}
-            for (versions, device), number in (
-                (orjson.loads(maker), number) for maker, number in made_by.items()
-            )
-        ]
-        about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": size, "made_by": makers}
+            total.listed = {"bytes": stream.tell(), "sha256": digest.hexdigest()}
+        return total
+
+    def _publish(self, total: _Total) -> None:
+        with file_errors(self.folder, reading=False):  # a restart elsewhere removes private files
+            places.adopt(total.file, self._path(LIST))
+        self._sweep(total.kept)
+        about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
         inputs = [{"path": s.path, "bytes": s.bytes, "stamp": s.stamp} for s in self.plan.sources]
-        files = {os.path.basename(self.folder): listed}
+        files = {os.path.basename(self.folder): total.listed}
         config = io.storable(dict(self.plan.config))
-        body = manifest_bytes(files, inputs, config=config, **facts, **counts, **about)
+        facts = {**total.facts, **total.counts, **about, "made_by": total.makers()}
+        body = manifest_bytes(files, inputs, config=config, **facts)
         places.write_beside(manifest_of(self.folder), body)
 
     def _sweep(self, kept: Sequence[int]) -> None:
@@ -337,8 +390,11 @@ def open_folder(
     shard_size: int | None,
     default_size: int,
     restart: bool = False,
+    joined: str = "",
 ) -> ShardedOutput:
     """Return the folder of an output, made if needed, with the plan that it has or now gets.
+
+    A plan of which no shard was begun binds nobody: that of the command takes its place.
 
     Args:
         path: `X.jsonl/`, `X.npy/` …
@@ -347,12 +403,15 @@ def open_folder(
         shard_size: bytes of input per shard; None takes what an unfinished run has.
         default_size: where there is none.
         restart: remove the shards that are there.
+        joined: file that the shards become; none if they are the output.
 
     Raises:
-        DataError: the name is taken (73), or the shards have another plan (78, both sides).
+        DataError: the name is taken (73), be it by shards of another purpose, or the shards have
+            another plan (78, both sides).
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
     _check_folder(path, folder, sources, restart)
+    _check_purpose(path, folder, io.storable(joined))
     if not is_url(path):
         check_manifest(io.manifest_path(folder), [Path(folder)], restart)
     if restart:
@@ -360,17 +419,42 @@ def open_folder(
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
-    file = os.path.join(folder, PLAN)
-    before = _read_plan(file)
     config = {key: value for key, value in config.items() if key != "device"}
-    size = shard_size or (before or {}).get("shard_size", default_size)
-    plan = Plan(io.storable(config), tuple(sources), size)
-    if before is None:
-        body = plan.record()
-        places.create(file, io.dumps(body | {"sha256": seal_of(body)}))
-        before = _read_plan(file) or {}  # of another process, if that was first
+    planned = partial(Plan, io.storable(config), tuple(sources), joined=io.storable(joined))
+    plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
+
+
+def _planned(
+    folder: str, plan_for: Callable[[int], Plan], shard_size: int | None, default_size: int
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan of a command, and the record of the one that the folder has now."""
+    file = os.path.join(folder, PLAN)
+    before = _read_plan(file)
+    plan = plan_for(shard_size or (before or {}).get("shard_size", default_size))
+    if before is None:
+        places.create(file, _sealed(plan))
+    elif before != plan.record() and not _is_begun(folder):
+        with _turn(os.path.join(folder, LIST)):
+            if _read_plan(file) == before:
+                places.write(file, _sealed(plan_for(shard_size or default_size)))
+    else:
+        return plan, before
+    now = _read_plan(file) or {}  # of another process, if that was first
+    return plan_for(shard_size or now.get("shard_size", default_size)), now
+
+
+def _sealed(plan: Plan) -> bytes:
+    body = plan.record()
+    return io.dumps(body | {"sha256": seal_of(body)})
+
+
+def _is_begun(folder: str) -> bool:
+    """Return whether a shard of a folder is there, or a process may be making one."""
+    names = places.sizes(folder)
+    idle = (name for name in names if re.fullmatch(_PRIVATE, name) and not places.is_held(name))
+    return bool(names.keys() - {PLAN, f"{LIST}.lock", *idle})
 
 
 def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bool) -> None:
@@ -399,6 +483,30 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bo
     raise DataError(why, path, code=code)
 
 
+def joined_into(folder: str) -> str | None:
+    """Return the file that the shards of a folder become, or "" of an output of its own.
+
+    None is returned of a folder without a plan, or with a damaged one.
+    """
+    try:
+        plan = _read_plan(os.path.join(folder, PLAN))
+    except DataError:
+        return None
+    return None if plan is None else plan.get("joined", "")
+
+
+def _check_purpose(path: str, folder: str, joined: str) -> None:
+    """Refuse to join, and then remove, an output of its own, and to take what is to be joined."""
+    there = joined_into(folder)
+    if there in (None, joined):
+        return
+    if there:
+        why = f"holds the shards of an unfinished {there} of --ray; finish that, or remove them"
+    else:
+        why = f"is an output of its own; --ray would join it into {joined} and remove it: rename it"
+    raise DataError(f"{why}, or choose another -o", path, code=Exit.CANNOT_CREATE)
+
+
 def _read_plan(file: str) -> dict[str, Any] | None:
     """Return the plan of a folder, or None if it has none.
 
@@ -415,8 +523,8 @@ def _read_plan(file: str) -> dict[str, Any] | None:
 
 
 def remove_shards(folder: str) -> None:
-    """Remove the shards of a folder, and its manifest."""
+    """Remove the shards of a folder, and its manifest; last the plan, which says whose it is."""
     places.remove(manifest_of(folder))
-    for name in places.sizes(folder):
+    for name in sorted(places.sizes(folder), key=PLAN.__eq__):
         if re.fullmatch(_OURS, name):
             places.remove(os.path.join(folder, name))

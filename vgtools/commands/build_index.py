@@ -162,6 +162,9 @@ def build_index(
     """
     keys.check(output, lists)
     if keys.matcher is not None:
+        from vgtools.retrieval import check_factory
+
+        check_factory(lists.factory)
         _embed(source, keys, output, runtime, lists, limit, restart)
         return
     help_at_terminal(context, source)

@@ -131,13 +131,16 @@ def vokenize(
     environment, Intel's MKL does not.
 
     With -o FILE the same command resumes after a kill and ends byte-identical. -o X.npy writes the
-    packed form. Several texts are one, in their order.
+    packed form. Several texts are one, in their order; a quoted pattern ('wiki/*.txt', or at a URL)
+    is all that it matches, sorted.
 
     With -o X.jsonl/ or -o X.npy/ the output is a folder of shards, whose lines are those of the
     file: a kill costs one shard, and the same command in any number of processes, on one machine or
-    many, each with a --shard I/N of its own or without, makes those that are missing. Every command
-    reads the folder as the file. --ray makes the shards on a Ray cluster, of a file as well, which
-    they are joined into at the end. Texts and folders may be URLs, s3:// for example.
+    many, each with a --shard I/N of its own or without, makes those that are missing; over a
+    complete folder it compares hashes, and makes damaged shards again. Every command reads the
+    folder as the file. --ray makes the shards on a Ray cluster, of a file X.jsonl as well, which
+    they are joined into at the end from X.shards.jsonl/. Texts and folders may be URLs, s3:// for
+    example, whose shards are not read again.
 
     Examples:
 

@@ -148,6 +148,9 @@ def file_error(error: OSError, path: str | Path, reading: bool) -> DataError:
     """Return an operating-system error as a message and exit code that a user can act on."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if reading:
+        if error.errno == errno.EISDIR:
+            reason = "it is a folder, expected a file; a folder of shards has a plan.json: copy it"
+            reason += " whole, with the manifest beside it, or name its files"
         missing = error.errno in (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ENOTDIR)
         code = Exit.NO_INPUT if missing else Exit.IO
         return DataError(f"cannot be read: {reason}", path, code=code)

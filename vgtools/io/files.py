@@ -189,14 +189,14 @@ def read_manifest(
     artifact are compared.
 
     Raises:
-        DataError: a pipe or directory (usage); no manifest (66); of another kind or a newer format,
-            or the files are not the ones it names (65). Both sides are printed.
+        DataError: a pipe (usage); a folder without shards, or no manifest (66); of another kind or
+            a newer format, or the files are not the ones it names (65). Both sides are printed.
     """
-    folder = os.path.isdir(artifact) and not is_shards(artifact)
-    if str(artifact) == "-" or folder:
-        got = "a pipe" if str(artifact) == "-" else "a directory"
-        why = f"expected the name of a .npy or .faiss file, got {got}"
+    if str(artifact) == "-":
+        why = "expected the name of a .npy or .faiss file, got a pipe"
         raise DataError(why, artifact, code=Exit.USAGE)
+    if os.path.isdir(artifact) and not is_shards(artifact):
+        raise file_error(IsADirectoryError(errno.EISDIR, ""), artifact, reading=True)
     path = manifest_path(artifact)
     expected = _WRITERS.get(kind or "", "")
     if not path.exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import os
 import re
@@ -89,7 +90,7 @@ def facts(url: str) -> Facts:
 
 
 def all_of(names: Sequence[str] | None) -> list[str]:
-    """Return the inputs of a command: `-` if none is named, all that a pattern at a URL means."""
+    """Return the inputs of a command: `-` if none is named, all that a pattern means."""
     return [one for name in names or ["-"] for one in expand(name)]
 
 
@@ -121,18 +122,21 @@ def read(url: str) -> bytes:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the URLs that a pattern (`*`, `**`, `?`, `[…]`) means, sorted.
+    """Return what a pattern (`*`, `**`, `?`, `[…]`) means, here or at a URL, sorted.
 
-    Of what has none, and of paths of this machine, which the shell expands, return the name itself.
+    A name that is not a pattern, or under which there is a file here, means itself.
 
     Raises:
-        DataError: none is there (66), and as `facts`.
+        DataError: nothing is there (66), and as `facts`.
     """
-    if not is_url(pattern) or not re.search(r"[*?\[]", pattern):
+    if not re.search(r"[*?\[]", pattern) or os.path.lexists(pattern):
         return [pattern]
-    with _about(pattern):
-        system, path = _system(pattern)
-        found = sorted(system.unstrip_protocol(name) for name in system.glob(path))
+    if is_url(pattern):
+        with _about(pattern):
+            system, path = _system(pattern)
+            found = sorted(system.unstrip_protocol(name) for name in system.glob(path))
+    else:
+        found = sorted(glob.glob(pattern, recursive=True))
     if not found:
         raise DataError("matches no file", pattern, code=Exit.NO_INPUT)
     return found

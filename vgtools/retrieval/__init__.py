@@ -4,7 +4,7 @@
 files, `build` writes them; `texts` finds images of whole texts.
 """
 
-from vgtools.retrieval.build import Plan, make_index, serialize, write_index
+from vgtools.retrieval.build import Plan, check_factory, make_index, serialize, write_index
 from vgtools.retrieval.exact import Found, cores, exact_search, largest_norm, nothing_found
 from vgtools.retrieval.index import (
     FLAT,
@@ -39,6 +39,7 @@ __all__ = [
     "Retriever",
     "bare_index",
     "check_embeddings",
+    "check_factory",
     "cores",
     "exact_search",
     "first_of",

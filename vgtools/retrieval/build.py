@@ -30,6 +30,10 @@ _COPIED = 1 << 25  # bytes of lists that are copied at a time
 _PER_LIST = 64  # vectors per list to train on
 _NPROBE = 32  # lists that are looked into, if the user names no number
 _LISTS = 32  # bytes of empty lists at the end of an index file
+_NO_LISTS = re.compile(r"IVF0+(?!\d)")  # of which faiss makes an index, and crashes in its training
+# What faiss says of a string that is wrong for banks of any size and dimension: it cannot be read,
+# a number in it is too large, or the index has no inner products.
+_WRONG = re.compile(r"could not parse|^C\+\+ exception|METRIC_L2")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,26 @@ class Plan:
     factory: str = FLAT  # a string for `faiss.index_factory`
     nprobe: int | None = None  # lists to look into
     queries: Callable[[], Array] | None = None  # (Q, E), to measure an index that is not exact
+
+
+def check_factory(factory: str) -> None:
+    """Refuse a string of which faiss can make no index, whatever the bank.
+
+    Raises:
+        DataError: it is (usage).
+    """
+    if factory == FLAT:
+        return
+    import faiss
+
+    why = "there must be a list" if _NO_LISTS.search(factory) else ""
+    try:
+        faiss.index_factory(64, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        why = why or (reason(error) if _WRONG.search(str(error)) else "")
+    if why:
+        expected = f"expected {FLAT}, IVF4096,SQ8 or another factory string of faiss (case counts)"
+        raise DataError(f"--factory {factory!r}: {why}; {expected}", code=Exit.USAGE)
 
 
 def write_index(
@@ -117,7 +141,7 @@ def _new_index(plan: Plan) -> Any:
     """
     import faiss
 
-    if re.search(r"IVF0+(?!\d)", plan.factory):  # faiss would crash in its training
+    if _NO_LISTS.search(plan.factory):
         raise _refused(plan, RuntimeError("there must be a list"))
     with _as_refusal(plan):
         return faiss.index_factory(plan.dim, plan.factory, faiss.METRIC_INNER_PRODUCT)
