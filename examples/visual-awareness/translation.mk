@@ -81,6 +81,7 @@ SEE_own     = $(W_OWN:%=--retrieved %) --feats $(FEATS) --index $(FEATS)
 SEE_own-shuffle = $(SEE_own) --images shuffle
 
 $(W_RUN)/%.on/run.json: $(W_FILES) $(W_FOUND) $(if $(MASK),$(W_OWN)) | $(W_BASE)/run.json
+	@mkdir -p $(dir $(@D))
 	$(VG) finetune translation $(W_IN) -e $(W_BASE)/seed-$(WMT_SEED)/model --seed $(WMT_SEED) $(ONWARD) \
 	  $(SEE_$*) $(if $(SEE_$*),--fusion-start identity) -o $(@D)
 
