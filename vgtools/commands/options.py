@@ -429,11 +429,10 @@ def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path
     refuse_if(not output, "--output", "is empty; give a folder")
     refuse_if("\0" in output, "--output", "has a NUL in its name; give a folder")
     place = Path(os.path.realpath(output))
-    for source in sources if restart else ():
-        if source and os.path.exists(source):
-            inside = place in (found := Path(os.path.realpath(source)), *found.parents)
-            why = f"would remove {source}, the model to start from; choose another -o"
-            refuse_if(inside, "--restart", why)
+    for source in (name for name in sources if restart and name and os.path.exists(name)):
+        inside = place in (found := Path(os.path.realpath(source)), *found.parents)
+        why = f"would remove {source}, the model to start from; choose another -o"
+        refuse_if(inside, "--restart", why)
     path = Path(output)
     if path.is_symlink() or path.name in ("", ".."):
         # Files go beside the folder: it needs its real name.
