@@ -420,6 +420,46 @@ def test_a_device_is_recorded_and_not_compared(tmp_path: Path) -> None:
     assert {maker["device"]: maker["shards"] for maker in done["made_by"]} == {"cpu": 4, "cuda": 3}
 
 
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[5] ^= 1
+    file.write_bytes(data)
+
+
+def test_of_a_shard_that_is_made_again_a_kill_leaves_nothing(tmp_path: Path) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text)
+    names = set(os.listdir(folder))
+    flip(damages(folder)["data"])
+    (folder / ".000002.other.1.0123abcd.jsonl.part").write_bytes(b"{")
+    task = Lengths()
+    run(folder, text, task=task)
+    assert task.made == 1
+    assert set(os.listdir(folder)) == names
+
+
+def test_a_damaged_shard_that_another_process_removes_first_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text)
+    victim = damages(folder)["data"]
+    whole = victim.read_bytes()
+    flip(victim)
+    sha256_file = io.sha256_file
+
+    def raced(path: str) -> str:
+        if path == str(victim):
+            victim.unlink(missing_ok=True)
+        return sha256_file(path)
+
+    monkeypatch.setattr(io, "sha256_file", raced)
+    run(folder, text)
+    assert victim.read_bytes() == whole
+
+
 def damages(folder: Path) -> dict[str, Path]:
     data = sorted(path for path in folder.iterdir() if "-" in path.name)[2]
     return {"data": data, "commit": data.with_name(f"{data.name[:6]}.json")}

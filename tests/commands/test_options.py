@@ -241,6 +241,15 @@ def test_a_run_folder_is_made_or_refused(tmp_path: Path) -> None:
         assert fault.value.code == Exit.CANNOT_CREATE
 
 
+def test_a_restart_removes_none_of_the_models_to_start_from(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "backbone").mkdir(parents=True)
+    assert run_folder(str(run), True, None, "builtin:minilm", str(tmp_path)) == run
+    assert run_folder(str(run), False, None, str(run / "backbone")) == run
+    with pytest.raises(typer.BadParameter, match=r"would remove .*backbone, the model"):
+        run_folder(str(run), True, None, str(run / "backbone"))
+
+
 def test_a_run_folder_has_a_name_whatever_it_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -374,7 +374,7 @@ def test_two_writers_on_one_run(main: Any, tmp_path: Path) -> None:
         ),
         (
             '{"image": "image999", "text": "dog"}',
-            "captions.jsonl:2: the image 'image999' is not one of the 60 that are given",
+            "captions.jsonl:2: the image 'image999' is not among the 60 given images",
         ),
     ],
 )

@@ -24,6 +24,22 @@ def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Lock(tmp_path / "x").release()
 
 
+def test_a_stop_while_a_lock_is_released_removes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = Lock(tmp_path / "x")
+    unlink = Path.unlink
+
+    def stopped(path: Path) -> None:
+        monkeypatch.setattr(Path, "unlink", unlink)
+        sys.exit(Exit.TERMINATED)
+
+    monkeypatch.setattr(Path, "unlink", stopped)
+    with pytest.raises(SystemExit):
+        lock.release()
+    assert os.listdir(tmp_path) == []
+
+
 def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

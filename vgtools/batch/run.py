@@ -231,11 +231,11 @@ def run(
     """
     if shards.is_complete():
         damaged = shards.remove_damaged(part)
-        if not damaged:
-            shards.finish()
+        if damaged:
+            say(f"{shards.folder}/: making {amount(damaged, 'damaged shard')} again")
+        elif not shards.finish():
             say(f"{shards.folder}/ is up to date")
             return None
-        say(f"{shards.folder}/: {amount(damaged, 'damaged shard')}, made again")
     if where is None:
         total = len(range(part[0], len(shards.plan), part[1]))
         records = _here(shards, task, part)

@@ -152,15 +152,13 @@ class _Total:
     facts: dict[str, Any] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     made_by: Counter[bytes] = field(default_factory=Counter)  # versions and device -> shards
-    kept: array[int] = field(default_factory=partial(array, "Q"))  # hash in the files' names
 
-    def add(self, record: dict[str, Any], hash_at: int) -> None:
+    def add(self, record: dict[str, Any]) -> None:
         """Count a commit, and take from it what is not listed."""
         self.facts = self.facts or record["facts"]
         self.counts.update(record["counts"])
         self.made_by[orjson.dumps([record["versions"], record["device"]])] += 1
         self.size += sum(file["bytes"] for file in record["files"].values())
-        self.kept.append(int(next(iter(record["files"]))[hash_at:][:8], 16))
         del record["facts"], record["plan"]
 
     def makers(self) -> list[dict[str, Any]]:
@@ -284,14 +282,23 @@ class ShardedOutput:
             if number % part[1] != part[0]:
                 continue
             for name, facts in record["files"].items():
-                if io.sha256_file(self._path(name)) != facts["sha256"]:
+                if not self._has_hash(name, facts["sha256"]):
                     places.remove(self._path(name))
                     damaged.add(number)
         return len(damaged)
 
-    def finish(self) -> int:
-        """Write the list and the manifest, unless shards are missing; return how many are.
+    def _has_hash(self, name: str, sha256: str) -> bool:
+        try:
+            return io.sha256_file(self._path(name)) == sha256
+        except DataError:
+            if self._size(name) is not None:
+                raise
+            return False  # another process found it damaged, and makes it again
 
+    def finish(self) -> int:
+        """Complete the folder, unless shards are missing; return how many are.
+
+        The list and the manifest are written, and files that no commit names removed.
         Several processes may do it: each reads all commits, and they take turns to publish.
         """
         total = None if self.is_complete() else self._total()
@@ -301,6 +308,7 @@ class ShardedOutput:
             with _turn(self._path(LIST)):  # which removes the lock of one that was killed
                 if total is not None and not self.is_complete():
                     self._publish(total)
+                self._sweep()
             return 0
         finally:
             if total is not None:
@@ -317,7 +325,7 @@ class ShardedOutput:
                 if record is None:
                     total.missing += 1
                     continue
-                total.add(record, len(self.stem(0)) + 1)
+                total.add(record)
                 line = io.dumps(record)
                 digest.update(line)
                 stream.write(line)
@@ -329,7 +337,6 @@ class ShardedOutput:
     def _publish(self, total: _Total) -> None:
         with file_errors(self.folder, reading=False):  # a restart elsewhere removes private files
             places.adopt(total.file, self._path(LIST))
-        self._sweep(total.kept)
         about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
         inputs = [{"path": s.path, "bytes": s.bytes, "stamp": s.stamp} for s in self.plan.sources]
         files = {os.path.basename(self.folder): total.listed}
@@ -338,8 +345,15 @@ class ShardedOutput:
         body = manifest_bytes(files, inputs, config=config, **facts)
         places.write_beside(manifest_of(self.folder), body)
 
-    def _sweep(self, kept: Sequence[int]) -> None:
-        """Remove what no commit names: private files of killed tries, data of second ones."""
+    def _sweep(self) -> None:
+        """Remove what the list does not name: private files of killed tries, data of second ones.
+
+        In memory are 8 bytes per shard.
+        """
+        hash_at = len(self.stem(0)) + 1
+        records = Shards(self.folder).records()
+        names = (next(iter(record["files"])) for record in records)
+        kept = array("Q", (int(name[hash_at:][:8], 16) for name in names))
         for name in places.sizes(self.folder):
             data = re.fullmatch(_DATA, name)
             ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)

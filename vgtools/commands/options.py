@@ -414,13 +414,13 @@ def check_streams(inputs: Sequence[str | None], output: str) -> None:
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 
-def run_folder(output: str, restart: bool = False, source: str | None = None) -> Path:
+def run_folder(output: str, restart: bool = False, *sources: str | None) -> Path:
     """Return the run folder, made if needed, before any work is done.
 
     Args:
         output: as the user named it.
         restart: what is in the folder goes.
-        source: the model to start from, which then must not be in it.
+        *sources: models to start from, which then must not be in it.
 
     Raises:
         typer.BadParameter: the name is empty, or a restart would remove the source.
@@ -429,7 +429,7 @@ def run_folder(output: str, restart: bool = False, source: str | None = None) ->
     refuse_if(not output, "--output", "is empty; give a folder")
     refuse_if("\0" in output, "--output", "has a NUL in its name; give a folder")
     place = Path(os.path.realpath(output))
-    if restart and source and os.path.exists(source):
+    for source in (name for name in sources if restart and name and os.path.exists(name)):
         inside = place in (found := Path(os.path.realpath(source)), *found.parents)
         why = f"would remove {source}, the model to start from; choose another -o"
         refuse_if(inside, "--restart", why)

@@ -84,8 +84,12 @@ class Lock:
     def release(self) -> None:
         """Remove the lock file and release the lock."""
         if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+            try:
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
+            except (SystemExit, KeyboardInterrupt):  # before it was removed
+                self._abandon()
+                raise
             self._close()
 
     def _close(self) -> None:

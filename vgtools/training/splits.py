@@ -56,7 +56,7 @@ def read_splits(
             others += 1
             continue
         if row["image"] not in row_of:
-            why = f"the image {row['image']!r:.80} is not one of the {len(row_of)} that are given"
+            why = f"the image {row['image']!r:.80} is not among the {len(row_of)} given images"
             raise DataError(f"{why}; add it, or leave the caption out", path, line)
         if given is not None and given == valid_split:
             part = splits.valid

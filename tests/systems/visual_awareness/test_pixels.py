@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pixels_of(place: Path, **changes: int) -> Pixels:
-    values = {"first_epoch": 1, "crop": 64, "picture": 64, **changes}
+    values = {"backbone_from": 1, "crop": 64, "picture": 64, **changes}
     items = list(open_source(str(place / "photos")).items)
     return Pixels(items, load_backbone(str(place / "net")), Settings(**values), 2)
 

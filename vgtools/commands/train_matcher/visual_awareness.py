@@ -154,7 +154,7 @@ class Pixels:
             odd = self.backbone is None and is_given(context, name)
             refuse_if(odd, f"--{name.replace('_', '-')}", "needs --backbone")
         late = self.backbone is not None and self.backbone_from >= epochs
-        why = f"the backbone would never learn in {epochs} epochs; give it fewer"
+        why = f"the backbone would never learn in {epochs} epochs; expected fewer than that"
         refuse_if(late, "--backbone-from", why)
 
 
@@ -239,7 +239,7 @@ def visual_awareness(
     named = (captions, validation.valid, feats, *(files or []))
     inputs = io.Inputs(name for name in named if name)
     splits = read_captions(captions, ids, validation, runtime.quiet)
-    folder = run_folder(target.output, target.restart, words if files is None else None)
+    folder = run_folder(target.output, target.restart, words, pixels.backbone)
     with Session(
         "train-matcher", folder, device, quiet=runtime.quiet, save_seconds=_SECONDS
     ) as session:

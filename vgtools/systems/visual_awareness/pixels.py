@@ -38,7 +38,7 @@ _RATIO = (3 / 4, 4 / 3)  # its width over its height
 class Settings(NamedTuple):
     """How the backbone learns."""
 
-    first_epoch: int  # counted from 0, from which it does
+    backbone_from: int  # epoch, counted from 0, from which it does
     crop: int  # pixels per side of what a step sees
     picture: int  # pixels per side of the squashed picture that is evaluated
 
@@ -188,7 +188,7 @@ class Pixels:
 
     def network(self, retriever: Retriever) -> PixelRetriever:
         """Return the retriever with the backbone before it."""
-        return PixelRetriever(retriever, self._backbone, self._settings.first_epoch)
+        return PixelRetriever(retriever, self._backbone, self._settings.backbone_from)
 
     def finish(self, run: TrainingRun) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Write the tuned backbone into a run; return its facts, and the retriever's weights."""
