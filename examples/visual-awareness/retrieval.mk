@@ -1,7 +1,7 @@
 # retrieval: the retriever of sentences and images (section 2.1), its recall beside the reported 94.0 (section 4.1).
 #
 # At paper scale: ResNet-152, which learns from epoch 8 on, pictures of 400 pixels, skip-thoughts, the paper's recipe, 5 folds of
-# 1,000 photos of COCO's test. TUNED=1 trains the backbone at small scale, too (TRAIN="--backbone-from 3 …").
+# 1,000 photos of COCO's test. TUNED=1 trains the backbone at small scale, too (from half of the epochs on).
 # At small scale: Flickr8k, the default recipe, 1,000 dev photos. PRESET=paper with WARM=N tries the paper's loss there.
 ifeq ($(SCALE),paper)
 BACKBONE ?= resnet152.tv_in1k

@@ -251,9 +251,18 @@ def test_stopped_in_the_middle_it_ends_the_same(
     assert cut == whole
 
 
+def test_the_backbone_learns_from_half_of_the_epochs_on(place: Path, tmp_path: Path) -> None:
+    given = arguments(place, tmp_path / "run", "--epochs", "3")
+    at = given.index("--backbone-from")
+    assert run(given[:at] + given[at + 2 :]) == 0
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert info["config"]["backbone_from"] == 1
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [
+        (["--preset", "paper", "--epochs", "8", "--backbone-from", "8"], "in 8 epochs"),
         (["--backbone-from", "2"], "the backbone would never learn in 2 epochs"),
         (["--crop", "20"], "--crop"),
         (["--crop", "32"], "gives 1 positions of a map, expected --regions 2"),

@@ -26,6 +26,7 @@ from vgtools.systems.visual_awareness.recipe import DEFAULT, PAPER, RetrieverCon
 if TYPE_CHECKING:
     from vgtools.systems.visual_awareness.training import Pictures
 
+_PAPER_FROM = 8  # epochs before the backbone learns; published code of Engilberge et al. 2018
 _SECONDS = 60.0  # between checkpoints inside an epoch
 
 
@@ -135,8 +136,13 @@ class Pixels:
         ),
     ] = None
     backbone_from: Annotated[
-        int, Count("With --backbone: it learns after N epochs only (paper: 8).", 0)
-    ] = 8
+        int | None,
+        Count(
+            "With --backbone: it learns after N epochs only.",
+            0,
+            show_default="half of them; 8 with --preset paper",
+        ),
+    ] = None
     crop: Annotated[
         int, Count("With --backbone: pixels per side of the random crop of a step.", 32)
     ] = 256
@@ -144,8 +150,8 @@ class Pixels:
         int, Count("With --backbone: pixels per side of the squashed picture in validation.", 32)
     ] = 350
 
-    def check(self, context: typer.Context, epochs: int) -> None:
-        """Refuse flags that would have no effect.
+    def first_epoch(self, context: typer.Context, preset: str, epochs: int) -> int:
+        """Return the epoch from which the backbone learns; refuse flags without effect.
 
         Raises:
             typer.BadParameter: there are such.
@@ -153,9 +159,13 @@ class Pixels:
         for name in ("backbone_from", "crop", "picture"):
             odd = self.backbone is None and is_given(context, name)
             refuse_if(odd, f"--{name.replace('_', '-')}", "needs --backbone")
-        late = self.backbone is not None and self.backbone_from >= epochs
+        first = self.backbone_from
+        if first is None:
+            first = _PAPER_FROM if preset == "paper" else epochs // 2
+        late = self.backbone is not None and first >= epochs
         why = f"the backbone would never learn in {epochs} epochs; expected fewer than that"
         refuse_if(late, "--backbone-from", why)
+        return first
 
 
 @flags
@@ -219,7 +229,7 @@ def visual_awareness(
         skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
     """
     settings = recipe.settings(context, preset)
-    pixels.check(context, settings["epochs"])
+    first = pixels.first_epoch(context, preset, settings["epochs"])
     piped = "-" in (feats, target.output) or validation.valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
     from vgtools import io
@@ -235,7 +245,9 @@ def visual_awareness(
     unfit = files is not None and settings["text"] == "encoder"
     refuse_if(unfit, "--text", f"encoder reads the states of an encoder, --words {words} has none")
     device = process_device(runtime.device)
-    ids, pictures, seen = _open_pictures(feats, pixels, settings, str(device), runtime.offline)
+    ids, pictures, seen = _open_pictures(
+        feats, pixels, first, settings["regions"], str(device), runtime.offline
+    )
     named = (captions, validation.valid, feats, *(files or []))
     inputs = io.Inputs(name for name in named if name)
     splits = read_captions(captions, ids, validation, runtime.quiet)
@@ -265,14 +277,14 @@ def visual_awareness(
 
 
 def _open_pictures(
-    path: str, pixels: Pixels, settings: dict[str, Any], device: str, offline: bool
+    path: str, pixels: Pixels, first: int, regions: int, device: str, offline: bool
 ) -> tuple[list[str], Pictures, dict[str, Any]]:
     """Return the ids of the images, what the retriever sees of them, and both for `run.json`."""
     from vgtools import io
     from vgtools.systems.visual_awareness.training import Maps
 
     if pixels.backbone is None:
-        bank = io.open_features(path, positions=settings["regions"])
+        bank = io.open_features(path, positions=regions)
         return bank.ids, Maps(bank), {"feats": bank.manifest["files"]}
     from vgtools.images.sources import open_source
     from vgtools.models.backbone import load_backbone
@@ -284,7 +296,7 @@ def _open_pictures(
     refuse_if(tar, "GRID", f"{path} is a tar, read from its begin to its end only; unpack it")
     items = list(source.items)
     backbone = load_backbone(pixels.backbone, device=device, offline=offline)
-    how = Settings(pixels.backbone_from, pixels.crop, pixels.picture)
+    how = Settings(first, pixels.crop, pixels.picture)
     seen = {"images": source.listing, "backbone": backbone.fingerprint, **how._asdict()}
-    pictures = Photographed(items, backbone, how, settings["regions"])
+    pictures = Photographed(items, backbone, how, regions)
     return [item.id for item in items], pictures, seen
