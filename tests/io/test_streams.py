@@ -270,14 +270,17 @@ def test_a_manifest_of_a_newer_format_is_refused_and_one_without_a_format_is_rea
         assert caught.value.code == Exit.DATA
 
 
-@pytest.mark.parametrize("name", [".", "..", "", "-"])
-def test_what_has_no_files_beside_it_is_a_usage_error(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("-", Exit.USAGE), ("", Exit.NO_INPUT), (".", Exit.NO_INPUT), ("..", Exit.NO_INPUT)],
+)
+def test_what_has_no_files_beside_it_is_refused(
+    name: str, code: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
         io.read_manifest(name)
-    assert caught.value.code == (Exit.USAGE if name else Exit.NO_INPUT)
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc/passwd", "", "..", "a/b"])
