@@ -119,6 +119,7 @@ def test_a_run_of_two_seeds(data: Path, tmp_path: Path, capfd: pytest.CaptureFix
         assert "label" not in rows(run / f"seed-{seed}" / "predictions.test.jsonl")[0]
     both = [info["seeds"][s]["accuracy"] for s in ("9595", "9596")]
     assert info["summary"]["accuracy"]["mean"] == pytest.approx(np.mean(both))
+    assert "best" not in info, "each seed has its own"
     assert info["majority"]["accuracy"] == pytest.approx(100 * 6 / 11)
     assert info["data"]["train"]["balance"] == [["negative", 12, 0.5], ["positive", 12, 0.5]]
     assert (

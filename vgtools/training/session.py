@@ -405,6 +405,10 @@ class TrainingRun:
         self.save()
         return noted
 
+    def best_record(self) -> dict[str, Any]:
+        """Return the record of the epoch whose weights `end_epoch` kept last."""
+        return [record for record in self.records if record["best"]][-1]
+
     def best_weights(self) -> dict[str, Tensor]:
         """Return the weights that `end_epoch` kept last."""
         from safetensors.torch import load
@@ -435,10 +439,8 @@ class TrainingRun:
         facts = {"config": self.config, **info, "metrics": metrics}
         facts["inputs"] = self._inputs.entries
         facts["processes"] = self.state.notes["processes"]
-        best = [record for record in self.records if record.get("best")]
-        if best:
-            facts["best"] = best[-1]
         if weights is None:
+            facts["best"] = self.best_record()
             weights = self.best_weights()
         for name, sha256 in self._parts.items():
             check_file(self.path / name, sha256)

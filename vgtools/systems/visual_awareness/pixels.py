@@ -201,7 +201,7 @@ class Pixels:
         save_backbone(run.path / BACKBONE, model)
         run.keep(BACKBONE)
         made = {"ref": str(run.path / BACKBONE), "fingerprint": fingerprint(model)}
-        return {"backbone": made}, parts["retriever"]
+        return {"backbone": made, "best": run.best_record()}, parts["retriever"]
 
 
 @torch.inference_mode()
