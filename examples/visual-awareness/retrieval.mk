@@ -2,8 +2,8 @@
 #
 # At paper scale: ResNet-152, which learns from epoch 8 on, pictures of 400 pixels, skip-thoughts, the paper's recipe, 5 folds of
 # 1,000 photos of COCO's test. TUNED=1 trains the backbone at small scale, too (from half of the epochs on).
-# At small scale: Flickr8k, the default recipe, 1,000 dev photos. PRESET=paper tries the paper's loss and rates there, in a
-# network of the default size and 8 epochs; its hardest negatives come after WARM epochs of the mean over all of them.
+# At small scale: Flickr8k, the default recipe, 1,000 dev photos. LOSS=triplet takes the paper's loss instead, for 8 epochs: the
+# mean over all negatives in WARM of them, then the hardest. PRESET=paper takes the paper's rates and dropout, too.
 ifeq ($(SCALE),paper)
 BACKBONE ?= resnet152.tv_in1k
 PICTURE  ?= 400
@@ -21,12 +21,13 @@ PRESET   ?= default
 VALID    ?= dev
 TESTED   ?= dev
 FOLDS    ?= 1
-SIZE     ?= $(if $(filter paper,$(PRESET)),--dim 384 --layers 2 --epochs 8)
+SIZE     ?= $(if $(filter paper,$(PRESET)),--dim 384 --layers 2 --epochs 8) $(if $(LOSS),--loss $(LOSS) --epochs 8)
 endif
+LOSS     ?=
 WARM     ?= 0
 PHOTOS   ?= $(firstword $(wildcard $(FLICKR)/Flicker8k_Dataset $(FLICKR)/Flickr8k_Dataset $(FLICKR)/images))
 TRAIN    ?= --warm-epochs $(WARM) $(SIZE)
-RETRIEVER := $(OUT)/retriever.$(PRESET).$(WARM)$(if $(TUNED),.tuned).s$(SEED)
+RETRIEVER := $(OUT)/retriever.$(PRESET)$(LOSS:%=.%).$(WARM)$(if $(TUNED),.tuned).s$(SEED)
 
 .PHONY: retrieval
 retrieval: $(RETRIEVER).score.jsonl
