@@ -105,7 +105,7 @@ define tune
 $(OUT)/$(1)/$(2)/$(3)/run.json: | $(OUT)/run.$(2)/run.json
 	@mkdir -p $$(dir $$(@D))
 	$(VG) finetune $(3) $(call data_of,$(3)) -e $(OUT)/run.$(2) $(4) --seeds $(or $(5),$(SEEDS)) --epochs $(EPOCHS) \
-	  --max-length $(or $(LENGTH.$(3)),$(LENGTH)) $(LIMIT:%=--limit %) $(MORE) -o $$(@D)
+	  --max-length $(or $(LENGTH.$(3)),$(LENGTH)) $(BATCH:%=--batch-size %) $(LIMIT:%=--limit %) $(MORE) -o $$(@D)
 endef
 $(foreach r,$(ABLATED),$(foreach t,$(TASKS3),$(eval $(call tune,ft3,$(r),$(t),--lr $(LR.rte)))))
 $(foreach t,$(TASKS),$(eval $(call tune,ft8,xdbert,$(t),--full --lr $(or $(LR.$(t)),$(LR)),$(SEEDS.$(t)))))
