@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import multiprocessing
 import os
@@ -221,8 +222,16 @@ def test_a_folder_is_read_as_its_file(tmp_path: Path) -> None:
     assert list(io.read_jsonl(folder)) == list(io.read_jsonl(file))
     assert list(io.read_lines(folder)) == list(io.read_lines(file))
     assert list(io.read_texts(f"{folder}/")) == list(io.read_texts(file))
-    digests = [list(io.read_windows(path, 7))[-1].digest for path in (folder, file)]
-    assert digests[0] == digests[1]
+    # What a resumed run compares: of a file its lines, of a folder the list of all hashes.
+    windows = list(io.read_windows(folder, 7))
+    listed = hashlib.sha256(Shards(folder).sha256.encode()).hexdigest()
+    assert {window.digest for window in windows} == {listed}
+    state = {"rows": 14, "digest": listed}
+    rest = [x for w in io.read_windows(folder, 7, state) for x in w.lines]
+    assert rest == list(io.read_lines(file))[14:]
+    with pytest.raises(DataError, match="its first 14 lines had sha256 0") as caught:
+        next(io.read_windows(folder, 7, state | {"digest": "0" * 64}))
+    assert caught.value.code == Exit.CONFIG
     assert io.Inputs([folder]).sha256(folder) == Shards(folder).sha256
     # Shards of shards: one each at most, whole, and errors count the joined lines.
     plan = plan_of(1, folder)

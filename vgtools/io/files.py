@@ -292,7 +292,7 @@ def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         DataError: as `read_jsonl` and `manifest_beside`.
     """
     manifest_beside(path)
-    return jsonl_rows(_hashed(path), path)
+    return jsonl_rows(_hashed(path) if _has_own_hash(path) else raw_lines(path), path)
 
 
 def _hashed(path: str | Path) -> Iterator[bytes]:
@@ -312,8 +312,12 @@ def check_made(path: str | Path, sha256: str) -> None:
     Raises:
         DataError: as `manifest_beside`.
     """
-    if Path(path).suffix not in (".gz", ".zst") and not is_shards(path):
+    if _has_own_hash(path):
         manifest_beside(path, sha256)
+
+
+def _has_own_hash(path: str | Path) -> bool:
+    return Path(path).suffix not in (".gz", ".zst") and not is_shards(path)
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:

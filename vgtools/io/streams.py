@@ -544,7 +544,9 @@ class Window:
     path: str
     first: int  # line number of lines[0], counted from 1, in its piece of the input
     lines: list[str]
-    digest: str  # sha256 of every raw byte of the input up to the window's end
+    # sha256 of every raw byte of the input up to the window's end; of a folder of shards, that of
+    # its list, which has the hash of each.
+    digest: str
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
     jsonl: bool | None = None  # the lines are JSON objects, by `holds_rows`; None: by the name
 
@@ -599,6 +601,9 @@ def read_windows(
     total = 0
     for piece in pieces:
         path = piece.path
+        listed = is_shards(path)
+        if listed:  # the list has the hashes that the lines are compared with as they are read
+            digest.update(Shards(path).sha256.encode())
         lines = list[str]()
         held = 0  # code points of the window
         jsonl: bool | None = None
@@ -609,7 +614,8 @@ def read_windows(
                 number -= 1
                 break
             total += 1
-            digest.update(raw)
+            if not listed:
+                digest.update(raw)
             if number == 1:
                 jsonl = holds_rows(path, decode(raw, True))
             if total <= done:
