@@ -246,6 +246,42 @@ def test_a_folder_is_read_as_its_file(tmp_path: Path) -> None:
     assert before == [sum(rows[:i]) for i in range(len(rows))]
 
 
+def test_a_link_to_a_folder_is_the_folder(tmp_path: Path) -> None:
+    text, folder, link = tmp_path / "a.txt", tmp_path / "there/o.jsonl", tmp_path / "link.jsonl"
+    text.write_bytes(TEXT)
+    folder.parent.mkdir()
+    run(folder, text)
+    link.symlink_to(folder)
+    assert list(io.read_lines(link)) == list(io.read_lines(folder))
+    assert io.manifest_path(link) == tmp_path / "there/o.json"
+    for read in (io.read_manifest, io.manifest_beside):
+        assert read(link) == read(folder)
+    task = Lengths()
+    assert run(link, text, task=task) is None
+    assert task.made == 0
+
+
+def test_of_a_complete_folder_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    run(folder, text)
+
+    def refuse(path: object) -> None:
+        raise DataError("read-only", str(path), code=Exit.CANNOT_CREATE)
+
+    monkeypatch.setattr(io, "Lock", refuse)
+    assert run(folder, text) is None
+    stray = folder / "000000-00000000.jsonl"
+    stray.write_bytes(b"of a second try")
+    with pytest.raises(DataError, match="read-only"):
+        run(folder, text)
+    monkeypatch.undo()
+    assert run(folder, text) is None
+    assert not stray.exists()
+
+
 def test_a_finished_shard_is_never_made_again(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_bytes(TEXT)

@@ -160,6 +160,11 @@ def open_shards(
     return cast(BinaryIO, BufferedReader(joined, _BLOCK))
 
 
+def open_shard(file: ShardFile) -> BinaryIO:
+    """Open one file of a shard; at its end its hash is compared."""
+    return cast(BinaryIO, BufferedReader(_Joined(iter([file])), _BLOCK))
+
+
 def shard_lines(path: str | Path, ending: str) -> Iterator[str]:
     """Yield the lines of the files of a folder of shards that end alike."""
     with open_shards(path, ending=ending) as stream:
