@@ -223,7 +223,7 @@ def test_an_index_of_features_at_urls(bucket: str, tmp_path: Path, tiny: Path) -
         remote.put(file, f"{bucket}/{file.relative_to(home)}")
     for source in ("feats.npy", "shards.npy/"):
         args = ("build-index", f"{bucket}/{source}", "--matcher", tiny / "run", "--device", "cpu")
-        out = tmp_path / f"{source.partition('.')[0]}.faiss"
+        out = tmp_path / f"of-{source.partition('.')[0]}.faiss"
         assert cli.run([*map(str, (*args, "-q", "-o", out))]) == 0
         assert out.read_bytes() == (tiny / "vg.faiss").read_bytes()
 

@@ -250,14 +250,15 @@ def test_a_link_to_a_folder_is_the_folder(tmp_path: Path) -> None:
     text, folder, link = tmp_path / "a.txt", tmp_path / "there/o.jsonl", tmp_path / "link.jsonl"
     text.write_bytes(TEXT)
     folder.parent.mkdir()
-    run(folder, text)
+    made = run(folder, text)
     link.symlink_to(folder)
     assert list(io.read_lines(link)) == list(io.read_lines(folder))
     assert io.manifest_path(link) == tmp_path / "there/o.json"
     for read in (io.read_manifest, io.manifest_beside):
         assert read(link) == read(folder)
     task = Lengths()
-    assert run(link, text, task=task) is None
+    assert run(link, text, task=task) == made
+    assert made is not None
     assert task.made == 0
 
 
@@ -266,19 +267,19 @@ def test_of_a_complete_folder_nothing_is_written(
 ) -> None:
     text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
     text.write_bytes(TEXT)
-    run(folder, text)
+    made = run(folder, text)
 
     def refuse(path: object) -> None:
         raise DataError("read-only", str(path), code=Exit.CANNOT_CREATE)
 
     monkeypatch.setattr(io, "Lock", refuse)
-    assert run(folder, text) is None
+    assert run(folder, text) == made
     stray = folder / "000000-00000000.jsonl"
     stray.write_bytes(b"of a second try")
     with pytest.raises(DataError, match="read-only"):
         run(folder, text)
     monkeypatch.undo()
-    assert run(folder, text) is None
+    assert run(folder, text) == made
     assert not stray.exists()
 
 
