@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.batch.test_run import save_features
 from tests.batch.test_shards import Lengths
 from tests.tiny import text
+from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.s3 import Server
 from vgtools import cli, io
 from vgtools.batch import places, run
@@ -116,7 +119,7 @@ def test_an_upload_that_breaks_leaves_no_shard(
     s3.busy(1, "PUT")
     with pytest.raises(DataError, match="the storage refuses it") as caught:
         make(shards)
-    assert caught.value.code == Exit.IO
+    assert caught.value.code == Exit.UNAVAILABLE
     s3.busy(0)
     assert remote.sizes(url).keys() == {"plan.json"}
     assert make(shards)["rows"] == LINES.count(b"\n")
@@ -163,3 +166,78 @@ def test_vokens_of_texts_index_and_matcher_at_urls(
             file.write_bytes(remote.read(f"{url}{name}"))
             ids += np.load(file).tobytes()
     assert ids == np.load(tmp_path / "one.npy").tobytes()
+
+
+def test_features_of_tars_and_lists_at_urls(
+    bucket: str, s3: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_backbone(tmp_path / "net")
+    names = [f"p{number}.png" for number in range(7)]
+    for number, name in enumerate(names):
+        save_photo(tmp_path / name, number)
+        remote.put(tmp_path / name, f"{bucket}/photos/{name}")
+    for tar, held in (("a.tar", names[:3]), ("b.tar", names[3:])):
+        with tarfile.open(tmp_path / tar, "w") as stream:
+            for name in held:
+                stream.add(tmp_path / name, name)
+        remote.put(tmp_path / tar, f"{bucket}/{tar}")
+    flags = ("-b", tmp_path / "net", "--device", "cpu", "--batch-size", 4, "-q")
+
+    def extract(*args: object) -> int:
+        return cli.run([*map(str, ("extract-image-feats", *args, *flags))])
+
+    assert extract(tmp_path / "a.tar", tmp_path / "b.tar", "-o", tmp_path / "one.npy") == 0
+    expected = io.open_features(tmp_path / "one.npy")
+    s3.busy(9)
+    assert extract(f"{bucket}/*.tar", "-o", f"{bucket}/tars.npy/") == 0
+    # A list at a URL, of URLs and of names beside it.
+    lines = "".join(f"{bucket}/photos/{name}\n" for name in names[:4]) + "\n".join(names[4:])
+    upload(f"{bucket}/photos/list.txt", lines.encode(), tmp_path)
+    listed = (f"{bucket}/photos/list.txt", "-o", f"{bucket}/list.npy/", "--shard-size", 2000)
+    assert extract(*listed) == 0
+    assert s3.busy(0)
+    for url, ids in (("tars", names), ("list", lines.splitlines())):
+        found = io.open_features(f"{bucket}/{url}.npy/")
+        assert found.ids == ids
+        assert np.asarray(found.array).tobytes() == expected.array.tobytes()
+
+    # What is missing is an image that cannot be used, named by its URL.
+    remote.remove(f"{bucket}/photos/p2.png")
+    assert extract(f"{bucket}/photos/list.txt", "-o", tmp_path / "some.npy") == Exit.DATA
+    assert f"{bucket}/photos/p2.png: cannot be read: does not exist" in capsys.readouterr().err
+    for source, why in (
+        (f"{bucket}/none.tar", f"{bucket}/none.tar: does not exist"),
+        (f"{bucket}/photos/", f"{bucket}/photos/: a folder at a URL is not searched"),
+    ):
+        assert extract(source, "-o", f"{bucket}/none.npy/") == Exit.NO_INPUT
+        assert why in capsys.readouterr().err
+
+
+def test_an_index_of_features_at_urls(bucket: str, tmp_path: Path, tiny: Path) -> None:
+    feats = io.open_features(tiny / "feats.npy")
+    manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
+    save_features(f"{tmp_path}/shards.npy/", feats.array, feats.ids, manifest)
+    files = [*tiny.glob("feats.*"), *tmp_path.glob("shards.npy/*"), tmp_path / "shards.json"]
+    for file in files:
+        home = tiny if tiny in file.parents else tmp_path
+        remote.put(file, f"{bucket}/{file.relative_to(home)}")
+    for source in ("feats.npy", "shards.npy/"):
+        args = ("build-index", f"{bucket}/{source}", "--matcher", tiny / "run", "--device", "cpu")
+        out = tmp_path / f"of-{source.partition('.')[0]}.faiss"
+        assert cli.run([*map(str, (*args, "-q", "-o", out))]) == 0
+        assert out.read_bytes() == (tiny / "vg.faiss").read_bytes()
+
+
+def test_a_store_that_is_gone_is_69(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(f"{bucket}/a.tar", b"0" * 100, tmp_path)
+    with remote.open_url(f"{bucket}/a.tar") as stream:
+
+        def gone(*_: object) -> int:
+            raise ConnectionError("nobody answers")
+
+        monkeypatch.setattr("fsspec.spec.AbstractBufferedFile.readinto", gone)
+        with pytest.raises(DataError, match=r"a.tar: the storage refuses it: nobody") as caught:
+            stream.read(5)
+    assert caught.value.code == Exit.UNAVAILABLE

@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Generator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from vgtools.batch.run import run as run_shards
 from vgtools.batch.shards import open_folder
 from vgtools.cli import run
 from vgtools.commands.options import ShardTarget
+from vgtools.images.regions import open_regions
 from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
 from vgtools.io.folders import Shards
@@ -372,6 +374,33 @@ def test_features_in_shards_are_those_of_one_process(
         [*map(str, ["extract-image-feats", *sources, *flags[:-1], "fail", "-o", f"{many}/"])]
     )
     assert (code, "more than --on-error fail allows" in capsys.readouterr().err) == (65, True)
+
+
+def test_regions_in_shards_are_those_of_one_process(pictures: Path, tmp_path: Path) -> None:
+    boxes = tmp_path / "boxes.jsonl"
+    rows = [
+        # Images without a box, also at the ends of shards; p13 cannot be read.
+        {"image": f"p{n}.png", "boxes": [[i, i, 30 + i, 20 + n] for i in range(n % 3)]}
+        for n in range(21)
+    ]
+    boxes.write_bytes(b"".join(map(io.dumps, rows)))
+    flags = ("-b", pictures / "net", "--device", "cpu", "--batch-size", 4, "--on-error", "skip")
+    total = sum(path.stat().st_size for path in (pictures / "photos").iterdir())
+    one, many = tmp_path / "one.npy", tmp_path / "many.npy"
+    source = ("extract-image-feats", pictures / "photos", *flags, "--regions", boxes, "--cut", "-q")
+    vg(*source, "-o", one)
+    vg(*source, "-o", f"{many}/", "--shard-size", -(-total // 5), "--shard", "1/2")
+    vg(*source, "-o", f"{many}/", "--shard-size", -(-total // 5))
+    assert len(Shards(many)) == 5
+    expected, found = open_regions(one), open_regions(many)
+    assert found.images == expected.images == [f"p{n}.png" for n in range(21) if n != 13]
+    assert found.counts.tolist() == [n % 3 for n in range(21) if n != 13]
+    for image in expected.images:
+        for a, b in zip(astuple(expected.of(image)), astuple(found.of(image)), strict=True):
+            assert np.array_equal(a, b)
+    assert found.manifest["rows"] == expected.manifest["rows"] == sum(n % 3 for n in range(21)) - 1
+    errors = one.with_suffix(".errors.jsonl").read_bytes()
+    assert joined(many, ".errors.jsonl") == errors
 
 
 def test_tars_with_one_image_twice_are_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import multiprocessing
 import os
@@ -221,8 +222,16 @@ def test_a_folder_is_read_as_its_file(tmp_path: Path) -> None:
     assert list(io.read_jsonl(folder)) == list(io.read_jsonl(file))
     assert list(io.read_lines(folder)) == list(io.read_lines(file))
     assert list(io.read_texts(f"{folder}/")) == list(io.read_texts(file))
-    digests = [list(io.read_windows(path, 7))[-1].digest for path in (folder, file)]
-    assert digests[0] == digests[1]
+    # What a resumed run compares: of a file its lines, of a folder the list of all hashes.
+    windows = list(io.read_windows(folder, 7))
+    listed = hashlib.sha256(Shards(folder).sha256.encode()).hexdigest()
+    assert {window.digest for window in windows} == {listed}
+    state = {"rows": 14, "digest": listed}
+    rest = [x for w in io.read_windows(folder, 7, state) for x in w.lines]
+    assert rest == list(io.read_lines(file))[14:]
+    with pytest.raises(DataError, match="its first 14 lines had sha256 0") as caught:
+        next(io.read_windows(folder, 7, state | {"digest": "0" * 64}))
+    assert caught.value.code == Exit.CONFIG
     assert io.Inputs([folder]).sha256(folder) == Shards(folder).sha256
     # Shards of shards: one each at most, whole, and errors count the joined lines.
     plan = plan_of(1, folder)
@@ -235,6 +244,43 @@ def test_a_folder_is_read_as_its_file(tmp_path: Path) -> None:
     before = [plan.pieces(i)[0].lines_before() for i in range(len(plan))]
     rows = [file.rows for file in Shards(folder).files()]
     assert before == [sum(rows[:i]) for i in range(len(rows))]
+
+
+def test_a_link_to_a_folder_is_the_folder(tmp_path: Path) -> None:
+    text, folder, link = tmp_path / "a.txt", tmp_path / "there/o.jsonl", tmp_path / "link.jsonl"
+    text.write_bytes(TEXT)
+    folder.parent.mkdir()
+    made = run(folder, text)
+    link.symlink_to(folder)
+    assert list(io.read_lines(link)) == list(io.read_lines(folder))
+    assert io.manifest_path(link) == tmp_path / "there/o.json"
+    for read in (io.read_manifest, io.manifest_beside):
+        assert read(link) == read(folder)
+    task = Lengths()
+    assert run(link, text, task=task) == made
+    assert made is not None
+    assert task.made == 0
+
+
+def test_of_a_complete_folder_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, folder = tmp_path / "a.txt", tmp_path / "o.jsonl"
+    text.write_bytes(TEXT)
+    made = run(folder, text)
+
+    def refuse(path: object) -> None:
+        raise DataError("read-only", str(path), code=Exit.CANNOT_CREATE)
+
+    monkeypatch.setattr(io, "Lock", refuse)
+    assert run(folder, text) == made
+    stray = folder / "000000-00000000.jsonl"
+    stray.write_bytes(b"of a second try")
+    with pytest.raises(DataError, match="read-only"):
+        run(folder, text)
+    monkeypatch.undo()
+    assert run(folder, text) == made
+    assert not stray.exists()
 
 
 def test_a_finished_shard_is_never_made_again(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_an_upload_that_breaks_leaves_nothing(
     s3.busy(1, "PUT")
     with pytest.raises(DataError, match=r"the storage refuses it: .*rate") as caught:
         remote.put(local(tmp_path), f"{bucket}/a.bin")
-    assert caught.value.code == Exit.IO
+    assert caught.value.code == Exit.UNAVAILABLE
     assert s3.busy(0)
     assert remote.sizes(bucket) == {}
     remote.put(local(tmp_path), f"{bucket}/a.bin")

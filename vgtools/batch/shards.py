@@ -305,10 +305,14 @@ class ShardedOutput:
         try:
             if total is not None and total.missing:
                 return total.missing
+            unlocked = self._size(f"{LIST}.lock") is None
+            if total is None and unlocked and not self._strays():
+                return 0  # nothing is to be written: the folder may be read-only
             with _turn(self._path(LIST)):  # which removes the lock of one that was killed
                 if total is not None and not self.is_complete():
                     self._publish(total)
-                self._sweep()
+                for name in self._strays():
+                    places.remove(self._path(name))
             return 0
         finally:
             if total is not None:
@@ -345,8 +349,8 @@ class ShardedOutput:
         body = manifest_bytes(files, inputs, config=config, **facts)
         places.write_beside(manifest_of(self.folder), body)
 
-    def _sweep(self) -> None:
-        """Remove what the list does not name: private files of killed tries, data of second ones.
+    def _strays(self) -> list[str]:
+        """Return what the list does not name: private files of killed tries, data of second ones.
 
         In memory are 8 bytes per shard.
         """
@@ -354,11 +358,13 @@ class ShardedOutput:
         records = Shards(self.folder).records()
         names = (next(iter(record["files"])) for record in records)
         kept = array("Q", (int(name[hash_at:][:8], 16) for name in names))
+        strays = list[str]()
         for name in places.sizes(self.folder):
             data = re.fullmatch(_DATA, name)
             ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
             if not ours and (data or re.fullmatch(_PRIVATE, name)):
-                places.remove(self._path(name))
+                strays.append(name)
+        return strays
 
 
 def _has_files(record: Mapping[str, Any], size: Callable[[str], int | None]) -> bool:

@@ -30,6 +30,7 @@ from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, 
 from vgtools.io import DataError, Exit, Piece, dumps, manifest_path, read_json, read_manifest
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount
+from vgtools.io.folders import Shards, is_shards
 from vgtools.io.output import Output
 
 
@@ -340,14 +341,17 @@ def check_errors(path: str, on_error: str, max_errors: int | None) -> None:
     Raises:
         DataError: more images could not be used than the flags allow.
     """
-    count = read_manifest(path, verify=False).get("errors", 0)
+    shards = is_shards(path)
+    manifest = Shards(path).manifest if shards else read_manifest(path, verify=False)
+    count = manifest.get("errors", 0)
     most = max_errors if on_error == "skip" else 0
     if most is None or count <= most:
         return
     flag = f"--max-errors {most}" if on_error == "skip" else "--on-error fail"
+    listed = f"{path}*.errors.jsonl" if shards else Path(path).with_suffix(".errors.jsonl")
     raise DataError(
         f"is finished, but {amount(count, 'image')} could not be used "
-        f"(see {Path(path).with_suffix('.errors.jsonl')}), more than {flag} allows; "
+        f"(see {listed}), more than {flag} allows; "
         "fix them, or allow them with --on-error skip",
         path,
     )

@@ -5,8 +5,9 @@
                       "confidence", "label"?}
     X.json            manifest, kind "region-features"
 
-`start` is the row of the image's first region. Boxes are [x1, y1, x2, y2] in pixels of a picture
-of `width` × `height`, from the upper left corner, x2 and y2 exclusive. Nothing here imports torch.
+`start` is the row of the image's first region; in a folder of shards, of its shard. Boxes are
+[x1, y1, x2, y2] in pixels of a picture of `width` × `height`, from the upper left corner, x2 and y2
+exclusive. Nothing here imports torch.
 
 Axes: N images, R regions of an image, D channels.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +26,14 @@ import numpy as np
 
 from vgtools.images.boxes import box_fault
 from vgtools.images.sources import SUFFIXES
-from vgtools.io import DataError, Inputs, dumps, open_npy, read_jsonl, read_manifest, require
+from vgtools.io import DataError, Inputs, dumps, read_jsonl, read_manifest, require
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, input_changed
+from vgtools.io.files import open_array
+from vgtools.io.folders import Shards, is_shards
 from vgtools.io.output import Output
+from vgtools.io.remote import local
+from vgtools.io.streams import jsonl_rows, open_shard
 
 KIND = "region-features"
 _SCAN = 8192  # feature rows checked at a time
@@ -169,17 +174,19 @@ def backbone_of(regions: Regions) -> dict[str, Any]:
 def open_regions(path: str | Path) -> Regions:
     """Open `X.npy` with its `X.regions.jsonl` and `X.json`.
 
-    Hashes, counts, boxes and finite values are checked.
+    Hashes, counts, boxes and finite values are checked. What is at a URL is fetched once per
+    machine.
 
     Raises:
         DataError: any of the three is missing (66), damaged or from another run; a box is
             invalid; a row is NaN or infinite (65).
     """
+    path = local(str(path))
     manifest = read_manifest(path, KIND)
-    array = open_npy(path, ndim=2)
+    array = open_array(path, ndim=2)
     if array.dtype.kind != "f":
         raise DataError(f"holds {array.dtype}, expected float16 or float32", path)
-    table = _read_table(regions_path(path), len(array))
+    table = _read_table(path, len(array))
     for start in range(0, len(array), _SCAN):
         bad = ~np.isfinite(np.asarray(array[start : start + _SCAN], np.float32)).all(1)
         if bad.any():
@@ -190,15 +197,33 @@ def open_regions(path: str | Path) -> Regions:
     return Regions(Path(path), array, manifest, table)
 
 
-def _read_table(path: Path, rows: int) -> _Table:
+_Row = tuple[str | Path, int, dict[str, Any]]  # file, line, what is there
+
+
+def _table_rows(path: str) -> Iterator[_Row]:
+    """Yield the rows of the boxes of `X.npy`; those of shards with "start" as in one file."""
+    keys = {"image": str, "start": int, "width": int, "height": int, "boxes": list}
+    keys["confidence"] = list
+    if not is_shards(path):
+        file = regions_path(path)
+        yield from ((file, line, row) for line, row in read_jsonl(file, keys))
+        return
+    first = 0  # row of the array at which the shard begins
+    for shard in Shards(path).files(".regions.jsonl"):
+        with open_shard(shard) as stream:
+            for line, row in jsonl_rows(stream, shard.path, keys):
+                row["start"] += first
+                yield shard.path, line, row
+        first += shard.rows
+
+
+def _read_table(artifact: str, rows: int) -> _Table:
     """Read and check the boxes of `rows` regions."""
     table = _Table()
     lines: dict[str, int] = {}  # image -> line
     codes: dict[str, int] = {}  # label -> its number
     end = 0  # of the regions so far
-    keys = {"image": str, "start": int, "width": int, "height": int, "boxes": list}
-    keys["confidence"] = list
-    for line, row in read_jsonl(path, keys):
+    for path, line, row in _table_rows(artifact):
         image = row["image"]
         if lines.setdefault(image, line) != line:
             raise DataError(duplicate_image(image, lines[image]), path, line)
@@ -223,7 +248,7 @@ def _read_table(path: Path, rows: int) -> _Table:
         end += len(boxes)
     if end != rows:
         why = f"has {end} boxes for {rows} feature rows; both must come from the same run"
-        raise DataError(why, path)
+        raise DataError(why, artifact if is_shards(artifact) else regions_path(artifact))
     table.names = list(codes)
     return table
 

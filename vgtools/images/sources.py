@@ -30,8 +30,10 @@ from vgtools.io import (
     open_read,
     parse_json,
     read_lines,
+    remote,
     require,
 )
+from vgtools.io.remote import is_url
 
 MAX_BYTES = 256 << 20  # of one encoded image
 
@@ -95,17 +97,34 @@ def read_image(path: str, image: str | None = None) -> bytes:
         raise ImageError(f"cannot be read: {error}") from None
 
 
+def _read_url(url: str, image: str) -> bytes:
+    """Read one encoded image at a URL, as `read_image`.
+
+    Raises:
+        DataError: the store does not answer (69): that is not a fault of the image.
+    """
+    tried = "" if image == url else f" ({url})"
+    try:
+        size = remote.facts(url).bytes
+        if size <= MAX_BYTES:
+            return remote.read(url)
+    except DataError as error:
+        if error.code != Exit.NO_INPUT:
+            raise
+        raise ImageError(f"cannot be read: {error.why}{tried}") from None
+    raise ImageError(_too_large(size))
+
+
 def _too_large(size: int) -> str:
     return f"{size:,} bytes; the limit is {MAX_BYTES:,}"
 
 
-def _file_item(image: str, path: str) -> Item:
+def _stamp(path: str) -> str:
     try:
         facts = os.stat(path)
-        stamp = f"{facts.st_size} {facts.st_mtime_ns}"
+        return f"{facts.st_size} {facts.st_mtime_ns}"
     except (OSError, ValueError):
-        stamp = "missing"
-    return Item(image, stamp, partial(read_image, path, image))
+        return "missing"
 
 
 def open_source(path: str, limit: int | None = None) -> Source:
@@ -120,24 +139,31 @@ class Images:
     """The images of one or several places, each listed once.
 
     Ids are the path below the directory, the `image` of a jsonl row, the line of a list, or the
-    member name of a tar. Paths in a list or jsonl are relative to the file that holds them. In a
-    directory or tar the suffix decides what is an image; all other files are counted in
-    `left_out`. A tar is streamed; nothing of it is ever written to disk.
+    member name of a tar. Paths in a list or jsonl are relative to the file that holds them, or are
+    URLs. In a directory or tar the suffix decides what is an image; all other files are counted in
+    `left_out`. A tar is streamed; nothing of it is ever written to disk. Of images at URLs the
+    store is asked for sizes and versions, of many at a time and once each.
 
     Args:
-        paths: directories, image jsonl, lists of paths, tars, or `-` (list or jsonl on stdin).
+        paths: directories, image jsonl, lists of paths, tars, or `-` (list or jsonl on stdin); all
+            of them but `-`, and directories, may be at URLs.
         limit: take only the first images.
 
     Raises:
-        DataError: missing (66); no image in it, a duplicate id, a line that is not a path (65).
+        DataError: missing (66); no image in it, a duplicate id, a line that is not a path (65); a
+            store does not answer (69).
     """
 
     def __init__(self, paths: Iterable[str], limit: int | None = None) -> None:
         self._limit = limit
         # (id, path) of each image, and the other files; a tar is read when it is opened.
         self._listed: dict[str, tuple[list[tuple[str, str]], Counter[str]] | None] = {}
+        self._stamps: dict[str, str] = {}  # of URLs
         for path in paths:
             left_out = Counter[str]()
+            if is_url(path) and path.endswith("/"):
+                why = "a folder at a URL is not searched for images; name its tars, or a list of"
+                raise DataError(f"{why} the images' URLs", path, code=Exit.NO_INPUT)
             if path != "-" and os.path.isdir(path):
                 names = _walk(path, left_out)
                 entries = [(name, os.path.join(path, name)) for name in names]
@@ -166,9 +192,10 @@ class Images:
             if self._limit is not None and total is not None:
                 entries = entries[: self._limit - total]
             left_out.update(listed[1])
-            parts.append(_file_item(*entry) for entry in entries)
+            self._ask(entries)
+            parts.append(self._item(*entry) for entry in entries)
             for entry in entries:
-                add_stamp(digest, _file_item(*entry))
+                add_stamp(digest, self._item(*entry))
             total = None if total is None else total + len(entries)
         items = islice(_unique(parts), self._limit)
         return Source(items, total, None if total is None else digest.hexdigest(), left_out)
@@ -180,12 +207,24 @@ class Images:
             return None
         digest = hashlib.sha256()
         count = 0
+        self._ask(listed[0])
         for entry in listed[0]:
-            item = _file_item(*entry)
+            item = self._item(*entry)
             add_stamp(digest, item)
             size = item.stamp.partition(" ")[0]
             count += int(size) if size.isdigit() else 0
         return len(listed[0]), count, digest.hexdigest()
+
+    def _ask(self, entries: Sequence[tuple[str, str]]) -> None:
+        """Learn the sizes and versions of images at URLs."""
+        urls = [path for _, path in entries if is_url(path) and path not in self._stamps]
+        for url, facts in zip(urls, remote.facts_of(urls), strict=True):
+            self._stamps[url] = "missing" if facts is None else f"{facts.bytes} {facts.version}"
+
+    def _item(self, image: str, path: str) -> Item:
+        if is_url(path):
+            return Item(image, self._stamps[path], partial(_read_url, path, image))
+        return Item(image, _stamp(path), partial(read_image, path, image))
 
 
 def _unique(parts: Sequence[Iterable[Item]]) -> Iterator[Item]:
@@ -311,7 +350,7 @@ def _listed(path: str) -> list[tuple[str, str]]:
         first = seen.setdefault(image, number)
         if first != number:
             raise DataError(f"duplicate id {image!r:.80} (first on line {first})", path, number)
-        entries.append((image, os.path.join(base, file)))
+        entries.append((image, file if is_url(file) else os.path.join(base, file)))
     return entries
 
 

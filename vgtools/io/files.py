@@ -24,10 +24,10 @@ import orjson
 from vgtools import __version__
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
-from vgtools.io.folders import LIST, Shards, check_facts, is_shards
+from vgtools.io.folders import LIST, Shards, check_facts, is_shards, real_folder
 from vgtools.io.folders import manifest_path as manifest_path
 from vgtools.io.process import NO_LINK
-from vgtools.io.remote import is_url
+from vgtools.io.remote import is_url, local
 from vgtools.io.streams import (
     BROKEN_STREAM,
     jsonl_rows,
@@ -269,7 +269,8 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
         return {}
     check_format(body, path)
     files = body.get("files")
-    facts = files.get(Path(stream).name) if isinstance(files, dict) else None
+    name = Path(real_folder(stream)).name
+    facts = files.get(name) if isinstance(files, dict) else None
     if not isinstance(facts, dict):
         return {}
     if os.path.isfile(stream) and os.path.getsize(stream) != facts.get("bytes"):
@@ -292,7 +293,7 @@ def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         DataError: as `read_jsonl` and `manifest_beside`.
     """
     manifest_beside(path)
-    return jsonl_rows(_hashed(path), path)
+    return jsonl_rows(_hashed(path) if _has_own_hash(path) else raw_lines(path), path)
 
 
 def _hashed(path: str | Path) -> Iterator[bytes]:
@@ -312,8 +313,12 @@ def check_made(path: str | Path, sha256: str) -> None:
     Raises:
         DataError: as `manifest_beside`.
     """
-    if Path(path).suffix not in (".gz", ".zst") and not is_shards(path):
+    if _has_own_hash(path):
         manifest_beside(path, sha256)
+
+
+def _has_own_hash(path: str | Path) -> bool:
+    return Path(path).suffix not in (".gz", ".zst") and not is_shards(path)
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
@@ -429,7 +434,8 @@ LARGEST = 1e9  # number of a feature or word vector; sums over larger ones overf
 def open_features(path: str | Path, positions: int | None = None) -> Features:
     """Open `X.npy` with its `X.ids` and `X.json`, hashes, counts and finite values checked.
 
-    Of a folder of shards `X.npy/`, the array is read from the shards' memory maps.
+    Of a folder of shards `X.npy/`, the array is read from the shards' memory maps. What is at a URL
+    is fetched once per machine.
 
     Args:
         path: of mean or max features, (N, D); with `positions` of feature maps, (N, P, D).
@@ -442,10 +448,11 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
     """
     import numpy as np
 
+    path = local(str(path))
     kind = "image-features" if positions is None else "image-grid"
     _check_pooling(path, kind)
     manifest = read_manifest(path, kind)
-    array = _stacked_arrays(path, 2 if positions is None else 3)
+    array = open_array(path, 2 if positions is None else 3)
     if positions is not None and array.shape[1] < positions:
         why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
         raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
@@ -471,8 +478,12 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
     return Features(array, ids, manifest)
 
 
-def _stacked_arrays(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
-    """Return the array of a file or folder; of shards without a row nothing is taken."""
+def open_array(path: str | Path, ndim: int) -> np.ndarray[Any, Any]:
+    """Open an array as one memory map, of a folder as those of its shards, read by rows.
+
+    Raises:
+        DataError: as `open_arrays`; or shards have rows of several shapes (65).
+    """
     from vgtools.io.arrays import stacked
 
     arrays = open_arrays(path, ndim)

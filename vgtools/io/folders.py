@@ -35,20 +35,32 @@ class ShardFile(NamedTuple):
 
 def manifest_path(artifact: str | Path) -> Path:
     """Return an artifact's manifest: `X.json` beside `X.npy`, `X.jsonl.gz`, a folder `X.npy/` …"""
-    path = Path(artifact)
-    if path.suffix in (".gz", ".zst"):
-        path = path.with_suffix("")
-    return path.parent / f"{path.stem}.json"
+    path = Path(real_folder(artifact))
+    return path.parent / f"{_stem(path)}.json"
+
+
+def real_folder(path: str | Path) -> str:
+    """Return where a folder is, which has its manifest there; anything else as it is.
+
+    A link to a folder is followed: the manifest names the folder by its own name.
+    """
+    name = str(path)
+    return os.path.realpath(name) if os.path.isdir(name) and Path(name).is_symlink() else name
+
+
+def _stem(path: Path) -> str:
+    return path.with_suffix("").stem if path.suffix in (".gz", ".zst") else path.stem
 
 
 def manifest_of(folder: str) -> str:
     """Return the manifest of a folder of shards, here or at a URL."""
+    folder = real_folder(folder)
     return os.path.join(os.path.dirname(folder), manifest_path(folder).name)
 
 
 def ending_of(artifact: str | Path) -> str:
     """Return what follows the stem of an artifact's name: `.npy`, `.jsonl.gz` …"""
-    return Path(artifact).name.removeprefix(manifest_path(artifact).stem)
+    return Path(artifact).name.removeprefix(_stem(Path(artifact)))
 
 
 def is_shards(path: str | Path) -> bool:
@@ -67,7 +79,7 @@ class Shards:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = str(folder).rstrip("/")
+        self.folder = real_folder(folder).rstrip("/")
         self.path = os.path.join(self.folder, LIST)
         manifest = manifest_of(self.folder)
         if file_size(manifest) is None or file_size(self.path) is None:

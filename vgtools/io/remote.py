@@ -15,7 +15,8 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
+from concurrent.futures import ThreadPoolExecutor
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -24,6 +25,7 @@ import orjson
 from vgtools.io.errors import DataError, Exit
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
+_ASKED = 16  # objects that a store is asked about at a time
 # What says that an object has changed, by the names that stores have for it.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
 
@@ -46,7 +48,7 @@ def _about(url: str) -> Iterator[None]:
 
     Raises:
         DataError: nothing is there, or may be read (66); a package is missing (69); or the store
-            does not do it (74).
+            does not do it, also after it was asked again (69).
     """
     try:
         yield
@@ -62,7 +64,7 @@ def _about(url: str) -> Iterator[None]:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         missing = isinstance(error, PermissionError | ValueError)
         why = f"the storage refuses it: {reason}; run the same command again to resume"
-        raise DataError(why, url, code=Exit.NO_INPUT if missing else Exit.IO) from None
+        raise DataError(why, url, code=Exit.NO_INPUT if missing else Exit.UNAVAILABLE) from None
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -78,7 +80,7 @@ def facts(url: str) -> Facts:
 
     Raises:
         DataError: as all functions of this module: it is missing or may not be read (66), the
-            store's package is not installed (69), or the store does not answer (74).
+            store's package is not installed (69), or the store does not answer (69).
     """
     with _about(url):
         system, path = _system(url)
@@ -87,6 +89,25 @@ def facts(url: str) -> Facts:
             raise DataError("is a folder, expected a file", url, code=Exit.NO_INPUT)
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         return Facts(int(info["size"]), version)
+
+
+def facts_of(urls: Sequence[str]) -> list[Facts | None]:
+    """Return the facts of many objects, `_ASKED` of them at a time; None of those that are missing.
+
+    Raises:
+        DataError: as `facts`, of a store that does not answer.
+    """
+
+    def ask(url: str) -> Facts | None:
+        try:
+            return facts(url)
+        except DataError as error:
+            if error.code != Exit.NO_INPUT:
+                raise
+            return None
+
+    with ThreadPoolExecutor(_ASKED) as pool:
+        return [*pool.map(ask, urls)]
 
 
 def all_of(names: Sequence[str] | None) -> list[str]:
@@ -106,11 +127,36 @@ def file_size(path: str) -> int | None:
         return None
 
 
+class _Object(RawIOBase):
+    """An object that is read; errors of the store name its URL."""
+
+    def __init__(self, url: str, stream: Any) -> None:
+        self._url = url
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        with _about(self._url):
+            return int(self._stream.readinto(buffer))
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
 def open_url(url: str) -> BinaryIO:
     """Open an object for reading; `seek` costs nothing, only what is read is fetched."""
     with _about(url):
         system, path = _system(url)
-        stream = system.open(path, "rb", block_size=_AHEAD)
+        stream = _Object(url, system.open(path, "rb", block_size=_AHEAD))
         return cast(BinaryIO, BufferedReader(stream, 1 << 20))
 
 
@@ -192,22 +238,23 @@ def remove(url: str) -> None:
 def fetch(url: str) -> Path:
     """Return a copy of an artifact on this machine, which all processes of the machine share.
 
-    With a file come those that its manifest names, with a folder all that is in it. It is fetched
-    again when a file of it has changed. Copies are in `$XDG_CACHE_HOME/vgtools`, by default in
+    With a file come those that its manifest names, with a folder all that is in it, and the
+    manifest beside a folder of shards. It is fetched again when a file of it has changed. Copies
+    are in `$XDG_CACHE_HOME/vgtools`, by default in
     `~/.cache`; nothing removes them.
     """
     with _about(url):
         system, path = _system(url.rstrip("/"))
-        names = _names(system, path)
-        versions = [str(system.info(name)) for name in names]
-        key = hashlib.sha256("\n".join([url, *names, *versions]).encode()).hexdigest()
+        found = _files(system, path)
+        versions = map(str, found.values())
+        key = hashlib.sha256("\n".join([url, *found, *versions]).encode()).hexdigest()
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         place = Path(home, "vgtools", key)
         place.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{place}.lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits, and finds it
             if not place.exists():
-                _download(system, path, names, Path(f"{place}.part"))
+                _download(system, path, found, Path(f"{place}.part"))
                 os.rename(f"{place}.part", place)
         return place / os.path.basename(path)
 
@@ -217,27 +264,31 @@ def local(path: str) -> str:
     return str(fetch(path)) if is_url(path) else path
 
 
-def _names(system: Any, path: str) -> list[str]:
-    """Return the paths of an artifact's files."""
-    if system.isdir(path):
-        return sorted(system.find(path))
+def _files(system: Any, path: str) -> dict[str, Any]:
+    """Return what the store says about the files of an artifact, by their paths."""
     manifest = f"{path[: -len(os.path.splitext(path)[1]) or None]}.json"
+    if system.isdir(path):
+        found = dict(sorted(system.find(path, detail=True).items()))
+        if f"{path}/plan.json" in found:
+            with contextlib.suppress(FileNotFoundError):  # of a folder that is not complete
+                found[manifest] = system.info(manifest)
+        return found
     try:
         named = orjson.loads(system.cat_file(manifest))["files"]
     except (FileNotFoundError, orjson.JSONDecodeError, KeyError, TypeError):
-        return [path]
+        return {path: system.info(path)}
     folder = os.path.dirname(path)
     beside = (f"{folder}/{name}" for name in named if "/" not in name)
-    return sorted({path, manifest, *beside})
+    return {name: system.info(name) for name in sorted({path, manifest, *beside})}
 
 
-def _download(system: Any, path: str, names: list[str], place: Path) -> None:
+def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
     base = os.path.dirname(path)
-    for name in names:
+    for name, facts in found.items():
         file = place / os.path.relpath(name, base)
         file.parent.mkdir(parents=True, exist_ok=True)
         system.get_file(name, str(file))
-        size = int(system.info(name)["size"])
+        size = int(facts["size"])
         if os.path.getsize(file) != size:
             raise OSError(f"{name} is {size} bytes, {os.path.getsize(file)} arrived")

@@ -160,6 +160,11 @@ def open_shards(
     return cast(BinaryIO, BufferedReader(joined, _BLOCK))
 
 
+def open_shard(file: ShardFile) -> BinaryIO:
+    """Open one file of a shard; at its end its hash is compared."""
+    return cast(BinaryIO, BufferedReader(_Joined(iter([file])), _BLOCK))
+
+
 def shard_lines(path: str | Path, ending: str) -> Iterator[str]:
     """Yield the lines of the files of a folder of shards that end alike."""
     with open_shards(path, ending=ending) as stream:
@@ -544,7 +549,9 @@ class Window:
     path: str
     first: int  # line number of lines[0], counted from 1, in its piece of the input
     lines: list[str]
-    digest: str  # sha256 of every raw byte of the input up to the window's end
+    # sha256 of every raw byte of the input up to the window's end; of a folder of shards, that of
+    # its list, which has the hash of each.
+    digest: str
     replaced: int = 0  # lines of the window that had bytes which are not UTF-8
     jsonl: bool | None = None  # the lines are JSON objects, by `holds_rows`; None: by the name
 
@@ -599,6 +606,9 @@ def read_windows(
     total = 0
     for piece in pieces:
         path = piece.path
+        listed = is_shards(path)
+        if listed:  # the list has the hashes that the lines are compared with as they are read
+            digest.update(Shards(path).sha256.encode())
         lines = list[str]()
         held = 0  # code points of the window
         jsonl: bool | None = None
@@ -609,7 +619,8 @@ def read_windows(
                 number -= 1
                 break
             total += 1
-            digest.update(raw)
+            if not listed:
+                digest.update(raw)
             if number == 1:
                 jsonl = holds_rows(path, decode(raw, True))
             if total <= done:

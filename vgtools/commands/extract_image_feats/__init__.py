@@ -25,7 +25,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.io.errors import amount
-from vgtools.io.remote import all_of
+from vgtools.io.remote import all_of, file_size
 from vgtools.io.streams import Piece
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ def extract_image_feats(
 
     Several sources are one, in their order. With -o X.npy/ the output is a folder of shards, which
     any number of processes make (see vg vokenize): one for each tar, and parts of everything else.
+    In shards of regions "start" counts the rows of the shard. Tars, lists, the images that a list
+    names, and folders of shards may be at URLs (s3:// by vgtools[s3]); of each image that a list
+    names the store is asked for the size, which tars spare.
 
     With --regions or --detector there is one row for each box: X.npy, and X.regions.jsonl with
     boxes, confidences and labels. The backbone then sees the whole image, resized without a crop; a
@@ -108,6 +111,8 @@ def extract_image_feats(
 
         vg extract-image-feats cc12m/*.tar -o cc12m.npy/ --shard 0/8
 
+        vg extract-image-feats 's3://bucket/cc12m/*.tar' -o s3://bucket/cc12m.npy/
+
         vg extract-image-feats photos/ --pooling none --picture 400 --dtype float16 -o grid.npy
 
         vg extract-image-feats photos/ --detector fasterrcnn_resnet50_fpn_v2.safetensors
@@ -117,7 +122,8 @@ def extract_image_feats(
     help_at_terminal(context, *places)
     from vgtools.batch import run
     from vgtools.images import extract, sources
-    from vgtools.io import Inputs, atomic_write, dumps, manifest_path, read_ids
+    from vgtools.io import Inputs, atomic_write, dumps, read_ids
+    from vgtools.io.folders import manifest_of
     from vgtools.models.references import device_type
 
     joined = target.ray is not None and not output.endswith("/")
@@ -129,8 +135,6 @@ def extract_image_feats(
         forms=[".npy"],
         limit=limit is not None,
         captions=captions is not None,
-        regions=bool(boxes.regions),
-        detector=boxes.detector is not None,
     )
     named = [*places, *(boxes.regions or []), boxes.detector]
     shards = output.endswith("/")  # may be larger than one can hash
@@ -163,8 +167,8 @@ def extract_image_feats(
         make=partial(_again, features, boxes, errors, runtime, places),
         gpu=device == "cuda",
     )
-    if manifest_path(output).exists():
-        extract.check_errors(output.rstrip("/"), **asdict(errors))
+    if file_size(manifest_of(output.rstrip("/"))) is not None:
+        extract.check_errors(output, **asdict(errors))
     if captions is not None:
         rows = sources.folder_captions(places[0], read_ids(Path(output).with_suffix(".ids")))
         atomic_write(captions, b"".join(map(dumps, rows)))
