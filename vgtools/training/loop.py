@@ -98,15 +98,18 @@ class TrainState:
         self._loaded: dict[str, Tensor] | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write the state, whole or not at all; every process calls it, the first one writes."""
+        """Write the state, whole or not at all; every process calls it, the first one writes.
+
+        Between the records of `train` that is the model's; before, what was loaded.
+        """
         from safetensors.torch import save
 
-        assert self._model is not None, "save() belongs between the records of train()"
-        assert self._optimizer is not None
-        tensors = {f"model.{name}": t for name, t in own_tensors(self._model).items()}
-        for name, parameter in self._model.named_parameters():
-            slots = self._optimizer.state.get(parameter, {})
-            tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
+        tensors = dict(self._loaded or {})
+        if self._model is not None and self._optimizer is not None:
+            tensors = {f"model.{name}": t for name, t in own_tensors(self._model).items()}
+            for name, parameter in self._model.named_parameters():
+                slots = self._optimizer.state.get(parameter, {})
+                tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
         if processes.rank() == 0:
             position = {key: getattr(self, key) for key in ("epoch", "batch", "step", "notes")}
             position["accumulate"] = self._accumulate
