@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.errors import is_out_of_memory
 from vgtools.io.trust import trusted
-from vgtools.models.references import fingerprint
+from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.training import processes
 from vgtools.training.gradients import Gradients, shared_gradients
 
@@ -58,6 +58,7 @@ class TrainConfig:
     accumulate: int = 1  # batches per step
     seed: int = 0  # of dropout, with step and process; the sampler has its own
     log_every: int = 50  # steps between records
+    gradients: str = "float32"  # or `bfloat16`: as what several processes average them
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.lr):  # the first loss is finite, and no weight after it
@@ -247,7 +248,7 @@ def train(
     optimizer = make_optimizer(model, config)
     state = TrainState() if state is None else state
     state._attach(model, optimizer, config.accumulate)
-    with shared_gradients(model) as gradients:
+    with shared_gradients(model, pick_dtype(config.gradients)) as gradients:
         yield from _epochs(model, optimizer, batches, config, weights, state, halve, gradients)
 
 

@@ -338,6 +338,8 @@ class TrainingRun:
     def _same(self, before: Mapping[str, Any], what: str) -> None:
         # Older versions counted the processes among the settings.
         before = {name: value for name, value in before.items() if name != "processes"}
+        if "gradients" in self.config:  # and had no choice of these
+            before = {"gradients": "float32"} | before
         difference = config_difference(before, self.config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
