@@ -46,7 +46,7 @@ test-cpus: $(READY)
 
 # Nothing of it is a dependency of vg, so `make test` skips these tests where it is not installed.
 test-cluster: $(VENV)/.cluster
-	$(BIN)/python -m pytest -rs tests/batch tests/io/test_remote.py
+	$(BIN)/python -m pytest -rs tests/batch tests/io/test_remote.py tests/commands/test_finetune_ray.py
 $(VENV)/.cluster: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test-cluster]'
 	@touch $@

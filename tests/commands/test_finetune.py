@@ -22,6 +22,7 @@ from tests.conftest import Runner
 from tests.tiny import save_encoder
 from tests.tiny import tasks as tiny_tasks
 from vgtools import cli
+from vgtools.batch import cluster
 from vgtools.io import Lock
 from vgtools.models.runs import open_run, read_run
 from vgtools.tasks.dispatch import read_examples
@@ -187,6 +188,78 @@ def test_mnli_is_scored_on_both_dev_sets(data: Path, tmp_path: Path) -> None:
         100 * np.mean([r["prediction"] == r["label"] for r in own])
     )
     assert len(own) == scores["total_mismatched"] == 9
+
+
+@pytest.mark.parametrize("cut", ["finished", "begun"])
+def test_seeds_learned_elsewhere_in_any_order_make_the_run_of_one_process(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """Workers are this process; the driver is killed after the last seed, or in the middle."""
+
+    def learned(make: Any, left: Any, *args: Any, **more: Any) -> Any:
+        work = make()
+        for seed in reversed(left):
+            taken.append(seed)
+            yield work(seed)
+            if cut == "finished" and killed:
+                killed.pop()
+                raise KeyboardInterrupt
+
+    def counted(self: Any, batch: Any) -> Any:
+        steps.append(1)
+        if cut == "begun" and killed and len(steps) == 5 * 3:
+            killed.pop()
+            raise KeyboardInterrupt
+        return real(self, batch)
+
+    taken, steps, killed = list[int](), list[int](), [True]
+    real = FineTuner.forward
+    flags = ["--seeds", 3, "--epochs", 3, "--keep", "best"]
+    assert finetune(data, "sst-2", tmp_path / "whole", *flags) == 0
+    monkeypatch.setattr(cluster, "run", learned)
+    monkeypatch.setattr(FineTuner, "forward", counted)
+    run = tmp_path / "run"
+    assert finetune(data, "sst-2", run, *flags, "--ray", "local") == 130
+    assert taken == ([9597] if cut == "finished" else [9597, 9596])
+    left = {"finished": (), "begun": ("--ray", "local")}[cut]
+    assert finetune(data, "sst-2", run, *flags, *left) == 0
+    again = 3 if cut == "begun" else 0  # steps of the epoch that was cut
+    assert len(steps) == 3 * 3 * 3 + again
+    assert hashes(run) == hashes(tmp_path / "whole")
+    infos = [read_run(folder, "finetune") for folder in (run, tmp_path / "whole")]
+    for info in infos:
+        del info["argv"]
+    assert infos[0] == infos[1]
+    assert list(infos[0]["seeds"]) == list(infos[1]["seeds"])
+
+
+@pytest.mark.parametrize("steps", [0, 4, 8])
+def test_what_one_process_began_is_handed_over(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    def learned(make: Any, left: Any, *args: Any, **more: Any) -> Any:
+        yield from map(make(), left)
+
+    real = FineTuner.forward
+    calls = [0]
+
+    def interrupted(self: Any, batch: Any) -> Any:
+        calls[0] += self.training
+        if calls[0] == steps + 1:
+            raise KeyboardInterrupt
+        return real(self, batch)
+
+    flags = ["--seeds", 2]
+    assert finetune(data, "sst-2", tmp_path / "whole", *flags) == 0
+    monkeypatch.setattr(cluster, "run", learned)
+    monkeypatch.setattr(FineTuner, "forward", interrupted)
+    run = tmp_path / "run"
+    assert finetune(data, "sst-2", run, *flags) == 130
+    calls[0] += 1
+    before = calls[0]
+    assert finetune(data, "sst-2", run, *flags, "--ray", "local") == 0
+    assert calls[0] - before == 12 - steps // 3 * 3
+    assert hashes(run) == hashes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("way", ["signal", "kill", "finish", "between"])

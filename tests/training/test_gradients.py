@@ -45,6 +45,29 @@ def data() -> Tensor:
     return torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 
 
+def test_bfloat16_is_half_the_bytes_and_rounds_each_gradient_once(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    real = processes.add_up
+    monkeypatch.setattr(
+        processes, "add_up", lambda tensor: sent.append(tensor.nbytes) or real(tensor)
+    )
+    grads = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = Net()
+        shared = Gradients(model, dtype=dtype)
+        with shared.sending():
+            model(data())["sum"].backward()
+        shared.average(torch.zeros(1))
+        grads.append([p.grad for p in model.parameters() if p.grad is not None])
+    losses = 4 * (1 + 8)  # and whether each parameter has a gradient, as float32
+    assert sent == [4 * 80, losses, 2 * 80, losses]
+    for exact, rounded in zip(*grads, strict=True):
+        assert rounded.dtype == torch.float32, "the optimiser's numbers"
+        assert torch.equal(rounded, exact.bfloat16().float())
+
+
 @pytest.mark.parametrize("bucket", [1, 25, 1 << 23])
 def test_gradients_are_those_of_the_backward_pass(alone: None, bucket: int) -> None:
     plain = Net()

@@ -378,6 +378,51 @@ def test_one_process_hashes_and_a_frozen_one_is_noticed(tmp_path: Path) -> None:
     assert other[2:] == ["not here", "not there"]
 
 
+MEANS = """
+import torch
+from torch import nn
+from vgtools.training import processes
+from vgtools.training.gradients import Gradients
+
+torch.manual_seed(processes.rank())
+inputs = torch.randn(5, 64)
+def layer():
+    torch.manual_seed(9)
+    return nn.Linear(64, 64)
+with processes.joined():
+    plain = layer()
+    plain(inputs).square().sum().backward()
+    both = torch.stack(processes.gather(plain.weight.grad)).double()
+    for dtype in (torch.float32, torch.bfloat16):
+        model = layer()
+        shared = Gradients(model, dtype=dtype)
+        with shared.sending():
+            model(inputs).square().sum().backward()
+        shared.average(torch.zeros(1))
+        # Both halves are rounded, then their sum.
+        unit = torch.finfo(dtype).eps / 2
+        bound = both.abs().mean(0) * (2 * unit + unit * unit)
+        error = (model.weight.grad.double() - both.mean(0)).abs()
+        print(dtype, bool((error <= bound).all()), bool((error > 0).any()))
+"""
+
+
+@pytest.mark.slow
+def test_gradients_of_two_processes_are_averaged_to_the_precision_of_their_numbers() -> None:
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEANS],
+            env=os.environ | common | {"RANK": str(rank), "PYTHONPATH": ":".join(sys.path)},
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(2)
+    ]
+    expected = ["torch.float32 True True", "torch.bfloat16 True True"]
+    for process in ended(started):
+        assert process.stdout.decode().splitlines() == expected
+
+
 @pytest.mark.slow
 def test_an_error_of_the_first_process_is_one_of_both(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()

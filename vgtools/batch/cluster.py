@@ -2,7 +2,8 @@
 
 The driver owns the queue. Ray places a worker on each GPU or core, reports which ones were lost,
 and knows nothing of shards: a shard is given to a worker that is ready, and goes back to the front
-of the queue if the worker is lost. Each worker has two, so that it never waits for the driver.
+of the queue if the worker is lost. Each worker has two, so that it never waits for the driver; of
+shards that take hours it has one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from vgtools.io.process import Stop
 Record = dict[str, Any]
 Make = Callable[[], Callable[[int], Record]]
 
-_IN_FLIGHT = 2  # shards with a worker: the one it does, and the next
 _DEATHS = 4  # workers lost with the same shard, after which the shard is what kills them
 # Settings that decide what a worker reads, where it keeps it, and how it rounds.
 _PASSED_ON = ("AWS_", "FSSPEC_", "GOOGLE_", "HF_", "MKL_", "XDG_")
@@ -40,6 +40,10 @@ def run(
     workers: int | None = None,
     gpu: bool = False,
     quiet: bool = False,
+    *,
+    unit: str = "shard",
+    ahead: int = 1,
+    watch: Callable[[], None] = lambda: None,
 ) -> Generator[Record, None, None]:
     """Do shards on a Ray cluster; yield what each returns, as they are done.
 
@@ -57,6 +61,9 @@ def run(
             core that the cluster has at the beginning.
         gpu: each worker has a GPU.
         quiet: do not print which workers were lost.
+        unit: what a shard is called in messages.
+        ahead: shards that wait at a worker for the one that it does.
+        watch: called about once per second.
 
     Raises:
         DataError: Ray is not installed, there is no cluster, it runs another version of Ray or
@@ -72,7 +79,7 @@ def run(
         try:
             _connect(address, workers, gpu)
             with Stop() as stop:
-                queue = _Queue(make, deque(shards), _place(gpu), quiet)
+                queue = _Queue(make, deque(shards), _place(gpu), quiet, unit, 1 + ahead, watch)
                 yield from queue.run(workers or _places(gpu), stop)
         finally:
             import ray
@@ -170,6 +177,9 @@ class _Queue:
     left: deque[int]
     place: dict[str, int]
     quiet: bool
+    unit: str
+    in_flight: int  # shards with a worker: the one it does, and the next
+    watch: Callable[[], None]
     tasks: dict[Any, _Worker] = field(default_factory=dict)  # by Ray's reference of the result
     deaths: Counter[int | None] = field(default_factory=Counter)  # by shard; None: not yet ready
 
@@ -190,6 +200,7 @@ class _Queue:
         while open_shards:
             done, _ = ray.wait([*self.tasks], timeout=1)
             stop.check()
+            self.watch()
             for task in done:
                 worker = self.tasks.pop(task)
                 try:
@@ -218,7 +229,7 @@ class _Queue:
         self.tasks[actor.load.remote(self.make)] = _Worker(actor)
 
     def _give(self, worker: _Worker) -> None:
-        while self.left and len(worker.shards) < _IN_FLIGHT:
+        while self.left and len(worker.shards) < self.in_flight:
             shard = self.left.popleft()
             worker.shards.append(shard)
             self.tasks[worker.actor.do.remote(shard)] = worker
@@ -234,14 +245,14 @@ class _Queue:
         ray.kill(worker.actor)  # it may only be out of reach
         self.tasks = {task: other for task, other in self.tasks.items() if other is not worker}
         shard = worker.shards[0] if worker.shards else None
-        what = "before it was ready" if shard is None else f"with shard {shard}"
+        what = "before it was ready" if shard is None else f"with {self.unit} {shard}"
         reason = str(error).strip().splitlines()[-1].strip().partition(". ")[0]
         self.deaths[shard] += 1
         if self.deaths[shard] == _DEATHS:
             why = f"{_DEATHS} workers were lost {what.replace('it was', 'they were')}: {reason}"
             raise DataError(why, code=Exit.CANNOT_CONTINUE)
         if not self.quiet:
-            again = amount(len(worker.shards), "shard") + " will be done again"
+            again = amount(len(worker.shards), self.unit) + " will be done again"
             print(f"vg: a worker was lost {what}; {again}: {reason}", file=sys.stderr)
         self.left.extendleft(reversed(worker.shards))
         if self.left:

@@ -220,6 +220,13 @@ class Optimizer:
         Literal["float32", "bfloat16"],
         Flag(help="bfloat16: matrix products only, weights stay float32."),
     ] = "float32"
+    gradients: Annotated[
+        Literal["float32", "bfloat16"],
+        Flag(
+            help="As what several processes send gradients to one another; bfloat16 is half the "
+            "bytes. One process sends none."
+        ),
+    ] = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)

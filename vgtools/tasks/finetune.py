@@ -9,6 +9,7 @@ a file.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -450,6 +451,7 @@ class FineTuning:
         self._made = {settings["seeds"][0]: (tuner, encoder)}
         self._asked = list[dict[str, Any]]()  # predictions of the last epoch
         self._kept = list[dict[str, Any]]()  # of the epoch that is kept, if it ran just now
+        self._learned = set[int]()  # seeds that others are done with
 
     def notes(self) -> Iterator[str]:
         """Yield what a user should know about the files."""
@@ -467,34 +469,125 @@ class FineTuning:
             "device": device.type,
         }
 
-    def fit(self, session: Session) -> None:
+    def fit(self, session: Session, elsewhere: Iterator[int] | None = None) -> None:
         """Train the seeds that are left, print a record per epoch, and write the run.
+
+        Args:
+            session: of the run.
+            elsewhere: the seeds that are left (see `hand_over`), as others have learned them.
 
         Raises:
             DataError: as `Session.fit`.
         """
         run = session.run
-        run.state.notes.setdefault("seeds", {})
+        seeds = run.state.notes.setdefault("seeds", {})
         for number, seed in enumerate(self.settings["seeds"]):
-            if str(seed) in run.state.notes["seeds"]:
+            part = f"seed-{seed}"
+            if str(seed) in seeds:
+                run.forget(part)  # a kill kept it
                 continue
+            before = len(run.records)
             if run.state.notes.get("seed") != seed:
-                fresh = {"seed": seed, "score": None, "sum": 0.0, "count": 0}
-                state = TrainState()
-                state.saved = run.state.saved
-                state.notes = run.state.notes | fresh
-                run.state = state  # lets go of network and optimiser of the seed before
-            self._kept = []
-            made = self._made.pop(seed, None)  # that of the first seed was made to read the files
-            self._made.clear()
-            tuner, encoder = made or self.learner.new(seed)
-            self._learn(session, tuner.to(session.device), seed, number)
-            finish = partial(self._finish, session, tuner, encoder, seed)
-            run.state.notes["seeds"][str(seed)] = processes.on_first(finish)
-            run.keep(f"seed-{seed}")
+                self._continue(session, seed, elsewhere)
+            session.print(*run.records[before:])
+            scores = run.state.notes.get("scores")
+            if scores is None:
+                scores = self._fit_seed(session, seed, number, session.folder / part)
+            seeds[str(seed)] = scores
+            run.keep(part)
             run.save()
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))
+
+    def hand_over(self, session: Session) -> list[int]:
+        """Return the seeds that are left, for `fit_alone` in the folders `seed-N` of the run."""
+        run = session.run
+        notes = run.state.notes
+        done = notes.setdefault("seeds", {})
+        begun = notes.get("seed")
+        if "scores" in notes:  # taken over, and then killed
+            done[str(begun)] = notes["scores"]
+        left = [seed for seed in self.settings["seeds"] if str(seed) not in done]
+        if begun in left:
+            config = run.config | {"seeds": [begun]}
+            records = [record for record in run.records if record["seed"] == begun]
+            run.hand_over(f"seed-{begun}", {"config": config, "records": records})
+        run.save()  # others find settings that are those of this run
+        return left
+
+    def _continue(self, session: Session, seed: int, elsewhere: Iterator[int] | None) -> None:
+        """Begin a seed, or take over what others left of it, once they are done.
+
+        Raises:
+            DataError: what they have learned is not here (69).
+        """
+        while elsewhere is not None and seed not in self._learned:
+            self._learned.add(next(elsewhere))
+        if session.run.take_over(f"seed-{seed}"):
+            return
+        if elsewhere is not None:
+            why = "was learned by a worker, and is not here: all need one file system with the run"
+            raise DataError(why, session.folder / f"seed-{seed}", code=Exit.UNAVAILABLE)
+        self._begin(session, seed)
+
+    def show_progress(self, session: Session) -> None:
+        """Show how many steps all seeds have done, here and elsewhere."""
+        done = session.run.state.notes["seeds"].keys() | set(map(str, self._learned))
+        steps = len(done) * self.plan.steps
+        seeds = self.settings["seeds"]
+        for seed in seeds:
+            if str(seed) not in done:
+                records = session.run.begun(f"seed-{seed}")
+                steps += records[-1]["step"] if records else 0
+        session.progress(steps, len(seeds) * self.plan.steps)
+
+    def alone(self, seed: int) -> FineTuning:
+        """Return the fine-tuning of one of the seeds, on the files that were read."""
+        one = copy.copy(self)
+        one.settings = self.settings | {"seeds": [seed]}
+        made = self._made.pop(seed, None)
+        self._made.clear()
+        one._made = {} if made is None else {seed: made}
+        return one
+
+    def fit_alone(self, session: Session) -> None:
+        """Train the one seed in a folder of its own, for the run that the folder is in.
+
+        What is left there is no finished run, but what `fit` takes over.
+
+        Raises:
+            DataError: as `Session.fit`.
+        """
+        (seed,) = self.settings["seeds"]
+        run = session.run
+        if run.state.notes.get("seed") != seed:
+            self._begin(session, seed)
+        if "scores" in run.state.notes:
+            return
+        scores = self._fit_seed(session, seed, 0, session.folder)
+        state = TrainState()  # the weights are in the model
+        state.notes = run.state.notes | {"scores": scores}
+        run.state = state
+        run.keep()
+        run.save()
+
+    def _begin(self, session: Session, seed: int) -> None:
+        """Begin a seed; lets go of network and optimiser of the seed before."""
+        run = session.run
+        state = TrainState()
+        state.saved = run.state.saved
+        state.notes = run.state.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
+        state.notes.pop("scores", None)
+        run.state = state
+
+    def _fit_seed(self, session: Session, seed: int, number: int, folder: Path) -> dict[str, float]:
+        """Train one seed, write its model and predictions into a folder, return its scores."""
+        self._kept = []
+        made = self._made.pop(seed, None)  # that of the first seed was made to read the files
+        self._made.clear()
+        tuner, encoder = made or self.learner.new(seed)
+        self._learn(session, tuner.to(session.device), seed, number)
+        return processes.on_first(partial(self._finish, session, tuner, encoder, folder))
 
     def _learn(self, session: Session, tuner: Any, seed: int, number: int) -> None:
         """Train one seed to its end."""
@@ -558,12 +651,11 @@ class FineTuning:
         return self._score("dev", self._asked)
 
     def _finish(
-        self, session: Session, tuner: Any, encoder: Encoder, seed: int
+        self, session: Session, tuner: Any, encoder: Encoder, folder: Path
     ) -> dict[str, float]:
         """Write predictions and model of the epoch that is kept; return its scores."""
         # Tied weights are stored once, under one of their names.
         tuner.load_state_dict(session.run.best_weights(), strict=False)
-        folder = session.folder / f"seed-{seed}"
         folder.mkdir(exist_ok=True)
         scores: dict[str, float] = {}
         for name, split in self.splits.items():

@@ -1,8 +1,9 @@
 """Gradients averaged over the processes while the backward pass still computes others.
 
 Parameters are sent in buckets, those of the last layers first: a bucket goes out as soon as all its
-gradients are there. All processes send the same buckets in the same order, whatever happens in one
-of them: where memory ran out, what is left goes out as it is, and all repeat the step.
+gradients are there, as float32 or, in half the bytes, as bfloat16. All processes send the same
+buckets in the same order, whatever happens in one of them: where memory ran out, what is left goes
+out as it is, and all repeat the step.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ _BUCKET = 1 << 23  # numbers that are sent at a time: 32 MB of float32
 
 
 @contextmanager
-def shared_gradients(model: nn.Module) -> Iterator[Gradients | None]:
+def shared_gradients(
+    model: nn.Module, dtype: torch.dtype = torch.float32
+) -> Iterator[Gradients | None]:
     """Send the gradients of a model while a block trains it; with one process there are none."""
     if not processes.active():
         yield None
         return
-    gradients = Gradients(model)
+    gradients = Gradients(model, dtype=dtype)
     try:
         yield gradients
     finally:
@@ -38,9 +41,13 @@ class Gradients:
     Args:
         model: whose parameters are in the same order in every process.
         bucket: numbers that are sent at a time.
+        dtype: float32, or bfloat16, in which they are added up as well.
     """
 
-    def __init__(self, model: nn.Module, bucket: int = _BUCKET) -> None:
+    def __init__(
+        self, model: nn.Module, bucket: int = _BUCKET, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._dtype = dtype
         self._parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self._buckets = list[list[Tensor]]()
         size = bucket
@@ -86,6 +93,8 @@ class Gradients:
         bucket = self._buckets[len(self._sent)]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([grad.reshape(-1).float() for grad in grads])
+        # Divided before it is rounded, as in torch's `bf16_compress_hook`: the sum is the mean.
+        flat = (flat / processes.world()).to(self._dtype)
         self._sent.append((flat, processes.add_up(flat)))
 
     def average(self, values: Tensor) -> Tensor:
@@ -107,7 +116,6 @@ class Gradients:
         learned = dict(zip(self._parameters, both[len(values) :].tolist(), strict=True))
         for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
             processes.wait(work)
-            flat /= processes.world()
             parts = flat.split([p.numel() for p in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
                 mean = part.view_as(parameter).to(parameter.dtype)

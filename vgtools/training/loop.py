@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.errors import is_out_of_memory
 from vgtools.io.trust import trusted
-from vgtools.models.references import fingerprint
+from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.training import processes
 from vgtools.training.gradients import Gradients, shared_gradients
 
@@ -58,6 +58,7 @@ class TrainConfig:
     accumulate: int = 1  # batches per step
     seed: int = 0  # of dropout, with step and process; the sampler has its own
     log_every: int = 50  # steps between records
+    gradients: str = "float32"  # or `bfloat16`: as what several processes average them
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.lr):  # the first loss is finite, and no weight after it
@@ -98,15 +99,18 @@ class TrainState:
         self._loaded: dict[str, Tensor] | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write the state, whole or not at all; every process calls it, the first one writes."""
+        """Write the state, whole or not at all; every process calls it, the first one writes.
+
+        Between the records of `train` that is the model's; before, what was loaded.
+        """
         from safetensors.torch import save
 
-        assert self._model is not None, "save() belongs between the records of train()"
-        assert self._optimizer is not None
-        tensors = {f"model.{name}": t for name, t in own_tensors(self._model).items()}
-        for name, parameter in self._model.named_parameters():
-            slots = self._optimizer.state.get(parameter, {})
-            tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
+        tensors = dict(self._loaded or {})
+        if self._model is not None and self._optimizer is not None:
+            tensors = {f"model.{name}": t for name, t in own_tensors(self._model).items()}
+            for name, parameter in self._model.named_parameters():
+                slots = self._optimizer.state.get(parameter, {})
+                tensors |= {f"optimizer.{slot}.{name}": t for slot, t in slots.items()}
         if processes.rank() == 0:
             position = {key: getattr(self, key) for key in ("epoch", "batch", "step", "notes")}
             position["accumulate"] = self._accumulate
@@ -244,7 +248,7 @@ def train(
     optimizer = make_optimizer(model, config)
     state = TrainState() if state is None else state
     state._attach(model, optimizer, config.accumulate)
-    with shared_gradients(model) as gradients:
+    with shared_gradients(model, pick_dtype(config.gradients)) as gradients:
         yield from _epochs(model, optimizer, batches, config, weights, state, halve, gradients)
 
 

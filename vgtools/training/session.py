@@ -53,6 +53,7 @@ from vgtools.training.steps import Plan, train_config
 _CHECKPOINT = "checkpoint.safetensors"
 _BEST = "best.safetensors"
 _METRICS = "metrics.jsonl"
+_OF_ALL = ("config", "inputs", "processes", "seeds")  # notes of all that one command trains
 SAVE_SECONDS = 600.0  # between checkpoints
 
 
@@ -95,6 +96,7 @@ class Session:
         self.save_seconds = SAVE_SECONDS if save_seconds is None else save_seconds
         self.save_steps = save_steps
         self.stop = Stop()
+        self._out = sys.stdout  # Ray's threads print to what replaces it
         self._stack = ExitStack()
         self._bar: Progress | None = None
 
@@ -107,12 +109,9 @@ class Session:
         with ExitStack() as stack:
             stack.enter_context(self.stop)
             stack.enter_context(processes.joined(self.device.type == "cuda"))
-            processes.on_first(lambda: self._lock(stack))
+            processes.on_first(lambda: _lock(stack, self.folder))
             self._stack = stack.pop_all()
         return self
-
-    def _lock(self, stack: ExitStack) -> None:
-        stack.callback(Lock(self.folder).release)
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
@@ -138,8 +137,8 @@ class Session:
         """Print records on the standard output of the first process."""
         if self.first:
             for record in records:
-                sys.stdout.buffer.write(dumps(record))
-            sys.stdout.buffer.flush()
+                self._out.buffer.write(dumps(record))
+            self._out.buffer.flush()
 
     def note(self, message: str) -> None:
         """Print a message on stderr, unless the command is quiet."""
@@ -170,19 +169,24 @@ class Session:
         """
         run = self.run
         run.start_clock()
-        if self._bar is None:
-            bar = Progress(self.command, "steps", total or config.steps, quiet=self.quiet)
-            self._bar = self._stack.enter_context(bar)
-        self._bar.advance(before + run.state.step - self._bar.done)
+        total = total or config.steps
+        self.progress(before + run.state.step, total)
         splits = run.oom_splits
         for record in train(model, batches, config, weights=weights, state=run.state, halve=halve):
-            self._bar.advance(before + record["step"] - self._bar.done)
+            self.progress(before + record["step"], total)
             if splits != run.oom_splits:
                 splits = run.oom_splits
                 message = f"step {record['step']}: out of memory: batches are now split into"
                 print(f"vg {self.command}: {message} {splits}", file=sys.stderr)
             yield record
             self._checkpoint()
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many steps are done, of all trainings of the command."""
+        if self._bar is None:
+            bar = Progress(self.command, "steps", total, quiet=self.quiet)
+            self._bar = self._stack.enter_context(bar)
+        self._bar.advance(done - self._bar.done)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint if one is due; stop if a signal asked any process to."""
@@ -216,6 +220,10 @@ class Session:
         `TrainingRun.finish`.
         """
         processes.on_first(lambda: self.run.finish(*result()))
+
+
+def _lock(stack: ExitStack, folder: Path) -> None:
+    stack.callback(Lock(folder).release)
 
 
 # ------------------------------------------------------------------------------------- run folders
@@ -330,6 +338,8 @@ class TrainingRun:
     def _same(self, before: Mapping[str, Any], what: str) -> None:
         # Older versions counted the processes among the settings.
         before = {name: value for name, value in before.items() if name != "processes"}
+        if "gradients" in self.config:  # and had no choice of these
+            before = {"gradients": "float32"} | before
         difference = config_difference(before, self.config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
@@ -361,15 +371,93 @@ class TrainingRun:
         parts: dict[str, str] = self.state.notes.get("parts", {})
         return parts
 
-    def keep(self, part: str) -> None:
+    def keep(self, part: str = "") -> None:
         """Note the files of a folder in the run, which are then what the finished run names.
 
         Args:
-            part: the folder's name; whole, and not to change any more.
+            part: the folder's name, or all of the run but what this class writes; whole, and not to
+                change any more.
         """
-        files = digests(self.path, files_below(self.path / part))
+        folder = self.path / part
+        files = digests(self.path, {*files_below(folder)}.difference(_own_files(folder)))
         found = {name: facts["sha256"] for name, facts in files.items()}
         self.state.notes["parts"] = self._parts | found
+
+    def hand_over(self, part: str, notes: Mapping[str, Any]) -> None:
+        """Let another process continue the training, as a run in a folder of this one.
+
+        Args:
+            part: the folder's name.
+            notes: of that run, where they are others than ours; its records are no longer ours.
+        """
+        folder = self.path / part
+        folder.mkdir(exist_ok=True)
+        if self._best.exists():
+            shutil.copyfile(self._best, folder / _BEST)
+        ours = self._of_all()
+        ours["records"] = [r for r in self.records if r not in notes["records"]]
+        ours["parts"] = self._parts
+        self.state.notes = self.state.notes | {"parts": {}} | dict(notes)
+        self.state.save(folder / _CHECKPOINT)
+        self.state = TrainState()
+        self.state.notes = ours
+        self.save()
+
+    def take_over(self, part: str) -> bool:
+        """Continue the training that another process began as a run in a folder of this one.
+
+        Its records follow ours, and its files are kept if it noted them; of its other notes, ours
+        are those of the inputs and settings. Its own files are removed.
+
+        Args:
+            part: the folder's name.
+
+        Returns:
+            Whether there is one.
+
+        Raises:
+            DataError: a process trains there (75), or what it left is damaged (65).
+        """
+        folder = self.path / part
+        if not processes.on_first(folder.is_dir):
+            return False
+        with ExitStack() as stack:
+            processes.on_first(lambda: _lock(stack, folder))
+            if not processes.on_first((folder / _CHECKPOINT).exists):
+                return False
+            state = TrainState.load(folder / _CHECKPOINT)
+            parts = state.notes.get("parts", {})
+            for name, sha256 in parts.items():
+                check_file(folder / name, sha256)
+            state.notes |= self._of_all()
+            state.notes["records"] = [*self.records, *state.notes["records"]]
+            state.notes["parts"] = self._parts | {f"{part}/{name}": parts[name] for name in parts}
+            self.state = state
+            processes.on_first(partial(self._take_best, folder))
+            self.save()
+            processes.anywhere(True)  # all have read it
+            processes.on_first(partial(self.forget, part))
+        return True
+
+    def begun(self, part: str) -> list[dict[str, Any]]:
+        """Return the records so far of a run in a folder of this one."""
+        try:
+            lines = (self.path / part / _METRICS).read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        return list(map(json.loads, lines))
+
+    def _take_best(self, folder: Path) -> None:
+        if (folder / _BEST).exists():
+            shutil.copyfile(folder / _BEST, self._best)
+
+    def _of_all(self) -> dict[str, Any]:
+        return {name: self.state.notes[name] for name in _OF_ALL if name in self.state.notes}
+
+    def forget(self, part: str) -> None:
+        """Remove what a run in a folder of this one has beside the files that it kept."""
+        for path in _own_files(self.path / part):
+            path.unlink(missing_ok=True)
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
@@ -449,9 +537,14 @@ class TrainingRun:
         self._clear()
 
     def _clear(self) -> None:
-        for name in (_CHECKPOINT, _BEST):
-            for path in (self.path / name, self.path / f"{name}.tmp"):
-                path.unlink(missing_ok=True)
+        for path in _own_files(self.path, _BEST, _CHECKPOINT):
+            path.unlink(missing_ok=True)
+
+
+def _own_files(folder: Path, *names: str) -> list[Path]:
+    """Return what may be in the folder of an unfinished run; what it is resumed from comes last."""
+    given = names or (_METRICS, _BEST, _CHECKPOINT)
+    return [folder / f"{name}{end}" for name in given for end in (".tmp", "")]
 
 
 # ------------------------------------------------------------------------------------- pretraining

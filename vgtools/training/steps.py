@@ -124,6 +124,7 @@ def train_config(
         eps=eps,
         accumulate=plan.accumulate,
         log_every=log_every,
+        gradients=config.get("gradients", "float32"),
         **{key: config[key] for key in ("lr", "schedule", "weight_decay", "clip", "seed")},
     )
 

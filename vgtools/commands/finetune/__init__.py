@@ -15,8 +15,9 @@ from vgtools.commands.finetune.flags import (
     Pictures,
     Saved,
     Scratch,
+    Spread,
 )
-from vgtools.commands.finetune.learners import Work, learner_of
+from vgtools.commands.finetune.learners import Work, open_tuning
 from vgtools.commands.options import (
     Flag,
     Restart,
@@ -70,6 +71,7 @@ def finetune(
     saved: Saved,
     files: Files,
     learning: Learning,
+    spread: Spread,
     restart: Restart = False,
     runtime: Runtime,
 ) -> None:
@@ -121,6 +123,11 @@ def finetune(
     torchrun and accelerate launch start it on several GPUs or machines: a step is the same however
     many processes share it, and after one is lost any number of them resumes the run.
 
+    --ray learns each seed on a worker of a Ray cluster, on its GPU or on one core; all nodes need
+    one file system with the run. The run is that of one process with as many threads, but for the
+    argv and versions in run.json. The same command resumes it, with --ray or without, and learns no
+    seed twice; a worker that is lost costs its seed the steps since its checkpoint.
+
     Examples:
 
         vg finetune --list
@@ -134,6 +141,8 @@ def finetune(
         vg finetune squad-2.0 squad -e google-bert/bert-base-uncased --dtype bfloat16 -o squad.bert
 
         torchrun --nproc-per-node 4 -m vgtools finetune mnli glue/MNLI -e run.vokens -o run.mnli
+
+        vg finetune rte glue/RTE -e run.vokens --seeds 5 --ray local --workers 2 -o rte
 
         vg finetune vqa vqa/ -e run.visualbert --regions coco.npy --boxes 36 -o vqa.visualbert
 
@@ -181,13 +190,15 @@ def finetune(
     pictures.check(task)
     shown.check(task)
     refuse_if(full and task.images, "--full", f"is for tasks of texts; {task.name} has pictures")
-    check_streams([files.train, files.dev, files.test, *(shown.retrieved or ())], output)
+    read = [files.train, files.dev, files.test, *(shown.retrieved or ())]
+    check_streams(read, output)
+    spread.check(read)
     found = find_splits(task, data, **vars(files))
     settings = settings_of(task, asdict(learning), scratch.shape)
     settings |= {"full": True} if full else {}
     settings |= {} if files.hold_out is None else {"hold_out": files.hold_out}
     work = Work(task, found, settings, start)
-    _run(work, pictures, shown, output, restart, runtime)
+    _run(work, pictures, shown, output, spread, restart, runtime)
 
 
 def _run(
@@ -195,30 +206,36 @@ def _run(
     pictures: Pictures,
     shown: FoundImages,
     output: str,
+    spread: Spread,
     restart: bool,
     runtime: Runtime,
 ) -> None:
     """Fine-tune with every seed that is not done, and print what a finished run says."""
-    from vgtools.io import Inputs, read_json
-    from vgtools.tasks.finetune import FineTuning
+    import torch
+
+    from vgtools.commands.finetune.spread import Make, fit_spread
+    from vgtools.io import read_json
+    from vgtools.models.references import device_type
     from vgtools.training import processes
     from vgtools.training.session import Session, process_device
 
-    read = [*work.files.values(), *(shown.retrieved or ())]
-    device = process_device(runtime.device)
+    # The driver of a cluster only reads the files; its GPU, if it has one, is a worker's.
+    kind = device_type(runtime.device)
+    device = process_device("cpu" if spread.ray else runtime.device)
     with processes.joined(device.type == "cuda"):
         with processes.after_first():
-            inputs = Inputs([*read, *([pictures.regions] if pictures.regions else [])])
-            learner, settings = learner_of(work, pictures, shown, device, runtime)
-            tuning = FineTuning(work.task, learner, work.files, work.settings | settings, work.ref)
+            tuning, inputs = open_tuning(work, pictures, shown, device, runtime)
         folder = run_folder(output, restart, work.ref)
         with Session("finetune", folder, device, quiet=runtime.quiet) as session:
             for line in tuning.notes():
                 session.note(line)
-            config = tuning.config(device)
+            config = tuning.config(torch.device(kind))
             run = session.open("finetune", config, restart, parts=("seed-[0-9]*",), inputs=inputs)
             session.print(*run.records)
-            if not run.complete:
+            if not run.complete and spread.ray:
+                make = Make(work, pictures, shown, runtime, folder.resolve(), config)
+                fit_spread(tuning, session, make, spread, kind == "cuda")
+            elif not run.complete:
                 tuning.fit(session)
             info = read_json(folder / "run.json")
     if not session.quiet:

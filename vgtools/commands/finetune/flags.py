@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -228,6 +229,33 @@ class Learning:
         refuse_if(unused, "--null-threshold", why)
         clash = self.patience and self.keep == "last"
         refuse_if(clash, "--patience", "implies --keep best and conflicts with --keep last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Where the seeds are learned, if not here."""
+
+    ray: Annotated[
+        str | None,
+        Value("ADDRESS", "Learn each seed on a worker of a Ray cluster: auto, local or HOST:PORT."),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Count("With --ray: the most workers.", show_default="one per GPU or core"),
+    ] = None
+
+    def check(self, inputs: Sequence[str | None]) -> None:
+        """Refuse what does not go with a cluster."""
+        from vgtools.io import arrives_once
+        from vgtools.training import processes
+
+        refuse_if(self.workers and self.ray is None, "--workers", "belongs to --ray")
+        if self.ray is None:
+            return
+        piped = any(arrives_once(name) for name in inputs if name)
+        refuse_if(piped, "--ray", "workers cannot read a pipe; write a file first")
+        why = "learns each seed in one process; leave out torchrun, or --ray"
+        refuse_if(processes.world() > 1, "--ray", why)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from vgtools.commands.options import Runtime, note, refuse_if
 if TYPE_CHECKING:
     import torch
 
-    from vgtools.tasks.finetune import Learner
+    from vgtools.io import Inputs
+    from vgtools.tasks.finetune import FineTuning, Learner
     from vgtools.tasks.table import Task
 
 
@@ -26,6 +27,19 @@ class Work(NamedTuple):
     def common(self, device: torch.device) -> tuple[Task, str, dict[str, Any], torch.device]:
         """Return what every learner takes first."""
         return self.task, self.ref, self.settings, device
+
+
+def open_tuning(
+    work: Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
+) -> tuple[FineTuning, Inputs]:
+    """Return what learns the seeds, and the files that it reads."""
+    from vgtools.io import Inputs
+    from vgtools.tasks.finetune import FineTuning
+
+    read = [*work.files.values(), *(shown.retrieved or ())]
+    inputs = Inputs([*read, *([pictures.regions] if pictures.regions else [])])
+    learner, settings = learner_of(work, pictures, shown, device, runtime)
+    return FineTuning(work.task, learner, work.files, work.settings | settings, work.ref), inputs
 
 
 def learner_of(

@@ -1,0 +1,120 @@
+"""The seeds of a fine-tuning on a Ray cluster, one per worker.
+
+A worker learns a seed in the folder `seed-N` of the run, with checkpoints of its own, which any
+other worker resumes, and a run without the cluster, too. The driver takes over what is finished.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vgtools.commands.finetune.flags import FoundImages, Pictures, Spread
+from vgtools.commands.finetune.learners import Work, open_tuning
+from vgtools.commands.options import Runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from vgtools.io import Inputs
+    from vgtools.tasks.finetune import FineTuning
+    from vgtools.training.session import Session
+
+
+@dataclass(frozen=True)
+class Make:
+    """Makes what learns a seed, in the process of a worker."""
+
+    work: Work
+    pictures: Pictures
+    shown: FoundImages
+    runtime: Runtime
+    folder: Path  # of the run
+    config: dict[str, Any]  # of the run
+
+    def __call__(self) -> Callable[[int], dict[str, Any]]:
+        """Return a function that learns a seed."""
+        from vgtools.training.session import process_device
+
+        device = process_device(self.runtime.device)
+        opened = open_tuning(self.work, self.pictures, self.shown, device, self.runtime)
+        return partial(self._learn, *opened, device)
+
+    def _learn(
+        self, tuning: FineTuning, inputs: Inputs, device: torch.device, seed: int
+    ) -> dict[str, Any]:
+        """Learn a seed, or what is left of it.
+
+        Raises:
+            DataError: the inputs are not those of the driver (78), or as `FineTuning.fit_alone`.
+        """
+        from vgtools.io import DataError, Exit, config_difference
+        from vgtools.training.session import Session
+
+        one = tuning.alone(seed)
+        config = one.config(device)
+        difference = config_difference(self.config | {"seeds": [seed]}, config)
+        if difference:
+            why = f"a worker has other inputs or another device: {difference}"
+            raise DataError(why, self.folder, code=Exit.CONFIG)
+        folder = self.folder / f"seed-{seed}"
+        with _patient(Session("finetune", folder, device, quiet=True)) as session:
+            session.open("finetune", config, inputs=inputs)
+            try:
+                one.fit_alone(session)
+            except DataError as error:
+                if error.code != Exit.STOPPED:
+                    raise
+                sys.exit(error.code)  # this node ends, not the run: the seed is another worker's
+        return {"seed": seed}
+
+
+@contextmanager
+def _patient(session: Session) -> Iterator[Session]:
+    """Enter a session; a worker that the driver has lost may still write its folder."""
+    from vgtools.io import DataError, Exit
+
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(session)
+                break
+            except DataError as error:
+                if error.code != Exit.STOPPED:
+                    raise
+            time.sleep(1)
+        yield session
+
+
+def fit_spread(tuning: FineTuning, session: Session, make: Make, spread: Spread, gpu: bool) -> None:
+    """Learn the seeds that are left on a cluster, and write the run.
+
+    Raises:
+        DataError: as `cluster.run` and `FineTuning.fit`.
+    """
+    from contextlib import closing
+
+    from vgtools.batch import cluster
+
+    assert spread.ray is not None
+    left = tuning.hand_over(session)
+    learned = cluster.run(
+        make,
+        left,
+        spread.ray,
+        spread.workers,
+        gpu,
+        session.quiet,
+        unit="seed",
+        ahead=0,
+        watch=partial(tuning.show_progress, session),
+    )
+    with closing(learned):
+        tuning.fit(session, (record["seed"] for record in learned))
