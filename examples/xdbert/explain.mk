@@ -24,7 +24,7 @@ ENCODER.xdbert ?= $(OUT)/run.xdbert
 GLUE_TASKS ?= rte mrpc sts-b cola sst-2 qnli qqp mnli
 SEEDS     ?= 5
 SEEDS.rte ?= 9
-# Appendix C.2, table 5, base size; SIZE=large halves every rate.
+# Appendix C.2, table 5, base size; SIZE=large halves every rate. Its "decay of 0.9" has no definition: linear, to 0.
 LARGE     := $(filter large,$(SIZE))
 LR        ?= $(if $(LARGE),1e-5,2e-5)
 LR.rte    ?= $(if $(LARGE),5e-5,1e-4)
@@ -94,8 +94,12 @@ runs_of  = $(patsubst %,$(OUT)/ft/$(1)/%/run.json,$(call tasks_of,$(1)))
 $(foreach r,$(ROWS),$(foreach t,$(call tasks_of,$(r)),$(eval $(call finetune,$(r),$(t)))))
 
 .PHONY: table1 table2 table4 table6 table7 figure4 appendix-d given-tasks given-captions
+# Before anything is trained: what is asked for must be there.
+ABSENT = $(foreach t,$(filter $(GLUE_TASKS),$(TASKS)),$(if \
+  $(and $(call train_of,$(GLUE)/$(FOLDER.$(t))),$(call dev_of,$(GLUE)/$(FOLDER.$(t)))),,$(GLUE)/$(FOLDER.$(t))))
 given-tasks:
 	@test -n "$(strip $(TASKS))" || { echo "this needs GLUE=…, SWAG=… or READ=…" >&2; exit 66; }
+	@test -z "$(strip $(ABSENT))" || { echo "no train or dev file in $(strip $(ABSENT)); TASKS=… leaves tasks out" >&2; exit 66; }
 
 given-captions: given-tasks
 	@test -n "$(CAPTIONS)" || { echo "this needs CAPTIONS=…" >&2; exit 66; }

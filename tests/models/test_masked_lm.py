@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from tests.models.test_backbone import refusal
 from tests.models.test_encoder import save_tiny_bert
@@ -90,3 +92,31 @@ def test_logits_beyond_the_range_of_exp() -> None:
     assert bias.grad.tolist() == pytest.approx([1 - q, q - 1])
     assert rows.grad is not None
     assert rows.grad[:, 0].tolist() == pytest.approx([0.5, -0.5 * q])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16])
+def test_gradients_in_double_precision_are_those_of_finite_differences(chunk: int) -> None:
+    torch.manual_seed(0)
+    target = torch.tensor([0, 4, 4, 1, 2, 3, 0])
+    shapes = ((7, 3), (5, 3), (5,))
+    given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+
+    def loss(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+        return linear_cross_entropy(rows, table, bias, target, torch.float64, chunk)
+
+    assert torch.autograd.gradcheck(loss, given)
+    plain = F.cross_entropy(F.linear(*given), target, reduction="sum")
+    assert loss(*given).item() == pytest.approx(plain.item(), rel=1e-14)
+
+
+def test_answers_without_a_chance_cost_no_denormal_numbers() -> None:
+    """exp(-100) is 3.7e-44: a processor takes many times as long over such a number."""
+    rows = torch.tensor([[1.0], [1.0]], requires_grad=True)
+    table = torch.tensor([[0.0], [-100.0], [-1000.0]], requires_grad=True)
+    target = torch.tensor([0, 1])
+    loss = linear_cross_entropy(rows, table, None, target)
+    loss.backward()
+    assert loss.item() == 100.0
+    assert table.grad is not None
+    assert table.grad[:, 0].tolist() == pytest.approx([1.0, -1.0, 0.0], abs=1e-29)
+    assert table.grad.abs().min() >= torch.finfo(torch.float32).tiny

@@ -128,6 +128,10 @@ def mlm_hidden(lm: Any) -> nn.Module:
     )
 
 
+# Of what exp is taken: below it no sum changes, but denormal numbers take ten times as long.
+_LEAST = -70.0
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Sum of the cross entropies of a linear layer's outputs, a few rows at a time.
 
@@ -147,24 +151,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         learn = learn and any(ctx.needs_input_grad)
         table_learns = learn and ctx.needs_input_grad[1]  # not that of a frozen teacher
-        total = torch.zeros((), device=rows.device)
+        wide = torch.promote_types(dtype, torch.float32)  # of sums and the softmax
+        total = torch.zeros((), dtype=wide, device=rows.device)
         low_weight = weight.to(dtype)
         low_rows = rows.to(dtype)
         rows_grad = torch.empty_like(low_rows) if learn else None
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if table_learns else None
+        weight_grad = torch.zeros_like(weight, dtype=wide) if table_learns else None
         bias_grad = None
         if learn and bias is not None:
-            bias_grad = torch.zeros_like(bias, dtype=torch.float32)
+            bias_grad = torch.zeros_like(bias, dtype=wide)
+        memory = low_rows.new_empty(min(chunk, len(rows)), len(weight))  # of all chunks in turn
         for start in range(0, len(rows), chunk):
             part = low_rows[start : start + chunk]
             labels = target[start : start + chunk, None]
-            logits = (part @ low_weight.T).float()  # (chunk, C)
+            logits = torch.mm(part, low_weight.T, out=memory[: len(part)]).to(wide)  # (chunk, C)
             if bias is not None:
                 logits += bias
             # Not logsumexp, which takes longer than a product and as much memory again.
             answers = logits.gather(1, labels)
             top = logits.amax(1, keepdim=True)
-            grad = logits.sub_(top).exp_()  # in the memory of the logits
+            grad = logits.sub_(top).clamp_(min=_LEAST).exp_()  # in the memory of the logits
             norm = grad.sum(1, keepdim=True)
             total += (norm.log() + top - answers).sum()
             if rows_grad is not None:
@@ -176,7 +182,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(grad, low_weight, out=rows_grad[start : start + chunk])
                 if weight_grad is None:
                     continue
-                if dtype == torch.float32:
+                if dtype == wide:
                     weight_grad.addmm_(grad.T, part)
                 else:
                     weight_grad += grad.T @ part
@@ -213,7 +219,7 @@ def linear_cross_entropy(
         weight: (C, H).
         bias: (C,) or None.
         target: (N,) int64 below C.
-        dtype: of the products; sums and the softmax are float32.
+        dtype: of the products; sums and the softmax are at least float32.
         chunk: rows at a time; by default as many as fit in 64 MB of logits (512 MB on a GPU).
 
     Returns:

@@ -12,6 +12,7 @@ import numpy as np
 
 from vgtools import io
 from vgtools.io.arrays import Array
+from vgtools.io.errors import amount
 from vgtools.reports.drawing import ACCENT, COLOURS, GREY, INK, LINE, PAPER, SOFT, Figure
 from vgtools.reports.tables import Table, p_value
 from vgtools.tasks.by_example import Answers
@@ -77,7 +78,7 @@ def _remarks(ours: Sequence[Record], records: Sequence[Record]) -> list[str]:
         remarks.append(
             "Ratio: grounded tokens of all that are neither stop words nor punctuation; quartiles "
             "and median. p by permutation of the examples, two-sided. "
-            f"Left out: {left_out:,} examples without such a token."
+            f"Left out: {amount(left_out, 'example')} without such a token."
         )
     sources = dict.fromkeys(record["source"] for record in records if "source" in record)
     return [*remarks, *(f"R{source[1:]}." for source in sources)]

@@ -198,6 +198,8 @@ def test_what_cannot_be_adapted_is_refused(
     ):
         assert pretrain(data, tmp_path / "a", "--steps", 1, *flags) == code
         refused(capfd, why)
+    assert pretrain(data, tmp_path / "a", "--epochs", 2, "--stop-epoch", 3) == Exit.USAGE
+    refused(capfd, "--stop-epoch", "3 is after the last of the 2 that --epochs schedules")
     (tmp_path / "one.txt").write_text("bam den\n")
     args = ["pretrain", "xdbert", tmp_path / "one.txt", "-e", data / "student", "-o"]
     args += [tmp_path / "b", "--teacher", data / "clip", *FAST]

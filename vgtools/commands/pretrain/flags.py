@@ -135,6 +135,10 @@ def settle(
     if optimizer.steps is not None:
         refuse_if(is_given(context, "epochs"), "--steps", "cannot be combined with --epochs")
         optimizer = dataclasses.replace(optimizer, epochs=None)
+    stop = getattr(optimizer, "stop_epoch", None)
+    if stop is not None and optimizer.epochs is not None:
+        why = f"{stop} is after the last of the {optimizer.epochs} that --epochs schedules"
+        refuse_if(stop > optimizer.epochs, "--stop-epoch", why)
     check_streams(inputs, output)
     return dataclasses.replace(optimizer, micro_batch=optimizer.micro_batch or optimizer.batch_size)
 

@@ -39,7 +39,7 @@ _SAMPLES = 1000  # of the intervals of evaluation
 class Pretraining:
     """One adaptation of a student beside a teacher.
 
-    Source: Hsu et al. 2022, section 2.3 and appendix C.1.
+    Source: Hsu et al. 2022, section 2.3, figure 2 and appendix C.1.
     """
 
     student: Encoder  # with the head of a masked language model

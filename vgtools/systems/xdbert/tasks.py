@@ -2,6 +2,10 @@
 
 Axes: B units, C choices of a unit, T tokens, S blocks of a sequence, t tokens of a block, E width
 of the tower's projection.
+
+Source: Hsu et al. 2022 (XDBERT), appendix C.2 and table 5; `examples/xdbert` has the rates.
+Deviation: what its "learning rate decay of 0.9" multiplies is not said, and the published code has
+none; the rate falls linearly to 0.
 """
 
 from __future__ import annotations
