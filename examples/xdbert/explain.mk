@@ -17,7 +17,7 @@ READ     ?=
 CAPTIONS ?=
 
 ifeq ($(SCALE),paper)
-ROWS      ?= clip-t bert xdbert
+ROWS      ?= bert clip-t xdbert
 ENCODER.clip-t ?= openai/clip-vit-base-patch32
 ENCODER.bert   ?= $(OUT)/run.bert
 ENCODER.xdbert ?= $(OUT)/run.xdbert
@@ -32,7 +32,7 @@ EPOCHS    ?= 3
 TOKENS    ?= google-bert/bert-base-uncased
 ENCODERS  ?= google-bert/bert-base-uncased google/electra-base-discriminator openai/clip-vit-base-patch32
 else
-ROWS      ?= clip-t bert xdbert
+ROWS      ?= bert clip-t xdbert
 ENCODER.clip-t ?= $(TEACHER)
 ENCODER.bert   ?= $(OUT)/run.bert
 ENCODER.xdbert ?= $(OUT)/run.xdbert

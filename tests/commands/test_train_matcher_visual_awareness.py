@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Runner, vg_command
-from tests.tiny import save_encoder, save_feats
+from tests.tiny import BACKBONE, save_encoder, save_feats
 from tests.tiny.retriever import save_captions, save_grid, save_skip_thoughts
 from tests.tiny.runs import hashes, records
 from vgtools import io
@@ -237,6 +237,23 @@ def test_captions_without_a_known_word_are_left_out_and_counted(
     args = ["train-matcher", "visual-awareness", *files, "-o", tmp_path / "run", *FAST[:-1]]
     assert run([str(arg) for arg in args]) == 0
     assert "train: 2 words without a vector, 1 caption left out, 0 cut" in capfd.readouterr().err
+
+
+def test_maps_with_nan_and_captions_of_one_photo_are_refused(
+    train: Train, place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    maps = np.load(place / "grid.npy")
+    maps[3, 4, 0] = np.nan
+    grid = save_grid(tmp_path / "nan.npy")
+    np.save(grid, maps)
+    facts = {"backbone": BACKBONE, "grid": [3, 3], "pooling": "none"}
+    io.write_manifest(grid, [grid, grid.with_suffix(".ids")], kind="image-grid", **facts)
+    assert train(tmp_path / "a", feats=str(grid)) == Exit.DATA
+    assert "row 3 (image003) is NaN, infinite or all zero" in capfd.readouterr().err
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"image": "image000", "text": "dog"}\n{"image": "image000", "text": "cat"}\n')
+    assert train(tmp_path / "b", captions=str(one)) == Exit.DATA
+    assert "captions of 1 image " in capfd.readouterr().err
 
 
 def test_words_of_another_language_are_refused(

@@ -175,10 +175,14 @@ def _windows(path: Path) -> Any:
 
 @pytest.mark.slow  # a real process
 def test_a_pipe_gives_lines_as_they_come(vg: Runner, model: Path) -> None:
-    done = vg("translate", model, "-", "--device", "cpu", "-q", input=b"dog runs.\n\ncat\n")
+    """Also those with a carriage return, too long for the model, or without an end."""
+    lines = b"dog runs.\n\r\n\n" + b"dog " * 400 + b"\ncat"
+    args = ["--longer", "2", "--beams", "1", "--device", "cpu", "-q"]
+    done = vg("translate", model, "-", *args, input=lines)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.count(b"\n") == 3
-    assert done.stdout.split(b"\n")[1] == b""
+    found = done.stdout.split(b"\n")
+    assert len(found) == 6
+    assert [bool(line) for line in found] == [True, False, False, True, True, False]
 
 
 def test_bad_input_is_named(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

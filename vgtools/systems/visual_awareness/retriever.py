@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from vgtools.models.products import affine
 from vgtools.models.runs import Run, load_network
 from vgtools.systems.visual_awareness.recipe import RetrieverConfig
 
@@ -233,7 +234,7 @@ class SRU(nn.Module):
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             more = weight.shape[1] - 3 * self.dim
             padded = F.pad(bias, (self.dim, more))
-            product = torch.addmm(padded, self._drop(words, texts), weight)
+            product = affine(self._drop(words, texts), weight, padded)
             # One split of all: its gradient is one concatenation.
             inputs, gates, skip = product.split([self.dim, 2 * self.dim, more], 1)
             forget, reset = gates.sigmoid().split(self.dim, 1)
