@@ -39,7 +39,7 @@ VOCABULARY, VOKENS, BLOCKS, STEPS = 30_522, 50_000, 256, 8
 
 
 def batches(corpus: Corpus, ranks: int) -> Callable[[], None]:
-    """Return what builds the batches of some steps as the first of so many processes does."""
+    """Return what builds the batches of some steps in the first of several processes."""
     recipe = system.Recipe((101,), (102,), 103, 0, VOCABULARY, VOKENS)
 
     def build() -> None:
@@ -47,7 +47,8 @@ def batches(corpus: Corpus, ranks: int) -> Callable[[], None]:
         with mock.patch.dict(os.environ, alone), mock.patch.object(processes, "total", list):
             cut = plan(len(corpus), BLOCKS, BLOCKS // ranks, epochs=1, processes=ranks)
             made = list(system.make_batches(corpus, recipe, cut)(0, 0))
-        assert len(made) == STEPS and made[0].ids.shape[0] == BLOCKS // ranks
+        assert len(made) == STEPS
+        assert made[0].ids.shape[0] == BLOCKS // ranks
 
     return build
 
