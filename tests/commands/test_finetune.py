@@ -235,7 +235,11 @@ def test_seeds_learned_elsewhere_in_any_order_make_the_run_of_one_process(
 
 @pytest.mark.parametrize("steps", [0, 4, 8])
 def test_what_one_process_began_is_handed_over(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    steps: int,
 ) -> None:
     def learned(make: Any, left: Any, *args: Any, **more: Any) -> Any:
         yield from map(make(), left)
@@ -254,11 +258,14 @@ def test_what_one_process_began_is_handed_over(
     monkeypatch.setattr(cluster, "run", learned)
     monkeypatch.setattr(FineTuner, "forward", interrupted)
     run = tmp_path / "run"
+    printed = capfd.readouterr().out
     assert finetune(data, "sst-2", run, *flags) == 130
+    capfd.readouterr()
     calls[0] += 1
     before = calls[0]
     assert finetune(data, "sst-2", run, *flags, "--ray", "local") == 0
     assert calls[0] - before == 12 - steps // 3 * 3
+    assert capfd.readouterr().out == printed, "each record once"
     assert hashes(run) == hashes(tmp_path / "whole")
 
 

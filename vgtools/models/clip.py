@@ -26,6 +26,7 @@ from vgtools.io.arrays import Array
 from vgtools.models.describe import CLIP
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.masked_lm import check_sizes
+from vgtools.models.products import quicken
 from vgtools.models.references import (
     ENCODER_FILES,
     SAFE_LOADING,
@@ -119,7 +120,7 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         raise DataError(why, folder)
     missing += [str(key) for key, *_ in report["mismatched_keys"]]
     check_whole(model, missing, folder)
-    encoder = _as_teacher(model, tokenizer, ref, folder)
+    encoder = _as_teacher(quicken(model), tokenizer, ref, folder)
     try:  # some settings are read only when a text is
         with torch.no_grad():
             token_states(model, torch.tensor(ends_of(encoder)))

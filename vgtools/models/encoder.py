@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
 from vgtools.io.errors import file_error, file_errors
+from vgtools.models.products import quicken
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
@@ -269,7 +270,7 @@ def _pretrained(
     missing = sorted(key for key in new if in_encoder(key) or key in needed)
     missing += [str(key) for key, *_ in report["mismatched_keys"] if in_encoder(str(key))]
     check_whole(model, missing, folder)
-    return model, tokenizer, folder
+    return quicken(model), tokenizer, folder
 
 
 def as_encoder(

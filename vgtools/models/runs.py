@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, versions
 from vgtools.models.encoder import Encoder, save_pretrained
+from vgtools.models.products import quicken
 from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
 from vgtools.models.sealed import check_file, digests, files_below, seal
 from vgtools.models.sealed import read_run as read_run
@@ -138,7 +139,7 @@ def load_network(
         why = f'"{kind}": its settings do not fit {kind}.safetensors: {first_line(error)}'
         raise DataError(why, file) from None
     check_whole(module, [], run.path / f"{kind}.safetensors")
-    return module.eval().requires_grad_(False).to(pick_device(device)), run
+    return quicken(module).eval().requires_grad_(False).to(pick_device(device)), run
 
 
 def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.errors import is_out_of_memory
 from vgtools.io.trust import trusted
+from vgtools.models.products import quicken
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.training import processes
 from vgtools.training.gradients import Gradients, shared_gradients
@@ -245,7 +246,7 @@ def train(
         DataError: the loss is not finite, or memory runs out (exit 70); names the last checkpoint.
         KeyError: a loss without a weight, or a weight without a loss.
     """
-    optimizer = make_optimizer(model, config)
+    optimizer = make_optimizer(quicken(model), config)
     state = TrainState() if state is None else state
     state._attach(model, optimizer, config.accumulate)
     with shared_gradients(model, pick_dtype(config.gradients)) as gradients:

@@ -231,12 +231,13 @@ def _run(
                 session.note(line)
             config = tuning.config(torch.device(kind))
             run = session.open("finetune", config, restart, parts=("seed-[0-9]*",), inputs=inputs)
-            session.print(*run.records)
             if not run.complete and spread.ray:
                 make = Make(work, pictures, shown, runtime, folder.resolve(), config)
                 fit_spread(tuning, session, make, spread, kind == "cuda")
-            elif not run.complete:
-                tuning.fit(session)
+            else:
+                session.print(*run.records)
+                if not run.complete:
+                    tuning.fit(session)
             info = read_json(folder / "run.json")
     if not session.quiet:
         from vgtools.reports.tables import print_seeds

@@ -105,6 +105,7 @@ def fit_spread(tuning: FineTuning, session: Session, make: Make, spread: Spread,
 
     assert spread.ray is not None
     left = tuning.hand_over(session)
+    session.print(*session.run.records)  # those of a seed that is handed over come back with it
     learned = cluster.run(
         make,
         left,
