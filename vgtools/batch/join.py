@@ -11,7 +11,7 @@ from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.io.folders import Shards, check_facts, ending_of
 from vgtools.io.output import Output
-from vgtools.io.streams import open_shards
+from vgtools.io.streams import open_shard
 
 _BLOCK = 1 << 20  # bytes, or rows of an array, at a time
 # Of the manifest of a folder: what is about the folder, not about what is in it.
@@ -57,7 +57,8 @@ def join(folder: str, out: Output, names: Sequence[str]) -> Counter[str]:
                 count = _copy_array(shards, number, ending, out, index, before)
                 items += 0 if index else count
             else:
-                with open_shards(folder, number, number + 1, ending) as stream:
+                (file,) = shards.files(ending, number, number + 1)
+                with open_shard(file) as stream:
                     while data := stream.read(_BLOCK):
                         out.write(data, index)
         counts.update(record["counts"])
