@@ -87,7 +87,7 @@ def start(folder: Path, corpus: Path, ranks: int) -> float:
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     run = folder / f"run.{corpus.stem}.{ranks}"
     arguments = f"-m vgtools pretrain lm {corpus} --shape {folder / 'shape.json'} -t {folder / 't'}"
-    arguments += f" --weight mlm=1 --steps 1 --block 32 --batch-size 8 --device cpu -q -o {run}"
+    arguments += f" --weight mlm=1 --steps 1 --block 32 --batch-size 64 --device cpu -q -o {run}"
     started = [
         subprocess.Popen(
             [sys.executable, *arguments.split(), "--restart"],
