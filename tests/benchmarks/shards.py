@@ -1,9 +1,10 @@
 """Shards and Ray against one process: processor time per shard, efficiency, reading the folder.
 
 Needs the extra vgtools[ray] for all but the reading. Processor time is that of all processes, so
-that a busy machine does not change it much.
+that a busy machine does not change it much; only the wall time of one worker to two does.
 
-    python tests/benchmarks/shards.py [--shards 12] [--sleeps 8] [--mb 64] [--only read|ray|sleep]
+    python tests/benchmarks/shards.py [--shards 12] [--sleeps 8] [--mb 64]
+        [--only read|ray|wall|sleep]
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ class Busy:
         return self.make
 
     def make(self, shard: int) -> dict[str, Any]:
+        began = time.time()
         start = time.process_time()
         square = np.random.default_rng(shard).standard_normal((700, 700))
         for _ in range(60):
             square = square @ square
             square /= np.abs(square).max()
-        return {"shard": shard, "cpu": time.process_time() - start}
+        took = time.process_time() - start
+        return {"shard": shard, "cpu": took, "start": began, "end": time.time()}
 
 
 class Sleep:
@@ -88,6 +91,17 @@ def on_ray(shards: int) -> None:
     ratio = sum(done) / sum(alone)
     bench.report("shards", "CPU per shard, 2 Ray workers to 1 process", ratio, "<= 1.05", **facts)
     bench.report("shards", "CPU s of a local cluster beside its shards", beside, "<= 15", **facts)
+
+
+def walls(shards: int) -> None:
+    """Measure the time of one worker against two, which says something on an idle machine only."""
+    spans = list[float]()
+    for workers in (1, 2):
+        records = list(cluster.run(Busy(), range(shards), "local", workers))
+        spans.append(max(r["end"] for r in records) - min(r["start"] for r in records))
+    facts = {"shards": shards, **bench.machine()}
+    what = "wall time of 1 worker to 2 of one thread"
+    bench.report("shards", what, spans[0] / spans[1], ">= 1.8", **facts)
 
 
 def asleep(shards: int, workers: int) -> None:
@@ -145,9 +159,9 @@ def main() -> None:
     parser.add_argument("--sleeps", type=int, default=8, help="shards per worker")
     parser.add_argument("--workers", type=int, default=2, help="that sleep")
     parser.add_argument("--mb", type=int, default=64)
-    parser.add_argument("--only", choices=("read", "ray", "sleep"))
+    parser.add_argument("--only", choices=("read", "ray", "wall", "sleep"))
     given = parser.parse_args()
-    chosen = [given.only] if given.only else ["read", "ray", "sleep"]
+    chosen = [given.only] if given.only else ["read", "ray", "wall", "sleep"]
     if "read" in chosen:
         reading(given.mb)
     if importlib.util.find_spec("ray") is None:
@@ -156,6 +170,8 @@ def main() -> None:
     os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
     if "ray" in chosen:
         on_ray(given.shards)
+    if "wall" in chosen:
+        walls(given.shards)
     if "sleep" in chosen:
         asleep(given.sleeps, given.workers)
 
