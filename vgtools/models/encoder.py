@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
 from vgtools.io.errors import file_error, file_errors
-from vgtools.models.products import quicken
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,
@@ -238,6 +237,8 @@ def _pretrained(
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
             missing (65); there is no head where it may not be new (78).
     """
+    from vgtools.models.products import quicken
+
     builtin = BUILTIN.get(ref.removeprefix("builtin:")) if ref.startswith("builtin:") else None
     if builtin is not None and builtin[3] is not None:
         why = f"expected a text encoder, for example builtin:minilm, got the image backbone {ref}"

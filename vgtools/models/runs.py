@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, versions
 from vgtools.models.encoder import Encoder, save_pretrained
-from vgtools.models.products import quicken
 from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
 from vgtools.models.sealed import check_file, digests, files_below, seal
 from vgtools.models.sealed import read_run as read_run
@@ -129,6 +128,8 @@ def load_network(
         DataError: no finished run (66), of another kind or damaged (65), or from a later version
             (78).
     """
+    from vgtools.models.products import quicken
+
     run = open_run(path, kind)
     file = run.path / "run.json"
     config = as_config(shape, run.info.get(kind), kind, file)
