@@ -2,8 +2,10 @@
 
 - step: processor time of the batches of a step of 256 blocks of 128 tokens, in one of 8 processes
   to that of a process that is alone (the all-reduce of two counts left out);
-- start: processor time of all processes that grows with the corpus (hashes, checks, the order of
-  the epoch), 8 processes to one: a run of one step on a large corpus less the same on a small one.
+- start: the longest path of processor time from the start to the end of a run of one step on a
+  large corpus, 8 processes to one. The first process hashes and checks the corpus, then all others
+  open it at once: each adds what a run on the large corpus takes longer than on a small one. With
+  a core for each that is the time that a user waits, which fewer cores cannot show.
 
     python tests/benchmarks/ranks.py [--rounds 3] [--mb 256] [--ranks 8]
 """
@@ -112,16 +114,19 @@ def starts(ranks: int, rounds: int, megabytes: int, facts: Mapping[str, Any]) ->
         small = save_corpus(folder / "small.npy", 100_000)
         large = save_corpus(folder / "large.npy", megabytes * 1_000_000 // 8)
         more: dict[int, list[float]] = {1: [], ranks: []}
-        whole: dict[int, list[float]] = {1: [], ranks: []}
+        whole = list[float]()  # of one process
         for _ in range(rounds):
             for count in more:
                 took = start(folder, large, count)
-                whole[count].append(took)
+                whole += [took] if count == 1 else []
                 more[count].append(took - start(folder, small, count))
     one, many = (statistics.median(more[count]) for count in (1, ranks))
-    what = f"start that grows with the corpus: {ranks} processes to one"
-    seconds = {"one_s": one, "many_s": many, "whole_s": statistics.median(whole[ranks])}
-    bench.report("ranks", what, many / one, "<= 1.3", **facts, mb=megabytes, **seconds)
+    other = (many - one) / (ranks - 1)
+    alone = statistics.median(whole)
+    seconds = {"one_s": alone, "of_corpus_s": one, "of_corpus_another_s": other}
+    ratio = (alone + other) / alone
+    what = f"start, longest path: {ranks} processes to one"
+    bench.report("ranks", what, ratio, "<= 1.3", **facts, mb=megabytes, **seconds)
 
 
 def main() -> None:
