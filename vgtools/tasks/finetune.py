@@ -496,6 +496,7 @@ class FineTuning:
             seeds[str(seed)] = scores
             run.keep(part)
             run.save()
+            run.forget(part)  # what a kill kept of one that was handed or taken over
             session.check()
         session.finish(lambda: (self._facts(session), None, {}))
 
@@ -523,7 +524,8 @@ class FineTuning:
         """
         while elsewhere is not None and seed not in self._learned:
             self._learned.add(next(elsewhere))
-        if session.run.take_over(f"seed-{seed}"):
+        run = session.run
+        if run.take_over(f"seed-{seed}", run.config | {"seeds": [seed]}):
             return
         if elsewhere is not None:
             why = "was learned by a worker, and is not here: all need one file system with the run"

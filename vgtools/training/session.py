@@ -327,20 +327,25 @@ class TrainingRun:
     def _discard(self, parts: tuple[str, ...]) -> None:
         # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
         for part in parts:
-            for folder in self.path.glob(f"{part}/"):
-                shutil.rmtree(folder)
+            for folder in [*self.path.glob(f"{part}/")]:
+                with ExitStack() as stack:
+                    _lock(stack, folder)  # refused while a process trains there
+                    shutil.rmtree(folder)
         for name in NETWORKS:
             shutil.rmtree(self.path / name, ignore_errors=True)
         own = f"{self.kind}.safetensors"
         for name in (_METRICS, own, _BEST, _CHECKPOINT, "run.json"):
             (self.path / name).unlink(missing_ok=True)
 
-    def _same(self, before: Mapping[str, Any], what: str) -> None:
+    def _same(
+        self, before: Mapping[str, Any], what: str, config: Mapping[str, Any] | None = None
+    ) -> None:
+        config = self.config if config is None else config
         # Older versions counted the processes among the settings.
         before = {name: value for name, value in before.items() if name != "processes"}
-        if "gradients" in self.config:  # and had no choice of these
+        if "gradients" in config:  # and had no choice of these
             before = {"gradients": "float32"} | before
-        difference = config_difference(before, self.config)
+        difference = config_difference(before, config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
             why = f"{what} used different settings: {difference}. {way_out}"
@@ -403,7 +408,7 @@ class TrainingRun:
         self.state.notes = ours
         self.save()
 
-    def take_over(self, part: str) -> bool:
+    def take_over(self, part: str, config: Mapping[str, Any]) -> bool:
         """Continue the training that another process began as a run in a folder of this one.
 
         Its records follow ours, and its files are kept if it noted them; of its other notes, ours
@@ -411,12 +416,14 @@ class TrainingRun:
 
         Args:
             part: the folder's name.
+            config: of that run.
 
         Returns:
             Whether there is one.
 
         Raises:
-            DataError: a process trains there (75), or what it left is damaged (65).
+            DataError: a process trains there (75), what it left is damaged (65), or has another
+                configuration (78).
         """
         folder = self.path / part
         if not processes.on_first(folder.is_dir):
@@ -426,6 +433,7 @@ class TrainingRun:
             if not processes.on_first((folder / _CHECKPOINT).exists):
                 return False
             state = TrainState.load(folder / _CHECKPOINT)
+            self._same(state.notes["config"], f"what was begun in {part}", config)
             parts = state.notes.get("parts", {})
             for name, sha256 in parts.items():
                 check_file(folder / name, sha256)
