@@ -20,7 +20,7 @@ from vgtools.images.sources import (
     open_source,
     read_image,
 )
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, remote
 
 
 def loaded(source: sources.Source) -> dict[str, bytes | str]:
@@ -353,6 +353,23 @@ def test_a_tar_member_with_a_torn_map_of_holes_is_one_error(tmp_path: Path) -> N
     found = loaded(open_source(str(path)))
     assert found["b.png"] == b"picture"
     assert str(found["a.png"]).startswith("its map of holes cannot be read")
+
+
+def test_an_expired_key_is_not_taken_for_a_broken_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else --on-error skip would end with 0 and not one image."""
+
+    class Expired:
+        def info(self, path: str) -> dict[str, object]:
+            raise PermissionError("ExpiredToken")
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Expired(), url))
+    with pytest.raises(DataError, match="ExpiredToken") as caught:
+        remote.facts_of(["s3://bucket/a.jpg"])
+    assert caught.value.code == Exit.UNAVAILABLE
+    with pytest.raises(DataError, match="ExpiredToken"):
+        sources._read_url("s3://bucket/a.jpg", "a.jpg")
 
 
 def test_a_nul_in_a_path_is_named() -> None:

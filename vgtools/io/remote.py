@@ -47,8 +47,9 @@ def _about(url: str) -> Iterator[None]:
     """Raise what goes wrong as an error with an exit code.
 
     Raises:
-        DataError: nothing is there, or may be read (66); a package is missing (69); or the store
-            does not do it, also after it was asked again (69).
+        DataError: nothing is there, or the URL is wrong (66); a package is missing (69); or the
+            store refuses it, also after it was asked again (69): an expired key is not a fault
+            of what it would open.
     """
     try:
         yield
@@ -62,7 +63,7 @@ def _about(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # each store has its own; none of them is vg's
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        missing = isinstance(error, PermissionError | ValueError)
+        missing = isinstance(error, ValueError)
         why = f"the storage refuses it: {reason}; run the same command again to resume"
         raise DataError(why, url, code=Exit.NO_INPUT if missing else Exit.UNAVAILABLE) from None
 
@@ -79,8 +80,8 @@ def facts(url: str) -> Facts:
     """Return the size of an object and its version.
 
     Raises:
-        DataError: as all functions of this module: it is missing or may not be read (66), the
-            store's package is not installed (69), or the store does not answer (69).
+        DataError: as all functions of this module: it is missing (66), the store's package is
+            not installed (69), or the store refuses it or does not answer (69).
     """
     with _about(url):
         system, path = _system(url)
