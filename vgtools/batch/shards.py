@@ -22,7 +22,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -385,22 +385,9 @@ def _in_whole_input(pieces: Sequence[Piece]) -> Iterator[None]:
         raise DataError(error.why, error.file, line, error.code) from None
 
 
-@contextmanager
-def _turn(target: str) -> Iterator[None]:
+def _turn(target: str) -> AbstractContextManager[object]:
     """Wait until no other process has the lock of a file, and hold it; a URL has none."""
-    while not is_url(target):
-        try:
-            lock = io.Lock(target)
-            break
-        except DataError as error:
-            if error.code != Exit.STOPPED:
-                raise
-            time.sleep(0.05)
-    try:
-        yield
-    finally:
-        if not is_url(target):
-            lock.release()
+    return nullcontext() if is_url(target) else io.when_free(partial(io.Lock, target), 0.05)
 
 
 def open_folder(

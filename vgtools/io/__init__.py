@@ -41,6 +41,7 @@ from vgtools.io.inputs import Inputs as Inputs
 from vgtools.io.process import Lock as Lock
 from vgtools.io.process import Progress as Progress
 from vgtools.io.process import Stop as Stop
+from vgtools.io.process import when_free as when_free
 from vgtools.io.streams import WINDOW_CHARS as WINDOW_CHARS
 from vgtools.io.streams import Piece as Piece
 from vgtools.io.streams import TextStats as TextStats

@@ -13,9 +13,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from vgtools.io.errors import DataError, Exit, file_error
+
+Taken = TypeVar("Taken")
+
+
+def when_free(take: Callable[[], Taken], seconds: float) -> Taken:
+    """Return what `take` returns, once no other process has the lock that it takes.
+
+    Args:
+        take: raises a `DataError` with code 75 while another process has it.
+        seconds: between two tries.
+    """
+    while True:
+        try:
+            return take()
+        except DataError as error:
+            if error.code != Exit.STOPPED:
+                raise
+        time.sleep(seconds)
 
 
 class Lock:
@@ -80,6 +98,12 @@ class Lock:
             os.close(fd)
             raise not_ours(self.path)
         return fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.release()
 
     def release(self) -> None:
         """Remove the lock file and release the lock."""

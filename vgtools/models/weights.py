@@ -132,11 +132,8 @@ def save_noisy(
             cannot be written.
     """
     folder = Path(os.path.realpath(output))
-    lock = Lock(folder)
-    try:
+    with Lock(folder):
         return {"output": str(output), **_save_noisy(ref, folder, magnitude, seed, offline)}
-    finally:
-        lock.release()
 
 
 def _save_noisy(

@@ -137,11 +137,8 @@ def save(
             for suffix in (".svg", ".png"):
                 files[f"example-{number}.layer-{layer + 1}{suffix}"] = figure.render(suffix)
     inputs.check_unchanged()
-    lock = io.Lock(folder / "probe")
-    try:
+    with io.Lock(folder / "probe"):
         for name, data in files.items():
             io.atomic_write(folder / name, data)
         paths = [folder / name for name in files]
         io.write_manifest(paths[0], paths, inputs.entries, kind="cross-attention", config=config)
-    finally:
-        lock.release()

@@ -405,12 +405,9 @@ def save_findings(
             say(f"{fault}; the page shows the boxes alone")
     source = credit(images) if images else ""
     inputs.check_unchanged()
-    lock = Lock(folder / "probe")
-    try:
+    with Lock(folder / "probe"):
         files = save(folder, records, shown, config["encoder"], source)
         write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
-    finally:
-        lock.release()
 
 
 def print_records(records: Sequence[Record]) -> None:

@@ -223,7 +223,7 @@ class Session:
 
 
 def _lock(stack: ExitStack, folder: Path) -> None:
-    stack.callback(Lock(folder).release)
+    stack.enter_context(Lock(folder))
 
 
 # ------------------------------------------------------------------------------------- run folders
@@ -328,8 +328,7 @@ class TrainingRun:
         # What makes the folder a run goes last: a kill in between leaves one that can be restarted.
         for part in parts:
             for folder in [*self.path.glob(f"{part}/")]:
-                with ExitStack() as stack:
-                    _lock(stack, folder)  # refused while a process trains there
+                with Lock(folder):  # refused while a process trains there
                     shutil.rmtree(folder)
         for name in NETWORKS:
             shutil.rmtree(self.path / name, ignore_errors=True)

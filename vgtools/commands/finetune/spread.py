@@ -7,9 +7,8 @@ other worker resumes, and a run without the cluster, too. The driver takes over 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,7 +54,7 @@ class Make:
         Raises:
             DataError: the inputs are not those of the driver (78), or as `FineTuning.fit_alone`.
         """
-        from vgtools.io import DataError, Exit, config_difference
+        from vgtools.io import DataError, Exit, config_difference, when_free
         from vgtools.training.session import Session
 
         one = tuning.alone(seed)
@@ -65,7 +64,10 @@ class Make:
             why = f"a worker has other inputs or another device: {difference}"
             raise DataError(why, self.folder, code=Exit.CONFIG)
         folder = self.folder / f"seed-{seed}"
-        with _patient(Session("finetune", folder, device, quiet=True)) as session:
+        with ExitStack() as stack:
+            session = Session("finetune", folder, device, quiet=True)
+            # A worker that the driver has lost may still write the folder.
+            when_free(partial(stack.enter_context, session), 1)
             session.open("finetune", config, inputs=inputs)
             try:
                 one.fit_alone(session)
@@ -74,23 +76,6 @@ class Make:
                     raise
                 sys.exit(error.code)  # this node ends, not the run: the seed is another worker's
         return {"seed": seed}
-
-
-@contextmanager
-def _patient(session: Session) -> Iterator[Session]:
-    """Enter a session; a worker that the driver has lost may still write its folder."""
-    from vgtools.io import DataError, Exit
-
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(session)
-                break
-            except DataError as error:
-                if error.code != Exit.STOPPED:
-                    raise
-            time.sleep(1)
-        yield session
 
 
 def fit_spread(tuning: FineTuning, session: Session, make: Make, spread: Spread, gpu: bool) -> None:
