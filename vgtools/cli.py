@@ -155,6 +155,9 @@ def run(argv: list[str]) -> int:
 
     _reserve_standard_streams()
     PIPES.clear()
+    # Read by torch: large arrays in large pages. Each micro-batch has a fresh gradient of the word
+    # table, for whose small pages the kernel takes a fifth of a training step of MiniLM.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     for word in argv:
         if "\0" in word:  # only from Python: no shell can pass it
             return _say(f"{word}: has a NUL in it, which no name has", Exit.USAGE)

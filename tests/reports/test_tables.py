@@ -170,6 +170,26 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
     assert alone.remarks[1] == "1,000 photos; chance: R@10 1.0."
 
 
+def test_a_reliability_curve_counts_each_word_of_each_seed() -> None:
+    def record(seed: int, *bins: tuple[float, float, int]) -> dict[str, object]:
+        curve = [{"score": s, "right": r, "count": n} for s, r, n in bins]
+        return {
+            "run": f"text.s{seed}",
+            "images": 10,
+            "chance": {"r10": 1.0},
+            "caption": {"r1": 1.0, "r5": 2.0, "r10": 3.0},
+            "interval": {},
+            "reliability": curve,
+        }
+
+    records = [record(0, (10.0, 20.0, 1), (100.0, 50.0, 2)), record(1, (10.0, 0.0, 3))]
+    *_, curve = matcher_tables(records)
+    # (1 · 20 + 3 · 0) / 4 is 5, not the mean of 20 and 0
+    assert curve.rows == [
+        ["text", "captions", "10 → 5 (of 4)", "-", "-", "-", "100 → 50 (of 2)"],
+    ]
+
+
 def test_an_error_is_printed_with_its_decimals(capsys: pytest.CaptureFixture[str]) -> None:
     values = {"rmse": 0.61234, "headline": 0.61234}
     run = {

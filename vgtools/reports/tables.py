@@ -389,7 +389,35 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
         bank = f"bank of {text['images']:,} photos"
         hit = f"{text['nouns']:,} nouns, chance {text['chance']}"
         tables.append(table(columns, f"{text['tokens']:,} tokens of text, {bank}; {hit}."))
+    if any("reliability" in record for record in records):
+        tables.append(_reliability_table(groups))
     return tables
+
+
+def _reliability_table(groups: Mapping[str, Sequence[Record]]) -> Table:
+    """Return what scores promise beside what is right, in fifths, over the seeds of a recipe."""
+    rows = list[list[str]]()
+    for name, seeds in groups.items():
+        for words, parts in (("captions", seeds), ("text", [r.get("text", {}) for r in seeds])):
+            bins = [
+                {min(int(b["score"] // 20), 4): b for b in part.get("reliability", ())}
+                for part in parts
+            ]
+            if any(bins):
+                rows.append([name, words, *(_fifth(bins, n) for n in range(5))])
+    headings = ["Recipe", "Words of", *(f"{20 * n} to {20 * n + 20}" for n in range(5))]
+    remark = "Scores in fifths, per cent: mean score → of these words how many have a right photo."
+    return Table(headings, rows, [remark])
+
+
+def _fifth(bins: Sequence[Mapping[int, Record]], number: int) -> str:
+    """Return a cell of a reliability curve: each word of each seed counts once."""
+    found = [b[number] for b in bins if number in b]
+    total = sum(b["count"] for b in found)
+    if not total:
+        return "-"
+    score, right = (sum(b[key] * b["count"] for b in found) / total for key in ("score", "right"))
+    return f"{score:.0f} → {right:.0f} (of {total:,})"
 
 
 def _seeds(records: Sequence[Record], part: str, keys: Sequence[str]) -> str:

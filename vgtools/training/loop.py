@@ -209,9 +209,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
         for (rate, vector), group in sorted(groups.items())
     ]
     # Fused: one pass over memory per step, a seventh of the time on a processor.
-    return torch.optim.AdamW(
-        options, lr=config.lr, betas=config.betas, eps=config.eps, fused=True
-    )
+    return torch.optim.AdamW(options, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def train(
