@@ -665,3 +665,13 @@ def test_the_lowest_error_is_kept_of_a_part_that_is_held_out(
     piped = [a if a != tmp_path else "--train=-" for a in flags]
     assert cli.run([str(a) for a in piped]) == 2
     assert "reads the training file twice" in capfd.readouterr().err
+
+
+def test_without_models_scores_and_predictions_are_the_same(data: Path, tmp_path: Path) -> None:
+    assert finetune(data, "sst-2", tmp_path / "with") == 0
+    assert finetune(data, "sst-2", tmp_path / "without", "--no-models") == 0
+    kept = {name.removeprefix("seed-9595/") for name in hashes(tmp_path / "without")}
+    assert not [name for name in kept if name.startswith("model/")]
+    seed = "seed-9595/predictions.jsonl"
+    assert hashes(tmp_path / "with")[seed] == hashes(tmp_path / "without")[seed]
+    assert finetune(data, "sst-2", tmp_path / "without") == Exit.CONFIG  # its models are not there

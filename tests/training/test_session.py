@@ -180,6 +180,27 @@ def test_the_best_epoch_is_kept_and_of_equals_the_later(tmp_path: Path) -> None:
     ]
 
 
+def test_short_epochs_of_a_large_network_share_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vgtools.training.session.LARGE", 0)
+    run = TrainingRun(tmp_path / "run", "toy", {})
+    model = Line()
+    plan = config(epochs=3, lr=0.25)
+    losses = {"up": 1.0, "square": 0.0}
+    saved = list[bool]()
+    for record in train(model, numbers(1.0), plan, weights=losses, state=run.state):
+        if record["end"]:
+            run.end_epoch(model, {"epoch": record["epoch"]}, [1.0, 3.0, 2.0][len(saved)])
+            saved.append((tmp_path / "run" / "checkpoint.safetensors").exists())
+    assert saved == [False, False, False]
+    assert run.best_weights()["w"].item() == pytest.approx(0.5)  # two steps of 0.25 from 1
+    run.save()  # of a signal or a clock: with the weights that are best
+    resumed = TrainingRun(tmp_path / "run", "toy", {})
+    assert [record["epoch"] for record in resumed.records] == [1, 2, 3]
+    assert resumed.best_weights()["w"].item() == pytest.approx(0.5)
+
+
 def test_a_finished_run_is_not_done_again_and_another_configuration_is_refused(
     tmp_path: Path,
 ) -> None:

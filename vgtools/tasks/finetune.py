@@ -37,7 +37,7 @@ from vgtools.tasks.sequences import Inputs, InputsWithImages
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training import processes
-from vgtools.training.loop import Batches, TrainState, halves
+from vgtools.training.loop import Batches, halves
 from vgtools.training.session import Session
 from vgtools.training.steps import plan_steps, prefetch, steps_by_length, train_config
 
@@ -495,6 +495,7 @@ class FineTuning:
                 scores = self._fit_seed(session, seed, number, session.folder / part)
             seeds[str(seed)] = scores
             run.keep(part)
+            run.let_go()
             run.save()
             run.forget(part)  # what a kill kept of one that was handed or taken over
             session.check()
@@ -566,21 +567,17 @@ class FineTuning:
             self._begin(session, seed)
         if "scores" in run.state.notes:
             return
-        scores = self._fit_seed(session, seed, 0, session.folder)
-        state = TrainState()  # the weights are in the model
-        state.notes = run.state.notes | {"scores": scores}
-        run.state = state
+        run.state.notes["scores"] = self._fit_seed(session, seed, 0, session.folder)
+        run.let_go()
         run.keep()
         run.save()
 
     def _begin(self, session: Session, seed: int) -> None:
         """Begin a seed; lets go of network and optimiser of the seed before."""
         run = session.run
-        state = TrainState()
-        state.saved = run.state.saved
-        state.notes = run.state.notes | {"seed": seed, "score": None, "sum": 0.0, "count": 0}
-        state.notes.pop("scores", None)
-        run.state = state
+        run.let_go()
+        run.state.notes |= {"seed": seed, "score": None, "sum": 0.0, "count": 0}
+        run.state.notes.pop("scores", None)
 
     def _fit_seed(self, session: Session, seed: int, number: int, folder: Path) -> dict[str, float]:
         """Train one seed, write its model and predictions into a folder, return its scores."""
@@ -670,7 +667,8 @@ class FineTuning:
             file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
             atomic_write(folder / file, b"".join(map(dumps, rows)))
             session.stop.check()
-        self.learner.save(tuner, encoder, folder / "model")
+        if self.settings.get("models", True):
+            self.learner.save(tuner, encoder, folder / "model")
         return scores
 
     def _score(self, split: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -55,6 +55,8 @@ _BEST = "best.safetensors"
 _METRICS = "metrics.jsonl"
 _OF_ALL = ("config", "inputs", "processes", "seeds")  # notes of all that one command trains
 SAVE_SECONDS = 600.0  # between checkpoints
+EPOCH_SECONDS = 20.0  # between those at ends of epochs, where writing takes time:
+LARGE = 16 << 20  # weights, in bytes, from which on it does
 
 
 def process_device(name: str) -> torch.device:
@@ -262,6 +264,7 @@ class TrainingRun:
         self.state = TrainState()  # where `train` starts
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
+        self._unwritten: bytes | None = None  # what `save` writes there
         self._check_folder(restart, parts)
         self.path.mkdir(exist_ok=True)
         if restart:
@@ -468,6 +471,9 @@ class TrainingRun:
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
+        if self._unwritten is not None:
+            atomic_write(self._best, self._unwritten)
+            self._unwritten = None
         self.state.save(self._checkpoint)
         self._write_records()
         self.start_clock()
@@ -481,6 +487,8 @@ class TrainingRun:
     ) -> dict[str, Any]:
         """Note an epoch, keep its weights unless one scored higher, and write a checkpoint.
 
+        Of a large network, the end of a short epoch is left to the next checkpoint.
+
         Every process calls it with the same score and gets the record with `best`; the first one
         writes.
         """
@@ -490,14 +498,17 @@ class TrainingRun:
         best = before is None or score >= before  # of equals the later one: it has seen more
         if best:
             self.state.notes["score"] = score
+        tensors = own_tensors(model)
         if best and processes.rank() == 0:
-            weights = {k: t.cpu().contiguous() for k, t in own_tensors(model).items()}
-            data = save(weights)
-            atomic_write(self._best, data)
-            self.state.notes["best"] = hashlib.sha256(data).hexdigest()
+            weights = {k: t.cpu().contiguous() for k, t in tensors.items()}
+            self._unwritten = save(weights)
+            self.state.notes["best"] = hashlib.sha256(self._unwritten).hexdigest()
         noted = {**record, "best": best}
         self.note(noted)
-        self.save()
+        small = sum(tensor.nbytes for tensor in tensors.values()) < LARGE
+        (due,) = processes.anywhere(small or time.monotonic() - self.saved_at > EPOCH_SECONDS)
+        if due:
+            self.save()
         return noted
 
     def best_record(self) -> dict[str, Any]:
@@ -508,11 +519,22 @@ class TrainingRun:
         """Return the weights that `end_epoch` kept last."""
         from safetensors.torch import load
 
+        if self._unwritten is not None:
+            unwritten: dict[str, Tensor] = load(self._unwritten)
+            return unwritten
         expected = self.state.notes.get("best")  # that of an older version has none
         if expected is not None:
             check_file(self._best, expected)
         weights: dict[str, Tensor] = load(self._best.read_bytes())
         return weights
+
+    def let_go(self) -> None:
+        """Keep no more than the notes: the weights of what was trained are stored elsewhere."""
+        state = TrainState()
+        state.saved = self.state.saved
+        state.notes = self.state.notes
+        self.state = state
+        self._unwritten = None
 
     def finish(
         self,

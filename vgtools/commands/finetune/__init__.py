@@ -84,7 +84,8 @@ def finetune(
 
     The run directory holds run.json, metrics.jsonl, and for each seed model/, which transformers
     opens, predictions.jsonl, and for MNLI's second dev set and test files predictions.SPLIT.jsonl.
-    vg score scores saved predictions again, without the model.
+    --no-models leaves out model/, the large part: many small runs are compared by predictions. vg
+    score scores saved predictions again, without the model.
 
     READ (commonlit) is scored by its RMSE: lower is better, --keep best keeps the lowest. Its files
     have no dev set: --hold-out 0.1.

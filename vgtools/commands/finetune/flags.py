@@ -218,6 +218,9 @@ class Learning:
     limit: Annotated[int | None, Count("For a quick try: the first N examples of every file.")] = (
         None
     )
+    no_models: Annotated[
+        bool, Flag("--no-models", help="Keep scores and predictions, not what was learned.")
+    ] = False
 
     def check(self, task: Task) -> None:
         """Refuse flags that the task has no use for, or that contradict one another."""
