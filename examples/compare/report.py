@@ -15,6 +15,7 @@ import argparse
 import html
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,15 +136,43 @@ def cost_figure(rows: list[dict[str, Any]]) -> Figure:
     return figure
 
 
+def as_html(text: str) -> str:
+    """Return markdown of tables and paragraphs as HTML."""
+    blocks = list[str]()
+    rows = list[str]()
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|--"):  # below the headings
+            continue
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            tag = "td" if rows else "th"
+            shown = [re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells]
+            kind = ' class="change"' if cells[0].startswith("less ") else ""
+            rows.append(f"<tr{kind}>{''.join(f'<{tag}>{cell}</{tag}>' for cell in shown)}</tr>")
+            continue
+        if rows:
+            blocks.append(f"<table>{''.join(rows)}</table>")
+            rows.clear()
+        if line.startswith("## "):
+            blocks.append(f"<h3>{html.escape(line[3:])}</h3>")
+        elif line:
+            blocks.append(f"<p>{html.escape(line)}</p>")
+    return "\n".join(blocks)
+
+
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>What is grounding worth?</title>
-<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
-pre{{overflow-x:auto;font-size:12px;line-height:1.35}}svg{{max-width:100%;height:auto}}</style>
+<style>body{{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}}
+table{{border-collapse:collapse;font-size:12px;font-variant-numeric:tabular-nums}}
+th,td{{padding:.15rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid #ddd}}
+th:first-child,td:first-child{{text-align:left}}tr.change td{{color:#777}}tr.change b{{color:#000}}
+p{{font-size:13px;max-width:50rem}}svg{{max-width:100%;height:auto}}</style>
 <h1>What is grounding worth?</h1>
-<h2>Scores</h2><pre>{table}</pre>
+<h2>Scores and cost</h2>{table}
+<h2>Each system against its control</h2>{controls}
 <h2>Gain against cost</h2>{cost}
 <h2>Gain against grounding ratio</h2>{ratio}
-{more}</html>
+{pairs}</html>
 """
 
 
@@ -152,18 +181,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--page", help="write a page")
-    parser.add_argument("--more", type=Path, help="a further table for the page")
+    parser.add_argument("--similarity", type=Path, help="table of word pairs for the page")
     args = parser.parse_args()
     rows = rows_of(args.out)
     print(markdown(table_of(rows)), end="")
     if args.page:
-        more = html.escape(args.more.read_text()) if args.more else ""
+        pairs = as_html(args.similarity.read_text()) if args.similarity else ""
         ratio = args.out / "grounding.svg"
         page = PAGE.format(
-            table=html.escape((args.out / "table.md").read_text()),
+            table=as_html((args.out / "table.md").read_text()),
             cost=cost_figure(rows).render(".svg").decode(),
             ratio=ratio.read_text() if ratio.exists() else "",
-            more=f"<h2>Word pairs</h2><pre>{more}</pre>" if more else "",
+            controls=as_html((args.out / "controls.md").read_text()),
+            pairs=f"<h2>Word pairs</h2>{pairs}" if pairs else "",
         )
         atomic_write(args.page, page.encode())
     return 0

@@ -29,11 +29,13 @@ PAPER: dict[str, Any] = {
 
 # What measured best on running text (examples/vokenization/NOTES.md): photos that follow the word.
 TEXT: dict[str, Any] = {
+    "hidden": 1024,
+    "dim": 512,
     "share": 0.65,
     "word_loss": 0.5,
     "rarity": 1.5,
-    "epochs": 10,
-    "context_weight": 0.7,
+    "epochs": 16,
+    "context_weight": 0.8,
 }
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPER}
 
