@@ -345,8 +345,9 @@ class TrainingRun:
         config = self.config if config is None else config
         # Older versions counted the processes among the settings.
         before = {name: value for name, value in before.items() if name != "processes"}
-        if "gradients" in config:  # and had no choice of these
-            before = {"gradients": "float32"} | before
+        # and had no choice of these
+        chosen = {"gradients": "float32", "keep": "best"}
+        before = {name: value for name, value in chosen.items() if name in config} | before
         difference = config_difference(before, config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"

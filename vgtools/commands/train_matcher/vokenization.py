@@ -132,6 +132,10 @@ class Recipe:
         Literal["constant", "linear", "cosine"],
         _recipe_flag("schedule", "Learning rate after the warm-up"),
     ] = "cosine"
+    keep: Annotated[
+        Literal["last", "best"],
+        Flag(help="Epoch whose weights are kept: the best on the captions of validation."),
+    ] = "best"
 
     def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:
         """Return the settings of a preset with the flags of the command line, for `run.json`."""

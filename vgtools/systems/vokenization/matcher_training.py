@@ -485,7 +485,7 @@ def fit(
     stop_words: frozenset[str],
     budget: int,
 ) -> None:
-    """Train a matcher to its last epoch, and write the run with the best.
+    """Train a matcher to its last epoch, and write the run with that or the best.
 
     The run of the session holds the settings; `budget` is bytes of memory for hidden states.
 
@@ -540,7 +540,8 @@ def fit(
             if "valid" in data:
                 measured = evaluate_matcher(matcher, *data["valid"], bank.array)
                 record["valid"] = measured
-            run.end_epoch(matcher, record, score(measured))
+            last = config["keep"] == "last"
+            run.end_epoch(matcher, record, record["epoch"] if last else score(measured))
     facts = {
         "matcher": dataclasses.asdict(shape),
         "backbone": bank.manifest.get("backbone"),
