@@ -540,7 +540,7 @@ def fit(
             if "valid" in data:
                 measured = evaluate_matcher(matcher, *data["valid"], bank.array)
                 record["valid"] = measured
-            last = config["keep"] == "last"
+            last = config.get("keep") == "last"
             run.end_epoch(matcher, record, record["epoch"] if last else score(measured))
     facts = {
         "matcher": dataclasses.asdict(shape),
