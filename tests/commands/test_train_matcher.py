@@ -199,6 +199,18 @@ def test_the_paper_s_recipe_and_the_sentence_level(main: Any, tmp_path: Path) ->
     assert sorted(records[0]["valid"]) == ["caption", "chance", "images"]
 
 
+@pytest.mark.parametrize(("keep", "epoch"), [("best", 1), ("last", 3)])
+def test_the_last_epoch_is_kept_where_asked_for(
+    main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, epoch: int
+) -> None:
+    falling = iter([3.0, 2.0, 1.0])
+    module = "vgtools.systems.vokenization.matcher_training"
+    monkeypatch.setattr(f"{module}.score", lambda measured: next(falling))
+    flags = ("--hold-out", "4", "--epochs", "3", "--keep", keep)
+    assert main(*flags, "-o", tmp_path / "run")[0] == 0
+    assert json.loads((tmp_path / "run/run.json").read_text())["best"]["epoch"] == epoch
+
+
 def test_the_recipe_for_running_text_is_calibrated_where_validated(
     main: Any, tmp_path: Path
 ) -> None:

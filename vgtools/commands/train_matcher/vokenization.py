@@ -134,7 +134,7 @@ class Recipe:
     ] = "cosine"
     keep: Annotated[
         Literal["last", "best"],
-        Flag(help="Epoch whose weights are kept: the best on the captions of validation."),
+        Flag(help="Epoch whose weights are kept; best: on the captions of validation."),
     ] = "best"
 
     def settings(self, context: typer.Context, preset: str) -> dict[str, Any]:

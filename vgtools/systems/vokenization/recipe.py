@@ -34,9 +34,8 @@ TEXT: dict[str, Any] = {
     "share": 0.65,
     "word_loss": 0.5,
     "rarity": 1.5,
-    "epochs": 12,
-    "keep": "last",
-    "context_weight": 0.9,
+    "epochs": 16,
+    "context_weight": 0.8,
 }
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPER}
 
