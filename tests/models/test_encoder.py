@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from vgtools import __version__
 from vgtools.io import DataError, Exit, dumps
 from vgtools.models import backbone, references, runs
-from vgtools.models.encoder import load_encoder, save_pretrained
+from vgtools.models.encoder import load_encoder, load_with_head, save_pretrained
 from vgtools.text import tokens
 
 
@@ -366,3 +366,23 @@ def test_a_tokenizer_with_an_id_far_beyond_its_entries_is_refused(tmp_path: Path
     with pytest.raises(DataError, match=r"tokenizer\.json: .* has the id 2147483648 and") as caught:
         references.load_tokenizer(str(folder))
     assert caught.value.code == Exit.DATA
+
+
+@torch.no_grad()
+def test_a_visualbert_without_regions_is_the_bert_in_it(tmp_path: Path) -> None:
+    from tests.tiny.probe import save_visualbert
+
+    folder = save_visualbert(tmp_path / "visualbert")
+    whole = load_encoder(str(folder), attention="eager", regions=True).model
+    ids = torch.randint(10, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    # VisualBERT gives words the segment 0, as BERT does
+    expected = whole(input_ids=ids, attention_mask=mask, token_type_ids=0 * ids).last_hidden_state
+    bert = load_encoder(str(folder)).model
+    assert (whole.config.model_type, bert.config.model_type) == ("visual_bert", "bert")
+    found = bert(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    tuned = load_with_head(str(folder), "SequenceClassification", 0, {"num_labels": 3}).model
+    assert tuned.config.num_labels == 3
+    states = tuned.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)

@@ -116,7 +116,9 @@ def open_encoder(
     Raises:
         DataError: as `load_encoder`; or joint attention cannot be read (a late-fusion VisualBERT).
     """
-    encoder = load_encoder(ref, device=device, dtype=dtype, offline=offline, attention="eager")
+    encoder = load_encoder(
+        ref, device=device, dtype=dtype, offline=offline, attention="eager", regions=True
+    )
     config = encoder.model.config
     if not isinstance(getattr(config, "num_attention_heads", None), int):
         why = f"the attention of {config.model_type} cannot be read: its configuration names no"

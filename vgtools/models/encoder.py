@@ -64,10 +64,12 @@ def load_encoder(
     dtype: str = "float32",
     offline: bool = False,
     attention: str = "sdpa",
+    regions: bool = False,
 ) -> Encoder:
     """Load a text encoder with its tokenizer, frozen and in eval mode.
 
-    `attention` is transformers' implementation; `eager` returns attention weights.
+    `attention` is transformers' implementation; `eager` returns attention weights. With `regions` a
+    VisualBERT remains one; without, it is the BERT in it, here and in the functions below.
 
     Raises:
         DataError: as `_pretrained`.
@@ -76,14 +78,16 @@ def load_encoder(
     chosen_dtype = pick_dtype(dtype)
     from transformers import AutoModel
 
+    settings = {"dtype": chosen_dtype, "attn_implementation": attention}
     model, tokenizer, folder = _pretrained(
-        AutoModel, "text encoder", ref, offline, dtype=chosen_dtype, attn_implementation=attention
+        AutoModel, "text encoder", ref, offline, regions=regions, **settings
     )
     if chosen_dtype == pick_dtype("float32"):
         sha256 = fingerprint(model)
     else:  # of the weights as float32, whatever dtype they are loaded as
         with quiet_transformers():
-            sha256 = fingerprint(AutoModel.from_pretrained(folder, dtype="float32", **SAFE_LOADING))
+            settings = _of_text(folder, {"dtype": "float32"}, regions)
+            sha256 = fingerprint(AutoModel.from_pretrained(folder, **settings, **SAFE_LOADING))
     model = model.eval().requires_grad_(False).to(chosen_device)
     return as_encoder(model, tokenizer, ref, sha256, folder)
 
@@ -225,8 +229,31 @@ def _system_error(error: Exception) -> OSError:
     return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
+def _of_text(folder: Path, settings: dict[str, Any], regions: bool) -> dict[str, Any]:
+    """Return settings of `from_pretrained` that read a VisualBERT without regions as a BERT.
+
+    Without regions that is what it computes; transformers has no tasks of texts for it.
+    """
+    config = read_json(folder / "config.json", "a transformers configuration")
+    if regions or config.get("model_type") != "visual_bert":
+        return settings
+    from transformers import BertConfig
+
+    loading = {"dtype", "attn_implementation", "ignore_mismatched_sizes"} & settings.keys()
+    fields = {name: config[name] for name in config.keys() - {"model_type", "architectures"}}
+    fields |= {name: settings[name] for name in settings.keys() - loading}
+    more = {"config": BertConfig(**fields), "key_mapping": {"^visual_bert": "bert"}}
+    return {name: settings[name] for name in loading} | more
+
+
 def _pretrained(
-    network: Any, name: str, ref: str, offline: bool, head: Head = "new", **settings: Any
+    network: Any,
+    name: str,
+    ref: str,
+    offline: bool,
+    head: Head = "new",
+    regions: bool = False,
+    **settings: Any,
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
@@ -248,6 +275,7 @@ def _pretrained(
     tokenizer = load_tokenizer(str(folder), offline=True)
     with quiet_transformers():
         try:
+            settings = _of_text(folder, settings, regions)
             model, report = network.from_pretrained(
                 folder, output_loading_info=True, **settings, **SAFE_LOADING
             )
@@ -317,6 +345,6 @@ def as_encoder(
         why = f'config.json: "max_position_embeddings": no token fits, {max_tokens} are left'
         raise DataError(f"{why} beside the special tokens", file)
     sha256 = sha256 or fingerprint(model.base_model)
-    if folder is not None:
-        check_fingerprint(Path(folder), sha256)
+    if folder is not None and read_config(str(folder))["model_type"] == config.model_type:
+        check_fingerprint(Path(folder), sha256)  # of a part, a VisualBERT's BERT, none is known
     return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)
