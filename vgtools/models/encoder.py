@@ -78,7 +78,7 @@ def load_encoder(
     chosen_dtype = pick_dtype(dtype)
     from transformers import AutoModel
 
-    settings = {"dtype": chosen_dtype, "attn_implementation": attention}
+    settings: dict[str, Any] = {"dtype": chosen_dtype, "attn_implementation": attention}
     model, tokenizer, folder = _pretrained(
         AutoModel, "text encoder", ref, offline, regions=regions, **settings
     )
