@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.io import atomic_write
-from vgtools.reports.drawing import ACCENT, LINE, SOFT, Figure, ticks
+from vgtools.reports.drawing import ACCENT, LINE, PALE, SOFT, Figure, ticks
 from vgtools.reports.tables import Table, markdown
 
 # What is made for a row besides its own pretraining, and costs time, too.
@@ -84,7 +84,8 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
         value, half = row["gain"], row["half"]
         gain = f"{value:+.2f} ({value - half:+.2f} to {value + half:+.2f})"
         told = abs(value) > half or not value
-        more = "–" if told else f"{(half / value) ** 2:,.0f} ×"
+        times = 1.0 if told else (half / value) ** 2
+        more = "–" if told else f"{times:,.1f} ×" if times < 10 else f"{times:,.0f} ×"
         body.append([row["row"], *cost, gain, f"{row['significant']} of {row['tasks']}", more])
     headings = ["Row", "Pretraining, CPU minutes", "MiB", "Tuning, CPU minutes"]
     headings += ["Mean gain, points", "Tasks that differ", "Examples needed"]
@@ -99,7 +100,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
 def cost_figure(rows: list[dict[str, Any]]) -> Figure:
     """Return a dot per row: its mean gain with the interval over its processor minutes."""
     rows = [row for row in rows if not row["baseline"]]
-    edge, top, wide, tall = 64, 48, 620, 360
+    edge, top, wide, tall = 64, 48, 620, 440
     right = max([row["minutes"] + row["tuning"] for row in rows], default=1) * 1.25
     ends = [row["gain"] + sign * row["half"] for row in rows for sign in (-1, 1)] or [-1, 1]
     low, high = min([0, *ends]), max([0, *ends])
@@ -126,12 +127,14 @@ def cost_figure(rows: list[dict[str, Any]]) -> Figure:
     taken = list[tuple[float, float]]()
     for row in sorted(rows, key=lambda row: -row["gain"]):
         x, y = x_of(row["minutes"] + row["tuning"]), y_of(row["gain"])
-        figure.line(x, y_of(row["gain"] - row["half"]), x, y_of(row["gain"] + row["half"]), ACCENT)
+        figure.line(x, y_of(row["gain"] - row["half"]), x, y_of(row["gain"] + row["half"]), PALE)
         figure.dot(x, y, 4.5, ACCENT, f"{row['row']}: {row['gain']:+.2f} ± {row['half']:.2f}")
         place = y + 4
         while any(abs(place - other) < 12 and abs(x - at) < 90 for at, other in taken):
             place += 12
         taken.append((x, place))
+        if place != y + 4:
+            figure.line(x, y, x + 8, place - 4, SOFT)
         figure.text(x + 8, place, row["row"], size=11)
     return figure
 
