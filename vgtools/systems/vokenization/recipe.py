@@ -34,8 +34,8 @@ TEXT: dict[str, Any] = {
     "share": 0.65,
     "word_loss": 0.5,
     "rarity": 1.5,
-    "epochs": 16,
-    "context_weight": 0.8,
+    "epochs": 12,
+    "keep": "last",
 }
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPER}
 
