@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from tests.tiny.probe import save_visualbert
 from vgtools import __version__
 from vgtools.io import DataError, Exit, dumps
 from vgtools.models import backbone, references, runs
@@ -370,8 +371,6 @@ def test_a_tokenizer_with_an_id_far_beyond_its_entries_is_refused(tmp_path: Path
 
 @torch.no_grad()
 def test_a_visualbert_without_regions_is_the_bert_in_it(tmp_path: Path) -> None:
-    from tests.tiny.probe import save_visualbert
-
     folder = save_visualbert(tmp_path / "visualbert")
     whole = load_encoder(str(folder), attention="eager", regions=True).model
     ids = torch.randint(10, 20, (2, 7), generator=torch.Generator().manual_seed(0))

@@ -229,16 +229,21 @@ def _system_error(error: Exception) -> OSError:
     return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
+def _is_visualbert(folder: Path) -> bool:
+    config = read_json(folder / "config.json", "a transformers configuration")
+    return bool(config.get("model_type") == "visual_bert")
+
+
 def _of_text(folder: Path, settings: dict[str, Any], regions: bool) -> dict[str, Any]:
     """Return settings of `from_pretrained` that read a VisualBERT without regions as a BERT.
 
     Without regions that is what it computes; transformers has no tasks of texts for it.
     """
-    config = read_json(folder / "config.json", "a transformers configuration")
-    if regions or config.get("model_type") != "visual_bert":
+    if regions or not _is_visualbert(folder):
         return settings
     from transformers import BertConfig
 
+    config = read_json(folder / "config.json", "a transformers configuration")
     loading = {"dtype", "attn_implementation", "ignore_mismatched_sizes"} & settings.keys()
     fields = {name: config[name] for name in config.keys() - {"model_type", "architectures"}}
     fields |= {name: settings[name] for name in settings.keys() - loading}
@@ -345,6 +350,8 @@ def as_encoder(
         why = f'config.json: "max_position_embeddings": no token fits, {max_tokens} are left'
         raise DataError(f"{why} beside the special tokens", file)
     sha256 = sha256 or fingerprint(model.base_model)
-    if folder is not None and read_config(str(folder))["model_type"] == config.model_type:
-        check_fingerprint(Path(folder), sha256)  # of a part, a VisualBERT's BERT, none is known
+    if folder is not None:
+        part = config.model_type == "bert" and _is_visualbert(Path(folder))
+        if not part:  # whose fingerprint no run.json has
+            check_fingerprint(Path(folder), sha256)
     return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)

@@ -343,11 +343,11 @@ class TrainingRun:
         self, before: Mapping[str, Any], what: str, config: Mapping[str, Any] | None = None
     ) -> None:
         config = self.config if config is None else config
-        # Older versions counted the processes among the settings.
-        before = {name: value for name, value in before.items() if name != "processes"}
-        # and had no choice of these
-        chosen = {"gradients": "float32", "keep": "best"}
-        before = {name: value for name, value in chosen.items() if name in config} | before
+        # Older versions counted the processes among the settings, and had no choice of some.
+        fixed = {"gradients": "float32", "keep": "best"}
+        before = {name: fixed[name] for name in fixed if name in config} | {
+            name: value for name, value in before.items() if name != "processes"
+        }
         difference = config_difference(before, config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
