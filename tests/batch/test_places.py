@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -241,3 +242,23 @@ def test_a_store_that_is_gone_is_69(
         with pytest.raises(DataError, match=r"a.tar: the storage refuses it: nobody") as caught:
             stream.read(5)
     assert caught.value.code == Exit.UNAVAILABLE
+
+
+def test_a_file_may_go_while_its_folder_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process adopts its private file between the look at a name and the next."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"12")
+    (tmp_path / "folder").mkdir()
+    stat = os.stat
+
+    def then_gone(path: Any, *args: Any, **more: Any) -> os.stat_result:
+        found = stat(path, *args, **more)
+        if str(path).endswith("/a"):
+            os.unlink(path)
+        return found
+
+    monkeypatch.setattr(os, "stat", then_gone)
+    assert places.sizes(str(tmp_path)) == {"a": 2, "b": 2}
+    assert places.sizes(str(tmp_path)) == {"b": 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -678,10 +679,10 @@ def test_several_processes_on_one_folder_all_end_well(tmp_path: Path, name: str)
 def test_memory_is_flat_in_the_number_of_shards(tmp_path: Path) -> None:
     """What a driver holds of a shard is its place in an array."""
     (tmp_path / "a.txt").write_bytes(b"x\n" * 240)
-    peaks = []
-    for size in (16, 2):  # 30 and 240 shards
+    peaks: dict[int, list[int]] = {16: [], 2: []}  # 30 and 240 shards
+    for take, size in itertools.product((1, 2), peaks):
         out = shards.open_folder(
-            f"{tmp_path}/o{size}.jsonl/",
+            f"{tmp_path}/o{size}.{take}.jsonl/",
             Lengths().config,
             [text_source(str(tmp_path / "a.txt"))],
             size,
@@ -694,8 +695,9 @@ def test_memory_is_flat_in_the_number_of_shards(tmp_path: Path) -> None:
         assert next(out.missing(), None) is None
         out.finish()
         assert out.is_complete()
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        peaks[size].append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(Shards(out.folder)) == 480 // size
+    # The smaller of two: once in a while Python's table of interned strings doubles, by megabytes.
     # 8 bytes in an array and a name of a file; a commit held would be over 1,000 bytes.
-    assert peaks[1] - peaks[0] < 300 * (240 - 30)
+    assert min(peaks[2]) - min(peaks[16]) < 300 * (240 - 30)

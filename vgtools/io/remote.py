@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
@@ -119,7 +120,11 @@ def all_of(names: Sequence[str] | None) -> list[str]:
 def file_size(path: str) -> int | None:
     """Return the bytes of a file, here or at a URL; None if there is no such file."""
     if not is_url(path):
-        return os.path.getsize(path) if os.path.isfile(path) else None
+        try:  # one call: another process may take the file away between two
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
     try:
         return facts(path).bytes
     except DataError as error:
