@@ -667,11 +667,15 @@ def test_the_lowest_error_is_kept_of_a_part_that_is_held_out(
     assert "reads the training file twice" in capfd.readouterr().err
 
 
-def test_without_models_scores_and_predictions_are_the_same(data: Path, tmp_path: Path) -> None:
+def test_without_models_scores_and_predictions_are_the_same(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert finetune(data, "sst-2", tmp_path / "with") == 0
     assert finetune(data, "sst-2", tmp_path / "without", "--no-models") == 0
     kept = {name.removeprefix("seed-9595/") for name in hashes(tmp_path / "without")}
     assert not [name for name in kept if name.startswith("model/")]
     seed = "seed-9595/predictions.jsonl"
     assert hashes(tmp_path / "with")[seed] == hashes(tmp_path / "without")[seed]
+    capfd.readouterr()
     assert finetune(data, "sst-2", tmp_path / "without") == 78  # its models are not there
+    assert "no_models was true, is now null" in capfd.readouterr().err

@@ -17,6 +17,7 @@ from transformers import CLIPConfig, CLIPModel, CLIPTextModel, CLIPTextModelWith
 from tests.tiny.clip import TOWER, clip_tokenizer, new_tower, save_tower
 from tests.tiny.lm import make_tokenizer
 from vgtools.io import DataError, Exit
+from vgtools.models import runs
 from vgtools.models.clip import (
     block_states,
     clip_blocks,
@@ -77,6 +78,18 @@ def test_of_a_whole_clip_the_text_tower_is_loaded(tmp_path: Path, width: int) ->
     expected = model.text_model.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_a_whole_clip_is_compared_with_its_run(tmp_path: Path) -> None:
+    """The part that is loaded has another class than config.json says."""
+    folder = tmp_path / "encoder"
+    save_whole(folder)
+    mark = load_teacher(str(folder)).fingerprint
+    runs.save_run(tmp_path, "toy", {}, {"encoder": {"fingerprint": mark}})
+    assert load_teacher(str(folder)).fingerprint == mark
+    runs.save_run(tmp_path, "toy", {}, {"encoder": {"fingerprint": "0" * 64}})
+    with pytest.raises(DataError, match=f"{mark}, run.json says 0000"):
+        load_teacher(str(folder))
 
 
 def test_a_saved_tower_opens_again_here_and_with_transformers(tmp_path: Path) -> None:

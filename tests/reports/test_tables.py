@@ -171,8 +171,8 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
 
 
 def test_a_reliability_curve_counts_each_word_of_each_seed() -> None:
-    def record(seed: int, *bins: tuple[float, float, int]) -> dict[str, object]:
-        curve = [{"score": s, "right": r, "count": n} for s, r, n in bins]
+    def record(seed: int, *bins: tuple[float, float, float, int]) -> dict[str, object]:
+        curve = [{"above": a, "score": s, "right": r, "count": n} for a, s, r, n in bins]
         return {
             "run": f"text.s{seed}",
             "images": 10,
@@ -182,11 +182,13 @@ def test_a_reliability_curve_counts_each_word_of_each_seed() -> None:
             "reliability": curve,
         }
 
-    records = [record(0, (10.0, 20.0, 1), (100.0, 50.0, 2)), record(1, (10.0, 0.0, 3))]
+    # a mean that is rounded to the edge of its fifth stays in it
+    first = record(0, (0.0, 20.0, 20.0, 1), (80.0, 100.0, 50.0, 2))
+    records = [first, record(1, (0.0, 20.0, 0.0, 3))]
     *_, curve = matcher_tables(records)
     # (1 · 20 + 3 · 0) / 4 is 5, not the mean of 20 and 0
     assert curve.rows == [
-        ["text", "captions", "10 → 5 (of 4)", "-", "-", "-", "100 → 50 (of 2)"],
+        ["text", "captions", "20 → 5 (of 4)", "-", "-", "-", "100 → 50 (of 2)"],
     ]
 
 

@@ -667,7 +667,7 @@ class FineTuning:
             file = "predictions.jsonl" if name == "dev" else f"predictions.{name}.jsonl"
             atomic_write(folder / file, b"".join(map(dumps, rows)))
             session.stop.check()
-        if self.settings.get("models", True):
+        if not self.settings.get("no_models"):
             self.learner.save(tuner, encoder, folder / "model")
         return scores
 

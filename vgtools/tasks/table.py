@@ -498,7 +498,8 @@ def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) 
     paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
     values = dict(given)
     values |= {name: paper.get(name) for name, value in given.items() if value is None}
-    values |= {"models": False} if values.pop("no_models", False) else {}
+    if not values.get("no_models"):  # runs of before had no such setting
+        values.pop("no_models", None)
     first = values.pop("seed")
     values["steps"] = None if given["epochs"] else values["steps"]
     values["epochs"] = None if values["steps"] else values["epochs"]
