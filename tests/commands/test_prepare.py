@@ -390,8 +390,8 @@ def test_emoji_are_drawn_listed_and_not_drawn_again(vg: Runner, tmp_path: Path) 
         Path(row["path"]).exists() and row["svg"].endswith(f"{row['image']}.svg") for row in images
     )
     assert jsonl((tmp_path / "c.jsonl").read_bytes())[:2] == [
-        {"image": "1F947", "text": "1st place medal"},
-        {"image": "1F947", "text": "a photo of a 1st place medal"},
+        {"image": "1F947", "text": "1st place medal", "name": "1st place medal"},
+        {"image": "1F947", "text": "a photo of a 1st place medal", "name": "1st place medal"},
     ]
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
     assert vg(*call, cwd=tmp_path).returncode == 0

@@ -59,7 +59,9 @@ def test_captions_are_names_and_carriers_in_turn() -> None:
         ("A", "glasses"),
         ("B", "dress"),
     ]
-    assert [r["text"] for r in openmoji_captions(rows, 2)] == [
+    found = list(openmoji_captions(rows, 2))
+    assert [r["name"] for r in found] == [*["apple"] * 3, *["glasses"] * 3, *["dress"] * 3]
+    assert [r["text"] for r in found] == [
         "apple",
         "a photo of an apple",
         "this is an apple",

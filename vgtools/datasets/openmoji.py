@@ -93,18 +93,18 @@ def release() -> list[str]:
 
 
 def openmoji_captions(rows: Iterable[Row], carriers: int) -> Iterator[Row]:
-    """Yield each name of each emoji as a caption, then in `carriers` sentences.
+    """Yield {"image", "text", "name"}: each name of each emoji alone, then in `carriers` sentences.
 
     The sentences rotate over the names.
     """
     turn = 0
     for row in rows:
         for name in row["names"]:
-            yield {"image": row["image"], "text": name}
+            yield {"image": row["image"], "text": name, "name": name}
             phrase = _article(name) + name
             for nth in range(carriers):
-                carrier = CARRIERS[(turn + nth) % len(CARRIERS)]
-                yield {"image": row["image"], "text": carrier.format(phrase)}
+                text = CARRIERS[(turn + nth) % len(CARRIERS)].format(phrase)
+                yield {"image": row["image"], "text": text, "name": name}
             turn += carriers
 
 

@@ -80,8 +80,8 @@ def openmoji(
 
     The pictures are OpenMoji's, names and aliases Unicode's, both of installed packages: a bank of
     1,600 images that needs no download. Flags and skin tones are left out. --carriers puts each
-    name into sentences such as "a photo of a cat" as well: names alone overfit. The image list has
-    the SVG under "svg".
+    name into sentences such as "a photo of a cat" as well: names alone overfit. Rows are {"image",
+    "text", "name"}; the image list has the SVG under "svg".
 
     Examples:
 
