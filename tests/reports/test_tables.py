@@ -172,7 +172,7 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
 
 def test_a_reliability_curve_counts_each_word_of_each_seed() -> None:
     def record(seed: int, *bins: tuple[float, float, float, int]) -> dict[str, object]:
-        curve = [{"above": a, "score": s, "right": r, "count": n} for a, s, r, n in bins]
+        curve = [{"from": a, "score": s, "right": r, "count": n} for a, s, r, n in bins]
         return {
             "run": f"text.s{seed}",
             "images": 10,

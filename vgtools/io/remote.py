@@ -122,7 +122,7 @@ def file_size(path: str) -> int | None:
     if not is_url(path):
         try:  # one call: another process may take the file away between two
             found = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except (OSError, ValueError):  # as os.path.isfile
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
     try:

@@ -399,7 +399,7 @@ def _reliability_table(groups: Mapping[str, Sequence[Record]]) -> Table:
     rows = list[list[str]]()
     for name, seeds in groups.items():
         for words, parts in (("captions", seeds), ("text", [r.get("text", {}) for r in seeds])):
-            bins = [{int(b["above"] // 20): b for b in p.get("reliability", ())} for p in parts]
+            bins = [{int(b["from"] // 20): b for b in p.get("reliability", ())} for p in parts]
             if any(bins):
                 rows.append([name, words, *(_fifth(bins, n) for n in range(5))])
     headings = ["Recipe", "Words of", *(f"{20 * n} to {20 * n + 20}" for n in range(5))]

@@ -498,7 +498,7 @@ def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) 
     paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
     values = dict(given)
     values |= {name: paper.get(name) for name, value in given.items() if value is None}
-    if not values.get("no_models"):  # runs of before had no such setting
+    if not values.get("no_models"):  # earlier runs lack this setting
         values.pop("no_models", None)
     first = values.pop("seed")
     values["steps"] = None if given["epochs"] else values["steps"]

@@ -65,9 +65,9 @@ def test_the_reliability_curve_by_hand() -> None:
     scores = np.array([0.1, 0.15, 0.5, 0.9, 0.95, 1.0])
     right = np.array([False, True, False, True, True, True])
     assert reliability(scores, right) == [
-        {"above": 0.0, "score": 12.5, "right": 50.0, "count": 2},
-        {"above": 40.0, "score": 50.0, "right": 0.0, "count": 1},
-        {"above": 80.0, "score": 95.0, "right": 100.0, "count": 3},
+        {"from": 0.0, "score": 12.5, "right": 50.0, "count": 2},
+        {"from": 40.0, "score": 50.0, "right": 0.0, "count": 1},
+        {"from": 80.0, "score": 95.0, "right": 100.0, "count": 3},
     ]
     assert reliability(np.zeros(0), np.zeros(0, bool)) == []
 

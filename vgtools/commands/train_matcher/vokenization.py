@@ -168,7 +168,10 @@ def vokenization(
     ] = "builtin:minilm",
     preset: Annotated[
         Literal["default", "text", "paper"],
-        Flag(help="The recipe that measured best on captions, on running text, or the paper's."),
+        Flag(
+            help="The recipe that measured best on captions; on running text, for a bank of the "
+            "photos it learns from; or the paper's."
+        ),
     ] = "default",
     level: Annotated[
         Literal["token", "sentence"], Flag(help="sentence: [CLS] against the image (appendix A.4).")

@@ -113,12 +113,12 @@ def reliability(scores: Array, right: Array, bins: int = 5) -> list[dict[str, fl
         bins: of equal width from 0 to 1; empty ones are left out.
 
     Returns:
-        `above`, where the bin begins, `score` and `right` in per cent, and `count`, per bin.
+        `from`, where the bin begins, `score` and `right` in per cent, and `count`, per bin.
     """
     place = np.minimum((np.asarray(scores, np.float64) * bins).astype(int), bins - 1)
     return [
         {
-            "above": round(100 * n / bins, 2),
+            "from": round(100 * n / bins, 2),
             "score": round(100 * float(scores[place == n].mean()), 2),
             "right": round(100 * float(right[place == n].mean()), 2),
             "count": int((place == n).sum()),

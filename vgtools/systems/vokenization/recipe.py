@@ -27,7 +27,8 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
 }
 
-# What measured best on running text (examples/vokenization/NOTES.md): photos that follow the word.
+# What measured best on running text (examples/vokenization/NOTES.md): photos that follow the word,
+# if they are those of training.
 TEXT: dict[str, Any] = {
     "hidden": 1024,
     "dim": 512,
