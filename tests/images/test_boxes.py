@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,23 @@ def test_sources_are_concatenated_and_the_most_confident_are_kept() -> None:
     found = concat_sources(both, least=0.25)("a", PICTURE)
     assert found.boxes[:, 0].tolist() == [0.5, 0.25, 0.75]
     assert found.faults == ("x", "x")
+
+
+def test_placeholders_rank_below_what_a_detector_measured() -> None:
+    def detector(image: str, picture: Any) -> Boxes:
+        return Boxes(np.array([[0.0, 0, 9, 9], [1, 1, 9, 9]]), np.float32([0.5, 0.2]), ["a", "b"])
+
+    both = concat_sources([detector, partial(grid, scales=2)])("a", PICTURE)
+    assert both.confidence[:2].tolist() == pytest.approx([0.5, 0.2])
+    alone = grid("a", PICTURE, 2).confidence
+    np.testing.assert_allclose(both.confidence[2:], alone * 0.1, rtol=1e-6)
+    assert both.confidence.argmax() == 0
+    assert both.confidence.dtype == np.float32
+    least = concat_sources([detector, partial(grid, scales=2)], least=0.3)("a", PICTURE)
+    assert least.labels[0] == "a"
+    assert least.confidence[1:].max() == pytest.approx(0.25), "placeholders are judged as they are"
+    none = concat_sources([lambda *_: Boxes(np.zeros((0, 4)), np.float32([]), []), grid])
+    assert none("a", PICTURE).confidence.max() == 1, "no box to be below"
 
 
 def test_the_grid_meets_most_large_boxes() -> None:

@@ -29,6 +29,7 @@ class Boxes:
     confidence: Array  # (R,) float32
     labels: list[str]  # R; "" where nothing is known
     faults: tuple[str, ...] = ()  # why boxes of the source were left out
+    measured: bool = True  # the confidences are a detector's, not placeholders
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -69,7 +70,8 @@ def grid(image: str, picture: Image, scales: int = GRID_SCALES) -> Boxes:
         for x in range(2 * s - 1)
     ]
     boxes = np.array(windows, np.float64) * np.array(picture.size * 2, np.float64)
-    return Boxes(boxes, placeholder_confidence(boxes, *picture.size), ["grid"] * len(boxes))
+    confidence = placeholder_confidence(boxes, *picture.size)
+    return Boxes(boxes, confidence, ["grid"] * len(boxes), measured=False)
 
 
 def concat_sources(
@@ -81,6 +83,9 @@ def concat_sources(
         sources: in order.
         most: keep only the `most` most confident boxes, in their order.
         least: leave out boxes of less confidence.
+
+    Beside confidences of a detector, placeholders are scaled to stay below all of them: the most
+    confident box is then one that the detector is sure of.
     """
 
     def concatenated(image: str, picture: Image) -> Boxes:
@@ -89,7 +94,11 @@ def concat_sources(
         confidence = np.concatenate([part.confidence for part in parts])
         labels = [label for part in parts for label in part.labels]
         faults = tuple(fault for part in parts for fault in part.faults)
+        measured = np.repeat([part.measured for part in parts], [len(part) for part in parts])
         kept = np.flatnonzero(confidence >= least)
+        lowest = confidence[kept][measured[kept]].min(initial=np.inf)
+        if np.isfinite(lowest):
+            confidence = np.where(measured, confidence, confidence * lowest / 2)
         if most is not None and len(kept) > most:
             kept = np.sort(kept[np.argsort(-confidence[kept], kind="stable")[:most]])
         return Boxes(boxes[kept], confidence[kept], [labels[i] for i in kept.tolist()], faults)
