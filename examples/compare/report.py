@@ -83,9 +83,10 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
             continue
         value, half = row["gain"], row["half"]
         gain = f"{value:+.2f} ({value - half:+.2f} to {value + half:+.2f})"
-        told = abs(value) > half or not value
-        times = 1.0 if told else (half / value) ** 2
-        more = "–" if told else f"{times:,.1f} ×" if times < 10 else f"{times:,.0f} ×"
+        more = "–"
+        if value and abs(value) <= half:
+            times = (half / value) ** 2
+            more = f"{times:,.{1 if times < 10 else 0}f} ×"
         body.append([row["row"], *cost, gain, f"{row['significant']} of {row['tasks']}", more])
     headings = ["Row", "Pretraining, CPU minutes", "MiB", "Tuning, CPU minutes"]
     headings += ["Mean gain, points", "Tasks that differ", "Examples needed"]

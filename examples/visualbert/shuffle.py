@@ -5,10 +5,9 @@ import random
 import sys
 
 rows = [json.loads(line) for line in sys.stdin]
-photos = sorted({row["image"] for row in rows})
-if len(photos) < 2:
+order = sorted({row["image"] for row in rows})
+if len(order) < 2:
     sys.exit("shuffle.py: captions of two photos are needed")
-order = photos[:]
 random.Random(0).shuffle(order)
 # Neighbours of a random circle: nobody keeps their own.
 other = dict(zip(order, order[1:] + order[:1], strict=True))

@@ -79,12 +79,12 @@ class FileBoxes:
             else:
                 good.append(index)
         boxes = clip(boxes[good], *picture.size)
-        measured = row.confidence is not None
         if row.confidence is None:
             confidence = placeholder_confidence(boxes, *picture.size)
         else:
             confidence = row.confidence[good]
-        return Boxes(boxes, confidence, [row.labels[i] for i in good], tuple(faults), measured)
+        labels = [row.labels[i] for i in good]
+        return Boxes(boxes, confidence, labels, tuple(faults), row.confidence is not None)
 
 
 @dataclass(frozen=True)

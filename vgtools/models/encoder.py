@@ -98,8 +98,24 @@ def read_config(ref: str, *, offline: bool = False) -> dict[str, Any]:
     Raises:
         DataError: missing (66, 69), or not a JSON object (65).
     """
-    folder = resolve(ref, ENCODER_FILES, offline)
+    return _config_in(resolve(ref, ENCODER_FILES, offline))
+
+
+def is_visualbert(ref: str, *, offline: bool = False) -> bool:
+    """Return whether a reference is a checkpoint of transformers' VisualBERT.
+
+    Raises:
+        DataError: as `read_config`.
+    """
+    return _has_regions(read_config(ref, offline=offline))
+
+
+def _config_in(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json", "a transformers configuration")
+
+
+def _has_regions(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("model_type") == "visual_bert")
 
 
 def max_positions(config: Any) -> int:
@@ -229,21 +245,16 @@ def _system_error(error: Exception) -> OSError:
     return OSError(int(number[1]), "") if number else OSError(str(error))
 
 
-def _is_visualbert(folder: Path) -> bool:
-    config = read_json(folder / "config.json", "a transformers configuration")
-    return bool(config.get("model_type") == "visual_bert")
-
-
 def _of_text(folder: Path, settings: dict[str, Any], regions: bool) -> dict[str, Any]:
     """Return settings of `from_pretrained` that read a VisualBERT without regions as a BERT.
 
     Without regions that is what it computes; transformers has no tasks of texts for it.
     """
-    if regions or not _is_visualbert(folder):
+    config = _config_in(folder)
+    if regions or not _has_regions(config):
         return settings
     from transformers import BertConfig
 
-    config = read_json(folder / "config.json", "a transformers configuration")
     loading = {"dtype", "attn_implementation", "ignore_mismatched_sizes"} & settings.keys()
     fields = {name: config[name] for name in config.keys() - {"model_type", "architectures"}}
     fields |= {name: settings[name] for name in settings.keys() - loading}
@@ -351,7 +362,7 @@ def as_encoder(
         raise DataError(f"{why} beside the special tokens", file)
     sha256 = sha256 or fingerprint(model.base_model)
     if folder is not None:
-        part = config.model_type == "bert" and _is_visualbert(Path(folder))
+        part = config.model_type == "bert" and _has_regions(_config_in(Path(folder)))
         if not part:  # whose fingerprint no run.json has
             check_fingerprint(Path(folder), sha256)
     return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)

@@ -128,7 +128,7 @@ def visualbert(
     refuse_if(words and seen.text_only, "--region-start", "words: no region is shown")
     import torch
 
-    from vgtools.systems.visualbert.model import is_visualbert
+    from vgtools.models.encoder import is_visualbert
     from vgtools.systems.visualbert.pretraining import Pretraining
     from vgtools.training import processes
     from vgtools.training.session import pretrain, process_device

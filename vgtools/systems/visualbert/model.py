@@ -24,7 +24,13 @@ from torch.utils.checkpoint import checkpoint
 
 from vgtools.io import DataError, Exit
 from vgtools.models.attention import JointEncoder
-from vgtools.models.encoder import Encoder, as_encoder, load_masked_lm, read_config
+from vgtools.models.encoder import (
+    Encoder,
+    as_encoder,
+    is_visualbert,
+    load_masked_lm,
+    read_config,
+)
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.masked_lm import linear_cross_entropy, mlm_hidden
 from vgtools.models.precision import autocast
@@ -414,11 +420,6 @@ def make_visualbert(
 ) -> VisualBert:
     """Return a VisualBERT made of a BERT; what is added is drawn from torch's random state."""
     return VisualBert(text.model, config, dtype)
-
-
-def is_visualbert(ref: str, *, offline: bool = False) -> bool:
-    """Return whether a reference is a checkpoint of transformers' VisualBERT."""
-    return bool(read_config(ref, offline=offline).get("model_type") == "visual_bert")
 
 
 @dataclass(frozen=True)

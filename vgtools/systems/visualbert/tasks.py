@@ -24,7 +24,7 @@ from vgtools.images.boxes import iou
 from vgtools.images.regions import Regions, RegionSet, open_regions
 from vgtools.io import DataError, atomic_write
 from vgtools.io.arrays import Array, padded
-from vgtools.models.encoder import Encoder, read_config, save_pretrained
+from vgtools.models.encoder import Encoder, is_visualbert, read_config, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
@@ -32,7 +32,6 @@ from vgtools.systems.visualbert.captions import check_backbone
 from vgtools.systems.visualbert.model import (
     VisualBert,
     VisualBertConfig,
-    is_visualbert,
     load_visualbert,
     named_for_transformers,
 )
