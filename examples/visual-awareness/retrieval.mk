@@ -54,12 +54,12 @@ $(RETRIEVER)/run.json: $(OUT)/captions.jsonl $(if $(TUNED),,$(OUT)/grid.npy)
 	$(VG) train-matcher visual-awareness $< $(if $(TUNED),$(OUT)/images.jsonl --backbone $(BACKBONE),$(OUT)/grid.npy) --preset $(PRESET) --words $(WORDS) --valid-split $(VALID) --seed $(SEED) $(TRAIN) \
 	  -o $(RETRIEVER)
 
-$(RETRIEVER).npy: $(RETRIEVER)/run.json
+$(RETRIEVER).grid.npy: $(RETRIEVER)/run.json
 	$(VG) extract-image-feats $(OUT)/images.jsonl --backbone $(RETRIEVER)/backbone --pooling none --picture $(PICTURE) --dtype float16 \
 	  -o $@
 
 # The bank of `vg retrieve` and of other targets: all photos.
-$(RETRIEVER).faiss: $(if $(TUNED),$(RETRIEVER).npy,$(OUT)/grid.npy) $(RETRIEVER)/run.json
+$(RETRIEVER).faiss: $(if $(TUNED),$(RETRIEVER).grid.npy,$(OUT)/grid.npy) $(RETRIEVER)/run.json
 	$(VG) build-index $< --matcher $(RETRIEVER) -o $@
 
 $(OUT)/tested.jsonl: $(OUT)/captions.jsonl

@@ -23,14 +23,14 @@ teacher: $(TAUGHT)
 $(OUT)/flickr.jsonl:
 	@test -f "$(FLICKR)/Flickr8k.token.txt" || { echo "this needs FLICKR=FOLDER with Flickr8k.token.txt, Flickr_8k.*Images.txt and the photos" >&2; exit 66; }
 	@mkdir -p $(OUT)
-	$(VG) prepare flickr8k $(FLICKR)/Flickr8k.token.txt --splits $(FLICKR) --images $(PHOTOS) --images-out $(OUT)/photos.jsonl \
+	$(VG) prepare flickr8k $(FLICKR)/Flickr8k.token.txt --splits $(FLICKR) --images $(PHOTOS) --images-out $(OUT)/images.jsonl \
 	  --on-error skip -o $@
 
 $(OUT)/flickr.%.jsonl: $(OUT)/flickr.jsonl
 	grep '"split":"$*"' $< > $@
 
-$(OUT)/photos.npy: $(OUT)/flickr.jsonl
-	$(VG) extract-image-feats $(OUT)/photos.jsonl --backbone $(BACKBONE) -o $@
+$(OUT)/feats.npy: $(OUT)/flickr.jsonl
+	$(VG) extract-image-feats $(OUT)/images.jsonl --backbone $(BACKBONE) -o $@
 
-$(OUT)/teacher/run.json: $(OUT)/flickr.train.jsonl $(OUT)/flickr.dev.jsonl $(OUT)/photos.npy
-	$(VG) pretrain clip $< --feats $(OUT)/photos.npy --valid $(OUT)/flickr.dev.jsonl $(TEACHING) -o $(@D)
+$(OUT)/teacher/run.json: $(OUT)/flickr.train.jsonl $(OUT)/flickr.dev.jsonl $(OUT)/feats.npy
+	$(VG) pretrain clip $< --feats $(OUT)/feats.npy --valid $(OUT)/flickr.dev.jsonl $(TEACHING) -o $(@D)
