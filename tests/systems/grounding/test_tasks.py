@@ -28,13 +28,14 @@ from vgtools.systems.grounding.model import (
 )
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example
+from vgtools.tasks.image_controls import Choice
 from vgtools.tasks.kinds.tag import TaggedExample
 from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import find_task
 from vgtools.training import session
 
 
-def opened(folder: Path, choice: g.Choice = "found") -> g.TextImages:
+def opened(folder: Path, choice: Choice = "found") -> g.TextImages:
     return g.open_images(
         str(folder / "run"), str(folder / "feats.npy"), str(folder / "scene.faiss"), choice
     )
@@ -113,11 +114,15 @@ def test_controls_keep_what_is_not_the_image(scene: Path) -> None:
     assert sorted(map(tuple, found)) == sorted(map(tuple, shuffled))
     assert not (found == shuffled).all(1).any()
     drawn = opened(scene, "random")
-    many = [Example(str(i), "dog") for i in range(400)]
+    many = [Example(str(i), f"dog {i}") for i in range(400)]
     rows = drawn.rows_for(many, "dev")
     assert set(rows.ravel().tolist()) == set(opened(scene).bank.rows.tolist())  # type: ignore[union-attr]
     assert (rows == drawn.rows_for(many, "dev")).all()
     assert (rows != drawn.rows_for(many, "train")).any()
+    assert (drawn.rows_for([Example("0", "unknown")], "dev") == -1).all()
+    twice = [*examples, *examples]
+    again = opened(scene, "shuffle").rows_for(twice, "dev")
+    assert again.tolist() == [*shuffled.tolist(), *shuffled.tolist()]
     assert opened(scene, "none").rows_for(examples, "dev").shape == (4, 0)
 
 

@@ -10,11 +10,10 @@ feature, H hidden.
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,14 +38,13 @@ from vgtools.systems.grounding.pictures import Pictures
 from vgtools.tasks import finetune
 from vgtools.tasks.examples import Example
 from vgtools.tasks.finetune import LOSS, BatchWithImages, Learner, Split, with_images
+from vgtools.tasks.image_controls import Choice, choose_images
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.sequences import InputsWithRows
 from vgtools.tasks.table import Task
 
-Choice = Literal["found", "random", "shuffle", "none"]
 _DROPOUT = 0.1  # before the linear layer
 _AT_ONCE = 1024  # texts that are searched for at a time
-_CONTROL = 11  # what a random generator is for, the first of its seeds
 
 
 # ------------------------------------------------------------------------------------------- images
@@ -59,8 +57,7 @@ class TextImages:
     Attributes:
         pictures: features of images; None for the placeholder.
         bank: finds images.
-        choice: `found`; as controls `random` images, those found for another text (`shuffle`), or
-            the placeholder (`none`).
+        choice: of images, see `choose_images`; a text without any is shown the placeholder.
 
     Source: Sileo 2021, sections 2.4 and 4.2.
     """
@@ -82,28 +79,21 @@ class TextImages:
     def rows_for(self, examples: Sequence[Example], split: str) -> Array:
         """Return the rows of the features for examples, (E, K), best first, -1 for none.
 
-        What is drawn depends on the split, not on the seed of a run.
+        Nothing is searched for, and K is 0, where no image is shown.
 
         Source: Sileo 2021, section 2.4: all words may be used, as nothing is masked.
+
+        Raises:
+            DataError: as `choose_images`.
         """
         bank = self.bank
         if bank is None or self.choice == "none":
             return np.zeros((len(examples), 0), np.int64)
-        rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
-        if self.choice == "random":
-            drawn = rng.integers(len(bank.rows), size=(len(examples), bank.images))
-            return np.asarray(bank.rows[drawn])
+        texts = [_query(example) for example in examples]
         parts = [
-            _find(bank, [_query(e) for e in examples[start : start + _AT_ONCE]])
-            for start in range(0, len(examples), _AT_ONCE)
+            _find(bank, texts[start : start + _AT_ONCE]) for start in range(0, len(texts), _AT_ONCE)
         ]
-        found = np.concatenate(parts)
-        if self.choice == "shuffle":
-            order = rng.permutation(len(found))
-            other = np.empty_like(order)
-            other[order] = np.roll(order, 1)  # one circle, so that no text keeps its own
-            found = found[other]
-        return found
+        return choose_images(np.concatenate(parts), texts, self.choice, bank.rows, split)
 
 
 def _query(example: Example) -> str:

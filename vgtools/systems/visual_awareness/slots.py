@@ -5,10 +5,9 @@ Axes: E texts, B texts of a batch, K images of a text, D image feature.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +15,8 @@ from torch import Tensor
 
 from vgtools.io import Features, open_features
 from vgtools.io.arrays import Array
+from vgtools.tasks.image_controls import Choice, choose_images
 from vgtools.text.retrieved import Retrieved, gather, open_retrieved
-
-Choice = Literal["found", "random", "shuffle", "none"]
-_CONTROL = 12  # what a random generator is for, the first of its seeds
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,7 @@ class TextImages:
         retrieved: rows of the features for each text.
         features: of the images.
         path: of the features.
-        choice: `found`; or as a control `random` images, those of another text (`shuffle`), or
-            none at all (`none`), through the same layers.
+        choice: of images, see `choose_images`; without any (`none`) the layers are the same.
 
     Source: Zhang et al. 2019, section 2.3, and section 4.1 (K = 8). The controls are ours: without
         them a gain may be that of more parameters.
@@ -58,8 +54,7 @@ class TextImages:
     def rows_for(self, texts: Sequence[str], split: str, way_out: str) -> Array:
         """Return the rows of the features for texts, (E, K) int32, best first, -1 for none.
 
-        Equal texts have equal images. Controls keep how many images there are; what they draw
-        depends on the split, not on the seed of a run. `random` may draw an image twice.
+        The images are those of the whole text, both parts of a pair.
 
         Args:
             texts: E.
@@ -67,22 +62,11 @@ class TextImages:
             way_out: how to make the rows of texts that have none, for the message.
 
         Raises:
-            DataError: as `Retrieved.find`.
+            DataError: as `Retrieved.find` and `choose_images`.
         """
-        distinct, place = np.unique(self.retrieved.find(texts, way_out), return_inverse=True)
-        found = self.retrieved.rows[distinct]
-        rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
-        if self.choice == "random":
-            drawn = rng.integers(len(self.features.ids), size=found.shape, dtype=np.int32)
-            found = np.where(found < 0, np.int32(-1), drawn)
-        elif self.choice == "shuffle":
-            order = rng.permutation(len(found))
-            other = np.empty_like(order)
-            other[order] = np.roll(order, 1)  # one circle, so that no text keeps its own
-            found = found[other]
-        elif self.choice == "none":
-            found = np.full_like(found, -1)
-        return np.asarray(found[place])
+        found = self.retrieved.rows[self.retrieved.find(texts, way_out)]
+        bank = np.arange(len(self.features.ids))
+        return choose_images(found, texts, self.choice, bank, split)
 
     def gather(self, rows: Array, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Return the features of images, (B, K, D) float32, and where there are any, (B, K) bool.

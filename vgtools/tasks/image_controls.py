@@ -1,0 +1,68 @@
+"""Controls of what images bring to a text: those found for it, or others in their place.
+
+A gain over an encoder without images may be that of more parameters; the controls go through the
+same layers. They are defined over different texts, whoever finds the images: equal texts have equal
+images under each of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from vgtools.io import DataError
+from vgtools.io.arrays import Array
+
+Choice = Literal["found", "random", "shuffle", "none"]
+_CONTROL = 12  # what a random generator is for, the first of its seeds
+
+
+def choose_images(
+    found: Array, texts: Sequence[str], choice: Choice, bank: Array, split: str
+) -> Array:
+    """Return the rows of images that texts are shown with, in place of those found for them.
+
+    - `found`: as they are
+    - `random`: as many as were found, drawn from the bank; one may be drawn twice
+    - `shuffle`: those of another text, in one circle of all different texts
+    - `none`: no image
+
+    So a text that finds none has none under `random`, too, and none keeps its own under `shuffle`,
+    though two texts may find the same images. What is drawn depends on the split and its different
+    texts in their order, not on the seed of a run.
+
+    Args:
+        found: (E, K) rows, best first, -1 for none; equal rows for equal texts.
+        texts: E that the images were found for.
+        choice: as above.
+        bank: (N,) rows that images are drawn from.
+        split: train, dev …
+
+    Returns:
+        (E, K) of the type of `found`.
+
+    Raises:
+        DataError: `shuffle` of equal texts alone: there is no other one.
+    """
+    if choice == "found":
+        return found
+    if choice == "none":
+        return np.full_like(found, -1)
+    numbers = dict[str, int]()
+    place = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.intp)
+    each = np.empty((len(numbers), found.shape[1]), found.dtype)
+    each[place] = found
+    rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
+    if choice == "random":
+        drawn = bank[rng.integers(len(bank), size=each.shape)].astype(found.dtype)
+        return np.where(each < 0, each, drawn)[place]
+    if len(each) == 1:
+        why = f"--images shuffle takes the images of another text, and the {split} split has one"
+        raise DataError(f"{why} text alone; use --images random")
+    order = rng.permutation(len(each))
+    other = np.empty_like(order)
+    other[order] = np.roll(order, 1)  # one circle, so that no text keeps its own
+    return np.asarray(each[other][place])
