@@ -72,9 +72,8 @@ def test_everything_goes_into_the_folder_and_the_records_to_stdout(
 ) -> None:
     out, photos = tmp_path / "out", world.folder / "photos"
     extra = ["--parser", world.folder / "p.conllu", "--images", photos, "--samples", 50, "-o", out]
-    code, records, err = probe(
-        capfdbinary, *world.given, *extra, "--split", "test", "--select-on", "val"
-    )
+    split = ["--split", "test", "--select-on", "val"]
+    code, records, err = probe(capfdbinary, *world.given, *extra, *split, "--reported")
     assert code == 0, err
     kinds = [r["kind"] for r in records]
     assert kinds.count("head") == 6
@@ -107,7 +106,12 @@ def test_everything_goes_into_the_folder_and_the_records_to_stdout(
         "relations.png",
         "example-1.png",
     } <= names
-    assert f"| most confident region | {summary['baseline']:.2f}" in (out / "tables.md").read_text()
+    tables = (out / "tables.md").read_text()
+    assert f"| most confident region | {summary['baseline']:.2f}" in tables
+    assert kinds.count("reported") == 11
+    assert "| entities | 17.33 | 50.77 | – |" in tables
+    assert "| num | 23.15 | 67.44 | 9-11 |" in tables
+    assert "Reported in Li et al. 2020, Table 2; its model" in tables
     assert "photo2.jpg: " in err
     assert "the page shows the boxes alone" in err
     page = (out / "page.html").read_text()
@@ -399,6 +403,7 @@ def test_what_stops_it_in_the_middle_leaves_the_results_up_to_there(
             "--train-on names the split to learn from",
         ),
         (["--images", "x"], "--images is about photos"),
+        (["--reported"], "--reported is about regions of images"),
     ],
 )
 def test_wrong_flags_of_the_text_side_are_named(

@@ -140,7 +140,10 @@ def test_tasks_with_pictures_are_compared(tmp_path: Path) -> None:
     assert seen["tasks"]["vcr-qar"]["difference"]["value"] == pytest.approx(50)
     headings, rows, remarks, _ = score_table([plain, seen])
     assert remarks[0] == "Per cent, mean ± standard deviation over seeds. Flickr30k Entities: R@1."
-    assert sorted(headings[1:-1]) == sorted(find_task(task).title for task in tasks)
+    assert sorted(headings[1:6]) == sorted(find_task(task).title for task in tasks)
+    assert list(headings[6:-1]) == ["NLVR2 consistency", "VCR Q→AR", "R@5", "R@10"]
+    assert rows[1][6:-1] == ["75.0", "75.0", "100.0", "100.0"]
+    assert seen["tasks"]["vcr-qar"]["metrics"]["q2ar_accuracy"]["mean"] == 75
     assert [row[0] for row in rows] == ["plain", "seen", "  less plain"]
 
 

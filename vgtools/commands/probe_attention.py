@@ -127,6 +127,10 @@ class Page:
     output: Annotated[
         str | None, Value("DIR", "Folder for results, tables, figures, page.", "--output", "-o")
     ] = None
+    reported: Annotated[
+        bool,
+        Flag("--reported", help="Add the paper's best heads (figure 3, table 2), marked as such."),
+    ] = False
 
 
 @flags
@@ -223,6 +227,7 @@ def probe_attention(
         return
     from vgtools.reports import probes
     from vgtools.systems.attention_probes import probing
+    from vgtools.systems.visualbert import reported
     from vgtools.text.parses import open_parser
 
     folder = None if page.output is None else run_folder(page.output)
@@ -247,6 +252,7 @@ def probe_attention(
         left_out = f"no usable captions or texts; {_left_out(found.skipped)}"
         raise found.failure or io.DataError(left_out, captions)
     records = found.records(questions.names(), splits.select_on)
+    records[-1:-1] = reported.heads() if page.reported else []  # the last record sums up
     fault: io.DataError | None = None
     if folder is not None:
         config = {name: values[name] for name in _CONFIG}
@@ -279,6 +285,8 @@ def _check(
     refuse_if(regions is None and page.images, None, "--images is about photos; give --regions")
     why = "--images is for the page; -o names the folder of the page"
     refuse_if(page.images and page.output is None, None, why)
+    why = "--reported is about regions of images; give --regions"
+    refuse_if(regions is None and page.reported, None, why)
     why = "--select-on names the split to choose heads on, --split another one to report on"
     refuse_if(select is not None and report in (None, select), None, f"{why}; give both")
     why = "--classifier is about text and cannot be combined with --regions"

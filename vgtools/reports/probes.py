@@ -53,6 +53,7 @@ def results(records: Sequence[Record]) -> list[Table]:
         _relations(of_kind(records, "relation")),
         _dependencies(records),
         _classifier(of_kind(records, "classifier")),
+        _reported(of_kind(records, "reported")),
     ]
     return [table for table in tables if table.rows]
 
@@ -190,6 +191,21 @@ def _classifier(records: Sequence[Record]) -> Table:
     title = f"Heads of words, found by a classifier from {kind[records[0]['classifier']]}"
     learnt = f"Learned on {records[0]['trained_on']:,} other sentences, as the offsets were."
     return _table(title, rows, learnt)
+
+
+def _reported(records: Sequence[Record]) -> Table:
+    rows = [
+        {
+            "type": record["of"],
+            "baseline": percent(record["baseline"]),
+            "acc": percent(record["accuracy"]),
+            "head": record["head"] or "–",
+        }
+        for record in records
+    ]
+    sources = dict.fromkeys(record["source"] for record in records)
+    remarks = [f"R{source[1:]}; its model, regions and parser are its own." for source in sources]
+    return _table("Reported: best active heads", rows, *remarks)
 
 
 def _p(record: Record) -> str:

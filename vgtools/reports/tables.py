@@ -12,6 +12,7 @@ from vgtools import io
 from vgtools.io import DataError, Exit
 from vgtools.systems.grounding import reported as grounding_reported
 from vgtools.systems.visual_awareness import reported as visual_awareness_reported
+from vgtools.systems.visualbert import reported as visualbert_reported
 from vgtools.systems.vokenization import reported as vokenization_reported
 from vgtools.systems.xdbert import reported as xdbert_reported
 from vgtools.tasks.compare import ORDER, SIGNIFICANT
@@ -26,6 +27,18 @@ _PAPERS: dict[str, Any] = {
     "grounding": grounding_reported,
     "visual-awareness": visual_awareness_reported,
     "xdbert": xdbert_reported,
+    "visualbert": visualbert_reported,
+}
+
+# Metrics that a task's paper prints beside the first, each in a column of its own.
+_BESIDE = {
+    "nlvr2": {"consistency": "NLVR2 consistency"},
+    "vcr-qar": {"q2ar_accuracy": "VCR Q→AR"},
+    "flickr30k-grounding": {
+        "recall_5": "R@5",
+        "recall_10": "R@10",
+        "upper_bound": "Upper bound",
+    },
 }
 
 
@@ -143,8 +156,10 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
         key: mean or median over seeds.
         bold: mark what is significantly better in bold (markdown) rather than by a star.
     """
-    names = [name for name in ORDER if any(name in record["tasks"] for record in records)]
-    scored = list(map(_heading, names))
+    found = [name for name in ORDER if any(name in record["tasks"] for record in records)]
+    names = [name for name in found if any("mean" in r["tasks"].get(name, {}) for r in records)]
+    beside = _columns_beside(records, found)
+    scored = [*map(_heading, names), *(_BESIDE[name][metric] for name, metric in beside)]
     average = "average" if key == "mean" else "average_of_medians"
     base: Record = next((record for record in records if record.get("baseline")), {})
     rows = list[list[str]]()
@@ -152,8 +167,9 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
     for record in records:
         is_reported = "source" in record
         column = "mean" if is_reported else key
-        found = record["tasks"]
-        cells = [_score(name, found.get(name), column, bold, is_reported) for name in names]
+        tasks = record["tasks"]
+        cells = [_score(name, tasks.get(name), column, bold, is_reported) for name in names]
+        cells += [_metric(tasks.get(name), metric, column, is_reported) for name, metric in beside]
         mean = record.get("average" if is_reported else average)
         title = f"{record['run']} (reported)" if is_reported else record["run"]
         rows.append([title, *cells, "-" if mean is None else f"{mean:.1f}"])
@@ -162,10 +178,25 @@ def score_table(records: Sequence[Record], key: str = "mean", bold: bool = False
             compared = True
             first = base.get(average)
             gain = "-" if mean is None or first is None else f"{mean - first:+.1f}"
-            shown = list(map(_change, names, changes))
+            shown = [*map(_change, names, changes), *["-"] * len(beside)]
             rows.append([f"  less {base.get('run', '')}", *shown, gain])
     remarks = _score_remarks(records, names, key, compared, bold)
     return Table(["Run", *scored, "Avg."], rows, remarks)
+
+
+def _columns_beside(records: Sequence[Record], names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the (task, metric) of `_BESIDE` that any record has."""
+    cells = [(name, record["tasks"].get(name, {})) for name in names for record in records]
+    there = {(name, metric) for name, cell in cells for metric in cell.get("metrics", ())}
+    return [(n, m) for n, more in _BESIDE.items() for m in more if (n, m) in there]
+
+
+def _metric(cell: Record | None, metric: str, key: str, is_reported: bool) -> str:
+    """Return a metric beside the first, with all decimals that a paper prints."""
+    value = (cell or {}).get("metrics", {}).get(metric, {}).get(key)
+    if value is None:
+        return "-"
+    return str(value) if is_reported else f"{value:.1f}"
 
 
 def _heading(name: str) -> str:
@@ -186,7 +217,7 @@ def _digits(name: str) -> int:
 
 
 def _score(name: str, cell: Record | None, key: str, bold: bool, is_reported: bool) -> str:
-    if cell is None:
+    if cell is None or key not in cell:
         return "-"
     squad = name.startswith("squad")
     task = find_task(name)

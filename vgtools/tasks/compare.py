@@ -22,6 +22,7 @@ from vgtools.io import DataError, Exit, arrays, read_json, read_jsonl, refuse_st
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
+from vgtools.tasks.kinds.choice import joint_scores
 from vgtools.tasks.predictions import Items, headline, make_row
 from vgtools.tasks.table import TABLE_2, TASKS, Task, find_task
 from vgtools.text.ngrams import Vocabulary, count
@@ -228,6 +229,8 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
                 gold[name] = base.tasks[name].items()
             difference = _difference(gold[name], row.tasks[name], samples, seed)
             cells[name]["difference"] = difference
+        if {"vcr-qa", "vcr-qar"} <= cells.keys():
+            cells["vcr-qar"]["metrics"] |= _both_right(row.tasks["vcr-qa"], row.tasks["vcr-qar"])
         yield {
             "run": row.name,
             "path": str(row.path),
@@ -238,6 +241,19 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
             "average_of": shared,
             **({"left_out": [str(folder) for folder in row.left_out]} if row.left_out else {}),
         }
+
+
+def _both_right(answers: TaskRun, rationales: TaskRun) -> dict[str, dict[str, float]]:
+    """Return VCR's Q→AR over the seeds that both runs have, as a metric; none without such seeds.
+
+    Raises:
+        DataError: they are not about the same questions.
+    """
+    first, second = (dict(zip(r.scores, r.items(), strict=True)) for r in (answers, rationales))
+    pairs = [(first[seed], second[seed]) for seed in first if seed in second]
+    name = "q2ar_accuracy"
+    values = [joint_scores(*pair, rationales.path)[name] for pair in pairs]
+    return {name: _center(np.array(values))} if values else {}
 
 
 def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) -> Record:

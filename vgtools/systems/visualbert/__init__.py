@@ -14,5 +14,9 @@ SECTIONS = {
     "appendix B.3": ("tasks.collate",),
     "appendix B.4": ("tasks.PhraseAttention",),
     "appendix C": ("pretraining.collate",),
+    "table 1": ("reported.scores",),
+    "table 2": ("reported.heads",),
+    "table 7": ("reported.scores",),
+    "figure 3": ("reported.heads",),
     "Gupta et al. 2020, section 3": ("region_start.alignment_loss",),
 }
