@@ -49,6 +49,14 @@ def test_a_tower_is_loaded_with_its_projection(tmp_path: Path) -> None:
     assert is_tower(str(tmp_path))
 
 
+def test_a_tower_computes_as_this_machine_can_not_as_its_file_says(tmp_path: Path) -> None:
+    save_tower(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for named in ("eager", "flash_attention_2"):  # the second is not installed
+        (tmp_path / "config.json").write_text(json.dumps(config | {"attn_implementation": named}))
+        assert load_teacher(str(tmp_path)).model.config._attn_implementation == "sdpa"
+
+
 def save_whole(folder: Path, **text: Any) -> CLIPModel:
     """Write a whole CLIP with a projection of 6."""
     vision = {

@@ -21,7 +21,13 @@ from tests.tiny.probe import save_visualbert
 from vgtools import __version__
 from vgtools.io import DataError, Exit, dumps
 from vgtools.models import backbone, references, runs
-from vgtools.models.encoder import load_encoder, load_with_head, save_pretrained
+from vgtools.models.encoder import (
+    load_encoder,
+    load_masked_lm,
+    load_with_head,
+    save_pretrained,
+)
+from vgtools.models.layers import LayerStack
 from vgtools.text import tokens
 
 
@@ -385,3 +391,46 @@ def test_a_visualbert_without_regions_is_the_bert_in_it(tmp_path: Path) -> None:
     assert tuned.config.num_labels == 3
     states = tuned.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
     torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("named", ["eager", "sdpa", "flash_attention_2"])
+@torch.inference_mode()
+def test_what_is_masked_changes_nothing_whatever_attention_the_checkpoint_names(
+    tmp_path: Path, named: str
+) -> None:
+    folder = save_tiny_bert(tmp_path)
+    body = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(body | {"attn_implementation": named}))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 20, (2, 7), generator=generator)
+    states = torch.randn(2, 7, 8, generator=generator)
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[1, 3:] = False
+    others, other_states = ids.clone(), states.clone()
+    others[~mask], other_states[~mask] = 4, 9.0
+    networks = [
+        load_encoder(str(folder)).model,
+        load_masked_lm(str(folder)).model.base_model.eval(),
+        load_with_head(str(folder), "SequenceClassification", 0, {}).model.base_model.eval(),
+    ]
+    for network in networks:
+        for weight in network.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+        seen, unseen = (
+            network(input_ids=x, attention_mask=mask.long()).last_hidden_state
+            for x in (ids, others)
+        )
+        torch.testing.assert_close(unseen[mask], seen[mask], rtol=0, atol=1e-6)
+        layers = LayerStack(network).eval()
+        copied, other = layers(states, mask), layers(other_states, mask)
+        torch.testing.assert_close(other[mask], copied[mask], rtol=0, atol=1e-6)
+        assert network.config._attn_implementation == "sdpa"
+
+
+def test_an_architecture_without_fused_attention_is_loaded(tmp_path: Path) -> None:
+    from transformers import MPNetConfig, MPNetModel
+
+    folder = save_tiny_bert(tmp_path)
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    MPNetModel(MPNetConfig(vocab_size=21, hidden_size=8, **shape)).save_pretrained(folder)
+    assert load_encoder(str(folder)).model.config._attn_implementation == "eager"

@@ -73,6 +73,19 @@ def test_fewer_layers_are_the_last_ones() -> None:
 
 
 @pytest.mark.parametrize("encoder", [albert(), bert(), bert(model_type="roberta")])
+@torch.inference_mode()
+def test_an_encoder_whose_attention_adds_masks_gives_layers_that_hide(encoder: Any) -> None:
+    encoder.set_attn_implementation("eager")
+    ids, mask = inputs()
+    states = embedded(encoder, ids)
+    stack = LayerStack(encoder).eval()
+    found = stack(states, mask)
+    found_of_others = stack(states + ~mask[..., None] * 3.0, mask)
+    torch.testing.assert_close(found_of_others[mask], found[mask], rtol=0, atol=1e-6)
+    assert encoder.config._attn_implementation == "eager", "the encoder itself does not change"
+
+
+@pytest.mark.parametrize("encoder", [albert(), bert(), bert(model_type="roberta")])
 def test_dropout_is_that_of_the_encoder_until_it_is_set(encoder: Any) -> None:
     for module in encoder.modules():
         if isinstance(module, torch.nn.Dropout):

@@ -63,13 +63,14 @@ def load_encoder(
     device: str = "cpu",
     dtype: str = "float32",
     offline: bool = False,
-    attention: str = "sdpa",
+    attention: str | None = None,
     regions: bool = False,
 ) -> Encoder:
     """Load a text encoder with its tokenizer, frozen and in eval mode.
 
-    `attention` is transformers' implementation; `eager` returns attention weights. With `regions` a
-    VisualBERT remains one; without, it is the BERT in it, here and in the functions below.
+    `attention` is transformers' implementation; `eager` returns attention weights; None is torch's
+    fused one if the architecture has it, else eager. With `regions` a VisualBERT remains one;
+    without, it is the BERT in it, here and in the functions below.
 
     Raises:
         DataError: as `_pretrained`.
@@ -86,8 +87,8 @@ def load_encoder(
         sha256 = fingerprint(model)
     else:  # of the weights as float32, whatever dtype they are loaded as
         with quiet_transformers():
-            settings = _of_text(folder, {"dtype": "float32"}, regions)
-            sha256 = fingerprint(AutoModel.from_pretrained(folder, **settings, **SAFE_LOADING))
+            settings = SAFE_LOADING | _of_text(folder, {"dtype": "float32"}, regions)
+            sha256 = fingerprint(AutoModel.from_pretrained(folder, **settings))
     model = model.eval().requires_grad_(False).to(chosen_device)
     return as_encoder(model, tokenizer, ref, sha256, folder)
 
@@ -291,10 +292,8 @@ def _pretrained(
     tokenizer = load_tokenizer(str(folder), offline=True)
     with quiet_transformers():
         try:
-            settings = _of_text(folder, settings, regions)
-            model, report = network.from_pretrained(
-                folder, output_loading_info=True, **settings, **SAFE_LOADING
-            )
+            settings = SAFE_LOADING | _of_text(folder, settings, regions)
+            model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
         except Exception as error:  # of the configuration, safetensors or torch
             raise DataError(f"is not a usable {name}: {first_line(error)}", folder) from None
     # A bare encoder's names have no prefix; of a model with a head, the head may be new. No system

@@ -57,8 +57,15 @@ ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 # Letters, digits, accents, scripts, an emoji, a control character and one that nothing knows.
 _PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
 
-# Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled.
-SAFE_LOADING = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+# Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled. Attention is torch's
+# fused one wherever the architecture has it: what a config.json names may not be installed here,
+# or may read masks in another way.
+SAFE_LOADING = {
+    "local_files_only": True,
+    "trust_remote_code": False,
+    "use_safetensors": True,
+    "attn_implementation": None,
+}
 
 
 def go_offline() -> None:
