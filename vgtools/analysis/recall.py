@@ -5,7 +5,7 @@ Axes: B texts, I images, S bootstrap samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,8 +74,14 @@ def both_ways(
 
     Returns:
         `without`, texts that find nothing; `text_to_image` and `image_to_text`, with what a random
-        order would give under `chance`.
+        order would give under `chance`. All rounded to 2 places.
     """
+    return _rounded(_both_ways(blocks, own, samples, seed))
+
+
+def _both_ways(
+    blocks: Iterable[tuple[Array, Array]], own: Array, samples: int, seed: int = 0
+) -> dict[str, Any]:
     count = int(own.max()) + 1
     table = np.empty((len(own), count), np.float32)
     texts = np.empty(len(own), np.int64)
@@ -113,13 +119,21 @@ def mean_of_folds(
     for columns in parts:
         texts = np.flatnonzero(np.isin(own, columns))
         blocks = ranked(texts, columns)
-        found.append(both_ways(blocks, own[texts] - columns[0], samples=1))
+        found.append(_both_ways(blocks, own[texts] - columns[0], samples=1))
     names = [*(f"r{k}" for k in KS), "median_rank"]
     means = {
-        way: {name: round(float(np.mean([f[way][name] for f in found])), 2) for name in names}
+        way: {name: float(np.mean([f[way][name] for f in found])) for name in names}
         for way in ("text_to_image", "image_to_text")
     }
-    return {"count": folds, "images": min(map(len, parts)), **means}
+    return {"count": folds, "images": min(map(len, parts)), **_rounded(means)}
+
+
+def _rounded(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with every number at 2 places."""
+    return {
+        name: _rounded(value) if isinstance(value, Mapping) else round(value, 2)
+        for name, value in record.items()
+    }
 
 
 def _chance(right: Array, count: int) -> dict[str, Any]:
@@ -128,7 +142,7 @@ def _chance(right: Array, count: int) -> dict[str, Any]:
     for k in KS:
         drawn = np.arange(min(k, count))
         miss = np.prod(np.maximum(count - right[:, None] - drawn, 0) / (count - drawn), axis=1)
-        found[f"r{k}"] = round(100 * float(1 - miss.mean()), 2)
+        found[f"r{k}"] = 100 * float(1 - miss.mean())
     return {"chance": found}
 
 
@@ -153,9 +167,9 @@ def _measured(ranks: Array, image: Array, drawn: Array) -> dict[str, Any]:
     low, high = np.quantile(np.concatenate(recalls), [0.025, 0.975], axis=0)
     found: dict[str, Any] = {}
     for name, value, least, most in zip(KS, hits.mean(0), low, high, strict=True):
-        found[f"r{name}"] = round(100 * float(value), 2)
-        found[f"r{name}_low"] = round(100 * float(least), 2)
-        found[f"r{name}_high"] = round(100 * float(most), 2)
+        found[f"r{name}"] = 100 * float(value)
+        found[f"r{name}_low"] = 100 * float(least)
+        found[f"r{name}_high"] = 100 * float(most)
     low, high = np.quantile(np.concatenate(medians), [0.025, 0.975])
     return found | {
         "median_rank": float(np.median(ranks)),

@@ -139,8 +139,9 @@ class LayerStack(nn.Module):
         used = sorted(set(order))
         self.layers = nn.ModuleList(copy.deepcopy(parts[i]) for i in used).requires_grad_(True)
         for module in self.layers.modules():
-            if hasattr(module, "config"):  # a copy: `forward` has a mask of bool, which eager adds
-                module.config._attn_implementation = "sdpa"
+            config = getattr(module, "config", None)  # a copy, too
+            if config is not None:  # `forward` has a mask of bool, which eager would add
+                config._attn_implementation = "sdpa"
         self._order = [used.index(i) for i in order]
         self.checkpointing = False
 

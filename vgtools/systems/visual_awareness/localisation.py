@@ -136,6 +136,8 @@ def segment(heat: Array, width: int, height: int, frame: Frame = WHOLE) -> Array
     everywhere, no pixel is.
 
     Source: Engilberge et al. 2018, section 4.3 and its code.
+    Deviation: the code compares the map with .45 (max - min), as if its minimum were 0, on pictures
+        squashed to 200×200.
     """
     whole = enlarged(heat, width, height, frame)
     low = np.nanmin(whole)
@@ -185,8 +187,10 @@ def segmentation(
     Returns:
         For the `map`, the `centre` and the `whole_picture`: `over_0.3` … with intervals.
 
-    Source: the published loop of Engilberge et al. 2018 calls this AP. Pictures without the class
-        count as IoU 0 there, which changes nothing.
+    Source: Engilberge et al. 2018, section 4.3, mAP of semantic segmentation.
+    Deviation: the published code sorts the pictures by IoU and counts from the second on: where m
+        of the n pictures with a class exceed the threshold, its AP is (m - 1) / n, here it is m /
+        n; for m = 0 both are 0. Pictures without the class have IoU 0 there, which changes nothing.
     """
     values = np.array(found)
     names = [f"over_{threshold}" for threshold in THRESHOLDS]
