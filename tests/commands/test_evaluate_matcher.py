@@ -89,7 +89,9 @@ def test_the_table_has_a_row_for_the_seeds_of_a_recipe(evaluate: Any, place: Pat
     assert len(tables) == 4
     assert tables[1].startswith(" Words R@1/5/10 | Content words | Caption | Concept hit |")
     strict = "without the own photo 14.29 (8 annotated nouns).\n"
-    assert f"\n8 photos; chance: R@10 100.0, concept hit 25.0, {strict}" in tables[1]
+    chance = "8 photos; chance: R@10 100.0, concept hit 25.0 (one photo for all nouns 25.0)"
+    assert f"\n{chance}, {strict}" in tables[1]
+    assert "3 nouns, chance 25.0, best single voken for all of them 33.33.\n" in tables[3]
     _, out, _ = evaluate(*everything(place), runs=("run.s0", "run.s1"))
     found = [json.loads(line)["phrases"] for line in out.splitlines()]
     low, high = np.mean([record["interval"]["others"] for record in found], axis=0)

@@ -128,6 +128,7 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
         return {
             "pos": {"NOUN": concept, "VERB": 1.0},
             "phrases": {"nouns": 4398, "chance": 8.4, "concept": concept, "others": 3.0}
+            | {"best_voken": 21.5}
             | {"others_chance": 7.25, "interval": {"others": [2.0, 3.5]}},
             "text": {
                 "tokens": 80664,
@@ -137,6 +138,8 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
                 "distinct": distinct,
                 "effective": 912,
                 "noun_hit": 4.0,
+                "best_voken": 3.6,
+                "permuted": 0.9,
                 "best_half": 6.0,
                 "best_quarter": 7.0,
                 "worst_quarter": 1.0,
@@ -156,16 +159,19 @@ def test_seeds_of_a_matcher_share_a_row() -> None:
         ],
         ["sentence (1)", "-", "-", "1.0 / 2.0 / 9.0 (7.0 to 10.0)", "-", "-"],
     ]
-    chance = "concept hit 8.4, without the own photo 7.25 (4,398 annotated nouns)."
+    chance = "concept hit 8.4 (one photo for all nouns 21.5)"
+    chance += ", without the own photo 7.25 (4,398 annotated nouns)."
     assert main.remarks[1] == f"1,000 photos; chance: R@10 1.0, {chance}"
     assert pos.headings == ["Recipe (seeds)", "NOUN", "VERB"]
     assert pos.rows == [["a/paper (2)", "36.5 ± 0.5", "1.0 ± 0.0"], ["sentence (1)", "-", "-"]]
     assert text.rows[0] == [
         *["a/paper (2)", "3,500.0 ± 2,500.0", "912.0 ± 0.0", "4.0 ± 0.0 (3.0 to 5.5)"],
-        *["6.0 ± 0.0", "7.0 ± 0.0", "1.0 ± 0.0"],
+        *["0.9 ± 0.0", "6.0 ± 0.0", "7.0 ± 0.0", "1.0 ± 0.0"],
     ]
     bank = "80,664 tokens of text, bank of 6,000 photos"
-    assert text.remarks == (f"{bank}; 11,277 nouns, chance 0.8.",)
+    assert text.remarks == (
+        f"{bank}; 11,277 nouns, chance 0.8, best single voken for all of them 3.6.",
+    )
     (alone,) = matcher_tables([record("sentence", 9.0)])
     assert alone.remarks[1] == "1,000 photos; chance: R@10 1.0."
 

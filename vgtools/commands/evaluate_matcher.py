@@ -82,9 +82,11 @@ def evaluate_matcher(
     --phrases adds, of the nouns in the annotated phrases of each photo's first caption, how many
     have a best photo with the same lemma in a caption: `concept` among all photos, `others` without
     the caption's own. --text adds how many photos its words get, and how many of its nouns get one
-    with the noun's stem in a caption (`noun_hit`), also of those with the best and worst scores. Of
-    a run that was validated in training, `reliability` compares scores with what was right, from 0
-    to 100 in fifths: of content words, and of the nouns of --text.
+    with the noun's stem in a caption (`noun_hit`), also of those with the best and worst scores.
+    Both have two more controls, harder than `chance`: `best_voken`, the one photo that is right for
+    the most of these nouns, given to all of them, and `permuted`, the nouns' photos dealt out at
+    random. Of a run that was validated in training, `reliability` compares scores with what was
+    right, from 0 to 100 in fifths: of content words, and of the nouns of --text.
 
     Examples:
 

@@ -400,6 +400,7 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
         columns["Without the own photo"] = ("phrases", ["others"])
         nouns = f"{first['phrases']['nouns']:,} annotated nouns"
         chance += f", concept hit {first['phrases']['chance']}"
+        chance += f" (one photo for all nouns {first['phrases']['best_voken']})"
         chance += f", without the own photo {first['phrases']['others_chance']} ({nouns})"
     form = "Per cent, mean ± half the range over seeds, of the last number;"
     form += " in brackets its 95 % interval over photos (lines of a text), the mean of the seeds'."
@@ -413,12 +414,14 @@ def matcher_tables(records: Sequence[Record]) -> list[Table]:
             "Distinct photos": ("text", ["distinct"]),
             "Effective photos": ("text", ["effective"]),
             "Noun hit": ("text", ["noun_hit"]),
+            "Permuted vokens": ("text", ["permuted"]),
             "Best-scored half": ("text", ["best_half"]),
             "Best quarter": ("text", ["best_quarter"]),
             "Worst quarter": ("text", ["worst_quarter"]),
         }
         bank = f"bank of {text['images']:,} photos"
         hit = f"{text['nouns']:,} nouns, chance {text['chance']}"
+        hit += f", best single voken for all of them {text['best_voken']}"
         tables.append(table(columns, f"{text['tokens']:,} tokens of text, {bank}; {hit}."))
     if any("reliability" in record for record in records):
         tables.append(_reliability_table(groups))

@@ -7,6 +7,7 @@ a split. Concept hit asks for any photo that shows the noun, which is what voken
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +266,7 @@ class Evaluation:
             "chance": _percent(shares),
             "others_chance": _percent(without),
             **{name: _percent(hit) for name, hit in hits.items()},
+            **_without_the_noun(ranked.top[nouns], held),
             "interval": {name: self._bootstrap.interval(hit, photo) for name, hit in hits.items()},
         }
 
@@ -289,7 +291,7 @@ class Evaluation:
         places = list[int]()
         stems = list[str]()
         lines = list[int]()
-        shares = list[float]()
+        holders = list[set[int]]()
         for sentence, row in enumerate(captions.rows.tolist() if len(top) else []):
             first = int(captions.tokens.starts[sentence])
             spans = captions.tokens.row(sentence)[1]
@@ -302,9 +304,10 @@ class Evaluation:
                     hits.append(int(top[place[start]]) in held)
                     places.append(place[start])
                     lines.append(row)
-                    shares.append(len(held) / len(self._text_photos))
+                    holders.append(held)
         over = Bootstrap(np.array(lines, np.int64))
-        scores = ranked.scores[np.array(places, np.int64)]
+        at = np.array(places, np.int64)
+        scores = ranked.scores[at]
         more: dict[str, Any] = {}
         if calibration is not None:
             scores = calibration.probability(scores[:, None], stems)[:, 0]
@@ -317,7 +320,8 @@ class Evaluation:
             "nouns": len(hits),
             "noun_hit": _percent(hits),
             **_by_score(hits, scores),
-            "chance": _percent(shares),
+            "chance": _percent([len(held) / len(self._text_photos) for held in holders]),
+            **_without_the_noun(top[at], holders),
             "interval": {"noun_hit": over.interval(np.array(hits, bool), np.array(lines))},
             **more,
         }
@@ -334,6 +338,26 @@ def untrained(matcher: TokenImageMatcher, seed: int = 0) -> TokenImageMatcher:
 def _percent(values: Sequence[float] | Array) -> float:
     """Return the mean in per cent, 0 of nothing."""
     return round(100 * float(np.mean(values)), 2) if len(values) else 0.0
+
+
+def _without_the_noun(found: Array, holders: Sequence[set[int]]) -> dict[str, float]:
+    """Return in per cent how many of n nouns hit with photos that do not depend on the noun.
+
+    Args:
+        found: (n,) the photo that each noun gets.
+        holders: of each noun, the photos with it in a caption.
+
+    Returns:
+        "best_voken": one photo for all nouns, the one that is right for most of these very nouns.
+        "permuted": the nouns' photos in another order, the mean over all n! orders.
+    """
+    right = Counter(photo for held in holders for photo in held)
+    size = max(1, len(holders))
+    dealt = sum(right[photo] for photo in found.tolist())
+    return {
+        "best_voken": round(100 * max(right.values(), default=0) / size, 2),
+        "permuted": round(100 * dealt / size**2, 2),
+    }
 
 
 def _by_score(hits: Sequence[bool], scores: Array) -> dict[str, float]:
