@@ -87,8 +87,8 @@ def test_everything_goes_into_the_folder_and_the_records_to_stdout(
     assert summary["selected_on"] == "val"
     controls = {r["control"]: r for r in records if r["kind"] == "control"}
     assert list(controls)[:3] == [
-        "asked by another entity of the caption",
         "asked by a caption of another photo",
+        "asked by another entity of the caption",
         "random region",
     ]
     assert summary["word_specific"] == next(iter(controls.values()))["difference"]

@@ -80,13 +80,13 @@ def test_controls_have_a_table_and_the_headline_is_what_the_word_adds() -> None:
         | {"control": name, "accuracy": 40.0, "low": 36.0, "high": 44.0}
         | {"baseline": base, "baseline_low": base - 1, "baseline_high": base + 1}
         | {"difference": 40 - base, "difference_low": 1.0, "difference_high": 9.0, "p": 0.02}
-        for name, base in (("asked by another entity of the caption", 33.0), ("first region", 44.4))
+        for name, base in (("asked by a caption of another photo", 33.0), ("first region", 44.4))
     ]
     facts = {"word_specific": 7.0, "word_specific_low": 1.0, "word_specific_high": 9.0}
     facts |= {"word_specific_p": 0.02, "annotated_regions": 99.5}
     (summary,) = (record for record in RECORDS if record["kind"] == "summary")
     text = probes.tables([summary | facts, *controls])
-    headline = "head minus itself asked by another entity of the caption, p = 0.02"
+    headline = "head minus itself asked by a caption of another photo, p = 0.02"
     assert text.splitlines()[4] == f"| {headline} | 7.00 (1.0 to 9.0) |", "before all other rows"
     row = "1,234 | 40.00 (36.0 to 44.0) | 44.40 (43.4 to 45.4) | -4.40 (1.0 to 9.0) | 0.02 |"
     assert f"| first region | {row}" in text

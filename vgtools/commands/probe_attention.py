@@ -184,9 +184,10 @@ def probe_attention(
 
     With --regions: for each entity with gold boxes, the region that a head attends to most is its
     answer, right from an IoU of 0.5 on; ties are broken at random, by seed and photo. The headline
-    is the best head minus the same head asked by another entity of the caption, paired over photos.
-    Beside it: the head asked by a caption of another photo, the most confident region, and rules
-    that see no word (random, first, largest region; random, largest gold box). Where boxes of the
+    is the best head minus the same head asked by a caption of another photo, paired over photos.
+    Beside it: the head asked by another entity of the caption, which draws it to a wrong region and
+    so inflates the difference, the most confident region, and rules that see no word (random,
+    first, largest region; random, largest gold box). Where boxes of the
     annotation are among the regions, their share is printed. A head is active if over 20 % of the
     attention goes to regions. With --parser, for each relation: how often a word attends to the
     region of the entity that it is joined to. Intervals come from resampling photos; p-values are

@@ -69,7 +69,7 @@ def _summary(record: Record) -> Table:
         rows.append((f"difference, p = {_p(record)}", measured(record, "difference")))
     rows.append(("upper bound: some region is right", percent(record["upper_bound"])))
     if record.get("word_specific") is not None:
-        asked = "head minus itself asked by another entity of the caption"
+        asked = "head minus itself asked by a caption of another photo"
         cell = measured(record, "word_specific")
         rows.insert(0, (f"{asked}, p = {record['word_specific_p']:.2g}", cell))
     remark = (

@@ -15,6 +15,7 @@ from vgtools.systems.attention_probes.controls import (
 from vgtools.systems.attention_probes.scores import (
     BLIND,
     ENTITY,
+    OTHER_CAPTION,
     OTHER_ENTITY,
     Scores,
     records,
@@ -78,7 +79,10 @@ def test_the_headline_is_paired_over_photos_by_hand() -> None:
     wrong = np.zeros((40, 2))
     wrong[:10] = 0.5  # where the head is right, too: 12.5 % of all
     both = np.concatenate([right, wrong], 1)
-    scores.add([OTHER_ENTITY], images[:30], number[:30], zero[:30], both[:30])
+    scores.add([OTHER_CAPTION], images[:30], number[:30], zero[:30], both[:30])
+    # The same caption's other entity draws the head away, so that the difference to it is larger.
+    drawn = np.concatenate([right, np.zeros((40, 2))], 1)
+    scores.add([OTHER_ENTITY], images[:30], number[:30], zero[:30], drawn[:30])
     blind = np.zeros((40, 6))
     blind[:, 0] = 0.25
     blind[:20, 5] = 1
@@ -87,8 +91,11 @@ def test_the_headline_is_paired_over_photos_by_hand() -> None:
         r for r in records(scores, scores, 1, 2) if r.get("control") in (None, RULES[0])
     )
     controls = [r for r in records(scores, scores, 1, 2) if r["kind"] == "control"]
-    assert [r["control"] for r in controls] == ["asked by another entity of the caption", *RULES]
-    first = controls[0]
+    first, second, *rules = controls
+    assert first["control"] == "asked by a caption of another photo"
+    assert second["control"] == "asked by another entity of the caption"
+    assert [r["control"] for r in rules] == list(RULES)
+    assert second["difference"] == 100 > first["difference"]
     assert (first["entities"], first["accuracy"]) == (30, 100)
     assert first["baseline"] == pytest.approx(100 * 5 / 30, abs=1e-4)
     assert summary["word_specific"] == first["difference"] == pytest.approx(250 / 3, abs=1e-4)

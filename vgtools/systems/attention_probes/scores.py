@@ -383,8 +383,8 @@ def _control_records(scores: Scores, chooser: Scores, level: float) -> Iterator[
     number = None if choose is None else choose.best()
     heads = scores.heads
     for key, names in (
-        (OTHER_ENTITY, [f"asked by {OTHER_ENTITY[0]}"]),
         (OTHER_CAPTION, [f"asked by {OTHER_CAPTION[0]}"]),
+        (OTHER_ENTITY, [f"asked by {OTHER_ENTITY[0]}"]),
         (BLIND, RULES),
     ):
         cell = scores.cells.get(key)
@@ -407,8 +407,12 @@ def _control_records(scores: Scores, chooser: Scores, level: float) -> Iterator[
 
 
 def _word_specific(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the headline: the best head minus itself, asked by another entity of the caption."""
-    found = next((r for r in controls if r["control"].endswith(OTHER_ENTITY[0])), {})
+    """Return the headline: the best head minus itself, asked by a caption of another photo.
+
+    Another entity of the same caption inflates the difference: a head that follows words is drawn
+    to that entity's region, and falls below a random one.
+    """
+    found = next((r for r in controls if r["control"].endswith(OTHER_CAPTION[0])), {})
     ends = {"": "difference", "_low": "difference_low", "_high": "difference_high", "_p": "p"}
     return {f"word_specific{end}": found.get(key) for end, key in ends.items()}
 
