@@ -13,6 +13,8 @@
 #   found       images retrieved for the sentence
 #   dropout     the same, hidden from half of the sentences in each step
 #   none, random, shuffle      the controls of tasks.mk
+#   gate, scalar-gate, sum, weight, attention, bi-attention      the fusions of the code for NMT beside the paper's own; from
+#               scratch, the last two always: make table1 TABLE1="base found gate scalar-gate sum weight attention bi-attention" …
 #
 # NAME is trained from scratch; NAME.on from the finished base, with a fusion that lets the text through at first.
 MULTI30K ?=
@@ -21,6 +23,7 @@ PAIRS_OF ?=
 MASK     ?=
 WMT      ?= multi30k
 WMT_SEED ?= 9595
+WEIGHT   ?= 0.5
 .PHONY: table1 masked text-only
 
 ifeq ($(SCALE),paper)
@@ -76,12 +79,19 @@ SEE_none    = $(SEE_found) --images none
 SEE_random  = $(SEE_found) --images random
 SEE_shuffle = $(SEE_found) --images shuffle
 SEE_gate    = $(SEE_found) --fusion gate
+SEE_scalar-gate  = $(SEE_found) --fusion scalar-gate
+SEE_sum          = $(SEE_found) --fusion sum
+SEE_weight       = $(SEE_found) --fusion sum --image-weight $(WEIGHT)
+SEE_attention    = $(SEE_found) --fusion attention
+SEE_bi-attention = $(SEE_found) --fusion bi-attention
 SEE_dropout = $(SEE_found) --image-dropout .5
 SEE_own     = $(W_OWN:%=--retrieved %) --feats $(FEATS) --index $(FEATS)
 SEE_own-shuffle = $(SEE_own) --images shuffle
 
+known_row = $(if $(filter undefined,$(origin SEE_$*)),$(error there is no row $*))
+
 $(W_RUN)/%.on/run.json: $(W_FILES) $(W_FOUND) $(if $(MASK),$(W_OWN)) | $(W_BASE)/run.json
-	@mkdir -p $(dir $(@D))
+	@$(known_row)mkdir -p $(dir $(@D))
 	$(VG) finetune translation $(W_IN) -e $(W_BASE)/seed-$(WMT_SEED)/model --seed $(WMT_SEED) $(ONWARD) \
 	  $(SEE_$*) $(if $(SEE_$*),--fusion-start identity) -o $(@D)
 
@@ -90,8 +100,12 @@ ifneq ($(MASK),)
 $(W_BASE)/run.json: ; $(MAKE) -C $(HERE) MASK= OUT=$(abspath $(OUT)) $(abspath $@)
 endif
 
+# Named here, so that NAME.on is made by the rule above also where no table asks for base.
+.PHONY: translation-base
+translation-base: $(W_BASE)/run.json
+
 $(W_RUN)/%/run.json: $(W_FILES) $(W)/bpe/tokenizer.json | $(W_FOUND)
-	@mkdir -p $(@D)
+	@$(known_row)mkdir -p $(@D)
 	$(VG) finetune translation $(W_IN) --shape $(SHAPE) -t $(W)/bpe --seed $(WMT_SEED) $(SCRATCH) $(SEE_$*) -o $(@D)
 
 TABLE1 ?= base none random shuffle found dropout base.on none.on random.on shuffle.on found.on gate.on

@@ -22,7 +22,8 @@ from vgtools.systems.visual_awareness.fusion import (
     save_fusion,
 )
 
-KINDS = ("paper", "gate", "scalar-gate", "sum")
+THROUGH = ("paper", "gate", "scalar-gate", "sum")
+KINDS = (*THROUGH, "attention", "bi-attention")
 
 
 def by_hand(kind: str = "paper") -> Fusion:
@@ -84,7 +85,9 @@ def test_attention_of_the_worked_example() -> None:
     np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-9)
 
 
-def oracle(fusion: Fusion, states: Tensor, features: Tensor, mask: Tensor) -> np.ndarray[Any, Any]:
+def oracle(
+    fusion: Fusion, states: Tensor, features: Tensor, mask: Tensor, words: Tensor
+) -> np.ndarray[Any, Any]:
     """Return the fused states of a fusion in float64, text by text, head by head."""
     config = fusion.config
     weights = {name: t.detach().numpy() for name, t in fusion.state_dict().items()}
@@ -94,24 +97,31 @@ def oracle(fusion: Fusion, states: Tensor, features: Tensor, mask: Tensor) -> np
 
     made = []
     width = config.hidden // config.heads
-    for h, images, known in zip(states.numpy(), features.numpy(), mask.numpy(), strict=True):
+
+    def read(readers: Any, rows: Any) -> Any:
+        query, key, value = linear("query", readers), linear("key", rows), linear("value", rows)
+        parts = []
+        for head in range(config.heads):
+            here = slice(head * width, (head + 1) * width)
+            scores = np.exp(query[:, here] @ key[:, here].T / np.sqrt(width))
+            parts.append(scores / scores.sum(1, keepdims=True) @ value[:, here])
+        return linear("output", np.concatenate(parts, 1))
+
+    texts = zip(states.numpy(), features.numpy(), mask.numpy(), words.numpy(), strict=True)
+    for h, images, known, said in texts:
         m = linear("image", images[known])
-        query, key, value = linear("query", h), linear("key", m), linear("value", m)
         found = np.zeros_like(h)
         if known.any():
-            parts = []
-            for head in range(config.heads):
-                here = slice(head * width, (head + 1) * width)
-                scores = np.exp(query[:, here] @ key[:, here].T / np.sqrt(width))
-                parts.append(scores / scores.sum(1, keepdims=True) @ value[:, here])
-            found = linear("output", np.concatenate(parts, 1))
+            found = read(h, read(m, h[said]) if config.kind == "bi-attention" else m)
         if config.kind == "paper":
             x = linear("joint", h + found)
             x = x - x.mean(1, keepdims=True)
             x = x / np.sqrt((x**2).mean(1, keepdims=True) + config.eps)
             made.append(x * weights["norm.weight"] + weights["norm.bias"])
         elif config.kind == "sum":
-            made.append(h + found)
+            made.append(h + config.weight * found)
+        elif config.kind in ("attention", "bi-attention"):
+            made.append(found if known.any() else h)
         else:
             g = 1 / (1 + np.exp(-linear("gate", np.concatenate([h, found], 1))))
             made.append((1 - g) * h + g * found)
@@ -121,14 +131,17 @@ def oracle(fusion: Fusion, states: Tensor, features: Tensor, mask: Tensor) -> np
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_agrees_with_loops_in_float64(kind: str) -> None:
     torch.manual_seed(0)
-    fusion = Fusion(FusionConfig(5, 6, 3, kind, dropout=0.5, attention_dropout=0.5)).double().eval()
+    config = FusionConfig(5, 6, 3, kind, dropout=0.5, attention_dropout=0.5, weight=0.3)
+    fusion = Fusion(config).double().eval()
     fusion.reset(std=0.7)
     states = torch.randn(4, 3, 6, dtype=torch.float64)
+    words = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 0, 0]], dtype=torch.bool)
     features = torch.randn(4, 4, 5, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
     with torch.no_grad():
-        fused = fusion(states, features, mask)
-    np.testing.assert_allclose(fused.numpy(), oracle(fusion, states, features, mask), atol=1e-12)
+        fused = fusion(states, features, mask, words)
+    expected = oracle(fusion, states, features, mask, words)
+    np.testing.assert_allclose(fused.numpy(), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,7 +152,8 @@ def test_a_text_without_images_has_no_nan_and_gives_its_images_no_gradient(kind:
     states = torch.randn(2, 3, 6, requires_grad=True)
     features = torch.randn(2, 4, 5, requires_grad=True)
     mask = torch.tensor([[True, False, True, False], [False] * 4])
-    fused = fusion(states, features, mask)
+    words = torch.ones(2, 3, dtype=torch.bool)
+    fused = fusion(states, features, mask, words)
     fused.square().sum().backward()
     assert features.grad is not None
     assert states.grad is not None
@@ -149,7 +163,8 @@ def test_a_text_without_images_has_no_nan_and_gives_its_images_no_gradient(kind:
     assert features.grad[1].tolist() == [[0.0] * 5] * 4
     assert (features.grad[0].abs().sum(1) > 0).tolist() == [True, False, True, False]
     # No slots at all are the same as slots without images.
-    alone = fusion(states[1:], torch.zeros(1, 0, 5), torch.zeros(1, 0, dtype=torch.bool))
+    none = (torch.zeros(1, 0, 5), torch.zeros(1, 0, dtype=torch.bool))
+    alone = fusion(states[1:], *none, words[1:])
     torch.testing.assert_close(alone, fused[1:])
 
 
@@ -183,7 +198,13 @@ def test_image_dropout_takes_all_images_of_a_text_and_only_in_training() -> None
     assert bool((whole.abs().sum((1, 2)) > 0).all())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["attention", "bi-attention"])
+def test_attention_alone_has_no_identity_start(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"{kind} lets no state through"):
+        Fusion(FusionConfig(5, 6, 2, kind)).reset("identity")
+
+
+@pytest.mark.parametrize("kind", THROUGH)
 def test_the_identity_start_lets_the_states_through(kind: str) -> None:
     torch.manual_seed(0)
     fusion = Fusion(FusionConfig(5, 6, 2, kind)).eval()
@@ -351,6 +372,30 @@ def test_translation_reads_the_fused_states_also_in_beam_search(beams: int) -> N
         handle.remove()
     assert torch.equal(found, expected)
     assert torch.equal(fused, loss)
+
+
+def test_images_read_the_words_of_a_network_and_no_padding() -> None:
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    other = torch.where(mask.bool(), IDS, 11)  # what is written into padding does not matter
+    bert, marian = tiny_bert(), tiny_marian()
+    for net, encoder in ((bert, bert.bert), (marian, marian.model.encoder)):
+        fusion = Fusion(config_for(net, 4, "bi-attention")).eval()
+        fusion.reset(std=1.0)
+        with torch.no_grad():
+            plain = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
+            expected = fusion(plain, *shown(), mask.bool())
+            handle = fusion.attach(net)
+            with fusion.show(*shown()):
+                fused = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
+                padded = encoder(input_ids=other, attention_mask=mask).last_hidden_state
+            with pytest.raises(ValueError, match="a mask of words"), fusion.show(*shown()):
+                encoder(input_ids=IDS)
+            handle.remove()
+            assert torch.equal(encoder(input_ids=IDS, attention_mask=mask)[0], plain)
+        torch.testing.assert_close(fused, expected)
+        assert not torch.allclose(fused[1, :2], fusion(plain, *shown(), mask.bool() | True)[1, :2])
+        torch.testing.assert_close(padded[0], fused[0])
+        torch.testing.assert_close(padded[1, :2], fused[1, :2])
 
 
 def test_networks_that_images_cannot_be_fused_into_are_refused() -> None:

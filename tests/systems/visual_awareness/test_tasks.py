@@ -109,6 +109,24 @@ def test_finetune_with_images(
         refused(capfd, key.strip("-").replace("-", "_"), str(value))
 
 
+def test_fusions_of_the_sibling_code(
+    world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*flags_of(world), "--epochs", 1]
+    assert tune(world, tmp_path / "both", *flags, "--fusion", "bi-attention") == 0
+    assert open_fusion(tmp_path / "both/seed-9595/model")[0].config.kind == "bi-attention"
+    assert tune(world, tmp_path / "sum", *flags, "--fusion", "sum", "--image-weight", 0.5) == 0
+    assert read_run(tmp_path / "sum")["config"]["image_weight"] == 0.5
+    model = tmp_path / "sum/seed-9595/model"
+    assert open_fusion(model)[0].config.weight == 0.5
+    assert tune(world, tmp_path / "on", *flags, encoder=model) == 0
+    assert open_fusion(tmp_path / "on/seed-9595/model")[0].config.weight == 0.5
+    capfd.readouterr()
+    more = ["--fusion", "sum", "--image-weight", 0.25]
+    assert tune(world, tmp_path / "x", *flags, *more, encoder=model) == Exit.CONFIG
+    refused(capfd, "has a fusion of weight 0.5, --image-weight says 0.25")
+
+
 def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,6 +378,15 @@ def test_bad_rows_are_named_by_file_and_line(
             "--retrieved: nlvr2 has its own pictures",
         ),
         (["--image-dropout", "1.5"], "sst-2", "less than or equal to 1"),
+        (["--image-weight", "0.5"], "sst-2", "belongs to --fusion sum"),
+        (
+            [
+                *("--retrieved", "r.jsonl", "--feats", "x.npy"),
+                *("--fusion", "attention", "--fusion-start", "identity"),
+            ],
+            "sst-2",
+            "--fusion attention shows the head what was read from images",
+        ),
     ],
 )
 def test_flags_that_need_others_are_refused(

@@ -98,7 +98,7 @@ class FoundImages:
         ),
     ] = "found"
     fusion: Annotated[
-        Literal["paper", "gate", "scalar-gate", "sum"] | None,
+        Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"] | None,
         Flag(
             help="With --retrieved: how images are fused.",
             show_default="paper, or that of the model",
@@ -111,6 +111,9 @@ class FoundImages:
     image_dropout: Annotated[
         float, Value("SHARE", "Of texts that lose all images in a step.", min=0, max=1)
     ] = 0.0
+    image_weight: Annotated[
+        float, Value("W", "Of the images in a new fusion that is a sum.", min=0)
+    ] = 1.0
 
     def check(self, task: Task) -> None:
         """Refuse flags that need one another, or that the task has no use for."""
@@ -126,6 +129,11 @@ class FoundImages:
         fusing = (self.fusion, self.fusion_start, self.image_dropout) != (None, "drawn", 0.0)
         why = "needs --retrieved, the images to fuse"
         refuse_if(fusing and not self.retrieved, "--fusion/--fusion-start/--image-dropout", why)
+        unused = self.image_weight != 1 and self.fusion != "sum"
+        refuse_if(unused, "--image-weight", "belongs to --fusion sum")
+        alone = self.fusion in ("attention", "bi-attention") and self.fusion_start == "identity"
+        why = f"--fusion {self.fusion} shows the head what was read from images, not the text's "
+        refuse_if(alone, "--fusion-start identity", f"{why}states; use drawn")
 
 
 @dataclass(frozen=True, kw_only=True)

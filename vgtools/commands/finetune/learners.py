@@ -101,7 +101,9 @@ def _of_text(
     added = dict[str, Any]()
     if shown.retrieved and shown.feats:
         images = open_images(shown.retrieved, shown.feats, shown.images, shown.index)
-        fusing = fused.Fusing(shown.fusion, shown.fusion_start, shown.image_dropout)
+        fusing = fused.Fusing(
+            shown.fusion, shown.fusion_start, shown.image_dropout, shown.image_weight
+        )
         added = images.config() | fusing.config(work.ref)
         seen = images, fusing
     why = "is for runs of vg pretrain grounding, or with --retrieved"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,10 @@ from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
 from vgtools.models.references import fill, fingerprint, read_safetensors
 from vgtools.models.runs import as_config
 
-Kind = Literal["paper", "gate", "scalar-gate", "sum"]
+Kind = Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"]
 Start = Literal["drawn", "identity"]
 NAME = "fusion"  # of its two files beside a network
+ATTENTION_ALONE = ("attention", "bi-attention")  # what the images say in place of the states
 _CLOSED = -4.0  # bias of a gate that begins (almost) closed: 1.8 % of the images pass
 
 
@@ -44,6 +45,7 @@ class FusionConfig:
         attention_dropout: of its weights.
         image_dropout: share of texts that lose all their images in a step of training.
         eps: of the layer norm.
+        weight: of H' in `sum`.
     """
 
     features: int
@@ -54,10 +56,11 @@ class FusionConfig:
     attention_dropout: float = 0.0
     image_dropout: float = 0.0
     eps: float = 1e-5
+    weight: float = 1.0
 
 
 def config_for(
-    net: Any, features: int, kind: Kind = "paper", image_dropout: float = 0.0
+    net: Any, features: int, kind: Kind = "paper", image_dropout: float = 0.0, weight: float = 1.0
 ) -> FusionConfig:
     """Return the shape of a fusion that has the heads and the dropout of a network's encoder.
 
@@ -66,6 +69,7 @@ def config_for(
         features: D.
         kind: see `Fusion`.
         image_dropout: see `FusionConfig`.
+        weight: likewise.
 
     Raises:
         DataError: the network says neither its width nor its heads (78).
@@ -86,6 +90,7 @@ def config_for(
         _setting(config, 0.0, "attention_probs_dropout_prob", "attention_dropout"),
         image_dropout,
         _setting(config, FusionConfig.eps, "layer_norm_eps"),
+        weight,
     )
 
 
@@ -103,13 +108,20 @@ class Fusion(nn.Module):
     - `paper`: LayerNorm(W (H + H') + b), equations 2 and 3
     - `gate`: (1 - g) H + g H' with g = sigmoid(W_g [H; H'] + b_g), d wide
     - `scalar-gate`: the same with one g per token
-    - `sum`: H + H'
+    - `sum`: H + w H', with a fixed weight w
+    - `attention`: H' alone
+    - `bi-attention`: H' alone, of states over images that have read the text before with the same
+      attention: M' = attention of M over the words of H
 
-    Images have no position and no rank. A text without any has H' = 0.
+    Images have no position and no rank. A text without any has H' = 0, or keeps H where H' is
+    alone.
 
     Source: Zhang et al. 2019, sections 2.3 and 2.4, equations 2 and 3; the other kinds are those of
         the code of Zhang et al. 2019, "Neural machine translation with universal visual
         representation".
+    Deviation: that code attends with one head over max(0, W x), and a text without images keeps
+        nothing of its states where H' is alone; its concatenation of H and H' is left out, as the
+        gate reads the same.
     """
 
     def __init__(self, config: FusionConfig) -> None:
@@ -131,6 +143,7 @@ class Fusion(nn.Module):
         elif config.kind in ("gate", "scalar-gate"):
             self.gate = nn.Linear(2 * d, d if config.kind == "gate" else 1)
         self._shown: tuple[Tensor, Tensor] | None = None
+        self._words: Tensor | None = None
 
     @torch.no_grad()
     def reset(self, start: Start = "drawn", std: float = 0.02) -> None:
@@ -140,7 +153,12 @@ class Fusion(nn.Module):
             start: `drawn` as the encoder's own layers; `identity` lets the states through at
                 first: W = I, b = 0 (of a gate: almost closed), nothing from the images.
             std: of the weights.
+
+        Raises:
+            ValueError: `identity`, and nothing of the states reaches the fused ones.
         """
+        if start == "identity" and self.config.kind in ATTENTION_ALONE:
+            raise ValueError(f"{self.config.kind} lets no state through")
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=std)
@@ -154,7 +172,9 @@ class Fusion(nn.Module):
             nn.init.zeros_(self.gate.weight)
             nn.init.constant_(self.gate.bias, _CLOSED)
 
-    def attend(self, states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    def attend(
+        self, states: Tensor, features: Tensor, mask: Tensor, words: Tensor | None = None
+    ) -> Tensor:
         """Return H' of (B, T, d) states, (B, T, d): zeros where a text has no image.
 
         Args: as `forward`.
@@ -165,34 +185,46 @@ class Fusion(nn.Module):
         # A softmax over nothing is NaN, also in its gradient: such a text reads its first slot, and
         # what it reads is dropped.
         first = torch.arange(mask.shape[1], device=mask.device) == 0
-        attended = mask | (first & ~known[:, None])
         images = self.image(features)  # M
+        if self.config.kind == "bi-attention":
+            if words is None:
+                raise ValueError("bi-attention expects a mask of words")
+            images = self._read(images, states, words)
+        found = self._read(states, images, mask | (first & ~known[:, None]))
+        return torch.where(known[:, None, None], found, 0.0)
+
+    def _read(self, readers: Tensor, read: Tensor, mask: Tensor) -> Tensor:
+        """Return multi-head attention of (B, Q, d) over (B, N, d) where (B, N) is true."""
         found = F.scaled_dot_product_attention(
-            self._heads(self.query(states)),
-            self._heads(self.key(images)),
-            self._heads(self.value(images)),
-            attended[:, None, None],
+            self._heads(self.query(readers)),
+            self._heads(self.key(read)),
+            self._heads(self.value(read)),
+            mask[:, None, None],
             dropout_p=self.config.attention_dropout if self.training else 0.0,
         )
         joined: Tensor = self.dropout(self.output(found.transpose(1, 2).flatten(2)))
-        return torch.where(known[:, None, None], joined, 0.0)
+        return joined
 
     def _heads(self, rows: Tensor) -> Tensor:
         return rows.view(*rows.shape[:2], self.config.heads, -1).transpose(1, 2)
 
-    def forward(self, states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, states: Tensor, features: Tensor, mask: Tensor, words: Tensor | None = None
+    ) -> Tensor:
         """Return the fused states.
 
         Args:
             states: (B, T, d), H.
             features: (B, K, D), of the images; finite also where there is none.
             mask: (B, K) bool, where there is an image.
+            words: (B, T) bool, where there is no padding; for `bi-attention`.
 
         Returns:
             (B, T, d).
 
         Raises:
-            ValueError: not as many texts with images as with states.
+            ValueError: not as many texts with images as with states, or no `words` where they are
+                read.
         """
         if len(states) != len(mask):
             raise ValueError(f"expected the images of {len(states)} texts, got {len(mask)}")
@@ -202,24 +234,26 @@ class Fusion(nn.Module):
         if self.training and self.config.image_dropout:
             kept = torch.rand(len(mask), 1, device=mask.device) >= self.config.image_dropout
             mask = mask & kept
-        found = self.attend(states, features, mask)
+        found = self.attend(states, features, mask, words)
         if self.config.kind == "paper":
             fused = self.norm(self.joint(states + found))
         elif self.config.kind == "sum":
-            fused = states + found
+            fused = states + self.config.weight * found
+        elif self.config.kind in ATTENTION_ALONE:
+            fused = torch.where(mask.any(1)[:, None, None], found.to(states.dtype), states)
         else:
             gate = torch.sigmoid(self.gate(torch.cat([states, found.to(states.dtype)], 2)))
             fused = states + gate * (found - states)
         return fused.to(states.dtype)  # type: ignore[no-any-return]
 
-    def attach(self, net: Any) -> RemovableHandle:
+    def attach(self, net: Any) -> Hooks:
         """Fuse what the encoder in a network returns; whatever reads its states reads the fused.
 
         Args:
             net: of transformers: an encoder under a head, or an encoder and a decoder.
 
         Returns:
-            A handle, whose `remove` leaves the network as it was.
+            Hooks, whose `remove` leaves the network as it was.
 
         Raises:
             DataError: the network has no encoder that returns states (78).
@@ -229,7 +263,12 @@ class Fusion(nn.Module):
         if not isinstance(encoder, nn.Module):
             why = f"no images can be fused into a {net.config.model_type}: it has no encoder"
             raise DataError(why, code=Exit.CONFIG)
-        return encoder.register_forward_hook(self._replace)
+        handles = [encoder.register_forward_hook(self._replace)]
+        if self.config.kind == "bi-attention":
+            # Which module is called with one flag per token, depends on the network and the call.
+            for module in (inner, encoder):
+                handles.append(module.register_forward_pre_hook(self._note_words, with_kwargs=True))
+        return Hooks(handles)
 
     @contextmanager
     def show(self, features: Tensor, mask: Tensor) -> Iterator[None]:
@@ -242,15 +281,32 @@ class Fusion(nn.Module):
         try:
             yield
         finally:
-            self._shown = None
+            self._shown = self._words = None
+
+    def _note_words(self, module: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
+        mask = named.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            self._words = mask.bool()
 
     def _replace(self, module: nn.Module, inputs: Any, output: Any) -> Any:
         if self._shown is None:
             raise RuntimeError("no images are shown: call the network inside Fusion.show")
+        shown = (*self._shown, self._words)
         if isinstance(output, tuple):
-            return (self(output[0], *self._shown), *output[1:])
-        output["last_hidden_state"] = self(output["last_hidden_state"], *self._shown)
+            return (self(output[0], *shown), *output[1:])
+        output["last_hidden_state"] = self(output["last_hidden_state"], *shown)
         return output
+
+
+class Hooks(NamedTuple):
+    """What attaches a fusion to one network."""
+
+    handles: list[RemovableHandle]
+
+    def remove(self) -> None:
+        """Leave the network as it was."""
+        for handle in self.handles:
+            handle.remove()
 
 
 # -------------------------------------------------------------------------------------------- files

@@ -42,11 +42,13 @@ class Fusing:
         kind: see `Fusion`; None for `paper`, or that of the model to start from.
         start: of the weights, see `Fusion.reset`.
         image_dropout: share of texts that lose all their images in a step of training.
+        weight: of a new `sum`, see `FusionConfig`; 1 also leaves that of a saved one.
     """
 
     kind: Kind | None = None
     start: Start = "drawn"
     image_dropout: float = 0.0
+    weight: float = 1.0
 
     def config(self, ref: str) -> dict[str, Any]:
         """Return what decides the weights, for `run.json`; `ref` is the model to start from.
@@ -59,6 +61,7 @@ class Fusing:
             "fusion": self.kind or saved,
             "fusion_start": self.start,
             "image_dropout": self.image_dropout,
+            **({} if self.weight == 1 else {"image_weight": self.weight}),
         }
 
     def fusion_for(self, net: Any, images: TextImages, ref: str) -> Fusion:
@@ -70,12 +73,12 @@ class Fusing:
             ref: the reference that `net` was opened from.
 
         Raises:
-            DataError: the model's fusion is of another kind (78), or made for features of another
-                backbone (65); as `config_for`.
+            DataError: the model's fusion is of another kind or weight (78), or made for features of
+                another backbone (65); as `config_for`.
         """
         if not has_fusion(ref):
-            config = config_for(net, images.width, self.kind or "paper", self.image_dropout)
-            fusion = Fusion(config)
+            shape = (images.width, self.kind or "paper", self.image_dropout, self.weight)
+            fusion = Fusion(config_for(net, *shape))
             std = getattr(net.config, "initializer_range", getattr(net.config, "init_std", 0.02))
             fusion.reset(self.start, std)
             return fusion
@@ -84,6 +87,12 @@ class Fusing:
         kind = fusion.config.kind
         if self.kind not in (None, kind):
             why = f"has a fusion of kind {kind!r}, --fusion says {self.kind!r}; leave out the flag"
+            raise DataError(why, ref, code=Exit.CONFIG)
+        weight = fusion.config.weight
+        if self.weight not in (1, weight):
+            why = (
+                f"has a fusion of weight {weight}, --image-weight says {self.weight}; leave it out"
+            )
             raise DataError(why, ref, code=Exit.CONFIG)
         fusion.config = dataclasses.replace(fusion.config, image_dropout=self.image_dropout)
         return fusion
