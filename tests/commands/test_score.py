@@ -110,6 +110,27 @@ def test_the_leaderboard_s_csv(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert row == "t0" + ",0.25" * 20
 
 
+def test_what_other_servers_take(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Rows of a test file, without labels: a JSON list with whole numbers, and lines of a CSV."""
+    asked = [{"id": "262144", "prediction": "café"}, {"id": "7", "prediction": "2"}]
+    vqa = write(tmp_path / "vqa.jsonl", asked)
+    assert cli.run(["score", "vqa", vqa, "--submission", str(tmp_path / "s.json")]) == 0
+    assert json.loads((tmp_path / "s.json").read_text()) == [
+        {"question_id": 262144, "answer": "café"},
+        {"question_id": 7, "answer": "2"},
+    ]
+    pair = [{"id": "test2-0-1-0", "prediction": "True"}, {"id": "test2-0-2-0", "prediction": 0}]
+    nlvr2 = write(tmp_path / "nlvr2.jsonl", pair)
+    capfd.readouterr()
+    assert cli.run(["score", "nlvr2", nlvr2, "--submission", "-"]) == 0
+    assert capfd.readouterr().out == "test2-0-1-0,True\ntest2-0-2-0,False\n"
+    odd = write(tmp_path / "odd.jsonl", [{"id": "q7", "prediction": "2"}])
+    assert cli.run(["score", "vqa", odd, "--submission", "-"]) == 65
+    assert "expected the number of a question of VQA 2.0 as id, got 'q7'" in capfd.readouterr().err
+    assert cli.run(["score", "rte", nlvr2, "--submission", "-"]) == 2
+    assert "is for vqa, nlvr2; vcr-qar needs --joint" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -27,7 +27,11 @@ def score(
         str | None, File("vcr-qar: vcr-qa's predictions of the same questions, for Q→AR.")
     ] = None,
     submission: Annotated[
-        str | None, File("With --joint, on test files: write VCR's leaderboard CSV.")
+        str | None,
+        File(
+            "Of a test file, in place of scores: the JSON of VQA's server, NLVR2's CSV, or with "
+            "--joint the CSV of VCR's leaderboard."
+        ),
     ] = None,
     null_threshold: Annotated[
         float | None,
@@ -50,15 +54,18 @@ def score(
         vg score mnli other-model.jsonl --gold glue/MNLI
 
         vg score vcr-qar qar/seed-9595/predictions.jsonl --joint qa/seed-9595/predictions.jsonl
+
+        vg score vqa vqa/seed-9595/predictions.test.jsonl --submission test-dev.json
     """
-    from vgtools.tasks.saved import score_saved
+    from vgtools.tasks.saved import SUBMISSIONS, score_saved
     from vgtools.tasks.table import find_task
 
     task = find_task(name)
     alone = joint is not None and task.name != "vcr-qar"
     why = f"joins predictions of vcr-qa to those of vcr-qar, got {task.name}"
     refuse_if(alone, "--joint", why)
-    refuse_if(submission is not None and joint is None, "--submission", "needs --joint")
+    other = submission is not None and joint is None and task.name not in SUBMISSIONS
+    refuse_if(other, "--submission", f"is for {', '.join(SUBMISSIONS)}; vcr-qar needs --joint")
     unused = null_threshold is not None and not task.unanswerable
     why = f"applies to squad-2.0, whose questions may have no answer, not to {task.name}"
     refuse_if(unused, "--null-threshold", why)

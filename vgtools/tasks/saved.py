@@ -10,10 +10,14 @@ from vgtools.io import DataError, read_json
 from vgtools.models.sealed import check_predictions
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
 from vgtools.tasks.examples import Example
+from vgtools.tasks.kinds import answer, classify
 from vgtools.tasks.kinds.choice import joint_scores
 from vgtools.tasks.kinds.choice import submission as leaderboard
 from vgtools.tasks.predictions import with_answers
 from vgtools.tasks.table import Task
+
+# What a server takes, of the predictions of one task; VCR's leaderboard joins those of two.
+SUBMISSIONS = {"vqa": answer.submission, "nlvr2": classify.submission}
 
 
 def score_saved(
@@ -24,13 +28,13 @@ def score_saved(
     joint: str | None,
     submission: str | None,
 ) -> None:
-    """Print the scores of saved predictions, or write VCR's submission.
+    """Print the scores of saved predictions, or write what the task's server takes.
 
     Args:
         gold: official file with the labels; None takes the rows' own.
         threshold: SQuAD 2.0, used where every row has `no_answer`.
         joint: predictions of vcr-qa beside those of vcr-qar.
-        submission: with `joint`, the CSV to write in place of scores.
+        submission: the file to write in place of scores: of VQA and NLVR2, and with `joint` of VCR.
 
     Raises:
         DataError: as `vgtools.tasks.dispatch.gather`, or they are no longer what their run wrote.
@@ -41,9 +45,9 @@ def score_saved(
     if joint is not None:
         _require_run_of("vcr-qar", path)
         _require_run_of("vcr-qa", joint)
-        if submission is not None:
-            _write_submission(path, joint, submission)
-            return
+    if submission is not None:
+        _write_submission(task, path, joint, submission)
+        return
 
     def examples(name: str) -> Iterator[Example] | None:
         return None if gold is None else read_examples(name, gold)
@@ -70,11 +74,15 @@ def _require_run_of(name: str, path: str) -> None:
         raise DataError(f"expected predictions of {name}, got {found} (says {run})", path)
 
 
-def _write_submission(rationales: str, answers: str, output: str) -> None:
-    target = None if output == "-" else io.final_path(output, [rationales, answers])
-    rows = (read_predictions("vcr-qa", answers), read_predictions("vcr-qar", rationales))
-    text = leaderboard(*rows, answers).encode()
-    if target is None:
-        io.open_stream("-").write(text)
+def _write_submission(task: Task, path: str, joint: str | None, output: str) -> None:
+    target = None if output == "-" else io.final_path(output, [path, *([joint] if joint else [])])
+    rows = read_predictions(task, path)
+    if joint is not None:
+        text = leaderboard(read_predictions("vcr-qa", joint), rows, joint)
     else:
-        io.atomic_write(target, text)
+        _require_run_of(task.name, path)
+        text = SUBMISSIONS[task.name](task, rows)
+    if target is None:
+        io.open_stream("-").write(text.encode())
+    else:
+        io.atomic_write(target, text.encode())

@@ -38,6 +38,15 @@ def test_vqa_as_its_files_say(tmp_path: Path) -> None:
     }
 
 
+def test_questions_of_test_dev_are_about_pictures_of_test(tmp_path: Path) -> None:
+    for name in ("test2015", "test-dev2015"):
+        path = tmp_path / f"v2_OpenEnded_mscoco_{name}_questions.json"
+        question = {"question_id": 7, "image_id": 3, "question": "bam"}
+        path.write_text(json.dumps({"questions": [question]}))
+        (found,) = read_examples("vqa", path, unlabelled=True)
+        assert getattr(found, "images", ()) == ("COCO_test2015_000000000003",)
+
+
 def test_vqa_without_annotations(tmp_path: Path) -> None:
     save_vqa(tmp_path)
     questions, annotations = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,8 @@ def read(
 ) -> Iterator[tuple[None, VisualExample]]:
     """Yield (no line, question) with the answers of its annotators; a test file has none.
 
-    Source: the formats of the VQA data set, version 2.
+    Source: the formats of the VQA data set, version 2; the questions of test-dev are about the
+        pictures of test.
     """
     beside = annotations_path(path)
     if not unlabelled and beside == Path(path):
@@ -51,7 +53,7 @@ def read(
     answers = dict[int, tuple[Answer, ...]]()
     if not unlabelled or (beside != Path(path) and beside.exists()):
         answers = dict(_annotations(beside))
-    split = re.search(r"(train|val|test)20\d\d", Path(path).name)
+    split = re.search(r"(train|val|test)(?:-dev)?(20\d\d)", Path(path).name)
     for where, row in json_rows(path, "questions", "questions", _FORM):
         number = json_field(row, "question_id", int, where, path)
         image = json_field(row, "image_id", int, where, path)
@@ -59,7 +61,7 @@ def read(
         if answers and number not in answers:
             why = f"{where}: {beside} holds no answers to the question {number}"
             raise DataError(f"{why}; both must be of one split", path)
-        name = f"COCO_{split[0]}_{image:012}" if split else str(image)
+        name = f"COCO_{split[1]}{split[2]}_{image:012}" if split else str(image)
         given = answers.get(number, ())
         yield None, VisualExample(str(number), question, answers=given, images=(name,))
 
@@ -161,6 +163,23 @@ def rows(
     for example, number, score in zip(examples, best.tolist(), probability.tolist(), strict=True):
         answers = gold(task, example)
         yield make_row(example.id, task.labels[number], answers, score=round(score, 6))
+
+
+def submission(task: Task, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the JSON that VQA's evaluation server takes, of rows of predictions.
+
+    Raises:
+        DataError: an id is not the number of a question.
+
+    Source: the results format of the VQA data set: a list of {"question_id", "answer"}.
+    """
+    found = list[dict[str, Any]]()
+    for row in rows:
+        if not row["id"].isdecimal():
+            why = f"expected the number of a question of {task.title} as id, got {row['id']!r:.60}"
+            raise DataError(why)
+        found.append({"question_id": int(row["id"]), "answer": row["prediction"]})
+    return json.dumps(found, ensure_ascii=False) + "\n"
 
 
 # ----------------------------------------------------------------------------------------- scoring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,17 @@ def _read_nlvr2(
         pair = name.rsplit("-", 1)[0]
         images = (f"{pair}-img0", f"{pair}-img1")
         yield line, VisualExample(name, row["sentence"], None, value, images=images, line=line)
+
+
+def submission(task: Task, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the CSV that NLVR2's evaluation reads, of rows of predictions.
+
+    Source: the data set's evaluation code: lines of identifier and prediction, no header.
+    """
+    numbers = (
+        (row["id"], parse(task, "prediction", row["prediction"], None, None)) for row in rows
+    )
+    return "".join(f"{name},{class_name(task, number)}\n" for name, number in numbers)
 
 
 def gold(task: Task, example: Example) -> str | int | None:
