@@ -178,6 +178,19 @@ def test_a_bank_in_parts_is_the_bank(tmp_path: Path, k: int) -> None:
     assert parts.approximate == {}
 
 
+def test_parts_with_fewer_images_than_are_asked_for_give_no_image_of_others(tmp_path: Path) -> None:
+    bank = np.abs(unit(6, 4))
+    edges = [0, 3, 4, 6]
+    paths = [str(save_index(tmp_path / str(a), bank[a:b], first=a)) for a, b in pairwise(edges)]
+    for queries in (bank, -bank):  # of the second, every score is below that of no image, 0
+        for k in (2, 5, 8):
+            found = open_indexes(paths).search(queries, k)
+            whole = exact_search(queries, bank, k)
+            assert (found.rows == whole.rows).all()
+            assert (found.scores == whole.scores).all()
+            assert ((found.rows < 0).sum(1) == max(0, k - 6)).all()
+
+
 def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path) -> None:
     first = str(save_index(tmp_path / "a", unit(5, 4)))
     same = str(save_index(tmp_path / "b", unit(5, 4, 1)))

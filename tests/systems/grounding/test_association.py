@@ -99,6 +99,26 @@ def test_the_key_of_a_noun_worked_by_hand() -> None:
     assert bank.keys[0] == pytest.approx((0.634317, 0.773073), abs=1e-6)
 
 
+def test_a_lemma_or_a_definition_without_a_known_word_takes_no_part_in_a_key() -> None:
+    # white shark (.8, .4), large fish (.4, .8)
+    both = (0.5**0.5, 0.5**0.5)
+    lemmas = (0.8 / 0.8**0.5, 0.4 / 0.8**0.5)
+    definition = lemmas[::-1]
+    for nouns, text, key in (
+        (["selachian", "white shark"], "large fish", both),
+        (["white shark"], "selachian", lemmas),
+        (["selachian"], "large fish", definition),
+    ):
+        bank = noun_keys(
+            [(1, {"image": "0", "nouns": nouns, "text": text})], t.vectors(), t.STOP, "x"
+        )
+        assert bank.keys[0] == pytest.approx(key, abs=1e-6)
+    nothing = noun_keys(
+        [(1, {"image": "0", "nouns": ["selachian"], "text": ""})], t.vectors(), t.STOP, "x"
+    )
+    assert (nothing.ids, nothing.left_out) == ([], ["0"])
+
+
 def test_images_of_clusters_come_in_turn_and_once() -> None:
     keys = np.array([(1, 0), (0.8, 0.6), (0.6, 0.8), (0, 1), (-0.6, 0.8)], np.float32)
     index = t.index(Bank([str(i) for i in range(len(keys))], keys, []))

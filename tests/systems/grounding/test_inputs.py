@@ -27,6 +27,7 @@ from vgtools.io import DataError, Exit
 from vgtools.systems.grounding.inputs import Sources, mask_regions
 from vgtools.systems.grounding.pictures import RegionPictures, open_pictures
 from vgtools.systems.grounding.texts import Column, read_texts
+from vgtools.text.word_vectors import Words
 
 TOKENIZER = make_tokenizer()
 CLS, SEP, MASK, PAD = (TOKENIZER.token_to_id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD"))
@@ -274,6 +275,21 @@ def test_a_masked_word_cannot_change_the_images(
             )
         )
     assert np.array_equal(shown(others), before)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3])
+def test_a_word_of_which_any_piece_is_predicted_finds_no_image(piece: int) -> None:
+    # Of the first text's four tokens one and three make a word, of the second's two the first.
+    begin, end = np.array([0, 1, 0]), np.array([1, 4, 1])
+    words = Words(np.array([0, 2, 3]), np.zeros(3, np.int32), begin, end, np.zeros(3, bool))
+    chosen = [np.arange(4) == piece, np.array([False, True])]
+    bank = bank_of("scene")
+    assert bank.visible(words, chosen).tolist() == [True, False, True]
+    assert bank.visible(words, [np.zeros(4, bool), np.ones(2, bool)]).tolist() == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("strategy", ASSOCIATIVE)

@@ -155,6 +155,13 @@ def test_intervals_are_those_of_samples_of_photos(monkeypatch: pytest.MonkeyPatc
     assert localisation._SAMPLES % localisation._BLOCK == 0
 
 
+def test_a_class_without_a_photo_in_a_sample_is_left_out_of_it() -> None:
+    # Each class is in one of two photos. A fourth of the samples has the first alone, whose mean
+    # is 1; another fourth the second alone, 0; the rest both, .5.
+    record = intervals(np.array([[1.0], [0.0]]), ["a", "b"], ["share"], ["cat", "dog"])
+    assert record == {"share": 50.0, "share_low": 0.0, "share_high": 100.0}
+
+
 def test_the_record_of_pointing() -> None:
     hit = located([1, 0, 0, 0], (2, 2), boxes=((0, 0, 30, 30),), size=(100, 100))
     miss = located([0, 0, 0, 1], (2, 2), boxes=((0, 0, 60, 60),), size=(100, 100))

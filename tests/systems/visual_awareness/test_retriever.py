@@ -97,6 +97,30 @@ def test_dropout_of_the_sru_has_one_mask_per_text_and_none_in_evaluation() -> No
     assert sru._drop(words, texts) is words
 
 
+def test_dropout_masks_inputs_before_the_product_and_the_gate_but_of_the_last_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    sru = SRU(3, 2, 3).double()
+    for bias in sru.biases:
+        torch.nn.init.normal_(bias)
+    monkeypatch.setattr(sru, "_drop", lambda x, texts: 2 * x)  # what is dropped is seen by this
+    words = torch.randn(4, 3, dtype=torch.float64)
+    found = sru(words, [1] * 4)
+    x = words
+    for layer, (weight, bias) in enumerate(zip(sru.weights, sru.biases, strict=True)):
+        states, state = [], torch.zeros(2, dtype=torch.float64)
+        for word in x:
+            z, f, r, *skip = (2 * word @ weight).split(2)
+            forget, reset = (f + bias[:2]).sigmoid(), (r + bias[2:]).sigmoid()
+            state = forget * state + (1 - forget) * z
+            skipped = skip[0] if skip else word
+            reset = reset if layer == 2 else 2 * reset
+            states.append(skipped + (state.tanh() - skipped) * reset)
+        x = torch.stack(states)
+    torch.testing.assert_close(found, x)
+
+
 def test_weldon_by_hand() -> None:
     maps = torch.tensor([3.0, 1, -2, 0.5])[:, None]
     assert weldon(maps, 1).tolist() == [1.0]
