@@ -297,6 +297,12 @@ def _language() -> None:
     tiny_lm.save_rows(Path("valid.jsonl"), tiny_lm.voken_rows(tiny_lm.sentences(12, seed=9), 11))
     Path("plain.txt").write_text("".join(t + "\n" for t in texts))
     _run("revokenize", "rows.jsonl", "-t", "tokenizer", "-q", "-o", "packed.npy")
+    folder = Path("published")
+    folder.mkdir()
+    (folder / "ids").write_text("".join(f"vg/{n}\n" for n in range(11)))
+    flags = ("--ids", folder / "ids", "--tokens", folder / "c.t.hdf5", "-q")
+    _run("prepare", "hdf5", "packed.npy", *flags, "-o", folder / "c.vg.hdf5")
+    _run("prepare", "hdf5", "feats.npy", "-q", "-o", folder / "vg.hdf5")
     _run(
         "pretrain",
         "plain.txt",

@@ -182,6 +182,38 @@ CASES = (
         "prepare regions in/sets/others.npy in/sets/others.jsonl -o r.npy",
         ("sets/others.npy npy", "sets/others.jsonl jsonl"),
     ),
+    Case(
+        "prepare-vokens",
+        "prepare vokens in/published/c.t.hdf5 in/published/c.vg.hdf5 -t in/tokenizer -o v.npy",
+        (
+            "published/c.t.hdf5 bytes",
+            "published/c.t.sent text",
+            "published/c.vg.hdf5 bytes",
+            "published/c.vg.ids ids",
+        ),
+        quick=True,
+    ),
+    Case(
+        "prepare-keys",
+        "prepare keys in/published/vg.hdf5 -o f.npy",
+        ("published/vg.hdf5 bytes", "published/vg.ids ids"),
+    ),
+    Case(
+        "prepare-hdf5",
+        "prepare hdf5 in/packed.npy --ids in/published/c.vg.ids --tokens c.t.hdf5 -o c.vg.hdf5",
+        (
+            "packed.npy npy!",
+            "packed.rows.npy npy!",
+            "packed.json manifest",
+            "published/c.vg.ids ids",
+        ),
+        quick=True,
+    ),
+    Case(
+        "prepare-hdf5-keys",
+        "prepare hdf5 in/feats.npy -o vg.hdf5",
+        ("feats.npy npy!", "feats.ids ids!", "feats.json manifest"),
+    ),
     Case("prepare-wikitext", "prepare wikitext in/sets/wiki.txt -o w.txt", ("sets/wiki.txt text",)),
     Case("prepare-squad", "prepare squad in/sets/squad.json -o s.txt", ("sets/squad.json json",)),
     Case("prepare-pdtb", "prepare pdtb in/sets/pdtb2.csv -o p.jsonl", ("sets/pdtb2.csv table",)),

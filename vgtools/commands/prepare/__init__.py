@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from vgtools.commands.prepare import captions, pictures, tasks, text, translation, web, words
+from vgtools.commands.prepare import (
+    captions,
+    pictures,
+    published,
+    tasks,
+    text,
+    translation,
+    web,
+    words,
+)
 
 _HELP = """Official data sets and texts → the toolkit's files.
 
@@ -34,5 +43,8 @@ for _name, _command in {
     "vua": tasks.vua,
     "task": tasks.task,
     "vectors": words.vectors,
+    "vokens": published.vokens,
+    "keys": published.keys,
+    "hdf5": published.hdf5,
 }.items():
     prepare.command(_name)(_command)

@@ -11,7 +11,7 @@ SECTIONS = {
         "objectives.Objective",
         "pretraining.Pretraining",
     ),
-    "section 3.1": ("vokenize.vokenize", "calibration.Calibration"),
+    "section 3.1": ("vokenize.vokenize", "calibration.Calibration", "published.read_vokens"),
     "section 3.2": (
         "matcher.TokenImageMatcher",
         "matcher.hinge_loss",

@@ -1,0 +1,234 @@
+"""Files of the published code against files that h5py writes as that code does, and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.tiny.lm import make_tokenizer, save_packed, save_shape, save_tokenizer
+from vgtools.cli import run
+from vgtools.io import open_features
+from vgtools.systems.vokenization import published
+from vgtools.text.blocks import open_packed
+from vgtools.text.tokens import tokenizer_fingerprint
+
+TOKENS = [7, 8, 9, 10, 11, 12, 7]
+VOKENS = [0, 2, -100, 1, 1, 0, 2]
+IDS = ["vg_nococo/31", "vg_nococo/4", "vg_nococo/77"]
+
+
+def save_h5(path: Path, name: str, values: Any, dtype: str, growing: bool = False) -> Path:
+    """Write a dataset as the published scripts do: tokens grow, vokens and keys do not."""
+    array = np.array(values, dtype)
+    with h5py.File(path, "w") as file:
+        if growing:
+            data = file.create_dataset(name, (0,), maxshape=(None,), dtype=dtype)
+            data.resize(array.shape)
+        else:
+            data = file.create_dataset(name, array.shape, dtype=dtype)
+        data[:] = array
+    return path
+
+
+def save_corpus(
+    folder: Path, tokens: Any = TOKENS, vokens: Any = VOKENS, edges: Any = (0, 3, 4, 7)
+) -> tuple[str, str]:
+    save_h5(folder / "c.bert.hdf5", "tokens", tokens, "int32", growing=True)
+    (folder / "c.bert.sent").write_text("".join(f"{edge}\n" for edge in edges))
+    save_h5(folder / "c.vg.hdf5", "vokens", vokens, "int32")
+    (folder / "c.vg.ids").write_text("".join(f"{name}\n" for name in IDS))
+    save_tokenizer(folder / "tokenizer")
+    return str(folder / "c.bert.hdf5"), str(folder / "c.vg.hdf5")
+
+
+def prepared(folder: Path, *more: object, code: int = 0) -> list[Any]:
+    call = ["prepare", "vokens", folder / "c.bert.hdf5", folder / "c.vg.hdf5", "-q"]
+    call += ["-t", folder / "tokenizer", "-o", folder / "v.npy", *more]
+    assert run([*map(str, call)]) == code
+    return [] if code else open_packed(folder / "v.npy")
+
+
+def read(path: Path, name: str) -> np.ndarray[Any, Any]:
+    with h5py.File(path, "r") as file:
+        return np.array(file[name])
+
+
+def test_published_vokens_become_packed_ones_and_train_a_model(tmp_path: Path) -> None:
+    save_corpus(tmp_path)
+    (packed,) = prepared(tmp_path)
+    assert packed.tokens.tolist() == [
+        [7, 0], [8, 2], [9, -1], [10, 1], [11, 1], [12, 0], [7, 2],
+    ]  # fmt: skip
+    assert packed.ends.tolist() == [3, 4, 7]
+    assert packed.vokens == 3
+    manifest = json.loads((tmp_path / "v.json").read_text())
+    assert manifest["tokenizer"]["sha256"] == tokenizer_fingerprint(make_tokenizer())
+    assert (manifest["rows"], manifest["level"]) == (3, "token")
+    shape = save_shape(tmp_path / "shape.json")
+    call = ["pretrain", "lm", tmp_path / "v.npy", "--shape", shape, "-t", tmp_path / "tokenizer"]
+    call += ["--block", "8", "--steps", "1", "--device", "cpu", "-q", "-o", tmp_path / "run"]
+    assert run([*map(str, call)]) == 0
+    info = json.loads((tmp_path / "run/run.json").read_text())
+    assert info["voken_lm"]["vokens"] == 3
+    assert info["voken_lm"]["losses"] == ["mlm", "voken_cls"]
+
+
+def test_lines_are_the_rows_without_sentences_and_without_vokens_there_are_none(
+    tmp_path: Path,
+) -> None:
+    tokens, _ = save_corpus(tmp_path)
+    (tmp_path / "c.bert.sent").unlink()
+    (tmp_path / "c.bert.line").write_text("0\n4\n7\n")
+    call = ["prepare", "vokens", tokens, "-t", tmp_path / "tokenizer", "-o", tmp_path / "v.npy"]
+    assert run([*map(str, call), "-q"]) == 0
+    (packed,) = open_packed(tmp_path / "v.npy")
+    assert packed.ends.tolist() == [4, 7]
+    assert packed.tokens.tolist() == [[token, -1] for token in TOKENS]
+
+
+def test_vokens_of_sentences_are_each_token_s(tmp_path: Path) -> None:
+    # [2, -3, -3]: three tokens of a sentence with voken 2; [0, -1]: two with voken 0.
+    save_corpus(tmp_path, vokens=[2, -3, -3, 0, 1, -2, -2])
+    prepared(tmp_path, code=65)
+    (packed,) = prepared(tmp_path, "--level", "sentence")
+    assert packed.tokens[:, 1].tolist() == [2, 2, 2, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("level", ["token", "sentence"])
+def test_there_and_back_is_bit_exact(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "_STEP", 5)  # steps that end inside sentences
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 9, 40)
+    edges = [0, *np.cumsum(sizes).tolist()]
+    tokens = rng.integers(0, make_tokenizer().get_vocab_size(), edges[-1])
+    vokens = rng.integers(0, 3, edges[-1])
+    vokens[::11] = -100
+    if level == "sentence":
+        first = np.repeat(rng.integers(0, 3, 40), sizes)
+        vokens = -first - 1
+        vokens[edges[:-1]] = first[edges[:-1]]
+    save_corpus(tmp_path, tokens, vokens, edges)
+    prepared(tmp_path, "--level", level)
+    call = ["prepare", "hdf5", "v.npy", "--ids", "c.vg.ids", "--tokens", "d.bert.hdf5"]
+    monkeypatch.chdir(tmp_path)
+    assert run([*call, "-o", "d.vg.hdf5", "-q"]) == 0
+    for name, kind in (("bert", "tokens"), ("vg", "vokens")):
+        ours = read(tmp_path / f"d.{name}.hdf5", kind)
+        theirs = read(tmp_path / f"c.{name}.hdf5", kind)
+        assert ours.dtype == theirs.dtype == np.int32
+        assert ours.tobytes() == theirs.tobytes()
+    for name in ("bert.sent", "vg.ids"):
+        assert (tmp_path / f"d.{name}").read_text() == (tmp_path / f"c.{name}").read_text()
+    call = ["prepare", "vokens", "d.bert.hdf5", "d.vg.hdf5", "-t", "tokenizer", "--level", level]
+    assert run([*call, "-o", "w.npy", "-q"]) == 0
+    for end in (".npy", ".rows.npy"):
+        assert (tmp_path / f"w{end}").read_bytes() == (tmp_path / f"v{end}").read_bytes()
+
+
+def test_empty_rows_are_no_sentences_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_packed(Path("v.npy"), [[], [(7, 1), (8, -1)], [], [], [(9, 0)], []], count=3)
+    Path("vg.ids").write_text("a\nb\nc\n")
+    call = ["prepare", "hdf5", "v.npy", "--ids", "vg.ids", "--tokens", "c.t.hdf5", "-q"]
+    assert run([*call, "-o", "c.vg.hdf5"]) == 0
+    assert Path("c.t.sent").read_text() == "0\n2\n3\n"
+    assert read(Path("c.vg.hdf5"), "vokens").tolist() == [1, -100, 0]
+    assert read(Path("c.t.hdf5"), "tokens").tolist() == [7, 8, 9]
+
+
+def test_keys_become_features_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(published, "_STEP", 4)
+    arrays = [np.random.default_rng(n).normal(size=(n, 2)).astype("f4") for n in (5, 3)]
+    for name, array in zip(("vg_nococo", "cc_train"), arrays, strict=True):
+        save_h5(Path(f"{name}.hdf5"), "keys", array, "f4")
+        Path(f"{name}.ids").write_text("".join(f"{10 * i}\n" for i in range(len(array))))
+    assert run(["prepare", "keys", "vg_nococo.hdf5", "cc_train.hdf5", "-o", "all.npy", "-q"]) == 0
+    found = open_features("all.npy")
+    assert np.asarray(found.array).tobytes() == np.concatenate(arrays).tobytes()
+    assert found.ids[4:7] == ["vg_nococo/40", "cc_train/0", "cc_train/10"]
+    call = ["prepare", "keys", "vg_nococo.hdf5", "cc_train.hdf5", "--limit", "6"]
+    assert run([*call, "-o", "six.npy", "-q"]) == 0
+    assert open_features("six.npy").ids == found.ids[:6]
+    assert run(["prepare", "keys", "vg_nococo.hdf5", "-o", "vg.npy", "-q"]) == 0
+    Path("out").mkdir()
+    assert run(["prepare", "hdf5", "vg.npy", "-o", "out/vg_nococo.hdf5", "-q"]) == 0
+    assert read(Path("out/vg_nococo.hdf5"), "keys").tobytes() == arrays[0].tobytes()
+    assert Path("out/vg_nococo.ids").read_text() == Path("vg_nococo.ids").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "why"),
+    [
+        ({"edges": (0, 3, 2, 7)}, 65, "c.bert.sent:3: expected the first token of a sentence"),
+        ({"edges": (1, 3, 7)}, 65, "c.bert.sent:1: expected the first token of a sentence, 0"),
+        ({"edges": (0, 3, 4)}, 65, "ends at token 4, expected 7"),
+        ({"edges": (0, 3, 8)}, 65, "from 3 to 7, got '8'"),
+        ({"vokens": VOKENS[:-1]}, 65, "has 6 vokens for the 7 tokens"),
+        ({"vokens": [0, 1, 2, 3, 0, 0, 0]}, 65, "sentence 2 has the number 3, expected -1 to 2"),
+        ({"vokens": [0, -2, 2, 1, 0, 0, 0]}, 65, "need --level sentence"),
+        ({"tokens": [7, 8, 9, 10, 999, 11, 12]}, 65, "sentence 3 has the number 999"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    tmp_path: Path, change: dict[str, Any], code: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_corpus(tmp_path, **change)
+    prepared(tmp_path, code=code)
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "v.npy").exists()
+
+
+def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens, vokens = save_corpus(tmp_path)
+    Path(vokens).write_bytes(b"not HDF5")
+    prepared(tmp_path, code=65)
+    assert "c.vg.hdf5: cannot be read as HDF5" in capsys.readouterr().err
+    Path(vokens).write_bytes(Path(tokens).read_bytes())
+    prepared(tmp_path, code=65)
+    assert "has the datasets ['tokens'], expected 'vokens'" in capsys.readouterr().err
+    Path(vokens).unlink()
+    prepared(tmp_path, code=66)
+    save_corpus(tmp_path)
+    (tmp_path / "c.bert.sent").unlink()
+    prepared(tmp_path, code=66)
+    assert "expected c.bert.sent, or .line, beside it" in capsys.readouterr().err
+
+
+def test_a_stopped_export_resumes_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(published, "_STEP", 3)
+    rng = np.random.default_rng(0)
+    rows = [[(int(t), int(t) % 3) for t in rng.integers(7, 12, n)] for n in rng.integers(0, 6, 30)]
+    save_packed(Path("v.npy"), rows, count=3)
+    Path("vg.ids").write_text("a\nb\nc\n")
+
+    def export(name: str) -> int:
+        call = ["prepare", "hdf5", "v.npy", "--ids", "vg.ids", "--tokens", f"{name}.t.hdf5", "-q"]
+        return run([*call, "-o", f"{name}.vg.hdf5"])
+
+    assert export("whole") == 0
+    commit = published.Output.commit
+    seen = []
+
+    def stopping(self: Any, state: Any) -> None:
+        commit(self, state)
+        seen.append(state)
+        if len(seen) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(published.Output, "commit", stopping)
+    assert export("cut") == 130
+    monkeypatch.setattr(published.Output, "commit", commit)
+    assert export("cut") == 0
+    for end in ("vg.hdf5", "vg.ids", "t.hdf5", "t.sent"):
+        assert Path(f"cut.{end}").read_bytes() == Path(f"whole.{end}").read_bytes()

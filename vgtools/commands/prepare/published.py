@@ -1,0 +1,174 @@
+"""`vg prepare vokens`, `keys`, `hdf5`: files of the published vokenization code, in and out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    File,
+    Flag,
+    Limit,
+    Offline,
+    Quiet,
+    Restart,
+    Value,
+    flags,
+    note,
+    refuse_if,
+)
+from vgtools.io.errors import amount
+
+Packed = Annotated[
+    str, Flag("--output", "-o", metavar="X.npy", help="File to write; the same command resumes it.")
+]
+
+
+@flags
+def vokens(
+    tokens: Annotated[
+        str, typer.Argument(metavar="TOKENS", help="CORPUS.TOKENIZER.hdf5, .sent or .line beside")
+    ],
+    output: Packed,
+    tokenizer: Annotated[
+        str,
+        Value(
+            "REF",
+            "Whose ids TOKENS holds: hub name, directory, vg run or builtin:NAME.",
+            "--tokenizer",
+            "-t",
+        ),
+    ],
+    file: Annotated[
+        str | None, typer.Argument(metavar="VOKENS", help="CORPUS.SET.hdf5; else none has any.")
+    ] = None,
+    ids: Annotated[
+        str | None, File("Images that the vokens number.", show_default="VOKENS' .ids")
+    ] = None,
+    level: Annotated[
+        Literal["token", "sentence"],
+        Flag(help="What the vokens are of; -v - 1 marks the further tokens of a sentence."),
+    ] = "token",
+    restart: Restart = False,
+    offline: Offline = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Read tokens and vokens in the HDF5 files of the published vokenization code.
+
+    X.npy is the packed form of vg vokenize, which vg pretrain lm reads, with a row per sentence, or
+    per line where TOKENS has only .line. Vokens are lines of the .ids file. Needs h5py, of the
+    extra hdf5.
+
+    Examples:
+
+        vg prepare vokens wiki.train.raw.bert-base-uncased.hdf5 wiki.train.raw.vg_nococo.hdf5 \
+            --tokenizer google-bert/bert-base-uncased -o vokens.npy
+
+        vg pretrain lm vokens.npy --shape bert-base -t google-bert/bert-base-uncased -o run
+    """
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    refuse_if(ids is not None and file is None, "--ids", "needs VOKENS")
+    from vgtools.models.references import load_tokenizer
+    from vgtools.systems.vokenization.published import read_vokens
+    from vgtools.text.tokens import tokenizer_fingerprint
+
+    loaded = load_tokenizer(tokenizer, offline=offline)
+    counts = read_vokens(
+        tokens,
+        file,
+        output,
+        ids=ids,
+        vocabulary=loaded.get_vocab_size(),
+        tokenizer={"ref": tokenizer, "sha256": tokenizer_fingerprint(loaded)},
+        level=level,
+        restart=restart,
+    )
+    _report(counts, output, quiet)
+
+
+@flags
+def keys(
+    files: Annotated[list[str], typer.Argument(metavar="SET.hdf5", help="SET.ids beside each.")],
+    output: Packed,
+    backbone: Annotated[
+        str, Value("NAME", "What made them: features of another name do not go with a matcher.")
+    ] = "published keys",
+    limit: Limit = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read image features in the HDF5 files of the published vokenization code.
+
+    X.npy and X.ids are those of vg extract-image-feats, with images SET/ID, one set after the
+    other: rows have the numbers that the published vokens have. Needs h5py, of the extra hdf5.
+
+    Examples:
+
+        vg prepare keys keys/vg_nococo.hdf5 --limit 50000 -o feats.npy
+
+        vg pretrain lm vokens.npy --feats feats.npy --weight voken_reg=1 --shape bert-base -o run
+    """
+    refuse_if(not output.endswith(".npy"), "--output", f"must end in .npy, got {output!r}")
+    from vgtools.systems.vokenization.published import read_keys
+
+    limits = {"backbone": backbone, "limit": limit, "restart": restart}
+    _report(read_keys(files, output, **limits), output, quiet)  # type: ignore[arg-type]
+
+
+@flags
+def hdf5(
+    file: Annotated[
+        str, typer.Argument(metavar="X.npy", help="Packed vokens, or features of images.")
+    ],
+    output: Annotated[
+        str,
+        Flag("--output", "-o", metavar="FILE", help="CORPUS.SET.hdf5, or SET.hdf5 of features."),
+    ],
+    ids: Annotated[str | None, File("Of vokens: the bank's .ids, of vg build-index.")] = None,
+    tokens: Annotated[
+        str | None, File("Of vokens: CORPUS.TOKENIZER.hdf5 to write, in the same folder.")
+    ] = None,
+    restart: Restart = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write vokens or image features as the published vokenization code reads them.
+
+    Of vokens: token ids (and .sent) and vokens (and .ids), both int32; no voken is -100, which its
+    loss leaves out. Rows of vg vokenize become packed with vg revokenize. Of features: the keys
+    (and .ids). Needs h5py, of the extra hdf5.
+
+    Examples:
+
+        vg prepare hdf5 vokens.npy --ids vg.ids --tokens wiki.raw.bert-base-uncased.hdf5 \
+            -o wiki.raw.vg_nococo.hdf5
+
+        vg prepare hdf5 feats.npy -o vg_nococo.hdf5
+    """
+    import os
+
+    refuse_if(not output.endswith(".hdf5"), "--output", f"must end in .hdf5, got {output!r}")
+    from vgtools.io import read_manifest
+    from vgtools.systems.vokenization import published
+
+    if read_manifest(file, verify=False).get("kind") == "image-features":
+        refuse_if(ids or tokens, "--ids", "and --tokens belong to vokens, not to features")
+        _report(published.write_keys(file, output, restart), output, quiet)
+        return
+    refuse_if(not ids, "--ids", "is needed: the .ids file of the vokens' index")
+    refuse_if(not tokens, "--tokens", "is needed: CORPUS.TOKENIZER.hdf5")
+    assert ids is not None
+    assert tokens is not None
+    places = [os.path.realpath(path) for path in (tokens, output)]
+    unlike = len({os.path.dirname(place) for place in places}) > 1 or len({*places}) < 2
+    unlike = unlike or not tokens.endswith(".hdf5")
+    refuse_if(unlike, "--tokens", f"must be another .hdf5 in the folder of -o {output}")
+    _report(published.write_vokens(file, ids, output, tokens, restart), output, quiet)
+
+
+def _report(counts: dict[str, int] | None, output: str, quiet: bool) -> None:
+    if counts is None:
+        note("prepare", f"{output} is up to date", quiet)
+        return
+    more = amount(counts["tokens"], "token") if "tokens" in counts else f"width {counts['dim']}"
+    note("prepare", f"{amount(counts['rows'], 'row')}, {more} in {output}", quiet)

@@ -1,0 +1,417 @@
+"""Tokens, vokens (section 3.1) and image keys in the HDF5 files of the published code, in and out.
+
+`CORPUS.TOKENIZER.hdf5` holds `tokens`, int32 (N,): the token ids of a text. Beside it `.sent`, or
+`.line`, has a number per line: the first token of each sentence, or line, and at the end N.
+`CORPUS.SET.hdf5` holds `vokens`, int32 (N,), and `CORPUS.SET.ids` the images that they number, a
+line each: `vg_nococo/ID`. `SET.hdf5` holds `keys`, float32 (images, D), and `SET.ids` their ids.
+
+At the sentence level the first token of a sentence has its voken v, all others -v - 1. What has no
+voken is -100 there, which its loss leaves out, and -1 here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgtools.io import (
+    DataError,
+    Exit,
+    Inputs,
+    open_features,
+    read_ids,
+    read_lines,
+    read_manifest,
+    refuse_stream,
+)
+from vgtools.io.arrays import Array
+from vgtools.io.errors import file_errors
+from vgtools.io.output import Output
+from vgtools.text.blocks import check_range, open_packed
+from vgtools.text.vokens import VokenWriter
+
+_STEP = 1 << 22  # tokens, or numbers of keys, between commits
+_ROWS = 1 << 16  # sentences between commits, at most
+_IGNORED = -100
+_MOST = 2**31 - 1
+
+
+class Dataset:
+    """One dataset of an HDF5 file, read by rows.
+
+    Raises:
+        DataError: h5py is not installed (69), the file cannot be read, or has no such dataset of
+            numbers of that kind.
+    """
+
+    def __init__(self, path: str | Path, name: str, ndim: int, kind: str = "i") -> None:
+        h5py = _h5py()
+        self.path = str(path)
+        refuse_stream(path)
+        with file_errors(path, reading=True), Path(path).open("rb"):
+            pass  # names a file that is missing, a folder, or not ours to read
+        with self._readable():
+            file = h5py.File(path, "r")
+            if name not in file:
+                expected = f"has the datasets {sorted(file)}, expected {name!r}"
+                raise DataError(f"{expected} of the published code", path)
+            self._data = file[name]
+            self.shape: tuple[int, ...] = self._data.shape
+            dtype = self._data.dtype
+        if len(self.shape) != ndim or dtype.kind != kind:
+            what = "integers" if kind == "i" else "floating-point numbers"
+            why = f"{name!r} is {self.shape} of {dtype}, expected {ndim} axes of {what}"
+            raise DataError(why, path)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise DataError(f"cannot be read as HDF5: {error}", self.path) from None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def rows(self, start: int, stop: int) -> Array:
+        """Return rows [start, stop)."""
+        with self._readable():
+            return np.asarray(self._data[start:stop])
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        why = "HDF5 needs the package h5py: pip install 'vgtools[hdf5]'"
+        raise DataError(why, code=Exit.UNAVAILABLE) from None
+    return h5py
+
+
+def offsets_beside(tokens: str) -> str:
+    """Return the file of offsets of tokens: `.sent`, or else `.line`, in the place of `.hdf5`.
+
+    Raises:
+        DataError: neither is there (66).
+    """
+    both = _beside(tokens, ".sent"), _beside(tokens, ".line")
+    found = next(filter(os.path.exists, both), None)
+    if found is None:
+        expected = f"{os.path.basename(both[0])}, or .line, beside it"
+        raise DataError(f"expected {expected}", tokens, code=Exit.NO_INPUT)
+    return found
+
+
+def _beside(path: str, suffix: str) -> str:
+    return str(Path(path).with_suffix(suffix))
+
+
+def _windows(path: str, total: int, done: int) -> Iterator[Array]:
+    """Yield the edges of successive rows after `done` ones: (R + 1,) first tokens, and their end.
+
+    Raises:
+        DataError: a line is not a number, they fall, or do not go from 0 to the tokens' number.
+    """
+    edges: list[int] = []
+    last = 0
+    for number, line in enumerate(read_lines(path)):
+        edge = int(line) if line.strip().isdecimal() else -1
+        if edge < last or (not number and edge) or edge > total:
+            expected = f"from {last} to {total}" if number else "0"
+            why = f"expected the first token of a sentence, {expected}, got {line!r:.40}"
+            raise DataError(why, path, number + 1)
+        last = edge
+        if number >= done:
+            edges.append(edge)
+        if len(edges) > 1 and (edge - edges[0] >= _STEP or len(edges) > _ROWS):
+            yield np.array(edges)
+            edges = [edge]
+    if last != total or not total:
+        why = f"ends at token {last}, expected {total}, the number of tokens, at least 1"
+        raise DataError(f"{why}; both must be of one corpus, whole", path)
+    if len(edges) > 1:
+        yield np.array(edges)
+
+
+def read_vokens(
+    tokens: str,
+    vokens: str | None,
+    output: str,
+    *,
+    ids: str | None,
+    vocabulary: int,
+    tokenizer: dict[str, str],
+    level: str,
+    restart: bool = False,
+) -> dict[str, int] | None:
+    """Write the packed form of published tokens and vokens, resumably.
+
+    Args:
+        tokens: `CORPUS.TOKENIZER.hdf5`, with its offsets beside it.
+        vokens: `CORPUS.SET.hdf5`; without it no token has a voken.
+        output: `X.npy`.
+        ids: the images, one per line; by default `.ids` in the place of the vokens' suffix.
+        vocabulary: token ids that the tokenizer has.
+        tokenizer: its "ref" and "sha256", for the manifest.
+        level: `token` or `sentence`: what the vokens are of.
+        restart: start over.
+
+    Returns:
+        Counts of rows and tokens; None if the output was up to date.
+
+    Raises:
+        DataError: files of two corpora, an id that the tokenizer does not have, a voken without an
+            image, or one of the other level; with the row.
+    """
+    offsets = offsets_beside(tokens)
+    listed = ids or (vokens and _beside(vokens, ".ids"))
+    inputs = Inputs([path for path in (tokens, offsets, vokens, listed) if path])
+    source = Dataset(tokens, "tokens", 1)
+    total = len(source)
+    made = Dataset(vokens, "vokens", 1) if vokens else None
+    if made is not None and len(made) != total:
+        why = f"has {len(made)} vokens for the {total} tokens of {tokens}"
+        raise DataError(why, vokens)
+    count = len(read_ids(listed)) if listed else 0
+    config = {"command": "vokens", "tokenizer": tokenizer["sha256"], "level": level}
+    with VokenWriter(output, config, inputs=inputs, restart=restart) as out:
+        if out.complete:
+            return None
+        for edges in _windows(offsets, total, out.counts["rows"]):
+            start, stop = int(edges[0]), int(edges[-1])
+            found = source.rows(start, stop)
+            row = out.counts["rows"] + 1
+            _check(tokens, found, edges, row, vocabulary, "the tokenizer's ids")
+            column = np.full(len(found), -1, np.int32)
+            if made is not None:
+                column = _own(made.rows(start, stop), level)
+                _check(made.path, column, edges, row, count, f"the images of {listed}", -1)
+            rows = [{"vokens": column[a:b]} for a, b in pairwise((edges - start).tolist())]
+            out.write(rows, found)
+            out.commit("")
+        facts = {"count": count, "level": level} if vokens else {}
+        out.finish(tokenizer=tokenizer, **facts)
+        return out.counts
+
+
+def _own(vokens: Array, level: str) -> Array:
+    """Return published vokens as ours: -1 means none, all tokens of a sentence have its voken."""
+    found = vokens.astype(np.int64)
+    none = found == _IGNORED
+    if level == "sentence":
+        found = np.where(found < 0, -found - 1, found)
+    return np.where(none, -1, found)
+
+
+def _check(
+    path: str, found: Array, edges: Array, first: int, count: int, what: str, least: int = 0
+) -> None:
+    """Refuse numbers below `least` or from `count` on; `first` is the row of the first edge."""
+    bad = np.flatnonzero((found < least) | (found >= count))
+    if len(bad):
+        row = first + int(np.searchsorted(edges, edges[0] + bad[0], "right")) - 1
+        why = f"sentence {row} has the number {found[bad[0]]}, expected {least} to {count - 1}, "
+        why += what
+        if found[bad[0]] < -1:
+            why += "; vokens of sentences (-v - 1 after the first token) need --level sentence"
+        raise DataError(why, path)
+
+
+def write_vokens(
+    packed: str, ids: str, output: str, tokens: str, restart: bool = False
+) -> dict[str, int] | None:
+    """Write a packed file as the published code reads it, resumably.
+
+    Empty rows, which end a document here, are left out: its files have none.
+
+    Args:
+        packed: `X.npy` of one voken per token, or a folder of its shards.
+        ids: of the bank's images, one per line.
+        output: `CORPUS.SET.hdf5`, beside which `.ids` goes.
+        tokens: `CORPUS.TOKENIZER.hdf5` in the same folder, beside which `.sent` goes.
+        restart: start over.
+
+    Returns:
+        Counts of rows and tokens; None if the output was up to date.
+
+    Raises:
+        DataError: no token, a voken beyond the images, or a sentence without a voken where they
+            are of sentences.
+    """
+    inputs = Inputs([packed, ids])
+    manifest = read_manifest(packed, "vokens")
+    sentences = manifest.get("level") == "sentence"
+    parts = open_packed(packed)
+    names = read_ids(ids, parts[0].vokens)
+    total = sum(len(part.tokens) for part in parts)
+    if not total:
+        raise DataError("holds no token", packed)
+    files = [output, _beside(output, ".ids"), tokens, _beside(tokens, ".sent")]
+    with Output(files, {"command": "hdf5"}, inputs=inputs, restart=restart) as out:
+        if out.complete:
+            return None
+        done = out.state or {"tokens": 0, "rows": 0}
+        if not out.state:
+            out.write(_around("vokens", "<i4", (total,))[0])
+            out.write("".join(f"{name}\n" for name in names).encode(), 1)
+            out.write(_around("tokens", "<i4", (total,))[0], 2)
+            out.write(b"0\n", 3)
+        base = 0
+        for part in parts:
+            check_range(part, _MOST, len(names))
+            for start in range(0, len(part.tokens), _STEP):
+                stop = min(start + _STEP, len(part.tokens))
+                if base + stop <= done["tokens"]:
+                    continue
+                block = np.asarray(part.tokens[start:stop])
+                heads = _heads(part.ends, start, stop)
+                if sentences and (block[:, 1] < 0).any():
+                    row = part.line_of(start + int((block[:, 1] < 0).argmax()))
+                    why = "has no voken, which the published sentence level cannot say"
+                    raise DataError(why, packed, row)
+                column = np.where(block[:, 1] < 0, _IGNORED, block[:, 1])
+                column = np.where(heads | (not sentences), column, -column - 1)
+                out.write(column.astype("<i4").data)
+                out.write(block[:, 0].astype("<i4").data, 2)
+                low, high = np.searchsorted(part.ends, [start, stop], "right")
+                ends = np.unique(part.ends[low:high]) + base
+                out.write("".join(f"{end}\n" for end in ends.tolist()).encode(), 3)
+                done = {"tokens": base + stop, "rows": done["rows"] + len(ends)}
+                out.commit(done)
+            base += len(part.tokens)
+        out.write(_around("vokens", "<i4", (total,))[1])
+        out.write(_around("tokens", "<i4", (total,))[1], 2)
+        out.finish(kind="published-vokens", **done)
+        return done
+
+
+def _heads(ends: Array, start: int, stop: int) -> Array:
+    """Return (stop - start,) bool: which of these tokens begin a row."""
+    heads = np.zeros(stop - start, bool)
+    low, high = np.searchsorted(ends, [start, stop])
+    heads[ends[low:high] - start] = True
+    heads[0] |= start == 0
+    return heads
+
+
+def read_keys(
+    files: Sequence[str],
+    output: str,
+    *,
+    backbone: str,
+    limit: int | None = None,
+    restart: bool = False,
+) -> dict[str, int] | None:
+    """Write published image features, of one set after the other, as `X.npy` and `X.ids`.
+
+    Args:
+        files: `SET.hdf5`, each with its `SET.ids`; an image is SET/ID.
+        output: `X.npy`.
+        backbone: what the manifest names as their maker.
+        limit: images to take, the first ones.
+        restart: start over.
+
+    Returns:
+        Counts of rows and width; None if the output was up to date.
+
+    Raises:
+        DataError: widths or numbers of ids that differ.
+    """
+    inputs = Inputs([path for file in files for path in (file, _beside(file, ".ids"))])
+    sets = [Dataset(file, "keys", 2, "f") for file in files]
+    width = sets[0].shape[1]
+    for keys in sets:
+        if keys.shape[1] != width:
+            why = f"has keys of width {keys.shape[1]}, {files[0]} of {width}"
+            raise DataError(why, keys.path)
+    config = {"command": "keys", "limit": limit, "backbone": backbone}
+    paths = [output, _beside(output, ".ids")]
+    npy = {0: (np.dtype("<f4"), width)}
+    with Output(paths, config, npy=npy, inputs=inputs, restart=restart) as out:
+        if out.complete:
+            return None
+        step = max(1, _STEP // max(1, width))
+        done = int(out.state.get("rows", 0))
+        base = 0
+        for keys in sets:
+            here = Path(keys.path)
+            names = read_ids(here.with_suffix(".ids"), len(keys))
+            most = len(keys) if limit is None else max(0, min(len(keys), limit - base))
+            for start in range(0, most, step):
+                stop = min(start + step, most)
+                if base + stop <= done:
+                    continue
+                block = keys.rows(start, stop).astype("<f4")
+                out.write(np.ascontiguousarray(block).data)
+                images = (_in_set(here.stem, name) for name in names[start:stop])
+                out.write("".join(f"{image}\n" for image in images).encode(), 1)
+                out.commit({"rows": base + stop})
+            base += most
+        made_by = {"ref": backbone, "fingerprint": f"{backbone} {width}"}
+        facts = {"rows": base, "dim": width}
+        out.finish(kind="image-features", pooling="keys", backbone=made_by, **facts)
+        return facts
+
+
+def _in_set(name: str, image: str) -> str:
+    return image if "/" in image else f"{name}/{image}"
+
+
+def write_keys(feats: str, output: str, restart: bool = False) -> dict[str, int] | None:
+    """Write image features as `SET.hdf5` and `SET.ids`; ids of the set lose its name.
+
+    Returns:
+        Counts of rows and width; None if the output was up to date.
+    """
+    inputs = Inputs([feats])
+    found = open_features(feats)
+    names = [name.removeprefix(f"{Path(output).stem}/") for name in found.ids]
+    files = [output, _beside(output, ".ids")]
+    facts = {"rows": len(names), "dim": int(found.array.shape[1])}
+    with Output(files, {"command": "hdf5"}, inputs=inputs, restart=restart) as out:
+        if out.complete:
+            return None
+        step = max(1, _STEP // facts["dim"])
+        if not out.state:
+            out.write(_around("keys", "<f4", found.array.shape)[0])
+            out.write("".join(f"{name}\n" for name in names).encode(), 1)
+        for start in range(int(out.state.get("rows", 0)), len(names), step):
+            block = np.ascontiguousarray(found.array[start : start + step], "<f4")
+            out.write(block.data)
+            out.commit({"rows": start + len(block)})
+        out.write(_around("keys", "<f4", found.array.shape)[1])
+        out.finish(kind="published-keys", **facts)
+    return facts
+
+
+def _around(name: str, dtype: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """Return the bytes of an HDF5 file with one dataset: those before its numbers, and after.
+
+    So it is written, and resumed, piece by piece like any other file. h5py lays it out with a hole
+    for the numbers.
+    """
+    h5py = _h5py()
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    with file_errors(tempfile.gettempdir(), reading=False), tempfile.TemporaryFile() as file:
+        with h5py.File(file, "w") as whole:
+            layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            layout.set_layout(h5py.h5d.CONTIGUOUS)
+            layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            layout.set_obj_track_times(False)
+            kind = h5py.h5t.py_create(np.dtype(dtype))
+            space = h5py.h5s.create_simple(shape)
+            data = h5py.h5d.create(whole.id, name.encode(), kind, space, layout)
+            offset = int(data.get_offset())
+        file.seek(0)
+        before = file.read(offset)
+        file.seek(offset + size)
+        return before, file.read()
