@@ -184,7 +184,7 @@ def retrieval(texts: int, rounds: int, step: float, facts: dict[str, Any]) -> No
             for strategy, finder in banks(size, words, shares).items():
                 features = Features(np.zeros((size, D), np.float16), finder.ids, {})
                 pictures = WholePictures("f.npy", features)
-                read = read_texts([str(path)], text.tokenizer, 14, words_of=finder.words)
+                read = read_texts([str(path)], text.tokenizer, 14, raw=True)
                 recipe = Recipe.of(text.tokenizer, strategy=strategy)
                 bank = Bank(finder, np.arange(size), 16, False, {})
                 examples = Examples(read, recipe, pictures, bank)

@@ -95,8 +95,7 @@ def bank_of(strategy: str, images: int = 3, whole: bool = False) -> Bank:
         index = t.index(keys.caption_keys(captions(), vectors, stop))
         finder = association.Scene(index, vectors, stop)
         if strategy == "object":
-            nouns = frozenset(WORDS)
-            finder = association.Objects(index, vectors, stop, t.tagger(nouns), 2)
+            finder = association.Objects(index, vectors, stop, t.context_tagger, 2)
     rows = np.array([int(name[5:]) for name in finder.ids])
     return Bank(finder, rows, images, whole, {})
 
@@ -112,7 +111,7 @@ def examples_of(
 ) -> Examples:
     tokenizer = make_tokenizer()
     path = save_texts(folder / "t.jsonl", texts, images)
-    read = read_texts([str(path)], tokenizer, 30, words_of=bank.associator.words if bank else None)
+    read = read_texts([str(path)], tokenizer, 30, raw=bank is not None)
     settings = {"rate": 0.4, **recipe}
     return Examples(read, Recipe.of(tokenizer, strategy=strategy, **settings), pictures, bank)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.tiny import WORDS
 from tests.tiny.grounded import (
@@ -24,6 +25,7 @@ from tests.tiny.grounded import (
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import open_tiny
 from vgtools.io import DataError, Exit
+from vgtools.models.references import load_tokenizer
 from vgtools.systems.grounding.inputs import Sources, mask_regions
 from vgtools.systems.grounding.pictures import RegionPictures, open_pictures
 from vgtools.systems.grounding.texts import Column, read_texts
@@ -83,22 +85,50 @@ def test_a_column_keeps_its_numbers_in_a_file_without_a_name(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_words_have_the_tokens_that_they_are_made_of_and_cut_words_are_left_out(
-    tmp_path: Path,
-) -> None:
-    bank = bank_of("scene")
+def spelt_by(tmp_path: Path, text: str, hidden: Sequence[int], longest: int = 30) -> str:
     path = tmp_path / "t.txt"
-    path.write_text("bam, zzz bet\nbin bon\nbis\n")
-    texts = read_texts([str(path)], TOKENIZER, 4, words_of=bank.associator.words)
-    words = texts.words
-    assert words is not None
-    spelt = [[WORDS[r] for r in words.rows[a:b]] for a, b in pairwise(words.starts)]
-    assert spelt == [["bam", "bet"], ["bin", "bon"], ["bis"]], "zzz is unknown"
-    assert words.begin.tolist() == [0, 3, 0, 1, 0], "the comma and the unknown word are tokens"
-    assert words.end.tolist() == [1, 4, 1, 2, 1]
-    short = read_texts([str(path)], TOKENIZER, 3, words_of=bank.associator.words).words
-    assert short is not None
-    assert short.starts.tolist() == [0, 1, 3, 4], "bet is cut off"
+    path.write_text(f"other\n{text}\n")
+    texts = read_texts(
+        [str(path)], load_tokenizer("builtin:minilm"), longest, raw=True, keep_empty=True
+    )
+    flags = np.isin(np.arange(len(texts.of(1))), hidden)
+    return texts.shown(1, flags)
+
+
+def test_what_visible_tokens_spell_worked_by_hand(tmp_path: Path) -> None:
+    text = "The  Woodpeckers, woodpeckers!"  # the wood ##pe ##cker ##s , wood ##pe ##cker ##s !
+    assert spelt_by(tmp_path, text, []) == text
+    assert spelt_by(tmp_path, text, [0]) == "_ Woodpeckers, woodpeckers!"
+    assert spelt_by(tmp_path, text, [4, 5]) == "The  Woodpecker _ _ woodpeckers!"
+    assert spelt_by(tmp_path, text, [1, 8, 10]) == "The _ peckers, woodpe _ s _"
+    assert spelt_by(tmp_path, text, [], 4) == "The  Woodpecker", "clipped"
+    assert spelt_by(tmp_path, "", []) == ""
+
+
+PIECES = ("the", "dog", "##s", "house", "##cat", "a", "##er")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_is_shown_does_not_tell_whether_a_hidden_token_continues_a_word(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    vocabulary = {name: i for i, name in enumerate(("[UNK]", *PIECES))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pieces = data.draw(st.lists(st.sampled_from(PIECES), min_size=1, max_size=8))
+    size = len(pieces)
+    flags = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)), bool)
+    others = data.draw(st.lists(st.sampled_from(PIECES), min_size=size, max_size=size))
+    swapped = np.where(flags, others, pieces).tolist()
+    found = list[str]()
+    for own in (pieces, swapped):
+        path = tmp_path / "t.txt"
+        path.write_text(" ".join(own).replace(" ##", "") + "\n")
+        texts = read_texts([str(path)], tokenizer, 30, raw=True)
+        assume([tokenizer.id_to_token(i) for i in texts.of(0)] == own)
+        found.append(texts.shown(0, flags))
+    assert found[0] == found[1]
 
 
 # ------------------------------------------------------------------------------------------ batches

@@ -1,8 +1,7 @@
 """Associative grounding: images that a text's words find, by scene, by object or by keyword.
 
-An associator turns texts into words once and searches as often as needed, each time with the words
-that may be seen: a word that is hidden cannot change what is found. What is found for a text
-depends on that text alone, not on the others beside it.
+What is found for a text depends on that text alone, not on the others beside it. Of a masked text
+an associator is given what is visible: a word that is hidden cannot change what is found.
 
 Axes: B texts, W their words, n nouns of a text, c clusters, k images per text, E width of a word
 vector.
@@ -56,19 +55,16 @@ class Associator(Protocol):
     def words(self, texts: Sequence[str]) -> Words:
         """Return the words of texts that can find images."""
 
-    def search(
-        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
-    ) -> Found:
+    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
         """Return k images per text, best first.
 
         Args:
             words: of B texts.
             k: images per text.
-            visible: (W,) bool, words that may be used; all by default.
             own: (B,) the row that must not be found for a text, -1 for none.
 
         Returns:
-            (B, k) rows and scores; the row -1 where there are fewer, and where no word is visible.
+            (B, k) rows and scores; the row -1 where there are fewer, and where a text has no word.
         """
 
 
@@ -151,11 +147,9 @@ class Scene:
         """Return the content words of texts that have a vector."""
         return find_words(texts, self.vectors.row, self.stop_words)
 
-    def search(
-        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
-    ) -> Found:
+    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
         """Return the k images per text whose keys are nearest; see `Associator`."""
-        means, _ = mean_vectors(self.vectors.array, words.rows, words.starts, visible)
+        means, _ = mean_vectors(self.vectors.array, words.rows, words.starts)
         queries, some = unit_vectors(means)
         depth = k + (own is not None)
         found = nothing_found(len(queries), depth)
@@ -327,28 +321,26 @@ class Objects:
             words.noun[part] = np.array(common)[np.maximum(place, 0)] & (place >= 0)
         return words
 
-    def nouns(self, words: Words, visible: Array | None = None) -> tuple[Array, Array]:
+    def nouns(self, words: Words) -> tuple[Array, Array]:
         """Return the rows of each text's different nouns, and where each text's start."""
-        keep = words.noun if visible is None else words.noun & visible
-        places = np.flatnonzero(keep)
+        places = np.flatnonzero(words.noun)
         text = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))[places]
         key = text * np.int64(len(self.vectors.array)) + words.rows[places]
         first = np.sort(np.unique(key, return_index=True)[1])
         starts = np.searchsorted(text[first], np.arange(len(words.starts)))
         return words.rows[places[first]], starts
 
-    def representatives(self, words: Words, most: int, visible: Array | None = None) -> Array:
+    def representatives(self, words: Words, most: int) -> Array:
         """Return the nouns that represent each text, heaviest cluster first.
 
         Args:
             words: of B texts.
             most: clusters, beside the associator's own limit.
-            visible: (W,) bool, words that may be used.
 
         Returns:
             (B, c) int64 rows of the vectors, -1 where a text has fewer clusters.
         """
-        rows, starts = self.nouns(words, visible)
+        rows, starts = self.nouns(words)
         limit = min(self.clusters, most)
         chosen = np.full((len(starts) - 1, limit), -1, np.int64)
         sizes = np.diff(starts)
@@ -367,11 +359,9 @@ class Objects:
             chosen[texts, :count] = np.where(found.weights > 0, nouns, -1)
         return chosen
 
-    def search(
-        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
-    ) -> Found:
+    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
         """Return k images per text, those of its clusters in turn; see `Associator`."""
-        nouns = self.representatives(words, k, visible)
+        nouns = self.representatives(words, k)
         depth = k + (own is not None)
         distinct, inverse = np.unique(nouns, return_inverse=True)
         queries, some = unit_vectors(np.asarray(self.vectors.array[distinct], np.float64))
@@ -424,16 +414,11 @@ class Keywords:
         """Return the content words of texts that are keywords; `rows` are their numbers."""
         return find_words(texts, lambda word: self.rows_of.get(word, -1), self.stop_words)
 
-    def search(
-        self, words: Words, k: int, *, visible: Array | None = None, own: Array | None = None
-    ) -> Found:
+    def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
         """Return the k images per text with the most of its words; see `Associator`."""
         found = nothing_found(len(words.starts) - 1, k)
         for text in range(len(found.rows)):
-            part = slice(words.starts[text], words.starts[text + 1])
-            rows = words.rows[part]
-            if visible is not None:
-                rows = rows[visible[part]]
+            rows = words.rows[words.starts[text] : words.starts[text + 1]]
             if not len(rows):
                 continue
             numbers = list(dict.fromkeys(rows.tolist()))

@@ -5,7 +5,7 @@ epoch, number of the row): neither the batch nor the process that a row falls to
 that a resumed run sees what the unbroken one saw.
 
 Axes: B texts, T tokens, K images of a text, N regions of an image, S = K · N slots, D image
-feature, W words.
+feature.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from vgtools.systems.grounding.model import ASSOCIATIVE, Batch
 from vgtools.systems.grounding.pictures import Pictures, open_pictures
 from vgtools.systems.grounding.texts import Texts
 from vgtools.text.masking import Masking, mask_tokens
-from vgtools.text.tokens import row_starts
 from vgtools.text.word_vectors import Words
 
 # What a random generator is for, the first of its seeds; 0 is the order of the texts.
@@ -54,36 +53,32 @@ class Bank:
     whole: bool
     mark: dict[str, Any]
 
-    def visible(self, words: Words, chosen: Sequence[Array]) -> Array:
-        """Return which words images are looked for with, (W,) bool.
+    def words(self, texts: Texts, numbers: Array, chosen: Sequence[Array]) -> Words:
+        """Return the words that images are looked for with: those of the masked texts.
 
-        A word is visible if none of its tokens is to be predicted: also those that are shown as
-        they are, or as another word, would give away what is hidden.
+        Words are found, and their nouns tagged, in what the visible tokens spell. All tokens to be
+        predicted are hidden: also those that are shown as they are, or as another word, would give
+        away what is hidden.
 
         Args:
-            words: of B texts.
+            texts: with their spelling.
+            numbers: (B,) of texts.
             chosen: B times (tokens,) bool, to be predicted.
 
         Source: Sileo 2021, section 2.4, footnote 3.
         """
-        if self.whole:
-            return np.ones(len(words.rows), bool)
-        hidden = np.concatenate([[0], np.cumsum(np.concatenate(chosen))])
-        texts = row_starts(map(len, chosen))[:-1]
-        base = np.repeat(texts, np.diff(words.starts))
-        shown: Array = hidden[base + words.end] == hidden[base + words.begin]
-        return shown
+        hidden = [part & (not self.whole) for part in chosen]
+        pairs = zip(numbers.tolist(), hidden, strict=True)
+        return self.associator.words([texts.shown(number, part) for number, part in pairs])
 
-    def find(self, words: Words, chosen: Sequence[Array], own: Array) -> Array:
+    def find(self, words: Words, own: Array) -> Array:
         """Return the rows of the features found for texts, (B, K), best first, -1 for none.
 
         Args:
             words: of B texts.
-            chosen: B times (tokens,) bool, to be predicted.
             own: (B,) image of the index that is never found for a text, -1 for none.
         """
-        visible = self.visible(words, chosen)
-        found = self.associator.search(words, self.images, visible=visible, own=own)
+        found = self.associator.search(words, self.images, own=own)
         return np.where(found.rows >= 0, self.rows[found.rows], -1)
 
 
@@ -256,10 +251,8 @@ class Examples:
         if self.pictures is None:
             return np.zeros((len(numbers), 0), np.int64)
         if self.bank is not None:
-            assert self.texts.words is not None
-            words = self.texts.words.take(numbers)
-            chosen = [e.chosen for e in examples]
-            rows = self.bank.find(words, chosen, self._own_of_bank[numbers])
+            words = self.bank.words(self.texts, numbers, [e.chosen for e in examples])
+            rows = self.bank.find(words, self._own_of_bank[numbers])
         else:
             rows = self.own[numbers][:, None]
         rows[np.array([e.dropped for e in examples], bool)] = -1

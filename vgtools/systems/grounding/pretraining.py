@@ -112,14 +112,13 @@ class Pretraining:
 
     def _read(self, paths: Sequence[str], folder: Path) -> Texts:
         own = self._pictures if self._sources.strategy in TRANSFERRED else None
-        words_of = self._bank.associator.words if self._bank is not None else None
         with Progress("pretrain: reading", "texts", quiet=self._quiet) as bar:
             texts = read_texts(
                 paths,
                 self._text.tokenizer,
                 self._longest,
                 pictures=own,
-                words_of=words_of,
+                raw=self._bank is not None,
                 folder=folder,
                 progress=bar,
             )
@@ -208,16 +207,14 @@ def share_without_query(examples: Examples) -> float:
     It is that of the first texts, with the masks of the first epoch.
     """
     bank = examples.bank
-    words = examples.texts.words
     assert bank is not None
-    assert words is not None
     numbers = np.arange(min(_ASKED, len(examples)))
-    words = words.take(numbers)
-    visible = bank.visible(words, [examples.example(n, 0).chosen for n in numbers.tolist()])
-    if bank.associator.keys == "nouns":
-        visible &= words.noun
+    chosen = [examples.example(n, 0).chosen for n in numbers.tolist()]
+    words = bank.words(examples.texts, numbers, chosen)
     text = np.repeat(numbers, np.diff(words.starts))
-    return 1 - len(np.unique(text[visible])) / len(numbers)
+    if bank.associator.keys == "nouns":
+        text = text[words.noun]
+    return 1 - len(np.unique(text)) / len(numbers)
 
 
 def evaluate(

@@ -214,7 +214,7 @@ def read_examples(
         text.tokenizer,
         longest,
         pictures=pictures if own else None,
-        words_of=bank.associator.words if bank is not None else None,
+        raw=bank is not None,
         keep_empty=True,
     )
     recipe = Recipe.of(text.tokenizer, longest=longest, rate=rate)

@@ -1,6 +1,6 @@
 """Texts and captions, tokenised once, with the images that they name.
 
-Axes: N texts, T tokens, W words of all texts that find images.
+Axes: N texts, T tokens.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import contextlib
 import hashlib
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,12 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import file_error
 from vgtools.systems.grounding.pictures import Pictures
 from vgtools.text.tokens import content_mask, tokenize
-from vgtools.text.word_vectors import Words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _WINDOW = 2048  # texts tokenised at a time
+_HIDDEN = "_"  # shown for a hidden token; without a letter or digit, so that it is never looked up
 
 
 def _discard(file: IO[bytes]) -> None:
@@ -79,6 +79,14 @@ class Column:
             self._close()  # what is mapped stays
 
 
+class Raw(NamedTuple):
+    """Texts as they are spelt, up to the end of their last token."""
+
+    codes: Array  # uint32 code points of all texts, one after the other
+    starts: Array  # (N + 1,) int64
+    spans: Array  # (tokens, 2) int32, code points of each token's own text
+
+
 @dataclass(frozen=True)
 class Texts:
     """Texts, tokenised once, clipped, with the images that they name.
@@ -90,8 +98,7 @@ class Texts:
         content: (tokens,) bool, part of a content word.
         image: (N,) int32 of `images`, -1 for a text without one.
         images: the images named, in order.
-        words: the words that images are found by, if any are needed; `begin` and `end` count
-            tokens, and words that are cut off are not here.
+        raw: their spelling, where images are found by their words.
         digest: sha256 of all this.
         empty: rows without a token that were left out.
         replaced: lines with bytes that are not UTF-8.
@@ -103,7 +110,7 @@ class Texts:
     content: Array
     image: Array
     images: list[str]
-    words: Words | None
+    raw: Raw | None
     digest: str
     empty: int = 0
     replaced: int = 0
@@ -114,6 +121,34 @@ class Texts:
     def of(self, number: int) -> Array:
         """Return the tokens of a text."""
         return self.ids[self.starts[number] : self.starts[number + 1]]
+
+    def shown(self, number: int, hidden: Array) -> str:
+        """Return what a text's visible tokens spell, with `_` in the place of each hidden one.
+
+        It is a function of what is visible: nothing of a hidden token is in it, not its length, not
+        whether it continues a word. A character that is part of a hidden token is hidden, also if
+        visible tokens share it.
+
+        Args:
+            number: of the text.
+            hidden: (tokens,) bool.
+        """
+        assert self.raw is not None
+        codes = self.raw.codes[self.raw.starts[number] : self.raw.starts[number + 1]]
+        spans = self.raw.spans[self.starts[number] : self.starts[number + 1]]
+        text = codes.tobytes().decode("utf-32-le", "surrogatepass")
+        first = np.where(hidden, spans[:, 0], len(text))
+        closed = np.maximum.accumulate(np.where(hidden, spans[:, 1], 0))  # hidden ends so far
+        opened = np.minimum.accumulate(first[::-1])[::-1]  # where the next hidden one begins
+        parts = list[str]()
+        edges = np.flatnonzero(np.diff(hidden)) + 1
+        for a, b in pairwise([0, *edges.tolist(), len(hidden)]):
+            if a < b and hidden[a]:
+                parts += [_HIDDEN] * (b - a)
+            elif a < b:
+                begin = max(int(spans[a:b, 0].min()), int(closed[b - 1]))
+                parts.append(text[begin : min(int(spans[a:b, 1].max()), int(opened[a]))])
+        return " ".join(parts)
 
 
 class _Reader:
@@ -126,7 +161,7 @@ class _Reader:
         self._content = Column(np.bool_, folder)
         self._sizes = Column(np.int32, folder)
         self._owner = Column(np.int32, folder)
-        self._words = [Column(dtype, folder) for dtype in (np.int32,) * 4 + (np.bool_,)]
+        self._raw = [Column(dtype, folder) for dtype in (np.uint32, np.int32, np.int32)]
         self._images = dict[str, int]()
         self._digest = hashlib.sha256()
         self._empty = 0
@@ -136,9 +171,9 @@ class _Reader:
         texts: Sequence[str],
         images: Sequence[str | None],
         keep_empty: bool,
-        words_of: Callable[[Sequence[str]], Words] | None,
-    ) -> int:
-        """Add texts and the images that they name; return how many tokens they have."""
+        raw: bool,
+    ) -> None:
+        """Add texts and the images that they name."""
         tokens = tokenize(self._tokenizer, texts)
         counts = np.diff(tokens.starts)
         kept = np.ones(len(texts), bool) if keep_empty else counts > 0
@@ -157,20 +192,24 @@ class _Reader:
         self._sizes.extend(sizes)
         self._owner.extend(np.array(owner, np.int32))
         parts = [ids, sizes]
-        if words_of is not None:
-            words = _place_words(words_of(texts), tokens.spans, tokens.starts, self._longest)
-            lengths = np.diff(words.starts)[kept]
-            parts += [words.rows]
-            for column, values in zip(self._words, (lengths, *words[1:]), strict=True):
+        if raw:
+            ends = np.zeros(len(texts), np.int32)
+            rows = np.repeat(np.arange(len(texts)), counts)[here]
+            np.maximum.at(ends, rows, tokens.spans[here, 1])
+            spelt = "".join(text[:end] for text, end in zip(texts, ends.tolist(), strict=True))
+            codes = np.frombuffer(spelt.encode("utf-32-le", "surrogatepass"), "<u4")
+            parts += [codes, tokens.spans[here]]
+            for column, values in zip(
+                self._raw, (codes, ends[kept], tokens.spans[here]), strict=True
+            ):
                 column.extend(values)
         for part in parts:
             self._digest.update(np.ascontiguousarray(part, np.int32).data)
         self._digest.update(
             "\n".join(image or "" for image in named).encode(errors="surrogatepass")
         )
-        return len(ids)
 
-    def texts(self, name: str, replaced: int, with_words: bool) -> Texts:
+    def texts(self, name: str, replaced: int, raw: bool) -> Texts:
         """Return what was added.
 
         Raises:
@@ -179,10 +218,10 @@ class _Reader:
         sizes = self._sizes.array()
         if not len(sizes):
             raise DataError("holds no text", name)
-        words = None
-        if with_words:
-            lengths, *columns = (column.array() for column in self._words)
-            words = Words(_starts(lengths), *columns)
+        spelt = None
+        if raw:
+            codes, ends, spans = (column.array() for column in self._raw)
+            spelt = Raw(codes, _starts(ends), spans.reshape(-1, 2))
         return Texts(
             name,
             self._ids.array(),
@@ -190,7 +229,7 @@ class _Reader:
             self._content.array(),
             self._owner.array(),
             list(self._images),
-            words,
+            spelt,
             self._digest.hexdigest(),
             self._empty,
             replaced,
@@ -201,36 +240,13 @@ def _starts(sizes: Array) -> Array:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _place_words(words: Words, spans: Array, starts: Array, longest: int) -> Words:
-    """Return words whose `begin` and `end` count tokens, without those that are cut off.
-
-    Args:
-        words: of R texts.
-        spans: (T, 2) of the tokens.
-        starts: (R + 1,) of the texts.
-        longest: tokens of a text that are kept.
-    """
-    begin = np.zeros(len(words.rows), np.int32)
-    end = np.zeros(len(words.rows), np.int32)
-    for row, (a, b) in enumerate(pairwise(words.starts.tolist())):
-        own = spans[starts[row] : starts[row + 1]]
-        # From the first token that ends after the word begins to the last that begins before it
-        # ends: both rise from token to token.
-        begin[a:b] = np.searchsorted(np.maximum.accumulate(own[:, 1]), words.begin[a:b], "right")
-        end[a:b] = np.searchsorted(own[:, 0], words.end[a:b], "left")
-    kept = (begin < end) & (end <= longest)
-    owner = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))
-    counts = np.bincount(owner[kept], minlength=len(words.starts) - 1)
-    return Words(_starts(counts), words.rows[kept], begin[kept], end[kept], words.noun[kept])
-
-
 def read_texts(
     paths: Sequence[str],
     tokenizer: Tokenizer,
     longest: int,
     *,
     pictures: Pictures | None = None,
-    words_of: Callable[[Sequence[str]], Words] | None = None,
+    raw: bool = False,
     keep_empty: bool = False,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -242,7 +258,7 @@ def read_texts(
         tokenizer: of the encoder.
         longest: tokens of a text that are kept, special ones not counted.
         pictures: which must have the images that rows name; None where none is looked at.
-        words_of: finds the words of texts, see `Associator.words`; None where none are needed.
+        raw: keep their spelling, for `Texts.shown`.
         keep_empty: texts without a token stay, so that numbers are those of the lines.
         folder: of the temporary files.
         progress: counts texts.
@@ -269,11 +285,11 @@ def read_texts(
                         raise DataError(f"{why}; extract them", path, line)
                 texts.append(row["text"])
                 images.append(image)
-            reader.add(texts, images, keep_empty, words_of)
+            reader.add(texts, images, keep_empty, raw)
             if progress is not None:
                 progress.advance(len(texts))
     name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    return reader.texts(name, replaced, words_of is not None)
+    return reader.texts(name, replaced, raw)
 
 
 def _rows(
