@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.tiny import WORDS
+from tests.tiny import grounding as t
 from tests.tiny.grounded import (
     D,
     bank_of,
@@ -26,10 +27,12 @@ from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import open_tiny
 from vgtools.io import DataError, Exit
 from vgtools.models.references import load_tokenizer
-from vgtools.systems.grounding.inputs import Sources, mask_regions
+from vgtools.systems.grounding.association import Scene
+from vgtools.systems.grounding.inputs import Bank, Sources, mask_regions
+from vgtools.systems.grounding.keys import caption_keys
 from vgtools.systems.grounding.pictures import RegionPictures, open_pictures
 from vgtools.systems.grounding.texts import Column, read_texts
-from vgtools.text.word_vectors import Words
+from vgtools.text.word_vectors import WordVectors
 
 TOKENIZER = make_tokenizer()
 CLS, SEP, MASK, PAD = (TOKENIZER.token_to_id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD"))
@@ -307,19 +310,27 @@ def test_a_masked_word_cannot_change_the_images(
     assert np.array_equal(shown(others), before)
 
 
-@pytest.mark.parametrize("piece", [1, 2, 3])
-def test_a_word_of_which_any_piece_is_predicted_finds_no_image(piece: int) -> None:
-    # Of the first text's four tokens one and three make a word, of the second's two the first.
-    begin, end = np.array([0, 1, 0]), np.array([1, 4, 1])
-    words = Words(np.array([0, 2, 3]), np.zeros(3, np.int32), begin, end, np.zeros(3, bool))
-    chosen = [np.arange(4) == piece, np.array([False, True])]
-    bank = bank_of("scene")
-    assert bank.visible(words, chosen).tolist() == [True, False, True]
-    assert bank.visible(words, [np.zeros(4, bool), np.ones(2, bool)]).tolist() == [
-        True,
-        True,
-        False,
-    ]
+@pytest.mark.parametrize(("piece", "found"), [(1, ["dog"]), (2, ["wood", "dog"]), (4, ["dog"])])
+def test_a_word_of_which_any_piece_is_predicted_finds_no_image(
+    tmp_path: Path, piece: int, found: list[str]
+) -> None:
+    names = ["woodpeckers", "wood", "dog"]
+    vectors = WordVectors(
+        "x.npy", np.eye(3, dtype=np.float32), "f", {name: row for row, name in enumerate(names)}
+    )
+    finder = Scene(t.index(caption_keys(t.rows(*names), vectors, t.STOP)), vectors, t.STOP)
+    path = tmp_path / "t.txt"
+    path.write_text("the woodpeckers, dog\n")  # the wood ##pe ##cker ##s , dog
+    texts = read_texts([str(path)], load_tokenizer("builtin:minilm"), 30, raw=True)
+    hidden = [np.isin(np.arange(7), [piece, 5])]
+    numbers = np.array([0])
+
+    def words(whole: bool) -> list[str]:
+        bank = Bank(finder, np.arange(3), 1, whole, {})
+        return [names[row] for row in bank.words(texts, numbers, hidden).rows]
+
+    assert words(whole=False) == found
+    assert words(whole=True) == ["woodpeckers", "dog"]
 
 
 @pytest.mark.parametrize("strategy", ASSOCIATIVE)
@@ -361,9 +372,7 @@ def test_a_text_without_a_query_has_the_placeholder(tmp_path: Path) -> None:
 
 
 def test_an_index_must_fit_the_strategy_and_the_features(tmp_path: Path) -> None:
-    from tests.tiny import grounding as t
     from tests.tiny.grounded import IMAGES, captions, save_images
-    from vgtools.systems.grounding.keys import caption_keys
 
     words = t.save_vectors(tmp_path / "v.npy", {"bam": (1, 0), "bet": (0, 1)})
     rows = [(1, {"image": "image003", "text": "bam"}), (2, {"image": "image999", "text": "bet"})]

@@ -125,9 +125,9 @@ class Texts:
     def shown(self, number: int, hidden: Array) -> str:
         """Return what a text's visible tokens spell, with `_` in the place of each hidden one.
 
-        It is a function of what is visible: nothing of a hidden token is in it, not its length, not
-        whether it continues a word. A character that is part of a hidden token is hidden, also if
-        visible tokens share it.
+        It is a function of what is visible: it says nothing about hidden tokens, not how long they
+        are, not whether they continue words. Characters that hidden tokens share with visible ones
+        are hidden.
 
         Args:
             number: of the text.
