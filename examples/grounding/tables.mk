@@ -21,6 +21,8 @@ PAPER        ?= paper
 ALBERT       ?= albert/albert-base-v2
 EFFICIENTNET ?= tf_efficientnet_b1.ns_jft_in1k
 SYNSETS      ?= --least 10 --most 10
+# Footnote 6: NLTK's, which are got once by `python -m nltk.downloader stopwords`; a file of words, or none for vg's own list.
+STOP_WORDS   ?= nltk
 KAPPA        ?= 8
 # The rest of section 3.3 is the default of `vg pretrain grounding`.
 PRETRAIN     ?=
@@ -83,13 +85,13 @@ $(PP)/words.npy:
 	$(VG) prepare vectors $(FASTTEXT) -o $@
 
 $(PP)/scene.faiss: $(PP)/bank.jsonl $(PP)/words.npy
-	$(VG) build-index $< --vectors $(PP)/words.npy -o $@
+	$(VG) build-index $< --vectors $(PP)/words.npy $(STOP_WORDS:%=--stop-words %) -o $@
 
 $(PP)/object.faiss: $(PP)/synsets.jsonl $(PP)/words.npy
-	$(VG) build-index $< --vectors $(PP)/words.npy -o $@
+	$(VG) build-index $< --vectors $(PP)/words.npy $(STOP_WORDS:%=--stop-words %) -o $@
 
 $(PP)/keyword.jsonl: $(PP)/bank.jsonl
-	$(VG) build-index $< --keywords 8 -o $@
+	$(VG) build-index $< --keywords 8 $(STOP_WORDS:%=--stop-words %) -o $@
 
 # Section 3.1: 90, 5 and 5 of 100.
 $(PP)/wiki.train.txt:
@@ -98,7 +100,7 @@ $(PP)/wiki.train.txt:
 	awk -v to=$(PP)/wiki 'NF { i++; print > (to (i % 20 > 1 ? ".train.txt.new" : i % 20 ? ".test.txt" : ".dev.txt")) }' $(WIKI_BC)
 	mv $@.new $@
 
-$(PP)/wiki.test.txt: $(PP)/wiki.train.txt ;
+$(PP)/wiki.test.txt $(PP)/wiki.dev.txt: $(PP)/wiki.train.txt ;
 
 # Section 3.2: as many captions as passages.
 $(PP)/captions.jsonl: $(PP)/bank.jsonl $(PP)/wiki.train.txt
@@ -111,7 +113,7 @@ ON_COCO      := $(filter-out t2i both,$(STRATEGIES))
 REGIONS      := 8 16 36
 TRANSFERRED  := i2t t2i both
 BANK         := --feats $(PP)/bank.npy
-NOUNS        := --feats $(PP)/nouns.npy --index $(PP)/object.faiss
+OBJECTS      := --feats $(PP)/nouns.npy --index $(PP)/object.faiss
 P.none       := --strategy none
 P.i2t        := --strategy i2t
 P.t2i        := --strategy t2i
@@ -119,8 +121,8 @@ P.both       := --strategy both
 P.keyword    := --strategy keyword $(BANK) --index $(PP)/keyword.jsonl -k $(K)
 P.scene      := --strategy scene $(BANK) --index $(PP)/scene.faiss -k $(K)
 P.scene1     := --strategy scene $(BANK) --index $(PP)/scene.faiss -k 1
-P.object     := --strategy object $(NOUNS) -k $(K) --clusters $(KAPPA)
-P.object1    := --strategy object $(NOUNS) -k 1 --clusters 1
+P.object     := --strategy object $(OBJECTS) -k $(K) --clusters $(KAPPA)
+P.object1    := --strategy object $(OBJECTS) -k 1 --clusters 1
 files.none   :=
 files.keyword := $(PP)/bank.npy $(PP)/keyword.jsonl
 files.scene  := $(PP)/bank.npy $(PP)/scene.faiss
@@ -177,7 +179,7 @@ table2: $(PP)/table2.wiki.md $(PP)/table2.coco.md
 TABLE3 := none i2t t2i both keyword scene object
 table3-paper: $(TABLE3:%=$(PP)/s0/run.%/run.json)
 	$(MAKE) --no-print-directory -f $(HERE)tasks.mk table3 VG="$(VG)" OUT=$(PP) ENCODER=$(ALBERT) ROWS="plain $(TABLE3)" \
-	  IMAGES.scene="--index $(PP)/scene.faiss $(BANK)" IMAGES.keyword="--index $(PP)/keyword.jsonl $(BANK)" IMAGES.object="$(NOUNS)"
+	  IMAGES.scene="--index $(PP)/scene.faiss $(BANK)" IMAGES.keyword="--index $(PP)/keyword.jsonl $(BANK)" IMAGES.object="$(OBJECTS)"
 
 # ---------------------------------------------------------------------------------------------------------- figure 4
 # The paper's sentence and three more; K 4, 2 clusters. FLICKR makes the bank of photos that of `small`.

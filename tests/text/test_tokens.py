@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from vgtools.io import DataError
+from vgtools.io import DataError, Exit
 from vgtools.text import tokens
 
 CORPUS = [
@@ -349,6 +351,29 @@ def test_content_words_have_a_letter_and_are_not_stop_words() -> None:
     )
     assert sit.tolist() == [False, True]
     assert tokens.content_mask([""], np.zeros((0, 2), np.int32), np.array([0, 0])).tolist() == []
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_stop_words_of_nltk_are_read_where_its_downloader_put_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool
+) -> None:
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    with pytest.raises(DataError, match=r"python -m nltk\.downloader stopwords") as caught:
+        tokens.load_stop_words("nltk")
+    assert caught.value.code == Exit.NO_INPUT
+    folder = tmp_path / "corpora"
+    folder.mkdir()
+    words = "the\nDon't\n\nown\n"
+    if zipped:
+        with ZipFile(folder / "stopwords.zip", "w") as file:
+            file.writestr("stopwords/", "")
+            file.writestr("stopwords/english", words)
+    else:
+        (folder / "stopwords").mkdir()
+        (folder / "stopwords" / "english").write_text(words)
+    assert tokens.load_stop_words("nltk") == {"the", "don't", "own"}
 
 
 def test_stop_words_come_from_a_file_or_our_list(tmp_path: object) -> None:

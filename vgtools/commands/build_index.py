@@ -82,7 +82,8 @@ class Keys:
         str | None, Value("X.npy", "With --matcher: also write the embeddings, (N, E) float32.")
     ] = None
     stop_words: Annotated[
-        str | None, File("Words that do not count, one per line, in place of our list.")
+        str | None,
+        File("Words that do not count, one per line, in place of our list; nltk: those of NLTK."),
     ] = None
 
     def check(self, output: str, lists: Lists) -> None:

@@ -60,7 +60,8 @@ class Grounding:
         ),
     ] = False
     stop_words: Annotated[
-        str | None, File("Stop words, one per line.", show_default="English ones")
+        str | None,
+        File("Stop words, one per line; nltk: those of NLTK.", show_default="English ones"),
     ] = None
     grounded_types: Annotated[
         bool, Flag("--grounded-types", help="Print the grounded types with their counts instead.")

@@ -180,7 +180,7 @@ def vokenization(
     recipe: Recipe,
     layers: Annotated[int, Count("Last layers of the encoder, concatenated (paper: 4).")] = 4,
     stop_words: Annotated[
-        str | None, File("Words that are not content words, one per line.")
+        str | None, File("Words that are not content words, one per line; nltk: those of NLTK.")
     ] = None,
     cache_gb: Annotated[
         float,
@@ -223,13 +223,13 @@ def vokenization(
     from vgtools import io
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import matcher_training as system
-    from vgtools.text.tokens import load_stop_words
+    from vgtools.text.tokens import NLTK, load_stop_words
     from vgtools.training.session import Session, process_device
     from vgtools.training.splits import digest
 
     refuse_processes()
     bank = io.open_features(feats)
-    inputs = io.Inputs(name for name in (captions, valid, feats, stop_words) if name)
+    inputs = io.Inputs(x for x in (captions, valid, feats, stop_words) if x not in (None, NLTK))
     splits = read_captions(captions, bank.ids, validation, runtime.quiet)
     device = process_device(runtime.device)
     folder = run_folder(target.output, target.restart, encoder)

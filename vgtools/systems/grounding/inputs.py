@@ -371,7 +371,8 @@ def mask_regions(
 
     Source: Sileo 2021, section 2.2; LXMERT (Tan & Bansal 2019), section 3.1.
     Deviation: the other region is one of any image, not of the batch: what a text shows must not
-        depend on its batch.
+        depend on its batch. A whole image (N = 1) is always masked, where LXMERT masks 15 % of 36
+        regions and the paper says nothing: else 85 % of captions would teach nothing of images.
     """
     present = np.flatnonzero(mask)
     if pictures.regions == 1 or not len(present):

@@ -46,7 +46,10 @@ def word_facts(stop_words: str | None) -> dict[str, Any]:
     """Return what a manifest says about stop words.
 
     Args:
-        stop_words: a file of them, which the manifest then lists; None for our list.
+        stop_words: a file of them, or `nltk`, which the manifest then lists; None for our list.
+
+    Raises:
+        DataError: as `load_stop_words`.
     """
     words = load_stop_words(stop_words)
     facts: dict[str, Any] = {"stop_words": stop_words_fingerprint(words)}

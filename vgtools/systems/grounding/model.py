@@ -289,6 +289,10 @@ class Grounding(nn.Module):
         Args:
             ids: (B, T) int64.
             mask: (B, T) bool.
+
+        Source: Sileo 2021, section 3.3.
+        Deviation: the paper does not say how the projection begins; g was pretrained on states of
+            f's size, and features that begin much larger or smaller would drown them or be lost.
         """
         if self.config.images:
             states = self.read(ids, mask)[mask]
