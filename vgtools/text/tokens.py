@@ -362,7 +362,7 @@ def split_window(n_tokens: int, max_tokens: int) -> list[tuple[int, int, int, in
 WORD = re.compile(r"\w(?:[\w'’-]*\w)?|[^\w\s]")  # a word of a sentence, or a mark by itself
 
 
-NLTK = "nltk"  # in place of a file of stop words: the list of NLTK, which is no part of its package
+NLTK = "nltk"  # in place of a file of stop words: the list of NLTK, which its package lacks
 
 
 def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
@@ -373,7 +373,7 @@ def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     English list of NLTK, read from where its downloader put it.
 
     Source: Sileo 2021, footnote 6, names NLTK's list.
-    Deviation: ours is the default, as NLTK's is data that no package holds.
+    Deviation: ours is the default, as NLTK does not install its own.
 
     Raises:
         DataError: the file cannot be read, or NLTK's list is not on this machine (66).
