@@ -9,7 +9,7 @@
 # `wiki`, WIKI, the larger one; in small the captions of teacher.mk, a block each. A row is trained with FLAGS.NAME. `bert` is
 # the same schedule with masked words alone, and no teacher. WIKITEXT holds WikiText as it is distributed: train.txt (else
 # valid.txt) is learnt from, in small the first HELD lines of test.txt are VALID; blocks are a stream of the text, as the paper's.
-# Another student: STUDENT=google/electra-large-discriminator SIZE=large OUT=electra-l (SIZE halves the rates of explain.mk).
+# STUDENT.NAME is the student of a row, by default STUDENT; an ELECTRA gets a new head of masked words.
 VALID    ?=
 WIKI     ?=
 WIKITEXT ?=
@@ -24,6 +24,10 @@ ifeq ($(SCALE),paper)
 TEXT     ?= wiki103.txt
 STUDENT  ?= google-bert/bert-base-uncased
 STUDENT_RUN :=
+STUDENT.electra-b   ?= google/electra-base-discriminator
+STUDENT.electra-l   ?= google/electra-large-discriminator
+STUDENT.xdelectra-b ?= $(STUDENT.electra-b)
+STUDENT.xdelectra-l ?= $(STUDENT.electra-l)
 # The published schedule: 40 epochs, ended after 1, still in the warm-up (NOTES.md).
 SCHEDULE ?= --block 512 --batch-size 256 --micro-batch 8 --lr 1e-4 --warmup 0.05 --dtype bfloat16
 STOP     ?= --epochs 40 --stop-epoch 1
@@ -33,6 +37,7 @@ TWENTY   ?= --epochs 40 --stop-epoch 20
 LARGER   ?= --steps 16000 --warmup 1600
 ADAPTED  ?= bert xdbert
 ABLATED  ?= xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
+FULL     ?= xdbert xdelectra-b xdelectra-l
 MAPPED   ?= xdbert no-clip-token
 ROW      ?=
 FASTER   ?=
@@ -56,12 +61,15 @@ TWENTY   ?=
 LARGER   ?=
 ADAPTED  ?= bert xdbert
 ABLATED  ?= xdbert no-clip-token mlm one-layer
+FULL     ?= xdbert
 MAPPED   ?= xdbert no-clip-token
 ROW      ?= --pack row
 endif
 
 ALL := --weight mlm=1 --weight match=$(MATCH) --weight clip_token=1
 FLAGS.xdbert        := $(STOP) $(ALL)
+FLAGS.xdelectra-b   := $(FLAGS.xdbert)
+FLAGS.xdelectra-l   := $(FLAGS.xdbert)
 FLAGS.no-clip-token := $(STOP) --weight mlm=1 --weight match=$(MATCH)
 FLAGS.mlm           := $(STOP) --weight mlm=1
 FLAGS.one-layer     := $(STOP) $(ALL) --cross-layers 1
@@ -69,7 +77,8 @@ FLAGS.two-epochs    := $(TWO) $(ALL)
 FLAGS.twenty-epochs := $(TWENTY) $(ALL)
 FLAGS.wiki          := $(LARGER) $(ALL)
 INPUT.wiki          := $(WIKI)
-BESIDE := xdbert no-clip-token mlm one-layer two-epochs twenty-epochs wiki
+ALONE  := bert electra-b electra-l
+BESIDE := xdbert xdelectra-b xdelectra-l no-clip-token mlm one-layer two-epochs twenty-epochs wiki
 
 $(OUT)/wiki.train.txt: $(firstword $(wildcard $(WIKITEXT)/train.txt $(WIKITEXT)/valid.txt))
 	@mkdir -p $(OUT)
@@ -88,12 +97,16 @@ $(OUT)/flickr.valid.jsonl: $(OUT)/flickr.dev.jsonl
 $(OUT)/run.student/run.json: $(TEXT)
 	$(VG) pretrain lm $(TEXT) -e builtin:minilm $(HEAD) -o $(@D)
 
-$(OUT)/run.bert/run.json: $(TEXT) $(VALID) $(STUDENT_RUN)
-	$(VG) pretrain lm $(TEXT) $(VALID:%=--valid %) -e $(STUDENT) $(SCHEDULE) $(ROW) $(STOP) -o $(@D)
+student = $(or $(STUDENT.$(1)),$(STUDENT))
+define alone
+$(OUT)/run.$(1)/run.json: $(TEXT) $(VALID) $(STUDENT_RUN)
+	$(VG) pretrain lm $(TEXT) $(VALID:%=--valid %) -e $(call student,$(1)) $(SCHEDULE) $(ROW) $(STOP) -o $$(@D)
+endef
+$(foreach r,$(ALONE),$(eval $(call alone,$(r))))
 
 define adapt
 $(OUT)/run.$(1)/run.json: $(or $(INPUT.$(1)),$(TEXT)) $(VALID) $(STUDENT_RUN) $(TAUGHT)
-	$(VG) pretrain xdbert $(or $(INPUT.$(1)),$(TEXT)) $(VALID:%=--valid %) -e $(STUDENT) --teacher $(TEACHER) $(SCHEDULE) $(ROW) \
+	$(VG) pretrain xdbert $(or $(INPUT.$(1)),$(TEXT)) $(VALID:%=--valid %) -e $(call student,$(1)) --teacher $(TEACHER) $(SCHEDULE) $(ROW) \
 	  $(FASTER) $(FLAGS.$(1)) -o $$(@D)
 endef
 $(foreach r,$(BESIDE),$(eval $(call adapt,$(r))))
@@ -108,13 +121,14 @@ $(OUT)/$(1)/$(2)/$(3)/run.json: | $(OUT)/run.$(2)/run.json
 	  --max-length $(or $(LENGTH.$(3)),$(LENGTH)) $(BATCH:%=--batch-size %) $(LIMIT:%=--limit %) $(MORE) -o $$(@D)
 endef
 $(foreach r,$(ABLATED),$(foreach t,$(TASKS3),$(eval $(call tune,ft3,$(r),$(t),--lr $(LR.rte)))))
-$(foreach t,$(TASKS),$(eval $(call tune,ft8,xdbert,$(t),--full --lr $(or $(LR.$(t)),$(LR)),$(SEEDS.$(t)))))
+$(foreach r,$(FULL),$(foreach t,$(TASKS),$(eval $(call tune,ft8,$(r),$(t),--full --lr $(call RATE,$(r),$(t)),$(SEEDS.$(t))))))
 
 table3: given-tasks $(foreach r,$(ABLATED),$(TASKS3:%=$(OUT)/ft3/$(r)/%/run.json))
 	$(VG) compare $(ABLATED:%=$(OUT)/ft3/%) --median --reported xdbert:3 --table | tee $(OUT)/table3.md
 
-table8: given-tasks $(TASKS:%=$(OUT)/ft8/xdbert/%/run.json) $(call runs_of,xdbert)
-	$(VG) compare $(OUT)/ft/xdbert $(OUT)/ft8/xdbert --median --reported xdbert:8 --table | tee $(OUT)/table8.md
+# The students of table 1, then each with everything.
+table8: given-tasks $(foreach r,$(FULL),$(TASKS:%=$(OUT)/ft8/$(r)/%/run.json) $(call runs_of,$(r)))
+	$(VG) compare $(FULL:%=$(OUT)/ft/%) $(FULL:%=$(OUT)/ft8/%) --median --reported xdbert:8 --table | tee $(OUT)/table8.md
 
 # ----------------------------------------------------------------------------------------------------------------- table 9
 MAPS_OF ?= $(if $(GLUE),rte=$(call dev_of,$(GLUE)/RTE),$(VALID))
