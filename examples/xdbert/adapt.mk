@@ -47,6 +47,7 @@ TEXT     ?= $(OUT)/flickr.train.jsonl
 VALID    := $(or $(VALID),$(OUT)/flickr.valid.jsonl)
 HELD     ?= 60
 # MiniLM has no head of masked words: it gets one first, alone.
+BARE     ?= builtin:minilm
 STUDENT  ?= $(OUT)/run.student
 STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
 HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
@@ -95,7 +96,7 @@ $(OUT)/flickr.valid.jsonl: $(OUT)/flickr.dev.jsonl
 	awk -F'"' '!seen[$$4]++ && ++n <= 200' $< > $@
 
 $(OUT)/run.student/run.json: $(TEXT)
-	$(VG) pretrain lm $(TEXT) -e builtin:minilm $(HEAD) -o $(@D)
+	$(VG) pretrain lm $(TEXT) -e $(BARE) $(HEAD) -o $(@D)
 
 student = $(or $(STUDENT.$(1)),$(STUDENT))
 define alone

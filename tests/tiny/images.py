@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
-import torch
 from PIL import Image
-from timm.models import save_for_hf
 
 Array = np.ndarray[Any, Any]
 
@@ -41,6 +38,10 @@ def save_photo(path: Path, number: int, size: tuple[int, int] = (60, 45)) -> Pat
 
 def save_backbone(folder: Path) -> Path:
     """Write a small random network into a directory as timm saves it."""
+    import timm
+    import torch
+    from timm.models import save_for_hf
+
     torch.manual_seed(0)
     network = timm.create_model(
         "test_resnet", num_classes=7, pretrained_cfg_overlay={"input_size": (3, 64, 64)}

@@ -94,8 +94,8 @@ def translate(
 
         echo 'A dog runs.' | vg translate ende/seed-9595/model -
 
-        vg retrieve news.en --index coco.faiss -k 8 | vg translate va/seed-9595/model - --feats
-        feats.npy --index coco.faiss > news.de
+        vg retrieve news.en --index coco.faiss -k 8 | vg translate va/seed-9595/model - \\
+          --feats feats.npy --index coco.faiss > news.de
     """
     help_at_terminal(context, text)
     refuse_if(index and not feats, "--index", "needs --feats, features of the images")

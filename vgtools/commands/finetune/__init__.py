@@ -149,11 +149,11 @@ def finetune(
 
         vg finetune rte RTE -e run.scene --index scene.faiss --feats cc.npy --seeds 8 -o rte.scene
 
-        vg finetune snli snli_1.0 -e google-bert/bert-base-uncased --retrieved snli.images.jsonl
-        --feats coco.npy -o snli.va
+        vg finetune snli snli_1.0 -e google-bert/bert-base-uncased --retrieved snli.images.jsonl \\
+          --feats coco.npy -o snli.va
 
-        vg finetune translation wmt --shape transformer-base -t bpe --retrieved wmt.images.jsonl
-        --feats coco.npy -o ende.va
+        vg finetune translation wmt --shape transformer-base -t bpe --retrieved wmt.images.jsonl \\
+          --feats coco.npy -o ende.va
 
         vg finetune rte glue/RTE -e openai/clip-vit-base-patch32 --max-length 77 -o rte.clip
 

@@ -127,8 +127,8 @@ def clip(
 
     Examples:
 
-        vg pretrain clip train.jsonl --feats feats.npy --shape clip-text-small -t builtin:clip-bpe
-        --valid dev.jsonl -o teacher
+        vg pretrain clip train.jsonl --feats feats.npy --shape clip-text-small \\
+          --tokenizer builtin:clip-bpe --valid dev.jsonl -o teacher
     """
     why = "the photos of a step are one another's negatives; lower --batch-size instead"
     refuse_if(optimizer.micro_batch is not None, "--micro-batch", why)

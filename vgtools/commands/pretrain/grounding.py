@@ -281,11 +281,11 @@ def grounding(
 
         vg pretrain grounding wiki.txt --strategy none -e albert/albert-base-v2 -o run.none
 
-        vg pretrain grounding wiki.txt cc.jsonl --strategy both --feats cc.npy -e builtin:minilm
-        -o run.both
+        vg pretrain grounding wiki.txt cc.jsonl --strategy both --feats cc.npy -e builtin:minilm \\
+          -o run.both
 
-        vg pretrain grounding wiki.txt --strategy scene --index scene.faiss --feats cc.npy -k 16
-        -e builtin:minilm -o run.scene
+        vg pretrain grounding wiki.txt --strategy scene --index scene.faiss --feats cc.npy -k 16 \\
+          -e builtin:minilm -o run.scene
     """
     shown.check()
     no_image = drop_images > 0 and shown.strategy == "none"

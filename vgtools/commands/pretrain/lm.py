@@ -148,7 +148,7 @@ def lm(
 
         vg pretrain vokens.jsonl --shape bert-small --tokenizer google-bert/bert-base-uncased -o run
 
-        vg pretrain wiki.txt --shape bert-small -t google-bert/bert-base-uncased --valid valid.txt
+        vg pretrain wiki.txt --shape bert-small -t google-bert/bert-base-uncased -o run.plain
 
         vg pretrain vokens.npy --encoder run --weight voken_cls=1 --dtype bfloat16 -o run.vokens
 

@@ -157,14 +157,14 @@ def xdbert(
 
     Examples:
 
-        vg pretrain xdbert wiki103.txt -e google-bert/bert-base-uncased
-        --teacher openai/clip-vit-base-patch32 --epochs 40 --stop-epoch 1 --micro-batch 8 -o xdbert
+        vg pretrain xdbert wiki103.txt -e google-bert/bert-base-uncased --epochs 40 \\
+          --teacher openai/clip-vit-base-patch32 --stop-epoch 1 --micro-batch 8 -o xdbert
 
-        vg pretrain lm wiki103.txt -e google-bert/bert-base-uncased --block 512 --lr 1e-4
-        --epochs 40 --stop-epoch 1 -o baseline
+        vg pretrain lm wiki103.txt -e google-bert/bert-base-uncased --block 512 --lr 1e-4 \\
+          --epochs 40 --stop-epoch 1 -o baseline
 
-        vg pretrain xdbert captions.jsonl --pack row --block 64 -e builtin:minilm --teacher clip
-        --valid dev.jsonl -o xdbert
+        vg pretrain xdbert captions.jsonl --pack row --block 64 -e builtin:minilm --teacher clip \\
+          --valid dev.jsonl -o xdbert
     """
     optimizer = settle(context, None, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, _LOSSES) or dict.fromkeys(_LOSSES, 1.0)

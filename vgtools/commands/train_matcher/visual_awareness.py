@@ -225,8 +225,8 @@ def visual_awareness(
 
         vg train-matcher visual-awareness captions.jsonl grid.npy --valid-split dev -o retriever
 
-        vg train-matcher visual-awareness captions.jsonl images.jsonl --preset paper --words
-        skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
+        vg train-matcher visual-awareness captions.jsonl images.jsonl --preset paper \\
+          --words skip-thoughts/ --backbone resnet152.tv_in1k --valid-split val -o retriever.paper
     """
     settings = recipe.settings(context, preset)
     first = pixels.first_epoch(context, preset, settings["epochs"])

@@ -1,0 +1,110 @@
+"""Call make on a row of the table: what it would print, and what it does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.examples.table import FILES, TOY, Row
+from tests.tiny import hub, official
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/Makefile"))
+SCALES = ("small", "paper")
+
+
+class Places(dict[str, str]):
+    """Paths of invented files by their names in the table; a file is made when it is asked for.
+
+    Args:
+        folder: where they are made.
+        networks: make networks and what they make, too, not only empty files of their names.
+    """
+
+    def __init__(self, folder: Path, networks: bool = True) -> None:
+        super().__init__()
+        self.folder = folder
+        self.networks = networks
+
+    def __missing__(self, name: str) -> str:
+        place, make = official.MADE.get(name) or hub.MADE[name]
+        path = self.folder / place
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if (name in official.MADE or self.networks) and not path.exists():
+            make(path)
+        self[name] = str(path)
+        return self[name]
+
+
+def variables(row: Row, places: Places, toy: bool = True) -> list[str]:
+    """Return NAME=VALUE of a row; later ones take precedence."""
+    keys = (row.example, f"{row.example}:{row.scale}")
+    texts = [FILES.get(key, "") for key in keys] + [row.files]
+    if toy:
+        texts += [*(TOY.get(key, "") for key in keys), row.toy]
+    found = {"SCALE": row.scale} if row.scale else {}
+    for text in texts:
+        for word in shlex.split(text):
+            name, value = word.split("=", 1)
+            found[name] = value.format_map(places)
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+def makefile(example: str) -> str:
+    """Return the path of a Makefile, which works in whatever folder make is called in."""
+    return str(ROOT / "examples" / example / "Makefile")
+
+
+def phony(example: str, scale: str) -> set[str]:
+    """Return the targets of an example that are no files."""
+    command = ["make", "-pqRr", "-f", makefile(example), f"SCALE={scale}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(".PHONY:")]
+    return {name for line in lines for name in line.split()[1:]}
+
+
+def recipes(
+    example: str, targets: Iterable[str], given: Iterable[str], folder: Path
+) -> tuple[str, set[str]]:
+    """Return what make would run, line by line, and the files that it knows no way to.
+
+    Args:
+        example: the folder of the Makefile.
+        targets: what is made.
+        given: NAME=VALUE.
+        folder: where it would run.
+    """
+    command = ["make", "-nk", "-f", makefile(example), "VG=vg", "PYTHON=python", *targets, *given]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    missing = {*re.findall(r"No rule to make target '(.*?)'", done.stderr)}
+    return done.stdout, missing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a row did.
+
+    Args:
+        code: exit code of make; None: left out.
+        seconds: of the wall clock.
+        files: how many it made.
+        out: what it printed.
+        faults: the end of its messages if it failed, and what it does not show.
+    """
+
+    code: int | None
+    seconds: float = 0.0
+    files: int = 0
+    out: str = ""
+    faults: tuple[str, ...] = ()
+
+
+def lacks(row: Row) -> bool:
+    """Return whether a row needs a program or package that is not installed."""
+    return bool(row.needs) and not shutil.which(row.needs) and find_spec(row.needs) is None

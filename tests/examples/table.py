@@ -1,0 +1,219 @@
+"""What is run: each target of each example once, with its files, its sizes and what it prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Files of an example, at both scales and at one: NAME=VALUE, as on the command line of make.
+FILES = {
+    "cluster": "",
+    "compare": "FLICKR={flickr8k} GLUE={glue} SICK={sick} VUA={vua} SNLI={snli} "
+    "SIMILARITY={similarity}",
+    "grounding": "FLICKR={flickr8k} TEXT={text} NOUNS={nouns} NOUN_PHOTOS={imagenet} COCO={coco} "
+    "CC={cc} SBU={sbu} WIKI_BC={text} IMAGENET={imagenet} FASTTEXT={fasttext} LXMERT={lxmert} "
+    "JOCI={joci} PDTB={pdtb} RTE={glue}/RTE SICK={sick} VUA={vua}",
+    "visual-awareness": "FLICKR={flickr8k} FLICKR8K={flickr8k} ENTITIES={entities} COCO={coco} "
+    "GENOME={genome} KARPATHY={coco}/dataset_coco.json CONLL={conll} SNLI={snli} SICK={sick} "
+    "MULTI30K={multi30k} PAIRS_OF={pairs} BANK={bank}/scene.faiss FEATS={bank}/feats.npy",
+    "visual-awareness:paper": "WORDS={skip_thoughts} WMT=ende "
+    "WMT_TRAIN='{pairs}/src-train.txt {pairs}/tgt-train.txt' "
+    "WMT_DEV='{pairs}/src-val.txt {pairs}/tgt-val.txt' "
+    "WMT_TEST='{pairs}/src-test.txt {pairs}/tgt-test.txt'",
+    "visualbert": "DATA={flickr8k} ENTITIES={entities} COCO={coco} FLICKR30K={flickr8k}/images "
+    "COCO_REGIONS={lxmert}/train2014_obj36.tsv FLICKR30K_REGIONS={lxmert}/flickr30k.tsv "
+    "VQA={vqa} VQA_REGIONS={vqa}/regions.npy VCR={vcr} VCR_REGIONS={vcr}/regions.npy "
+    "NLVR2={nlvr2} NLVR2_REGIONS={nlvr2}/regions.npy",
+    "vokenization": "DATA={flickr8k} ENTITIES={entities} TEXT={wikitext}/wiki.valid.tokens "
+    "COCO={coco} VG_DATA={genome} WIKI={text} WIKI103={wikitext}/wiki.train.tokens GLUE={glue} "
+    "SQUAD={squad} SWAG={swag} WIKITEXT={wikitext}",
+    "xdbert": "FLICKR={flickr8k} GLUE={glue} SWAG={swag} READ={read} CAPTIONS={text}",
+    "xdbert:paper": "TEXT={text} VALID={wikitext}/test.txt WIKI={text}",
+}
+
+_STEPS = "--block 32 --batch-size 8"
+# Sizes: networks of a few thousand weights, one or two steps. At both scales, then at one.
+TOY = {
+    "cluster": "",
+    "compare": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS=2 LIMIT=8 LIMIT.mrpc=8 LIMIT.rte=8 "
+    "HOLD_OUT='--hold-out 4' FINETUNE='--epochs 1 --batch-size 8 --max-length 32'",
+    "compare:small": "TASKS='sick cola snli'",
+    "compare:paper": "TASKS=rte TEACHER={clip}",
+    "grounding": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS='0 1' K=2 TASK_SEEDS=2 TESTED=8 "
+    "ALBERT={albert} EFFICIENTNET={resnet} PRETRAIN='--epochs 1 --batch-size 32' "
+    "FINETUNE='--epochs 1 --batch-size 8 --max-length 32 --keep best' "
+    "RUNS='none drop i2t both' ONCE='scene whole keyword object text mixture'",
+    "visual-awareness": "BACKBONE={resnet} PICTURE=64 TEXT={bert} CASED={bert} SEEDS=2 FINE=96 "
+    "SHAPE=transformer-small VOCABULARY=300 SCRATCH='--steps 2' ONWARD='--steps 1' POINT_DIMS=4 "
+    "CUT_DIMS=4 PAIRS=24 DEV_PAIRS=16",
+    "visual-awareness:small": "WORDS={bert} SIZE='--dim 8 --layers 1 --epochs 1'",
+    "visual-awareness:paper": "RATES=1e-4 BATCHES='8 16' EPOCHS=1 "
+    "SIZE='--dim 8 --layers 1 --epochs 2'",
+    "visualbert": "small_ENCODER={bert} small_BACKBONE={resnet} small_LM='--epochs 1 "
+    "--batch-size 16 --block 32' small_TRAIN='--steps 2 --batch-size 4 --lr 3e-5' "
+    "paper_ENCODER={bert} paper_SHAPE={shape} paper_EPOCHS=1 paper_BATCH=32 paper_LENGTH=48 "
+    + " ".join(
+        f"{task}_HYPER='--boxes 8 --epochs 1 --batch-size 8 --max-length 32'"
+        for task in ("VQA", "VCR_QA", "VCR_QAR", "NLVR2", "TABLE7", "GROUNDING")
+    ),
+    "vokenization": "DEMO_EPOCHS=1 DEMO_SEEDS=1 MATCHING='--encoder {bert} --epochs 1' HOLD_OUT=4 "
+    "LINES=8 SEEDS='0 1' TASK_SEEDS=2",
+    "vokenization:small": "SENTENCES=100 STEPS=2 FINETUNE='--limit 8 --max-length 32' "
+    "FINETUNE.sst-2='--steps 2' FINETUNE.rte='--steps 2' FINETUNE.mrpc='--steps 2' "
+    "FINETUNE.cola='--steps 2'",
+    "vokenization:paper": "BACKBONE={resnet} ENCODER={bert} ROBERTA={roberta} SHAPE.bert6={shape} "
+    "SHAPE.bert12={shape} SHAPE.roberta6={roberta_shape} SHAPE.roberta12={roberta_shape} "
+    "PRETRAIN='--seed 95 --batch-size 16' "
+    "LENGTH.bert6='--steps 2' LENGTH.bert12='--steps 2' LENGTH.roberta6='--steps 2' "
+    "LENGTH.roberta12='--steps 2' LENGTH.bert6.mlm='--steps 2' LENGTH.bert12.mlm='--steps 2' "
+    "LENGTH.roberta6.mlm='--steps 2' LENGTH.roberta12.mlm='--steps 2' "
+    "LENGTH.bert6.captions='--steps 2' LENGTH.bert6.reduced='--steps 2' "
+    "FINETUNE='--epochs 1 --batch-size 8 --max-length 48'",
+    "xdbert": f"BACKBONE={{resnet}} HEAD='{_STEPS} --steps 1' SEEDS=2 SEEDS.rte=2 EPOCHS=1 BATCH=8 "
+    "LIMIT=16 LENGTH=32 LENGTH.commonlit=48 TOKENS={bert} ENCODERS='{bert} {electra} {clip}' "
+    "TEACHING='--shape {tower_shape} --tokenizer builtin:clip-bpe --epochs 1 --batch-size 8'",
+    "xdbert:small": f"BARE={{bert}} SCHEDULE='{_STEPS} --steps 2 --lr 1e-4 --eval-every 1'",
+    "xdbert:paper": "STUDENT={bert} TEACHER={clip} LARGER='--steps 3' "
+    "SCHEDULE='--block 48 --batch-size 16 --micro-batch 8 --lr 1e-4 --dtype bfloat16' "
+    "TWO='--epochs 4 --stop-epoch 2' TWENTY='--epochs 4 --stop-epoch 3'",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call of make.
+
+    Args:
+        example: the folder.
+        scale: SCALE; empty: the targets are the same at both.
+        targets: between spaces, made in this order.
+        shows: between bars, what the call prints, as regular expressions.
+        files: further variables, that name files or choose a variant.
+        toy: further variables, that make it small.
+        folder: where it runs, instead of EXAMPLE-SCALE; what earlier rows made there is there.
+        needs: a program or package without which it is left out.
+    """
+
+    example: str
+    scale: str
+    targets: str
+    shows: str = ""
+    files: str = ""
+    toy: str = ""
+    folder: str = ""
+    needs: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        return f"{self.example}:{self.scale or 'any'}:{self.targets.replace(' ', ',')}"
+
+    @property
+    def place(self) -> str:
+        """The folder where it runs."""
+        return self.folder or f"{self.example}-{self.scale or 'any'}"
+
+
+ROWS = (
+    Row("cluster", "", "help", "make cost"),
+    Row("cluster", "", "cost", "GPU"),
+    Row("cluster", "", "gnu-parallel", files="TEXT={text} INDEX={bank}/token.faiss OUT=v.npy/",
+        needs="parallel"),
+    # ----------------------------------------------------------------------------------- compare
+    Row("compare", "small", "files"),
+    Row("compare", "small", "table", "nothing|visualbert|xdbert-words"),
+    Row("compare", "small", "similarity"),
+    Row("compare", "small", "all", "Against mlm|scene-random"),
+    Row("compare", "paper", "files"),
+    Row("compare", "paper", "table", "nothing|visualbert"),
+    Row("compare", "paper", "similarity"),
+    Row("compare", "paper", "all", "Against mlm|scene-random"),
+    # --------------------------------------------------------------------------------- grounding
+    Row("grounding", "", "files"),
+    Row("grounding", "", "small", "captions.0.15.jsonl|drop"),
+    Row("grounding", "", "table4", "joci: the paper has|CONTRADICTION|metaphor"),
+    Row("grounding", "", "table3", "plain|keyword|sick"),
+    Row("grounding", "", "search-k", "lowest with scene", toy="KS='1 2'"),
+    Row("grounding", "", "search-k", "lowest with object", files="FLICKR=", toy="KS='1 2'"),
+    Row("grounding", "", "table1", "n36|MiB"),
+    Row("grounding", "", "table2", "Wiki-BC|object1|COCO"),
+    Row("grounding", "", "table3-paper", "object|vuan"),
+    Row("grounding", "", "fig4 figure4", "small/fig4/fig4.png"),
+    Row("grounding", "", "fig4", "paper/fig4.png", files="FLICKR="),
+    # -------------------------------------------------------------------------- visual-awareness
+    Row("visual-awareness", "small", "retrieval", "text_to_image"),
+    Row("visual-awareness", "small", "retrieval", "text_to_image", files="TUNED=1"),
+    Row("visual-awareness", "small", "retrieval", "text_to_image", files="LOSS=triplet WARM=1"),
+    Row("visual-awareness", "small", "pointing segmentation", "centre|whole_picture"),
+    Row("visual-awareness", "small", "figure3 figure4"),
+    Row("visual-awareness", "small", "table2 table3 sick", "va|shuffle"),
+    Row("visual-awareness", "small", "conll-counts", "published|train: "),
+    Row("visual-awareness", "small", "table2 table3", "silver",
+        files="CONLL= SQUAD={squad} SNLI={snli_dev}", toy="SENTENCES=20 DEV_SENTENCES=10",
+        folder="visual-awareness-silver"),
+    Row("visual-awareness", "small", "table1", "gate.on|found"),
+    Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=colours"),
+    Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=nouns"),
+    Row("visual-awareness", "small", "translation-base text-only"),
+    Row("visual-awareness", "small", "search-m search-m-translation", "best m of snli",
+        toy="MS='1 2'"),
+    Row("visual-awareness", "paper", "retrieval", "text_to_image|94.0"),
+    Row("visual-awareness", "paper", "pointing segmentation", "centre|whole_picture"),
+    Row("visual-awareness", "paper", "figure3 figure4"),
+    Row("visual-awareness", "paper", "table2 table3 sick", "va|shuffle"),
+    Row("visual-awareness", "paper", "conll-counts", "published"),
+    Row("visual-awareness", "paper", "table1", "gate.on|found"),
+    Row("visual-awareness", "paper", "translation-base text-only"),
+    Row("visual-awareness", "paper", "search-m search-m-translation", "best m of snli",
+        toy="MS='1 2'"),
+    # -------------------------------------------------------------------------------- visualbert
+    Row("visualbert", "", "probe-files all probe", "figures, tables and page"),
+    Row("visualbert", "", "shuffled"),
+    Row("visualbert", "", "all", "figures", files="PROPOSALS={proposals}"),
+    Row("visualbert", "", "paper-files paper"),
+    Row("visualbert", "", "ablations"),
+    Row("visualbert", "", "vqa"),
+    Row("visualbert", "", "vcr"),
+    Row("visualbert", "", "nlvr2"),
+    Row("visualbert", "", "grounding"),
+    Row("visualbert", "", "table7", "one-objective"),
+    # ------------------------------------------------------------------------------ vokenization
+    Row("vokenization", "", "demo nouns", "vokens.html|right"),
+    Row("vokenization", "", "flickr8k-files entities-files flickr8k", "paper.s0|text.s1"),
+    Row("vokenization", "", "paper-files paper", "vokens.npy"),
+    Row("vokenization", "", "small", "bert2-vokens", toy=TOY["vokenization:small"],
+        folder="vokenization-small"),
+    *(
+        Row("vokenization", scale, target, shows)
+        for scale in ("small", "paper")
+        for target, shows in (
+            ("tables-files", ""),
+            ("table1", "captions"),
+            ("table2", "vokens"),
+            ("table3", "noise"),
+            ("table4", "reduced"),
+            ("table5", "frequency|propagated"),
+            ("table6", "reverse|only"),
+            ("gain", "rounding"),
+            ("tables", "reduced"),
+        )
+    ),
+    # ------------------------------------------------------------------------------------ xdbert
+    Row("xdbert", "", "help", "make teacher"),
+    Row("xdbert", "", "given-tasks given-captions"),
+    Row("xdbert", "", "table4 table6 table7", "109,?482,?240"),
+    Row("xdbert", "small", "teacher"),
+    Row("xdbert", "small", "adapt"),
+    Row("xdbert", "small", "table1", "clip-t|xdbert"),
+    Row("xdbert", "small", "table2", "bert-tiny"),
+    Row("xdbert", "small", "figure4 appendix-d", "ground"),
+    Row("xdbert", "small", "table3", "one-layer"),
+    Row("xdbert", "small", "table8 table9", "xdbert"),
+    Row("xdbert", "small", "adapt", files="WIKITEXT={wikitext}", folder="xdbert-wikitext"),
+    Row("xdbert", "paper", "teacher"),
+    Row("xdbert", "paper", "adapt"),
+    Row("xdbert", "paper", "table1", "clip-t|xdbert"),
+    Row("xdbert", "paper", "table2", "bert-tiny"),
+    Row("xdbert", "paper", "figure4 appendix-d", "ground"),
+    Row("xdbert", "paper", "table3", "one-layer|twenty-epochs|wiki"),
+    Row("xdbert", "paper", "table8 table9", "xdbert"),
+)  # fmt: skip

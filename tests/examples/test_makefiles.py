@@ -1,0 +1,90 @@
+"""Makefiles are code: every `vg` call parses, no two write one file, every target is run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.examples import calls, make
+from tests.examples.table import FILES, ROWS
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> make.Places:
+    found = make.Places(tmp_path_factory.mktemp("official"), networks=False)
+    for name in ("scene.faiss", "feats.npy"):
+        path = Path(found["bank"]) / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return found
+
+
+def groups(example: str, places: make.Places) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield folder, targets and variables of rows that one call of make can print."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in ROWS:
+        if row.example == example:
+            key = (row.place, *make.variables(row, places, toy=False))
+            found.setdefault(key, []).extend(row.targets.split())
+    for (place, *given), targets in found.items():
+        yield place, targets, given
+
+
+def calls_of(
+    example: str, targets: list[str], given: list[str], folder: Path
+) -> tuple[list[calls.Call], list[str]]:
+    """Return the calls of targets at their full sizes, and what is wrong with them.
+
+    A make that is called by make does not see what the first one would make: it is then there.
+    """
+    found: dict[calls.Call, None] = {}
+    faults: dict[str, None] = {}
+    while True:
+        lines, missing = make.recipes(example, targets, given, folder)
+        for words in calls.record(calls.joined(lines), folder):
+            try:
+                found[calls.parse(words)] = None
+            except ValueError as error:
+                faults[str(error)] = None
+        made = {output for call in found for output in call.outputs}
+        known = {name for name in missing if made & {name, os.path.dirname(name)}}
+        if not known:
+            return list(found), [*faults, *(f"{name}: no rule makes it" for name in missing)]
+        for name in known:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+
+
+@pytest.mark.parametrize("example", make.EXAMPLES)
+def test_calls_parse_and_write_different_files(
+    example: str, places: make.Places, tmp_path: Path
+) -> None:
+    faults: list[str] = []
+    by_place: dict[str, dict[calls.Call, None]] = {}
+    for number, (place, targets, given) in enumerate(groups(example, places)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found, wrong = calls_of(example, targets, given, folder)
+        faults += [f"{place} {' '.join(targets)}: {fault}" for fault in wrong]
+        by_place.setdefault(place, {}).update(dict.fromkeys(found))
+    for found_there in by_place.values():
+        faults += calls.collisions(found_there)
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("scale", make.SCALES)
+@pytest.mark.parametrize("example", make.EXAMPLES)
+def test_every_target_is_run(example: str, scale: str) -> None:
+    rows = [row for row in ROWS if row.example == example and row.scale in (scale, "")]
+    run = {target for row in rows for target in row.targets.split()}
+    there = make.phony(example, scale)
+    missing = sorted(there - run)
+    assert not missing, f"{missing} of examples/{example} at SCALE={scale}: no row runs them"
+    assert run <= there, f"{sorted(run - there)}: rows name targets that are not there"
+
+
+def test_every_example_is_in_the_table() -> None:
+    assert {name for name in FILES if ":" not in name} == {*make.EXAMPLES}
