@@ -34,7 +34,7 @@ from vgtools.io import (
     sha256_file,
 )
 from vgtools.io.arrays import Array
-from vgtools.text.vokens import bank_of
+from vgtools.text.vokens import are_ids_of, ids_hashes
 
 _MAX = 2**31 - 1  # the largest row: readers hold 32-bit integers
 _BLOCK = 1 << 14  # rows parsed at a time
@@ -372,23 +372,16 @@ def _renumbering(
     path: str, manifest: Mapping[str, Any], feats: Features, feats_path: str, index: str | None
 ) -> Array | None:
     """Return for each row of the index its row of the features, -1 for none; None if all agree."""
-    made = _ids_hashes(manifest)
+    made = ids_hashes(manifest)
     if not made and index is None:
         why = "has no manifest, so that its images could be those of any index; name it: --index"
         raise DataError(f"{why} X.faiss, or --index {feats_path}", path, code=Exit.USAGE)
-    ids = Path(feats_path).with_suffix(".ids").name
-    own = feats.manifest.get("files", {}).get(ids, {})
     named = index is not None and os.path.realpath(index) == os.path.realpath(feats_path)
-    if made == [own.get("sha256")] if made else named:
+    if are_ids_of(made, feats.ids) if made else named:
         return None
     names = _index_ids(path, manifest, index)
     row_of = {name: row for row, name in enumerate(feats.ids)}
     return np.array([row_of.get(name, -1) for name in names], np.int32)
-
-
-def _ids_hashes(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the sha256 of the ids of an index; several of a bank in parts."""
-    return [sha for name, sha in bank_of(manifest).items() if name.endswith(".ids")]
 
 
 def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> list[str]:
@@ -399,7 +392,7 @@ def _index_ids(path: str, manifest: Mapping[str, Any], index: str | None) -> lis
         files = [index]
     else:
         files = [os.path.normpath(Path(path).parent / str(place)) for place in places]
-    made = _ids_hashes(manifest)[: len(files)]
+    made = ids_hashes(manifest)[: len(files)]
     return [
         name
         for file, sha256 in zip_longest(files, made)

@@ -12,9 +12,10 @@ other; `X.rows.npy` holds an int64 (rows,) array of where each row ends in it: r
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -63,6 +64,51 @@ def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
         for name, facts in files.items()
         if isinstance(facts, dict) and "sha256" in facts
     }
+
+
+def ids_hashes(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the sha256 of the ids of the index that rows count; several of a bank in parts."""
+    return [sha for name, sha in bank_of(manifest).items() if name.endswith(".ids")]
+
+
+def are_ids_of(hashes: Sequence[str], ids: Iterable[str]) -> bool:
+    """Return whether ids are those of files with these sha256, one file after the other."""
+    left = list(hashes)
+    digest = hashlib.sha256()
+    for name in ids:
+        digest.update(f"{name}\n".encode())
+        if left and digest.hexdigest() == left[0]:
+            del left[0]
+            digest = hashlib.sha256()
+    return not left and digest.digest() == hashlib.sha256().digest()
+
+
+def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | None) -> list[str]:
+    """Refuse voken files that count other images than one another or than the rows of features.
+
+    Args:
+        paths: of vokens, or of texts without any.
+        ids: of the images of features, one per row; None where none are read with the vokens.
+        file: of the features, for messages.
+
+    Returns:
+        The paths whose manifest names no images, of which nothing is checked.
+
+    Raises:
+        DataError: other images, or another order (65, both hashes).
+    """
+    made = {path: ids_hashes(io.manifest_beside(path)) for path in paths}
+    known = [path for path in paths if made[path]]
+    for path in known:
+        why = f"its vokens count images with ids of sha256 {', '.join(made[path])}"
+        if made[path] != made[known[0]]:
+            why += f", those of {known[0]} with {', '.join(made[known[0]])}; use one image bank"
+            raise DataError(why, path)
+        if ids is not None and not are_ids_of(made[path], ids):
+            own = hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()
+            why += f"; {file} has {own}, other images or another order"
+            raise DataError(f"{why}: name features of the vokens' images", path)
+    return [path for path in paths if not made[path]]
 
 
 _LONG = 1 << 20  # code points of a line whose numbers are parsed into arrays

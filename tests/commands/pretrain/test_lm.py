@@ -26,6 +26,7 @@ from tests.tiny.lm import (
 )
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
+from vgtools.io import sha256_file, write_manifest
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import open_run
@@ -217,6 +218,49 @@ def test_regression_and_contrast_with_the_images_features(data: Path, tmp_path: 
     names = open_run(tmp_path / "run", "voken_lm").weights
     assert "image.weight" in names
     assert not any("feats" in name for name in names)
+
+
+def named_rows(path: Path, *ids: Path) -> Path:
+    """Write voken rows whose manifest names their images, in one part or several."""
+    save_rows(path, voken_rows(sentences(40), 11))
+    files = {f"{i}:{file.name}": {"sha256": sha256_file(file)} for i, file in enumerate(ids)}
+    write_manifest(path, [path], kind="vokens", count=11, config={"index_sha256": files})
+    return path
+
+
+def test_features_are_of_the_images_and_in_the_order_that_vokens_count(
+    data: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feats = save_feats(tmp_path / "feats.npy", np.random.default_rng(0).standard_normal((11, 6)))
+    names = feats.with_suffix(".ids").read_text().splitlines(keepends=True)
+    first, rest, other = (tmp_path / f"{name}.ids" for name in ("first", "rest", "other"))
+    first.write_text("".join(names[:4]))
+    rest.write_text("".join(names[4:]))
+    other.write_text("".join(reversed(names)))
+    own = sha256_file(feats.with_suffix(".ids"))
+    usual = ["--feats", feats, "--weight", "voken_reg=1", "--steps", 1]
+
+    whole = named_rows(tmp_path / "v.jsonl", feats.with_suffix(".ids"))
+    parts = named_rows(tmp_path / "p.jsonl", first, rest)
+    assert pretrain(data, tmp_path / "a", *usual, file=whole) == 0
+    assert pretrain(data, tmp_path / "b", *usual, file=parts) == 0
+    assert (records(tmp_path / "a"), capfd.readouterr().err) == (records(tmp_path / "b"), "")
+
+    for ids in ([other], [rest, first], [first]):
+        rows = named_rows(tmp_path / "w.jsonl", *ids)
+        assert pretrain(data, tmp_path / "c", *usual, file=rows) == 65
+        made = f"{rows}: its vokens count images with ids of sha256 {sha256_file(ids[0])}"
+        refused(capfd, made, f"{feats} has {own}")
+    rows = named_rows(tmp_path / "w.jsonl", other)
+    valid = ["--steps", 1, "--valid", rows]
+    assert pretrain(data, tmp_path / "c", *valid, file=whole) == 65
+    refused(capfd, f"{rows}: its vokens", f"those of {whole} with {own}")
+    monkeypatch.setattr(f"{__name__}.FAST", [flag for flag in FAST if flag != "-q"])
+    assert pretrain(data, tmp_path / "d", *usual) == 0
+    assert "no manifest names the images that its vokens count: row i of" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Inputs, open_features
+from vgtools.io import DataError, Exit, Inputs, open_features, plain
 from vgtools.io.errors import about
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
@@ -29,6 +29,7 @@ from vgtools.systems.vokenization.voken_lm import (
 )
 from vgtools.text.blocks import PackedInputs
 from vgtools.text.tokens import tokenizer_fingerprint
+from vgtools.text.vokens import check_banks
 from vgtools.training import processes
 from vgtools.training.session import Job
 from vgtools.training.steps import plan_for
@@ -74,10 +75,21 @@ class Pretraining:
             [self.files.sha256(path) or self._store.digest(path) for path in paths]
             for paths in (self.inputs, self.valid)
         ]
+        if self.settings["control"] != "tokens":
+            self._check_bank()
         if not self.weights:
             tokens = self.settings["control"] == "tokens"
             vokens = tokens or any(map(self._store.has_vokens, self.inputs))
             self.weights = {"mlm": 1.0, "voken_cls": 1.0} if vokens else {"mlm": 1.0}
+
+    def _check_bank(self) -> None:
+        """Refuse vokens of several banks, and features whose rows are not the vokens' images."""
+        ids = None if self._bank is None else self._bank.ids
+        unknown = check_banks([*self.inputs, *self.valid], ids, self.feats)
+        for path in unknown if self.feats else ():
+            if self._store.has_vokens(path):
+                why = "no manifest names the images that its vokens count"
+                self.say(f"{plain(path)}: {why}: row i of {plain(str(self.feats))} is voken i")
 
     def config(self) -> dict[str, Any]:
         """Return what decides the weights, beside the flags that every system has."""
