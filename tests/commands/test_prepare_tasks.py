@@ -11,6 +11,7 @@ import pytest
 
 from tests.tiny import save_encoder
 from tests.tiny.tasks import save_tags
+from tests.tiny.vtasks import save_grounding, save_nlvr2, save_vcr, save_vqa
 from vgtools import cli
 
 Runner = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -140,6 +141,45 @@ def test_the_texts_of_a_task_are_one_row_per_example_of_every_split(
         input=SNLI.replace("neutral", "entailment").encode(),
     )
     assert [json.loads(line)["split"] for line in piped.stdout.splitlines()] == ["train", "dev"]
+
+
+def test_texts_of_tasks_with_pictures_name_them(vg: Runner, tmp_path: Path) -> None:
+    """What a VisualBERT learns from before the task, of one split."""
+    for name, save in (
+        ("nlvr2", save_nlvr2),
+        ("vqa", save_vqa),
+        ("vcr", save_vcr),
+        ("flickr", save_grounding),
+    ):
+        save(tmp_path / name, 2)
+
+    def rows(task: str, folder: str, split: str = "train") -> list[dict[str, object]]:
+        done = vg("prepare", "task", task, folder, "--split", split, "-q", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert rows("nlvr2", "nlvr2")[1] == {
+        "id": "train-0-1-0",
+        "split": "train",
+        "images": ["train-0-1-img0", "train-0-1-img1"],
+        "text": "bam dun",
+    }
+    assert rows("vqa", "vqa", "dev")[1] == {
+        "id": "1001",
+        "split": "dev",
+        "image": "COCO_val2014_000000000102",
+        "text": "bam 2 dogs",  # nine annotators' answer
+    }
+    answers = rows("vcr-qa", "vcr")
+    assert [row["id"] for row in answers[:5]] == [f"train-0-{i}" for i in range(4)] + ["train-1-0"]
+    assert [row["text"] for row in answers[:2]] == ["bam Casey ? dun ban", "bam Casey ? dun bar"]
+    assert answers[0]["image"] == "lsmdc_3015_TINY/train-0@0.jpg"
+    rationales = rows("vcr-qar", "vcr")
+    assert len(rationales) == len(answers) == 8
+    assert rationales[0]["text"] == "bam Casey ? dun ban kin Riley bat"
+    assert len(rows("flickr30k-grounding", "flickr")) == 2, "a caption counts once"
+    wrong = vg("prepare", "task", "vqa", "vqa", "--split", "val", cwd=tmp_path)
+    assert (wrong.returncode, b"expected one of train, dev, got 'val'" in wrong.stderr) == (2, True)
 
 
 def test_texts_of_other_kinds(vg: Runner, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert (own.labels, own.width, own.height) == (wanted.labels, 100, 100)
     with pytest.raises(DataError, match="no regions of the image 'd"):
         found.of("d.jpg")
+
+
+def test_the_most_confident_regions_are_seen_in_the_order_of_the_file(tmp_path: Path) -> None:
+    whole = region_set(4, 3)
+    whole = replace(whole, confidence=np.array([0.2, 0.9, 0.2, 0.5], np.float32))
+    save(tmp_path / "x.npy", [("a.jpg", whole), ("b.jpg", region_set(1))])
+    for most, kept in ((1, [1]), (2, [1, 3]), (3, [0, 1, 3]), (4, [0, 1, 2, 3]), (9, range(4))):
+        own = open_regions(tmp_path / "x.npy", most).of("a.jpg")
+        np.testing.assert_array_equal(own.boxes, whole.boxes[list(kept)])
+        np.testing.assert_array_equal(own.features, whole.features[list(kept)])
+        assert whole.labels is not None
+        assert own.labels == [whole.labels[i] for i in kept]
+    assert len(open_regions(tmp_path / "x.npy", 2).of("b.jpg")) == 1
 
 
 def test_float16_halves_the_file_and_refuses_what_it_cannot_hold(tmp_path: Path) -> None:

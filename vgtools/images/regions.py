@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,16 @@ def regions_path(path: str | Path) -> Path:
 class Regions:
     """The region features of N images, opened by `open_regions`."""
 
-    def __init__(self, path: Path, array: Array, manifest: dict[str, Any], table: _Table) -> None:
+    def __init__(
+        self,
+        path: Path,
+        array: Array,
+        manifest: dict[str, Any],
+        table: _Table,
+        most: int | None = None,
+    ) -> None:
         self.path = path
+        self.most = most  # regions of an image that are seen; None: all
         self.manifest = manifest
         self.images = table.images  # ids in file order
         self.width = int(array.shape[1])  # D
@@ -111,7 +119,7 @@ class Regions:
         return by_name
 
     def of(self, image: str) -> RegionSet:
-        """Return the regions of an image.
+        """Return the regions of an image that are seen, in the order of the file.
 
         Raises:
             DataError: the file does not have the image.
@@ -124,13 +132,28 @@ class Regions:
         labels = None
         if self._table.labelled[row]:
             labels = [self._table.names[code] for code in self._codes[part].tolist()]
-        return RegionSet(
+        found = RegionSet(
             np.array(self._array[part], np.float32),  # a copy: the mapped file is read-only
             self._boxes[part],
             self._confidence[part],
             labels,
             *self._table.sizes[row],
         )
+        if self.most is None or len(found) <= self.most:
+            return found
+        best = np.argsort(-found.confidence, kind="stable")[: self.most]
+        return pick(found, np.sort(best))
+
+
+def pick(regions: RegionSet, kept: Array) -> RegionSet:
+    """Return some of an image's regions."""
+    return replace(
+        regions,
+        features=regions.features[kept],
+        boxes=regions.boxes[kept],
+        confidence=regions.confidence[kept],
+        labels=None if regions.labels is None else [regions.labels[i] for i in kept],
+    )
 
 
 def _names(image: str) -> tuple[str, str]:
@@ -171,11 +194,15 @@ def backbone_of(regions: Regions) -> dict[str, Any]:
     return {"ref": ref, "fingerprint": fingerprint + " cut" * cut}
 
 
-def open_regions(path: str | Path) -> Regions:
+def open_regions(path: str | Path, most: int | None = None) -> Regions:
     """Open `X.npy` with its `X.regions.jsonl` and `X.json`.
 
     Hashes, counts, boxes and finite values are checked. What is at a URL is fetched once per
     machine.
+
+    Args:
+        path: of `X.npy`.
+        most: regions of an image that are seen, the most confident ones; None for all.
 
     Raises:
         DataError: any of the three is missing (66), damaged or from another run; a box is
@@ -194,7 +221,7 @@ def open_regions(path: str | Path) -> Regions:
             image = table.images[int(np.searchsorted(table.starts, row, "right")) - 1]
             why = f"row {row} (a region of {image}) is NaN or infinite; extract it again or drop it"
             raise DataError(why, path)
-    return Regions(Path(path), array, manifest, table)
+    return Regions(Path(path), array, manifest, table, most)
 
 
 _Row = tuple[str | Path, int, dict[str, Any]]  # file, line, what is there

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgtools.io import DataError, read_jsonl, refuse_stream
-from vgtools.tasks.examples import Example, ReadStats, describe_forms
+from vgtools.tasks.examples import Example, ReadStats, VisualExample, describe_forms
 from vgtools.tasks.kinds import KINDS, answer
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row
 from vgtools.tasks.sequences import Encoding, Inputs
@@ -169,6 +169,10 @@ def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     A pair is its two texts joined by a blank. `image` names the image that a text is a caption of,
     where the file says so.
 
+    Of a task with pictures, the texts that a VisualBERT learns from before the task, with `image`,
+    or `images` of NLVR2: a question of VQA with the answer that most gave, one of VCR with each of
+    its choices.
+
     Args:
         task: of the files.
         files: by split.
@@ -177,12 +181,36 @@ def text_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         DataError: as `read_examples`.
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.3: the images are those of the encoder's
-        whole input.
+        whole input. Li et al. 2020 (VisualBERT), section A.3, and its released code: the texts of
+        tasks with pictures.
+    Deviation: the released code draws one annotator's answer to a question each time it comes, and
+        gives VCR's choices the second segment.
     """
+    if task.images:
+        yield from _picture_rows(task, files)
+        return
     for split, path in files.items():
         for example in read_examples(task, path, unlabelled=split.startswith("test")):
             row = {"id": example.id, "split": split, "text": example.whole_text}
             yield row if example.image is None else row | {"image": example.image}
+
+
+def _picture_rows(task: Task, files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    last: Any = None
+    for split, path in files.items():
+        for example in read_examples(task, path, unlabelled=split.startswith("test")):
+            assert isinstance(example, VisualExample)
+            texts = [f"{example.text} {choice}" for choice in example.choices] or [example.text]
+            if example.answers:
+                texts = [f"{example.text} {answer.agreed_answer(example)}"]
+            one = {"image": example.images[0]}
+            scene = one if len(example.images) == 1 else {"images": list(example.images)}
+            if (scene, texts) == last:  # the next phrase of a caption
+                continue
+            last = scene, texts
+            for number, text in enumerate(texts):
+                name = f"{example.id}-{number}" if example.choices else example.id
+                yield {"id": name, "split": split, **scene, "text": text}
 
 
 def encode(

@@ -11,6 +11,7 @@ import torch
 from tests.tiny.lm import save_shape, save_tokenizer, sentences
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from tests.tiny.visual import REGION, encoder_of, save_captions, save_regions
+from tests.tiny.vtasks import save_nlvr2, save_pictures
 from vgtools import cli
 from vgtools.images.regions import open_regions
 from vgtools.io import Exit
@@ -167,6 +168,36 @@ def test_task_specific_pretraining_goes_on_from_a_run(
     refused(capfd, "is a VisualBERT with regions_width 6, 9 was asked for")
     assert pretrain(data, tmp_path / "e", "--late-fusion", encoder=tmp_path / "a") == Exit.CONFIG
     refused(capfd, "late_fusion False, True was asked for")
+
+
+def test_nlvr2_pretrains_on_its_pairs_before_the_task(data: Path, tmp_path: Path) -> None:
+    """Appendices A.3 and B.3 whole: the run, the sentences with two images, the task."""
+    folder = tmp_path / "nlvr2"
+    save_pictures(tmp_path / "p.npy", save_nlvr2(folder), width=REGION)
+    rows = str(tmp_path / "nlvr2.jsonl")
+    assert cli.run(["prepare", "task", "nlvr2", str(folder), "--split", "train", "-o", rows]) == 0
+    assert pretrain(data, tmp_path / "a", "--steps", 1) == 0
+    begin = ["pretrain", "visualbert", rows, "--regions", tmp_path / "p.npy", "--boxes", 1]
+    flags = ["--encoder", tmp_path / "a", "--weight", "mlm=1", "--steps", 2]
+    done = cli.run([str(a) for a in [*begin, *flags, *FAST, "-o", tmp_path / "b"]])
+    assert done == 0
+    config = read_run(tmp_path / "b", "visualbert")["config"]
+    assert (config["boxes"], "boxes" in read_run(tmp_path / "a")["config"]) == (1, False)
+    task = ["finetune", "nlvr2", folder, "-e", tmp_path / "b", "--regions", tmp_path / "p.npy"]
+    more = [
+        "--boxes",
+        1,
+        "--epochs",
+        1,
+        "--max-length",
+        20,
+        "--device",
+        "cpu",
+        "-q",
+        "-o",
+        tmp_path / "c",
+    ]
+    assert cli.run([str(a) for a in [*task, *more]]) == 0
 
 
 def test_the_ablations_of_table_7(data: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def data(tmp_path: Path) -> tuple[Captions, Regions]:
 def test_captions_know_their_images(data: tuple[Captions, Regions]) -> None:
     captions, _ = data
     assert len(captions) == 18
-    assert captions.images == [f"image{i}" for i in range(6)]
+    assert captions.images == [(f"image{i}",) for i in range(6)]
     assert [WORDS.decode(captions.of(c).tolist()) for c in (0, 7, 17)] == [
         "a i",
         "b b j",
@@ -95,7 +96,7 @@ def test_a_batch_holds_pairs_masks_and_regions_in_place(data: tuple[Captions, Re
         assert batch.types[i, : len(own)].tolist() == [0] * (len(first) + 2) + [1] * (
             len(second) + 1
         )
-        features = regions.of(captions.images[captions.image[i]]).features
+        features = regions.of(captions.images[captions.image[i]][0]).features
         assert torch.equal(batch.regions[i][batch.region_mask[i]], torch.from_numpy(features))
         assert not batch.regions[i][~batch.region_mask[i]].any()
     assert batch.regions.shape == (18, 4, REGION)
@@ -197,7 +198,7 @@ def test_a_step_does_not_depend_on_its_cut(data: tuple[Captions, Regions]) -> No
         (
             [("image0", "a"), ("image9", "b")],
             False,
-            r"r.npy holds no regions of the image 'image9'",
+            r"c.jsonl:2: the picture 'image9': \S+r.npy holds no regions of it",
         ),
         (
             [("image0", "a"), ("image0", "b"), ("image1", "b")],
@@ -218,6 +219,37 @@ def test_captions_that_cannot_be_used_are_named(
     path = save_captions(tmp_path / "c.jsonl", given)
     with pytest.raises(DataError, match=why):
         read_captions([str(path)], WORDS, open_tiny(tmp_path / "r.npy"), pairs)
+
+
+def test_of_two_images_each_has_its_segment(tmp_path: Path) -> None:
+    regions = open_tiny(tmp_path / "r.npy")
+    path = tmp_path / "c.jsonl"
+    rows_of = [{"images": ["image1", "image2"]}, {"image": "a/image3.jpg"}, {"images": ["image2"]}]
+    path.write_text("".join(json.dumps(row | {"text": "a b"}) + "\n" for row in rows_of))
+    captions = read_captions([str(path)], WORDS, regions, pairs=False)
+    assert captions.images == [("image1", "image2"), ("image3",), ("image2",)]
+    recipe = recipe_for(encoder_of(), pairs=False, longest=32, seed=3)
+    (batch,) = collate(captions, regions, REGION, np.arange(3), recipe, 0)
+    assert batch.segments is not None
+    assert batch.region_mask.sum(1).tolist() == [5, 4, 3]
+    shown = [s[m].tolist() for s, m in zip(batch.segments, batch.region_mask, strict=True)]
+    assert shown == [[0, 0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1]]
+    pair = np.concatenate([regions.of("image1").features, regions.of("image2").features])
+    np.testing.assert_array_equal(batch.regions[0].numpy(), pair)
+    model = model_of(initializer_range=0.3).eval()
+    swapped = batch._replace(segments=1 - batch.segments)
+    losses = [model(b)["mlm"].item() for b in (batch, batch._replace(segments=None), swapped)]
+    assert len(set(losses)) == 3, "segments are read, and are not those of a single image"
+
+
+@pytest.mark.parametrize(
+    "images", [{"images": []}, {"images": ["image0"] * 3}, {"images": "image0"}, {"image": 3}, {}]
+)
+def test_a_row_is_about_one_image_or_two(tmp_path: Path, images: dict[str, object]) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps(images | {"text": "a b"}) + "\n")
+    with pytest.raises(DataError, match=r'c.jsonl:1: expected "image", an image.s name, or "im'):
+        read_captions([str(path)], WORDS, None, pairs=False)
 
 
 def test_evaluation_does_not_depend_on_the_batches(data: tuple[Captions, Regions]) -> None:

@@ -139,7 +139,7 @@ def test_regions_start_near_their_words(planted: tuple[Captions, Regions]) -> No
     table, right, seen = text.word_embeddings.weight.detach(), 0, []
     weights = torch.from_numpy(word_weights(captions, len(table)))
     centre = (table * weights[:, None]).sum(0) / weights.sum()
-    for number, image in enumerate(captions.images):
+    for number, (image,) in enumerate(captions.images):
         own = regions.of(image).features
         if not len(own):
             continue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from vgtools.commands.options import Flag, Quiet, Target, TaskFiles, flags, note, refuse_if
+from vgtools.commands.options import Flag, Quiet, Target, TaskFiles, Value, flags, note, refuse_if
 from vgtools.io.errors import Tally
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def task(
     ] = None,
     *,
     files: TaskFiles,
+    split: Annotated[str | None, Value("NAME", "Keep only this split.")] = None,
     target: Target,
     quiet: Quiet = False,
 ) -> None:
@@ -106,11 +107,17 @@ def task(
     encoder's whole input. SNLI's rows also name the photo that the premise describes, for
     vg retrieve --not-own.
 
+    Rows of a task with pictures name them, "image" or two "images", for vg pretrain visualbert
+    --weight mlm=1. VQA's questions end in the answer that most annotators gave; of VCR each choice
+    is a row, after the question or, for vcr-qar, after question and answer.
+
     Examples:
 
         vg prepare task snli snli_1.0 | vg retrieve - --index coco.faiss -o snli.images.jsonl
 
         vg prepare task sick SICK --no-test -o sick.jsonl
+
+        vg prepare task vqa vqa/ --split train -o vqa.jsonl
     """
     from vgtools.datasets.rows import save
     from vgtools.tasks.dispatch import text_rows
@@ -120,6 +127,10 @@ def task(
     piped = list(vars(files).values()).count("-") > 1
     refuse_if(piped, "-", "only one file can come from a pipe")
     splits = find_splits(found, data, **vars(files))
+    if split is not None:
+        why = f"expected one of {', '.join(splits)}, got {split!r}"
+        refuse_if(split not in splits, "--split", why)
+        splits = {split: splits[split]}
     config = {"command": "task", "task": found.name, "splits": list(splits)}
     inputs = list(splits.values())
     rows = text_rows(found, splits)

@@ -10,6 +10,7 @@ import typer
 
 from vgtools.commands.options import (
     Checkpoints,
+    Count,
     Flag,
     Optimizer,
     RunFolder,
@@ -54,6 +55,9 @@ class RegionFlags:
             "--late-fusion", help="Regions join in one new last layer (table 7, w/o early fusion)."
         ),
     ] = False
+    boxes: Annotated[
+        int | None, Count("The N most confident regions of each image.", show_default="all")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,8 @@ def visualbert(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="CAPTIONS", help='Rows {"image": ID, "text": …}: .jsonl, .gz, .zst, -.'
+            metavar="CAPTIONS",
+            help='Rows {"image": ID, "text": …}, or "images": [ID, ID]: .jsonl, .gz, .zst, -.',
         ),
     ],
     regions: Annotated[
@@ -106,7 +111,8 @@ def visualbert(
 
     It learns masked words with the regions in view, and whether a second caption belongs to the
     image (sip). Prints one record per --log-every steps: losses, and with --valid those on it and
-    the perplexity. Task-specific pretraining is the same command with --encoder RUN.
+    the perplexity. Task-specific pretraining is the same command with --encoder RUN and
+    --weight mlm=1, on rows of vg prepare task; those of NLVR2 name two images, a segment each.
 
     The run directory holds encoder/ (a VisualBertForPreTraining with its tokenizer, as transformers
     saves it), run.json and metrics.jsonl.
@@ -118,7 +124,10 @@ def visualbert(
 
         vg pretrain visualbert captions.jsonl --regions regions.npy --encoder run.mlm -o run
 
-        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --epochs 5 -o run.nlvr2
+        vg prepare task nlvr2 nlvr2/data --split train -o nlvr2.jsonl
+
+        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --weight mlm=1
+        --boxes 144 -o run.nlvr2
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, tuple(_WEIGHTS))

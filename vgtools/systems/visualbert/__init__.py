@@ -11,7 +11,7 @@ SECTIONS = {
         "pretraining.partner",
     ),
     "appendix B": ("tasks.VisualTuner", "model.VisualBertConfig"),
-    "appendix B.3": ("tasks.collate",),
+    "appendix B.3": ("captions.stack_regions", "tasks.collate"),
     "appendix B.4": ("tasks.PhraseAttention",),
     "appendix C": ("pretraining.collate",),
     "table 1": ("reported.scores",),

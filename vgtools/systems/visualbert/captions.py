@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
 _WINDOW = 4096  # captions tokenised at a time
 
+# What a caption is about: an image, or a pair of them (NLVR2).
+Scene = tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Captions:
     """The captions of a run, tokenised once."""
 
     name: str  # of the file or files, for messages
-    images: list[str]  # N, in the order in which they first come
-    image: Array  # (C,) int32, the image of each caption
+    images: list[Scene]  # N, in the order in which they first come
+    image: Array  # (C,) int32, the image (or pair) of each caption
     ids: Array  # int32 tokens of all captions; caption c owns ids[starts[c] : starts[c + 1]]
     starts: Array  # (C + 1,) int64
     order: Array  # (C,) captions by image; those of image i are order[first[i] : first[i + 1]]
@@ -57,6 +60,9 @@ def read_captions(
 ) -> Captions:
     """Read caption files {"image", "text"} and check that each image has regions.
 
+    A text about two images has their list, "images". Without folder and suffix an image is found,
+    too.
+
     Args:
         paths: jsonl, `.gz`, `.zst` or `-`.
         regions: where the images' regions are; None where no image is looked at.
@@ -70,20 +76,20 @@ def read_captions(
     """
     ids = list[Array]()
     sizes = list[Array]()
-    images = dict[str, int]()
+    images = dict[Scene, int]()
     owner = list[int]()
     lines = list[tuple[str, int]]()  # where each image comes first
     for path in paths:
-        rows = read_jsonl(path, {"image": str, "text": str})
+        rows = read_jsonl(path, {"text": str})
         while window := list(islice(rows, _WINDOW)):
             for line, row in window:
-                if regions is not None and row["image"] not in regions:
-                    why = f"{regions.path} holds no regions of the image {row['image']!r:.80}"
-                    raise DataError(f"{why}; extract them", path, line)
-                if row["image"] not in images:
-                    images[row["image"]] = len(images)
+                scene = _scene(row, path, line)
+                if regions is not None:
+                    scene = tuple(regions.find(name, path, line) for name in scene)
+                if scene not in images:
+                    images[scene] = len(images)
                     lines.append((path, line))
-                owner.append(images[row["image"]])
+                owner.append(images[scene])
             tokens = tokenize(tokenizer, [row["text"] for _, row in window])
             ids.append(tokens.ids)
             sizes.append(np.diff(tokens.starts))
@@ -94,7 +100,8 @@ def read_captions(
     counts = np.bincount(image, minlength=len(images))
     if pairs and counts.min() < 2:
         lone = int(np.argmax(counts < 2))
-        why = f"the image {list(images)[lone]!r:.80} has one caption; sip needs two of each image"
+        name = " and ".join(list(images)[lone])
+        why = f"the image {name!r:.80} has one caption; sip needs two of each image"
         why += ": leave it out, or train without sip (--weight mlm=1)"
         raise DataError(why, *lines[lone])
     if pairs and len(images) < 2:
@@ -106,6 +113,21 @@ def read_captions(
     return Captions(name, list(images), image, np.concatenate(ids), starts, order, first)
 
 
+def _scene(row: dict[str, Any], path: str, line: int) -> Scene:
+    """Return the image that a row is about, or its two.
+
+    Raises:
+        DataError: neither.
+    """
+    names = [row["image"]] if "image" in row else row.get("images")
+    found = names if isinstance(names, list) else []
+    known = all(isinstance(name, str) and name for name in found)
+    if not known or not 1 <= len(found) <= 2:
+        why = 'expected "image", an image\'s name, or "images", one or two of them; the row has '
+        raise DataError(f"{why}{', '.join(row)}", path, line)
+    return tuple(found)
+
+
 def check_backbone(ref: str, regions: Regions, path: str) -> None:
     """Refuse regions of another backbone than those that a vg run learnt from."""
     known = read_run(ref, "visualbert") if Path(ref, "run.json").exists() else {}
@@ -114,15 +136,32 @@ def check_backbone(ref: str, regions: Regions, path: str) -> None:
         check_same(what, backbone_of(regions), known["backbone"], path)
 
 
-def stack_regions(
-    regions: Regions | None, images: Sequence[str], width: int
-) -> tuple[Tensor, Tensor]:
-    """Return the features of images, (B, R, D) float32, and a mask of their regions, (B, R) bool.
+def stack_regions(sets: Sequence[Sequence[Array]], width: int) -> tuple[Array, Array]:
+    """Return the regions of examples, (B, R, D) float32, and their segments, (B, R) int64.
+
+    Padding has the segment -1.
+
+    Args:
+        sets: of each example the (R, D) features of each of its images.
+        width: D.
+
+    Source: Li et al. 2020, appendix B.3: of two images each has its own segment, 0 and 1; a single
+        one has segment 1, as the published code's COCO.
+    """
+    features = [np.concatenate(each) for each in sets]
+    numbers = [np.arange(len(each)) if len(each) > 1 else np.ones(1, int) for each in sets]
+    owners = [np.repeat(n, [*map(len, each)]) for n, each in zip(numbers, sets, strict=True)]
+    return padded(features, 0, np.float32, width), padded(owners, -1, np.int64)
+
+
+def regions_of(
+    regions: Regions | None, scenes: Sequence[Scene], width: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features (B, R, D) float32, their mask (B, R) bool and segments (B, R) int64.
 
     Without `regions` there are none of any image.
     """
-    none = np.zeros((0, width), np.float32)
-    sets = [none if regions is None else regions.of(image).features for image in images]
-    mask = [np.ones(len(rows), bool) for rows in sets]
-    features = padded(sets, 0, np.float32, width)
-    return torch.from_numpy(features), torch.from_numpy(padded(mask, False, bool))
+    none = [np.zeros((0, width), np.float32)]
+    sets = [none if regions is None else [regions.of(i).features for i in s] for s in scenes]
+    features, segments = map(torch.from_numpy, stack_regions(sets, width))
+    return features, segments >= 0, segments.clamp(min=0)

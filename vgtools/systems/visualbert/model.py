@@ -67,6 +67,7 @@ class Batch(NamedTuple):
     match: Tensor | None  # (B,) int64, 1 where the second caption is one of the image's
     token_count: float
     pair_count: float
+    segments: Tensor | None = None  # (B, R) int64, see `VisualBert.embed_regions`
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
@@ -230,14 +231,14 @@ class VisualBert(nn.Module):
         Source: section A.3; `mlm` is objective 1.
         """
         with autocast(batch.ids.device, self.dtype):
-            states = self.states(
-                batch.ids, batch.types, batch.text_mask, batch.regions, batch.region_mask
-            )
+            words = (batch.ids, batch.types, batch.text_mask)
+            seen = (batch.regions, batch.region_mask, batch.segments)
+            states = self.states(*words, *seen)
             text = states[:, : batch.ids.shape[1]].flatten(0, 1)  # (B * T, H)
             rows = mlm_hidden(self.lm)(text[batch.masked])
             decoder = self.lm.get_output_embeddings()
-            words = (decoder.weight, decoder.bias, batch.tokens)
-            losses = {"mlm": linear_cross_entropy(rows, *words, self.dtype) / batch.token_count}
+            right = (decoder.weight, decoder.bias, batch.tokens)
+            losses = {"mlm": linear_cross_entropy(rows, *right, self.dtype) / batch.token_count}
             if batch.match is not None:
                 logits = self.match(self._text.dropout(self.pool(states)))
                 losses["sip"] = sip(logits, batch.match) / batch.pair_count

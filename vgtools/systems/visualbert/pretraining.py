@@ -26,9 +26,10 @@ from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.visualbert.captions import (
     Captions,
+    Scene,
     check_backbone,
     read_captions,
-    stack_regions,
+    regions_of,
 )
 from vgtools.systems.visualbert.model import (
     Batch,
@@ -105,7 +106,7 @@ class _Example(NamedTuple):
     types: list[int]
     chosen: list[bool]  # to be predicted
     words: Array  # the tokens at those places
-    image: str
+    scene: Scene
     right: bool  # the second caption is one of the image's
 
 
@@ -131,8 +132,8 @@ def _example(captions: Captions, number: int, recipe: Recipe, epoch: int | None)
         chosen += [*picked.tolist(), *[False] * len(recipe.suffix)]
         types += [segment] * (len(tokens) + len(recipe.suffix))
         words.append(tokens[picked])
-    image = captions.images[captions.image[number]]
-    return _Example(read, types, chosen, np.concatenate(words), image, right)
+    scene = captions.images[captions.image[number]]
+    return _Example(read, types, chosen, np.concatenate(words), scene, right)
 
 
 def collate(
@@ -169,7 +170,7 @@ def collate(
         types = padded([e.types for e in mine], 0, np.int64)
         text_mask = padded([[True] * len(e.read) for e in mine], False, bool)
         chosen = padded([e.chosen for e in mine], False, bool)
-        features, region_mask = stack_regions(regions, [e.image for e in mine], width)
+        features, region_mask, segments = regions_of(regions, [e.scene for e in mine], width)
         words = np.concatenate([e.words for e in mine]).astype(np.int64)
         batch = Batch(
             ids=torch.from_numpy(ids),
@@ -177,6 +178,7 @@ def collate(
             text_mask=torch.from_numpy(text_mask),
             regions=features,
             region_mask=region_mask,
+            segments=segments,
             masked=torch.from_numpy(np.flatnonzero(chosen)),
             tokens=torch.from_numpy(words),
             match=torch.tensor([int(e.right) for e in mine]) if recipe.pairs else None,
@@ -259,13 +261,14 @@ class Pretraining:
     region_start: str  # `drawn` at random, or near the `words` that regions show
     text_only: bool  # show no region
     late_fusion: bool
+    boxes: int | None  # regions of an image that are seen; None: all
     dtype: str  # of the matrix products
     gradient_checkpointing: bool  # less memory, more time
     offline: bool
     quiet: bool
 
     def __post_init__(self) -> None:
-        self._regions = open_regions(self.regions)
+        self._regions = open_regions(self.regions, self.boxes)
         # Before a caption is read: what changes later is not what these hashes name.
         self.files = Inputs([*self.inputs, *self.valid, self.regions])
         self._backbone = backbone_of(self._regions)
@@ -299,6 +302,7 @@ class Pretraining:
             "region_start": self.region_start,
             "text_only": self.text_only,
             "late_fusion": self.late_fusion,
+            **({} if self.boxes is None else {"boxes": self.boxes}),  # earlier runs lack it
             "inputs": [_digest(self._captions)],
             "valid": [_digest(self._held)] if self._held else [],
         }
@@ -355,7 +359,7 @@ class Pretraining:
 
 def _digest(captions: Captions) -> str:
     """Return the sha256 of captions as the model reads them."""
-    digest = hashlib.sha256("\0".join(captions.images).encode())
+    digest = hashlib.sha256("\0".join(map("\1".join, captions.images)).encode())
     for part in (captions.image, captions.ids, captions.starts):
         digest.update(part.tobytes())
     return digest.hexdigest()

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from vgtools.images.regions import Regions
 from vgtools.io import DataError
 from vgtools.io.arrays import Array
-from vgtools.systems.visualbert.captions import Captions, stack_regions
+from vgtools.systems.visualbert.captions import Captions, regions_of
 from vgtools.systems.visualbert.model import VisualBert
 from vgtools.training import processes
 
@@ -116,7 +116,8 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
     centre = (table * weights[:, None]).sum(0) / weights.sum().clamp(min=1e-9)  # (H,)
     rng = np.random.default_rng([_SEED, seed])
     counts = dict(zip(regions.images, regions.counts.tolist(), strict=True))
-    usable = np.array([i for i, image in enumerate(captions.images) if counts[image]], np.int64)
+    scenes = enumerate(captions.images)
+    usable = np.array([i for i, scene in scenes if any(counts[name] for name in scene)], np.int64)
     why = None
     if not len(usable):
         why = f"no image has a region in {regions.path}"
@@ -126,7 +127,7 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
         why += "; regions cannot start near their words, draw them (--region-start drawn)"
         raise DataError(why, captions.name)
     sample = [captions.images[i] for i in rng.permutation(usable)[:_SAMPLE].tolist()]
-    rows = np.concatenate([regions.of(image).features for image in sample])  # (-, D)
+    rows = np.concatenate([regions.of(n).features for scene in sample for n in scene])  # (-, D)
     mean = torch.from_numpy(rows.mean(0, dtype=np.float64).astype(np.float32)).to(device)
     spread = float((rows - rows.mean(0)).std()) or 1.0
     drawn = rng.normal(0, 0.02, (table.shape[1], model.config.regions_width)).astype(np.float32)
@@ -134,7 +135,7 @@ def align(model: VisualBert, captions: Captions, regions: Regions, seed: int) ->
     optimiser = torch.optim.Adam([matrix], lr=RATE)
     for step, images in zip(range(STEPS), _orders(rng, usable), strict=False):
         names = [captions.images[i] for i in images.tolist()]
-        features, mask = stack_regions(regions, names, model.config.regions_width)
+        features, mask, _ = regions_of(regions, names, model.config.regions_width)
         bags = [words_of(captions, i) for i in images.tolist()]
         known, place = np.unique(np.concatenate(bags), return_inverse=True)
         has = torch.zeros((len(known), len(images)), dtype=torch.bool)

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from vgtools.images.boxes import iou
-from vgtools.images.regions import Regions, RegionSet, open_regions
+from vgtools.images.regions import Regions, RegionSet, open_regions, pick
 from vgtools.io import DataError, atomic_write
 from vgtools.io.arrays import Array, padded
 from vgtools.models.encoder import Encoder, is_visualbert, read_config, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
-from vgtools.systems.visualbert.captions import check_backbone
+from vgtools.systems.visualbert.captions import check_backbone, stack_regions
 from vgtools.systems.visualbert.model import (
     VisualBert,
     VisualBertConfig,
@@ -75,36 +75,14 @@ class RegionInput:
     """What a task with pictures needs beside its files."""
 
     regions: Regions  # of all pictures
-    boxes: int | None = (
-        None  # regions of a picture that are seen, the most confident ones; None: all
-    )
     answers: tuple[str, ...] = ()  # VQA: those that can be predicted
-
-    def of(self, image: str) -> RegionSet:
-        """Return the regions of a picture that are seen, in the order of the file."""
-        regions = self.regions.of(image)
-        if self.boxes is None or len(regions) <= self.boxes:
-            return regions
-        best = np.argsort(-regions.confidence, kind="stable")[: self.boxes]
-        return pick(regions, np.sort(best))
 
     def config(self) -> dict[str, Any]:
         """Return what of it decides the weights."""
-        config = {"regions": self.regions.manifest["files"], "boxes": self.boxes}
+        config = {"regions": self.regions.manifest["files"], "boxes": self.regions.most}
         if self.answers:
             config["answers"] = hashlib.sha256("\n".join(self.answers).encode()).hexdigest()
         return config
-
-
-def pick(regions: RegionSet, kept: Array) -> RegionSet:
-    """Return some of a picture's regions."""
-    return dataclasses.replace(
-        regions,
-        features=regions.features[kept],
-        boxes=regions.boxes[kept],
-        confidence=regions.confidence[kept],
-        labels=None if regions.labels is None else [regions.labels[i] for i in kept],
-    )
 
 
 def open_regions_of(
@@ -115,10 +93,10 @@ def open_regions_of(
     Raises:
         DataError: as `open_regions`, or their backbone is not that of the run's pretraining.
     """
-    regions = open_regions(path)
+    regions = open_regions(path, boxes)
     if Path(ref, "run.json").exists() and is_visualbert(ref):
         check_backbone(ref, regions, path)
-    return RegionInput(regions, boxes, answers)
+    return RegionInput(regions, answers)
 
 
 @dataclass(frozen=True)
@@ -264,7 +242,7 @@ def _gold_boxes(
     """
     golds = list[list[Array]]()
     for phrases, (image,) in zip(text.phrases, images, strict=True):
-        seen = region_input.of(image)
+        seen = region_input.regions.of(image)
         examples = [cast("VisualExample", part.examples[number]) for number in phrases]
         if not len(seen):
             why = f"{region_input.regions.path} holds a picture without a region: {image!r:.80}"
@@ -317,8 +295,7 @@ def collate(
 
     `part` and `parts` are those of `vgtools.tasks.finetune.collate`.
 
-    Source: Li et al. 2020, appendix B.3: of two pictures each has its own segment, 0 and 1; a
-        single picture has segment 1, as in pretraining.
+    Source: Li et al. 2020, appendix B.3, as `stack_regions`.
     """
     text = finetune.collate(inputs.text, units, pad, True, device, part, parts)
     assert text.segments is not None
@@ -326,16 +303,15 @@ def collate(
     if isinstance(inputs.text, Captions):
         whole = sum(len(inputs.text.places[unit]) for unit in units.tolist()) / parts
     units = units[part::parts]
-    shown = [[region_input.of(image) for image in inputs.images[unit]] for unit in units.tolist()]
+    shown = [
+        [region_input.regions.of(image) for image in inputs.images[unit]] for unit in units.tolist()
+    ]
     if inputs.seen is not None:
         kept = [inputs.seen[unit] for unit in units.tolist()]
         shown = [[pick(each[0], some)] for each, some in zip(shown, kept, strict=True)]
-    features = [np.concatenate([picture.features for picture in each]) for each in shown]
-    regions = padded(features, 0, np.float32, region_input.regions.width)
+    sets = [[picture.features for picture in each] for each in shown]
+    regions, segments = stack_regions(sets, region_input.regions.width)
     most = regions.shape[1]
-    numbers = [np.arange(len(each)) if len(each) > 1 else np.ones(1, int) for each in shown]
-    owners = [np.repeat(n, [*map(len, each)]) for n, each in zip(numbers, shown, strict=True)]
-    segments = padded(owners, -1, np.int64)
 
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(array).to(device, non_blocking=True)
@@ -581,7 +557,7 @@ def _rank(
     """Return the ten boxes with most attention for each phrase of some captions."""
     rankings = list[Ranking]()
     for unit, attention in zip(units.tolist(), outputs, strict=True):
-        seen = region_input.of(part.inputs.images[unit][0])
+        seen = region_input.regions.of(part.inputs.images[unit][0])
         golds = part.inputs.golds[unit]
         for number, gold, shares in zip(text.phrases[unit], golds, attention, strict=False):
             example = cast("VisualExample", part.examples[number])

@@ -99,16 +99,19 @@ def common_answers(examples: Iterable[Example], least: int) -> tuple[str, ...]:
         questions or more of train and val (Anderson et al. 2018 and its released code).
     Deviation: an annotators' tie is settled by the alphabet.
     """
-    counts = Counter[str]()
-    for example in examples:
-        given = Counter(normalise_vqa(answer.text) for answer in example.answers)
-        counts[min(given, key=lambda text: (-given[text], text))] += 1
+    counts = Counter(map(agreed_answer, examples))
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     common = tuple(text for text, count in ordered if count >= least)
     if not common:
         why = f"no answer is that of {least} questions; --answers N lowers the number"
         raise DataError(why, code=Exit.DATA)
     return common
+
+
+def agreed_answer(example: Example) -> str:
+    """Return the answer that most annotators gave, as `normalise_vqa` writes it."""
+    given = Counter(normalise_vqa(answer.text) for answer in example.answers)
+    return min(given, key=lambda text: (-given[text], text))
 
 
 def read_answers(path: str | Path) -> tuple[str, ...]:
