@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tests.tiny.probe import save_visualbert
@@ -391,6 +392,60 @@ def test_a_visualbert_without_regions_is_the_bert_in_it(tmp_path: Path) -> None:
     assert tuned.config.num_labels == 3
     states = tuned.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
     torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [True, False])
+@torch.no_grad()
+def test_a_lxmert_is_its_layers_of_language(tmp_path: Path, heads: bool) -> None:
+    from transformers import LxmertConfig, LxmertForPreTraining, LxmertModel
+
+    encoder = save_tiny_bert(tmp_path / "text")
+    rows = json.loads((encoder / "config.json").read_text())["vocab_size"]
+    torch.manual_seed(0)
+    config = LxmertConfig(
+        vocab_size=rows, hidden_size=16, num_attention_heads=2, intermediate_size=32, l_layers=3,
+        x_layers=2, r_layers=1, visual_feat_dim=4, initializer_range=0.4,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    made = LxmertForPreTraining(config) if heads else LxmertModel(config)
+    folder = tmp_path / "lxmert"
+    made.save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes((encoder / "tokenizer.json").read_bytes())
+    whole = (made.lxmert if heads else made).eval()
+    ids = torch.randint(5, rows, (2, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    seen = {"visual_feats": torch.randn(2, 3, 4), "visual_pos": torch.rand(2, 3, 4)}
+    output = whole(input_ids=ids, attention_mask=mask, output_hidden_states=True, **seen)
+    # After each layer of language, then after each that sees the regions.
+    expected = output.language_hidden_states[2]
+    bert = load_encoder(str(folder))
+    assert (bert.layers, bert.model.config.model_type) == (3, "bert")
+    found = bert.model(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    tuned = load_with_head(str(folder), "SequenceClassification", 0, {"num_labels": 3}).model
+    states = tuned.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
+    # The pooler reads the layers that see the regions: here it is a new one.
+    assert not torch.equal(tuned.base_model.pooler.dense.weight, whole.pooler.dense.weight)
+    again = load_with_head(str(folder), "SequenceClassification", 0, {"num_labels": 3}).model
+    assert torch.equal(tuned.base_model.pooler.dense.weight, again.base_model.pooler.dense.weight)
+    with pytest.raises(DataError, match="is a LXMERT, whose masked") as caught:
+        load_masked_lm(str(folder))
+    assert caught.value.code == Exit.CONFIG
+
+
+@torch.no_grad()
+def test_an_oscar_is_a_bert_beside_its_embedding_of_regions(tmp_path: Path) -> None:
+    folder = save_tiny_bert(tmp_path)
+    ids = torch.randint(5, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+    expected = load_encoder(str(folder)).model(input_ids=ids).last_hidden_state
+    tensors = load_file(folder / "model.safetensors")
+    more = {"bert.img_embedding.weight": torch.ones(8, 4), "bert.img_embedding.bias": torch.ones(8)}
+    named = {name if name.startswith("bert.") else f"bert.{name}": t for name, t in tensors.items()}
+    save_file(named | more, folder / "model.safetensors", {"format": "pt"})
+    found = load_encoder(str(folder)).model(input_ids=ids).last_hidden_state
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("named", ["eager", "sdpa", "flash_attention_2"])

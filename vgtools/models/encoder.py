@@ -70,7 +70,7 @@ def load_encoder(
 
     `attention` is transformers' implementation; `eager` returns attention weights; None is torch's
     fused one if the architecture has it, else eager. With `regions` a VisualBERT remains one;
-    without, it is the BERT in it, here and in the functions below.
+    without, it is the BERT in it, here and in the functions below, as a LXMERT always is.
 
     Raises:
         DataError: as `_pretrained`.
@@ -247,20 +247,30 @@ def _system_error(error: Exception) -> OSError:
 
 
 def _of_text(folder: Path, settings: dict[str, Any], regions: bool) -> dict[str, Any]:
-    """Return settings of `from_pretrained` that read a VisualBERT without regions as a BERT.
+    """Return settings of `from_pretrained` that read the text encoder of a VisualBERT or a LXMERT.
 
-    Without regions that is what it computes; transformers has no tasks of texts for it.
+    A VisualBERT without regions computes what a BERT does, and so do LXMERT's layers of language,
+    before those that see the regions; transformers has no tasks of texts for either. LXMERT's
+    pooler, which reads other layers, is left out.
     """
     config = _config_in(folder)
-    if regions or not _has_regions(config):
+    kind = config.get("model_type")
+    if regions or kind not in ("visual_bert", "lxmert"):
         return settings
     from transformers import BertConfig
 
     loading = {"dtype", "attn_implementation", "ignore_mismatched_sizes"} & settings.keys()
     fields = {name: config[name] for name in config.keys() - {"model_type", "architectures"}}
+    names = {"^visual_bert": "bert"}
+    if kind == "lxmert":
+        fields["num_hidden_layers"] = fields.get("l_layers", 9)  # transformers' default
+        fields = {name: value for name, value in fields.items() if value is not None}
+        names = {"^lxmert.pooler": "other", "^pooler": "other", "^lxmert": "bert"}
     fields |= {name: settings[name] for name in settings.keys() - loading}
-    more = {"config": BertConfig(**fields), "key_mapping": {"^visual_bert": "bert"}}
-    return {name: settings[name] for name in loading} | more
+    return {name: settings[name] for name in loading} | {
+        "config": BertConfig(**fields),
+        "key_mapping": names,
+    }
 
 
 def _pretrained(
@@ -289,6 +299,11 @@ def _pretrained(
         raise DataError(why, code=Exit.USAGE)
     folder = resolve(ref, ENCODER_FILES, offline)
     safetensors_files(folder)
+    if head != "new" and _config_in(folder).get("model_type") == "lxmert":
+        why = (
+            f"is a LXMERT, whose {name}'s head reads the layers that see regions; its text encoder"
+        )
+        raise DataError(f"{why} can be fine-tuned", ref, code=Exit.CONFIG)
     tokenizer = load_tokenizer(str(folder), offline=True)
     with quiet_transformers():
         try:
