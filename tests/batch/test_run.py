@@ -126,7 +126,7 @@ def test_compressed_shards_hold_the_rows_of_one_process(made: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["npy", "renpy"])
-@pytest.mark.parametrize("pack", ["stream", "document", "row"])
+@pytest.mark.parametrize("pack", ["stream", "document", "row", "best-fit"])
 def test_packed_shards_are_the_blocks_of_one_file(made: Path, name: str, pack: str) -> None:
     (one,) = open_packed(made / f"one-{name}.npy")
     many = open_packed(made / f"many-{name}.npy/")

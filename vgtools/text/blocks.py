@@ -283,9 +283,13 @@ class Corpus:
         size: maximum tokens per block, special tokens not counted.
         pack: what no block crosses. `stream`: nothing, so that only the very last block is short;
             `document`: the end of a document, which is an empty row or the end of a file; `row`:
-            the end of a row.
+            the end of a row; `best-fit`: as `document`, but pieces that are shorter than a block
+            share one (`best_fit`).
 
     Source: Tan & Bansal 2020 (Vokenization), section 4.2: "fixed sequence length of 128".
+        `best-fit`: ModernBERT (Warner et al. 2024).
+    Deviation: documents that share a block attend to one another, as in `stream`; ModernBERT hides
+        them.
     """
 
     def __init__(self, files: Sequence[Packed], size: int, pack: str = "stream") -> None:
@@ -302,26 +306,40 @@ class Corpus:
             ]
             sections = np.concatenate([self._edges[:-1][begins], self._edges[-1:], *gaps])
         self._sections = np.unique(sections)  # first token of each run of tokens without a gap
-        blocks = -(-np.diff(self._sections) // size)
-        self._first = row_starts(blocks.tolist())  # first block of each section
+        pieces = -(-np.diff(self._sections) // size)
+        self._first = row_starts(pieces.tolist())  # first piece of each section
+        self._shared: tuple[Array, Array] | None = None  # pieces by block, first of each block
+        if pack == "best-fit":
+            lengths = np.full(int(self._first[-1]), size)
+            lengths[self._first[1:] - 1] = (np.diff(self._sections) - 1) % size + 1
+            block = best_fit(lengths, size)
+            self._shared = np.argsort(block, kind="stable"), row_starts(np.bincount(block))
 
     def __len__(self) -> int:
-        return int(self._first[-1])
+        return int(self._first[-1]) if self._shared is None else len(self._shared[1]) - 1
 
     @property
     def tokens(self) -> int:
         """The number of tokens."""
         return int(self._edges[-1])
 
-    def span(self, block: int) -> tuple[int, int]:
-        """Return the tokens of a block as [start, end), counted over all files."""
-        section = int(np.searchsorted(self._first, block, "right")) - 1
-        start = int(self._sections[section]) + (block - int(self._first[section])) * self.size
-        return start, min(start + self.size, int(self._sections[section + 1]))
-
     def block(self, number: int) -> tuple[Array, Array]:
         """Return a block: (n, 2) [token id, voken], and (n,) bool: which begin a sentence."""
-        start, end = self.span(number)
+        if self._shared is None:
+            return self._piece(number)
+        order, first = self._shared
+        numbers = order[first[number] : first[number + 1]].tolist()
+        tokens, heads = zip(*map(self._piece, numbers), strict=True)
+        return np.concatenate(tokens), np.concatenate(heads)
+
+    def _span(self, piece: int) -> tuple[int, int]:
+        """Return the tokens of a piece as [start, end), counted over all files."""
+        section = int(np.searchsorted(self._first, piece, "right")) - 1
+        start = int(self._sections[section]) + (piece - int(self._first[section])) * self.size
+        return start, min(start + self.size, int(self._sections[section + 1]))
+
+    def _piece(self, number: int) -> tuple[Array, Array]:
+        start, end = self._span(number)
         parts = list[Array]()
         heads = np.zeros(end - start, bool)
         i = int(np.searchsorted(self._edges, start, "right")) - 1
@@ -338,6 +356,45 @@ class Corpus:
             at = stop
             i += 1
         return np.concatenate(parts), heads
+
+
+def best_fit(lengths: Array, size: int) -> Array:
+    """Return which block each piece is in, so that few blocks are needed.
+
+    The longest piece comes first, and each goes where it leaves the least room.
+
+    Args:
+        lengths: (P,) tokens of pieces, from 1 to `size`.
+        size: of a block.
+
+    Returns:
+        (P,) int64 blocks, numbered by the first piece in them.
+    """
+    blocks = np.empty(len(lengths), np.int64)
+    by_room: list[list[int]] = [[] for _ in range(size)]
+    rooms = 0  # bit r is set where a block has room for r more tokens
+    count = 0
+    sizes = lengths.tolist()
+    for piece in np.argsort(-lengths, kind="stable").tolist():
+        length = sizes[piece]
+        fitting = rooms >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1
+            block = by_room[room].pop()
+            if not by_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, block = size, count
+            count += 1
+        left = room - length
+        if left:
+            by_room[left].append(block)
+            rooms |= 1 << left
+        blocks[piece] = block
+    _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
+    number = np.empty(count, np.int64)
+    number[np.argsort(first)] = np.arange(count)
+    return number[inverse]
 
 
 def open_corpus(

@@ -65,10 +65,10 @@ class VokenFlags:
         ),
     ] = False
     pack: Annotated[
-        Literal["stream", "document", "row"],
+        Literal["stream", "document", "row", "best-fit"],
         Flag(
             help="What no block crosses: nothing (stream), an empty row (document), the end of a "
-            "row (row)."
+            "row (row); best-fit: document, whose short ends share blocks."
         ),
     ] = "stream"
 
