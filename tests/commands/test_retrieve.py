@@ -163,6 +163,22 @@ def test_the_texts_own_image_is_never_returned(
     assert [row["images"] for row in few] == [row["images"][:3] for row in rest]
 
 
+def test_the_own_image_is_left_out_after_texts_that_ask_for_nothing(
+    captions: Path, retrieve: Retrieve, tiny: Path, tmp_path: Path
+) -> None:
+    ids = (tiny / "vg.ids").read_text().split()
+    rows = [json.loads(line) for line in captions.read_text().splitlines()]
+    rows = [row for row in rows if row.get("image") in ids][:6]
+    empty = [{"text": "", "image": row["image"]} for row in rows]
+    mixed = [row for pair in zip(empty, rows, strict=True) for row in pair]
+    path = tmp_path / "mixed.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in mixed))
+    every = retrieve(path, "-k", "60")
+    assert [bool(row["images"]) for row in every] == [False, True] * 6
+    for whole, row in zip(every, retrieve(path, "-k", "60", "--not-own"), strict=True):
+        assert row["images"] == [image for image in whole["images"] if ids[image] != row["image"]]
+
+
 def test_own_images_that_are_nowhere_are_reported(
     tiny: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
