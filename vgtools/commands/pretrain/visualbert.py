@@ -126,8 +126,8 @@ def visualbert(
 
         vg prepare task nlvr2 nlvr2/data --split train -o nlvr2.jsonl
 
-        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --weight mlm=1
-        --boxes 144 -o run.nlvr2
+        vg pretrain visualbert nlvr2.jsonl --regions nlvr2.npy --encoder run --weight mlm=1 \
+            --boxes 144 -o run.nlvr2
     """
     optimizer = settle(context, start, optimizer, [*inputs, *(valid or ())], target.output)
     weights = parse_weights(weight, tuple(_WEIGHTS))
