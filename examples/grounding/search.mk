@@ -29,7 +29,6 @@ K_BANK.object := --feats $(OUT)/nouns.npy --index $(OUT)/object.faiss
 K_FILES  = $(BANK.$(1)) | files
 K_ASK   := $(ASK)
 endif
-at_most = $(shell printf '%s\n' $(1) $(2) | sort -n | head -n 1)
 
 # The run of another table, where K is its own.
 define search-k

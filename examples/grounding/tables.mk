@@ -114,6 +114,8 @@ REGIONS      := 8 16 36
 TRANSFERRED  := i2t t2i both
 BANK         := --feats $(PP)/bank.npy
 OBJECTS      := --feats $(PP)/nouns.npy --index $(PP)/object.faiss
+# Footnote 8: clusters are capped, as short texts name few objects; more than K cannot be shown.
+at_most       = $(shell printf '%s\n' $(1) $(2) | sort -n | head -n 1)
 P.none       := --strategy none
 P.i2t        := --strategy i2t
 P.t2i        := --strategy t2i
@@ -121,7 +123,7 @@ P.both       := --strategy both
 P.keyword    := --strategy keyword $(BANK) --index $(PP)/keyword.jsonl -k $(K)
 P.scene      := --strategy scene $(BANK) --index $(PP)/scene.faiss -k $(K)
 P.scene1     := --strategy scene $(BANK) --index $(PP)/scene.faiss -k 1
-P.object     := --strategy object $(OBJECTS) -k $(K) --clusters $(KAPPA)
+P.object     := --strategy object $(OBJECTS) -k $(K) --clusters $(call at_most,$(K),$(KAPPA))
 P.object1    := --strategy object $(OBJECTS) -k 1 --clusters 1
 files.none   :=
 files.keyword := $(PP)/bank.npy $(PP)/keyword.jsonl

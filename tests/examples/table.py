@@ -11,7 +11,7 @@ FILES = {
     "SIMILARITY={similarity}",
     "grounding": "FLICKR={flickr8k} TEXT={text} NOUNS={nouns} NOUN_PHOTOS={imagenet} COCO={coco} "
     "CC={cc} SBU={sbu} WIKI_BC={text} IMAGENET={imagenet} FASTTEXT={fasttext} LXMERT={lxmert} "
-    "JOCI={joci} PDTB={pdtb} RTE={glue}/RTE SICK={sick} VUA={vua}",
+    "JOCI={joci} PDTB={pdtb} RTE={glue}/RTE SICK={sick} VUA={vua} NLTK_DATA={nltk_data}",
     "visual-awareness": "FLICKR={flickr8k} FLICKR8K={flickr8k} ENTITIES={entities} COCO={coco} "
     "GENOME={genome} KARPATHY={coco}/dataset_coco.json CONLL={conll} SNLI={snli} SICK={sick} "
     "MULTI30K={multi30k} PAIRS_OF={pairs} BANK={bank}/scene.faiss FEATS={bank}/feats.npy",
@@ -72,7 +72,8 @@ TOY = {
     "LIMIT=16 LENGTH=32 LENGTH.commonlit=48 TOKENS={bert} ENCODERS='{bert} {electra} {clip}' "
     "TEACHING='--shape {tower_shape} --tokenizer builtin:clip-bpe --epochs 1 --batch-size 8'",
     "xdbert:small": f"BARE={{bert}} SCHEDULE='{_STEPS} --steps 2 --lr 1e-4 --eval-every 1'",
-    "xdbert:paper": "STUDENT={bert} TEACHER={clip} LARGER='--steps 3' "
+    "xdbert:paper": "STUDENT={bert} STUDENT.electra-b={electra} STUDENT.electra-l={electra} "
+    "TEACHER={clip} LARGER='--steps 3' "
     "SCHEDULE='--block 48 --batch-size 16 --micro-batch 8 --lr 1e-4 --dtype bfloat16' "
     "TWO='--epochs 4 --stop-epoch 2' TWENTY='--epochs 4 --stop-epoch 3'",
 }
@@ -151,6 +152,8 @@ ROWS = (
         files="CONLL= SQUAD={squad} SNLI={snli_dev}", toy="SENTENCES=20 DEV_SENTENCES=10",
         folder="visual-awareness-silver"),
     Row("visual-awareness", "small", "table1", "gate.on|found"),
+    Row("visual-awareness", "small", "table1", "scalar-gate|weight|bi-attention",
+        toy="TABLE1='base scalar-gate sum weight.on attention bi-attention'"),
     Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=colours"),
     Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=nouns"),
     Row("visual-awareness", "small", "translation-base text-only"),
@@ -211,9 +214,9 @@ ROWS = (
     Row("xdbert", "small", "adapt", files="WIKITEXT={wikitext}", folder="xdbert-wikitext"),
     Row("xdbert", "paper", "teacher"),
     Row("xdbert", "paper", "adapt"),
-    Row("xdbert", "paper", "table1", "clip-t|xdbert"),
+    Row("xdbert", "paper", "table1", "clip-t|xdelectra-l"),
     Row("xdbert", "paper", "table2", "bert-tiny"),
     Row("xdbert", "paper", "figure4 appendix-d", "ground"),
     Row("xdbert", "paper", "table3", "one-layer|twenty-epochs|wiki"),
-    Row("xdbert", "paper", "table8 table9", "xdbert"),
+    Row("xdbert", "paper", "table8 table9", "xdelectra-b"),
 )  # fmt: skip

@@ -273,6 +273,11 @@ def fasttext(path: Path) -> None:
     put(path, f"{len(words)} 8", *lines)
 
 
+def nltk_data(folder: Path) -> None:
+    """Stop words where NLTK's downloader puts them."""
+    put(folder / "corpora" / "stopwords" / "english", "a", "on", "the", "don't")
+
+
 def skip_thoughts(folder: Path) -> None:
     """Word vectors in the form of skip-thoughts."""
     words = sorted({word.lower() for line in captions(400) for word in line.split()})
@@ -513,6 +518,7 @@ MADE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "text": ("text.txt", text),
     "wikitext": ("wikitext", wikitext),
     "fasttext": ("crawl-300d-2M.vec", fasttext),
+    "nltk_data": ("nltk_data", nltk_data),
     "skip_thoughts": ("skip-thoughts", skip_thoughts),
     "similarity": ("simlex999.txt", similarity),
     "glue": ("glue", glue),
