@@ -132,6 +132,29 @@ def test_there_and_back_is_bit_exact(
         assert (tmp_path / f"w{end}").read_bytes() == (tmp_path / f"v{end}").read_bytes()
 
 
+def test_features_of_the_vokens_images_are_known_by_their_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_corpus(tmp_path)
+    prepared(tmp_path)
+    keys = np.random.default_rng(0).normal(size=(4, 2))
+    save_h5(Path("vg_nococo.hdf5"), "keys", keys, "f4")
+    Path("vg_nococo.ids").write_text("31\n4\n77\n5\n")
+    shape = save_shape(tmp_path / "shape.json")
+    call = ["pretrain", "lm", "v.npy", "--shape", str(shape), "-t", "tokenizer", "--block", "8"]
+    call += ["--steps", "1", "--device", "cpu", "-q", "--weight", "voken_reg=1", "-o", "run"]
+    for limit, code in (("4", 65), ("3", 0)):
+        feats = f"feats{limit}.npy"
+        assert run(["prepare", "keys", "vg_nococo.hdf5", "--limit", limit, "-o", feats, "-q"]) == 0
+        assert run([*call, "--feats", feats]) == code
+        assert ("other images or another order" in capsys.readouterr().err) == bool(code)
+    Path("other.ids").write_text("vg_nococo/4\nvg_nococo/31\nvg_nococo/77\n")
+    call = ["prepare", "hdf5", "v.npy", "--ids", "other.ids", "--tokens", "d.t.hdf5"]
+    assert run([*call, "-o", "d.vg.hdf5"]) == 65
+    assert "other.ids: has other images than the vokens" in capsys.readouterr().err
+
+
 def test_empty_rows_are_no_sentences_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_packed(Path("v.npy"), [[], [(7, 1), (8, -1)], [], [], [(9, 0)], []], count=3)

@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import file_errors
 from vgtools.io.output import Output
 from vgtools.text.blocks import check_range, open_packed
-from vgtools.text.vokens import VokenWriter
+from vgtools.text.vokens import VokenWriter, are_ids_of, ids_hashes
 
 _STEP = 1 << 22  # tokens, or numbers of keys, between commits
 _ROWS = 1 << 16  # sentences between commits, at most
@@ -180,8 +181,15 @@ def read_vokens(
     if made is not None and len(made) != total:
         why = f"has {len(made)} vokens for the {total} tokens of {tokens}"
         raise DataError(why, vokens)
-    count = len(read_ids(listed)) if listed else 0
-    config = {"command": "vokens", "tokenizer": tokenizer["sha256"], "level": level}
+    config: dict[str, Any] = {"command": "vokens", "tokenizer": tokenizer["sha256"]}
+    count = 0
+    if listed:
+        names = read_ids(listed)
+        count = len(names)
+        digest = sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
+        # As of vokens made here: by it vg pretrain knows features of the same images.
+        bank = {os.path.basename(listed): {"sha256": digest}}
+        config |= {"level": level, "index_sha256": bank}
     with VokenWriter(output, config, inputs=inputs, restart=restart) as out:
         if out.complete:
             return None
@@ -243,14 +251,18 @@ def write_vokens(
         Counts of rows and tokens; None if the output was up to date.
 
     Raises:
-        DataError: no token, a voken beyond the images, or a sentence without a voken where they
-            are of sentences.
+        DataError: no token, other images than the vokens', a voken beyond them, or a sentence
+            without a voken where they are of sentences.
     """
     inputs = Inputs([packed, ids])
     manifest = read_manifest(packed, "vokens")
     sentences = manifest.get("level") == "sentence"
     parts = open_packed(packed)
     names = read_ids(ids, parts[0].vokens)
+    made = ids_hashes(manifest)
+    if made and not are_ids_of(made, names):
+        why = f"has other images than the vokens, whose ids have the sha256 {', '.join(made)}"
+        raise DataError(why, ids)
     total = sum(len(part.tokens) for part in parts)
     if not total:
         raise DataError("holds no token", packed)
