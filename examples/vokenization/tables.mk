@@ -1,7 +1,8 @@
-# Tables 1 to 6 of the paper, and A.7 (gain against grounding ratio). Included by the Makefile, whose matchers, banks and
+# Tables 1 to 6 of the paper, figure 4, A.7 (gain against grounding ratio), and scores along a pretraining. Included by the Makefile, whose matchers, banks and
 # captions they use.
 #
 #   make table2 COCO=… VG_DATA=… WIKI=… WIKI103=… GLUE=… SQUAD=… SWAG=…      the paper's sizes; needs the model hub and GPUs
+#   make table1 … table6, gain, figure4, curve       each by itself
 #   make small  DATA=… GLUE=… SQUAD=… WIKITEXT=…                             all of them, small: 2 CPU cores, no hub
 #
 # A model is SETTING-OBJECTIVE, for example bert12-vokens: $(T)/lm/bert12-vokens is pretrained, $(T)/ft/bert12-vokens/sst-2
@@ -21,8 +22,10 @@ CAPTIONS       := $(FLICKR)/captions.jsonl
 FEATS          := $(FLICKR)/feats.npy
 MATCHER        := $(FLICKR)/default.s0
 SENTENCE       := $(FLICKR)/sentence.s0
-BANK_CAPTIONS  := $(CAPTIONS)
 BANK           ?= 2000
+BANK_IMAGES    := $(FLICKR)/images.jsonl
+FREQUENCY      := $(T)/token.faiss
+FREQUENCIES    := $(CAPTIONS)
 TABLE2         := bert2
 TABLE56        := bert2
 TABLE4         := bert2
@@ -35,6 +38,8 @@ TASK_SEEDS     ?= 3
 CORPORA        := $(T)/captions.txt $(T)/corpus.txt $(T)/squad.txt $(T)/wikitext.txt
 REFERENCE      := $(T)/wikitext.txt
 STEPS          ?= 200
+KEEP           ?= 50
+CURVE_STEPS    ?= 50 100 150 200
 SENTENCES      ?= 8000# of each text
 PRETRAIN       ?= --batch-size 16 --micro-batch 16 --lr 1e-3 --warmup 0.1 --seed 95
 FINETUNE       ?= --limit 8000 --max-length 96 --lr 5e-4
@@ -52,20 +57,23 @@ else
 # Sections 4.1, 4.2, appendix A.1: 12 layers on English Wikipedia for 200,000 steps, 6 layers on Wiki103 for 40 epochs;
 # models without vokens train 10 % longer. BERT's word-pieces; RoBERTa's by revokenization.
 WIKI103          ?=
-CONCEPTUAL       ?=# captions of Conceptual Captions and text of CNN/Daily Mail, for table 1; may be missing
+CONCEPTUAL       ?=# Captions and text of CNN/Daily Mail for table 1; may be missing
 CNNDM            ?=
 ROBERTA          ?= FacebookAI/roberta-base
-CAPTIONS         := $(PAPER)/train.jsonl
+VQA              ?=# questions of VQA for table 5, and captions of Conceptual
+CAPTIONS         := $(PAPER)/captions.jsonl
 FEATS            := $(PAPER)/bank.npy
 MATCHER          := $(PAPER)/matcher
 SENTENCE         := $(PAPER)/sentence
-BANK_CAPTIONS    := $(PAPER)/regions.jsonl
 BANK             := $(VOKENS)
+BANK_IMAGES      := $(PAPER)/bank.images.jsonl
+FREQUENCY        := $(T)/coco.faiss
+FREQUENCIES       = $(CAPTIONS) $(T)/genome.train.jsonl $(T)/genome.val.jsonl $(if $(VQA),$(T)/vqa.train.jsonl $(T)/vqa.val.jsonl)
 TABLE2           ?= bert6 bert12 roberta6 roberta12
 TABLE56          ?= bert12
 TABLE4           ?= bert6# the paper does not name the model
 BASE             := $(ENCODER)
-VL               ?=# vision-and-language encoders of table 3, safetensors: hub names or folders
+VL               ?=# vision-and-language encoders of table 3, safetensors: hub names or folders (NOTES.md)
 ROWS.3           := bert bert-noise $(notdir $(VL))
 WEIGHTS          := $(VL) $(T)/lm/bert-noise
 REF.bert         := $(ENCODER)
@@ -73,7 +81,7 @@ $(foreach ref,$(VL),$(eval REF.$(notdir $(ref)) := $(ref)))
 TASKS            := sst-2 qnli qqp mnli
 TASKS.2          := $(TASKS) squad-1.1 squad-2.0 swag
 TASK_SEEDS       ?= 5
-CORPORA           = $(T)/captions.txt $(BANK_CAPTIONS) $(CONCEPTUAL) $(T)/wiki103.txt $(T)/wiki.txt $(CNNDM)
+CORPORA           = $(T)/captions.txt $(T)/genome.jsonl $(CONCEPTUAL) $(T)/wiki103.txt $(T)/wiki.txt $(CNNDM)
 REFERENCE        := $(T)/wiki.txt
 PRETRAIN         ?= --seed 95 --cache $(T)/tokens
 FINETUNE         ?=
@@ -97,6 +105,8 @@ LENGTH.12.mlm    := --steps 220000 --warmup 5000
 $(foreach s,6 12,$(foreach k,bert roberta,$(eval LENGTH.$(k)$(s) := $(LENGTH.$(s)))$(eval LENGTH.$(k)$(s).mlm := $(LENGTH.$(s).mlm))))
 LENGTH.bert6.captions := --epochs 40 --warmup 0.05
 LENGTH.bert6.reduced  := --epochs 40 --warmup 0.05
+KEEP             ?= 25000
+CURVE_STEPS      ?= 25000 50000 75000 100000 125000 150000 175000 200000
 STATS            := --tokenizer $(ENCODER) --base 10 --punctuation
 endif
 
@@ -117,7 +127,7 @@ FLAGS.reverse     := --control reverse
 FLAGS.tokens      := --control tokens
 FLAGS.only        := --weight mlm=0 --weight voken_cls=1
 FLAGS.sentence    := --label first
-# Table 4: captions; the same number of words of the other text; no pretraining.
+# Table 4: captions; the same number of tokens of the other text; no pretraining.
 INPUT.captions    := $(T)/captions.txt
 INPUT.reduced     := $(T)/reduced.txt
 INPUT.none        := $(T)/captions.txt
@@ -125,6 +135,11 @@ LENGTH.none       := --steps 1 --lr 0 --warmup 0
 ROWS.4            := $(addprefix $(TABLE4)-,none captions reduced)
 ROWS.5            := $(addprefix $(TABLE56)-,mlm sentence propagated frequency vokens)
 ROWS.6            := $(addprefix $(TABLE56)-,mlm random shuffle reverse tokens only vokens)
+
+# Scores along a pretraining: MODEL.N is the encoder of its step N.
+CURVE             := $(addprefix $(firstword $(TABLE56))-,mlm vokens)
+ROWS.curve        := $(foreach m,$(CURVE),$(addprefix $m.,$(CURVE_STEPS)))
+$(foreach m,$(CURVE),$(foreach s,$(CURVE_STEPS),$(eval REF.$m.$s := $(T)/lm/$m/step-$s)))
 
 setting   = $(firstword $(subst -, ,$1))
 objective = $(lastword $(subst -, ,$1))
@@ -136,8 +151,8 @@ encoder   = $(or $(REF.$(row)),$(T)/lm/$(row))
 tuned     = $(foreach r,$1,$(foreach t,$2,$(T)/ft/$r/$t/run.json))
 
 # ---------------------------------------------------------------------------------------------------------------- targets
-TABLES := table1 table2 table3 table4 table5 table6 gain
-.PHONY: $(TABLES) tables small tables-files
+TABLES := table1 table2 table3 table4 table5 table6 gain curve
+.PHONY: $(TABLES) figure4 tables small tables-files
 .SECONDEXPANSION:
 .PRECIOUS: $(T)/lm/%/run.json $(T)/%.vokens.jsonl.zst $(T)/%.sentence.jsonl.zst $(T)/%.frequency.jsonl.zst $(T)/%.roberta.jsonl.zst
 $(TABLES): %: $(T)/%.md
@@ -190,9 +205,8 @@ $(T)/wikitext.txt: | tables-files
 $(T)/corpus.txt: $(T)/squad.txt $(T)/wikitext.txt
 	cat $^ > $@
 
-# As many words as in the captions.
 $(T)/reduced.txt: $(T)/captions.txt $(T)/$(TEXT.$(TABLE4)).txt
-	awk -v most=$$(wc -w < $<) '{ n += NF; print } n >= most { exit }' $(T)/$(TEXT.$(TABLE4)).txt > $@
+	$(PYTHON) $(HERE)reduced.py $(TOKENIZER) $^ > $@
 
 $(T)/bert2.json:
 	@mkdir -p $(T)
@@ -206,9 +220,22 @@ $(PAPER)/sentence/run.json: $(PAPER)/coco.npy
 	$(VG) train-matcher $(PAPER)/train.jsonl $(PAPER)/coco.npy --valid $(PAPER)/val.jsonl --encoder $(ENCODER) --preset paper \
 	  --level sentence --cache-gb 64 --seed 9595 -o $(@D)
 
-$(PAPER)/regions.jsonl: | paper-files
-	@mkdir -p $(PAPER)
-	$(VG) prepare visual-genome $(VG_DATA)/image_data.json --regions $(VG_DATA)/region_descriptions.json -o $@
+$(PAPER)/captions.jsonl: $(PAPER)/train.jsonl $(PAPER)/val.jsonl
+	cat $^ > $@
+
+$(T)/genome.jsonl: | paper-files
+	@mkdir -p $(T)
+	$(VG) prepare visual-genome $(VG_DATA)/image_data.json --regions $(VG_DATA)/region_descriptions.json --keep-coco -o $@
+
+# Regions of Visual Genome and questions about photos of MS COCO, under its names.
+$(T)/genome.%.jsonl: | paper-files
+	@mkdir -p $(T)
+	$(VG) prepare visual-genome-boxes $(VG_DATA)/image_data.json $(VG_DATA)/region_descriptions.json \
+	  --coco $(COCO)/annotations/captions_$*2014.json -o $@
+
+$(T)/vqa.%.jsonl:
+	@mkdir -p $(T)
+	$(VG) prepare vqa $(firstword $(wildcard $(VQA)/*OpenEnded_mscoco_$*2014_questions.json) $(VQA)/v2_OpenEnded_mscoco_$*2014_questions.json) -o $@
 
 $(T)/token.faiss: $(FEATS) $(MATCHER)/run.json
 	@mkdir -p $(T)
@@ -224,9 +251,14 @@ $(T)/%.vokens.jsonl.zst: $(T)/%.txt $(T)/token.faiss
 $(T)/%.sentence.jsonl.zst: $(T)/%.txt $(T)/sentence.faiss
 	$(VG) vokenize $< --index $(T)/sentence.faiss --level sentence -o $@
 
-# The paper adds the questions of VQA to the captions of the bank's images.
-$(T)/%.frequency.jsonl.zst: $(T)/%.txt $(T)/token.faiss $(BANK_CAPTIONS)
-	$(VG) vokenize $< --index $(T)/token.faiss --control term-frequency --captions $(BANK_CAPTIONS) -o $@
+# Appendix A.5 joins the captions of MS COCO, the questions of VQA and the regions of Visual Genome: only photos of COCO have all
+# three, so that these are its images.
+$(T)/coco.faiss: $(PAPER)/coco.npy $(MATCHER)/run.json
+	@mkdir -p $(T)
+	$(VG) build-index $(PAPER)/coco.npy --matcher $(MATCHER) --limit $(BANK) -o $@
+
+$(T)/%.frequency.jsonl.zst: $(T)/%.txt $(FREQUENCY) $(FREQUENCIES)
+	$(VG) vokenize $< --index $(FREQUENCY) --control term-frequency $(FREQUENCIES:%=--captions %) -o $@
 
 $(T)/%.roberta.jsonl.zst: $(T)/%.jsonl.zst
 	$(VG) revokenize $< --tokenizer $(ROBERTA) -o $@
@@ -239,7 +271,9 @@ $(T)/lm/%-noise/run.json: $(addsuffix /run.json,$(filter $(T)/%,$(BASE)))
 $(T)/lm/%/run.json: $$(call input,$$*) $$(call json,$$(SHAPE.$$(call setting,$$*)))
 	@mkdir -p $(T)/lm
 	$(VG) pretrain $< --shape $(SHAPE.$(call setting,$*)) --tokenizer $(or $(TOKENIZER.$(call setting,$*)),$(TOKENIZER)) \
-	  $(PRETRAIN) $(call length,$*) $(FLAGS.$(call objective,$*)) -o $(@D) > $(@D).log
+	  $(PRETRAIN) $(call length,$*) $(FLAGS.$(call objective,$*)) $(if $(filter $*,$(CURVE)),--keep-every $(KEEP)) -o $(@D) > $(@D).log
+
+$(foreach m,$(CURVE),$(foreach r,$(addprefix $m.,$(CURVE_STEPS)),$(eval $(call tuned,$r,$(TASKS)): $(T)/lm/$m/run.json)))
 
 # Official files, and as data hubs name them.
 glue = --train $(firstword $(wildcard $(foreach f,$2,$(GLUE)/$1/$f)) $(GLUE)/$1/train.tsv) \
@@ -279,3 +313,17 @@ $(T)/table4.md $(T)/table5.md $(T)/table6.md: $(T)/table%.md: $$(call tuned,$$(R
 $(T)/gain.md: $(call tuned,$(foreach s,$(firstword $(TABLE2)),$s-mlm $s-vokens),$(TASKS.2)) $(CAPTIONS)
 	$(call compare,$(foreach s,$(firstword $(TABLE2)),$s-mlm $s-vokens)) --grounding $(CAPTIONS) $(filter-out --base 10 --punctuation,$(STATS)) \
 	  --plot $(T)/gain.svg > $@
+
+# The published code's GLUE over checkpoints.
+$(T)/curve.md: $(call tuned,$(ROWS.curve),$(TASKS))
+	$(call compare,$(ROWS.curve)) > $@
+
+# ---------------------------------------------------------------------------------------------------------------- figure 4
+figure4: $(T)/figure4.html
+	@echo "$< and $(T)/figure4.png"
+
+$(T)/figure4.jsonl: $(HERE)figure4.txt $(T)/token.faiss
+	$(VG) vokenize $< --index $(T)/token.faiss -o $@
+
+$(T)/figure4.html: $(T)/figure4.jsonl
+	$(VG) show $< --index $(T)/token.faiss --images $(BANK_IMAGES) --png $(T)/figure4.png -o $@

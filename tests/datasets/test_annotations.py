@@ -18,6 +18,7 @@ from vgtools.datasets.annotations import (
     visual_genome,
     visual_genome_boxes,
     visual_genome_regions,
+    vqa,
 )
 from vgtools.datasets.box_files import FileBoxes
 from vgtools.io import DataError
@@ -471,3 +472,31 @@ def test_masks_of_other_forms_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=why):
         list(coco_masks(_instances(tmp_path / "i.json", **change)))
+
+
+# --------------------------------------------------------------------------------------------- VQA
+
+
+def test_questions_are_captions_of_coco_s_photos(tmp_path: Path) -> None:
+    path = tmp_path / "v2_OpenEnded_mscoco_test-dev2015_questions.json"
+    questions = [
+        {"image_id": 9, "question": "What is it?\n", "question_id": 9001},
+        {"image_id": 12, "question_id": 1},
+        {"image_id": 123456789012, "question": "Ünder what?", "question_id": 2},
+    ]
+    path.write_text(json.dumps({"info": {}, "questions": questions, "data_subtype": "x"}))
+    tally = Tally(skip=True)
+    assert list(vqa(path, tally)) == [
+        {"image": "COCO_test2015_000000000009.jpg", "text": "What is it?"},
+        {"image": "COCO_test2015_123456789012.jpg", "text": "Ünder what?"},
+    ]
+    assert [error.why for error in tally.errors] == [
+        'questions[1]: "question" is missing, expected str'
+    ]
+    with pytest.raises(DataError, match='"question" is missing'):
+        list(vqa(path, Tally()))
+    path.write_text('{"questions": []}')
+    with pytest.raises(DataError, match="has no questions"):
+        list(vqa(path, Tally()))
+    with pytest.raises(DataError, match="must contain its split"):
+        next(vqa(tmp_path / "questions.json", Tally()))

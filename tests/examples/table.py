@@ -25,7 +25,7 @@ FILES = {
     "NLVR2={nlvr2} NLVR2_REGIONS={nlvr2}/regions.npy",
     "vokenization": "DATA={flickr8k} ENTITIES={entities} TEXT={wikitext}/wiki.valid.tokens "
     "COCO={coco} VG_DATA={genome} WIKI={text} WIKI103={wikitext}/wiki.train.tokens GLUE={glue} "
-    "SQUAD={squad} SWAG={swag} WIKITEXT={wikitext}",
+    "SQUAD={squad} SWAG={swag} WIKITEXT={wikitext} VQA={vqa}",
     "xdbert": "FLICKR={flickr8k} GLUE={glue} SWAG={swag} READ={read} CAPTIONS={text}",
     "xdbert:paper": "TEXT={text} VALID={wikitext}/test.txt WIKI={text}",
 }
@@ -57,12 +57,13 @@ TOY = {
     ),
     "vokenization": "DEMO_EPOCHS=1 DEMO_SEEDS=1 MATCHING='--encoder {bert} --epochs 1' HOLD_OUT=4 "
     "LINES=8 SEEDS='0 1' TASK_SEEDS=2",
-    "vokenization:small": "SENTENCES=100 STEPS=2 FINETUNE='--limit 8 --max-length 32' "
+    "vokenization:small": "SENTENCES=100 STEPS=2 KEEP=1 CURVE_STEPS='1 2' "
+    "FINETUNE='--limit 8 --max-length 32' "
     "FINETUNE.sst-2='--steps 2' FINETUNE.rte='--steps 2' FINETUNE.mrpc='--steps 2' "
     "FINETUNE.cola='--steps 2'",
     "vokenization:paper": "BACKBONE={resnet} ENCODER={bert} ROBERTA={roberta} SHAPE.bert6={shape} "
     "SHAPE.bert12={shape} SHAPE.roberta6={roberta_shape} SHAPE.roberta12={roberta_shape} "
-    "PRETRAIN='--seed 95 --batch-size 16' "
+    "PRETRAIN='--seed 95 --batch-size 16' KEEP=1 CURVE_STEPS='1 2' "
     "LENGTH.bert6='--steps 2' LENGTH.bert12='--steps 2' LENGTH.roberta6='--steps 2' "
     "LENGTH.roberta12='--steps 2' LENGTH.bert6.mlm='--steps 2' LENGTH.bert12.mlm='--steps 2' "
     "LENGTH.roberta6.mlm='--steps 2' LENGTH.roberta12.mlm='--steps 2' "
@@ -197,6 +198,8 @@ ROWS = (
             ("table5", "frequency|propagated"),
             ("table6", "reverse|only"),
             ("gain", "rounding"),
+            ("curve", "vokens.1|vokens.2"),
+            ("figure4", "figure4.png"),
             ("tables", "reduced"),
         )
     ),

@@ -125,6 +125,11 @@ CASES = (
         ("sets/karpathy.json json",),
     ),
     Case(
+        "prepare-vqa",
+        "prepare vqa in/vqa/v2_OpenEnded_mscoco_train2014_questions.json -o c.jsonl",
+        ("vqa/v2_OpenEnded_mscoco_train2014_questions.json json",),
+    ),
+    Case(
         "prepare-instances",
         "prepare coco in/sets/instances.json --images in/sets/photos -o c.jsonl",
         ("sets/instances.json json",),
@@ -466,7 +471,7 @@ CASES = (
     Case(
         "pretrain-further",
         "pretrain in/packed.npy --encoder in/lm --cache cache --block 16 --batch-size 8"
-        " --steps 3 --device cpu -q -o run",
+        " --steps 3 --keep-every 2 --device cpu -q -o run",
         ("packed.npy npy!", "packed.rows.npy npy!", "packed.json manifest", *_LM),
         folder="run",
     ),

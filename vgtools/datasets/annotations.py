@@ -163,6 +163,38 @@ def coco(path: str | Path, tally: Tally, drop_crowd: bool = False) -> Iterator[R
         yield image | {"boxes": boxes, "labels": labels, "crowd": [crowd for *_, crowd in kept]}
 
 
+def vqa(path: str | Path, tally: Tally) -> Iterator[Row]:
+    """Yield the questions of a file of VQA's as captions: {"image", "text"}.
+
+    The image is the file name of MS COCO, whose split the file's name has.
+
+    Raises:
+        DataError: the name has no split (usage), or the file no questions (65).
+    """
+    split = re.search(r"(train|val|test)(?:-dev)?(20\d\d)", Path(path).name)
+    if split is None:
+        why = "the name of a file of questions must contain its split, for example train2014"
+        raise DataError(why, path, code=Exit.USAGE)
+    prefix = f"COCO_{split[1]}{split[2]}_"
+    found = False
+    for key, index, item in json_items(path, surrogates=True):
+        if key != "questions":
+            continue
+        location = f"questions[{index}]"
+        try:
+            number = _get(item, "image_id", int, path, location)
+            text = _get(item, "question", str, path, location)
+        except DataError as error:
+            tally.bad(error)
+            continue
+        found = True
+        yield {"image": f"{prefix}{number:012}.jpg", "text": text}
+    if not found:
+        raise DataError(
+            'has no questions; expected {"questions": [{"image_id", "question"}]}', path
+        )
+
+
 def _instance(item: Row, path: str | Path, location: str) -> tuple[list[float], int, int]:
     box = _get(item, "bbox", list, path, location)
     good = len(box) == 4 and all(type(v) in (int, float) and abs(v) < 1e9 for v in box)

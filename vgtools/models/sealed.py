@@ -12,6 +12,7 @@ from typing import Any
 from vgtools.io import DataError, Exit, check_format, dumps, read_json, sha256_file
 from vgtools.io.errors import file_errors
 
+KEPT = "step-"  # begins the names of folders of a run that hold the encoder of a step
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 
 
@@ -115,10 +116,10 @@ def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
 def run_of(folder: Path) -> tuple[Path, str] | None:
     """Return the finished run that a model's folder belongs to, and how names in it start there.
 
-    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/seed-N/model`, or any other.
+    The folder is `RUN/encoder`, `RUN/teacher`, `RUN/step-N`, `RUN/seed-N/model`, or any other.
     """
     real = Path(os.path.realpath(folder))
-    if real.name in ("encoder", "teacher"):
+    if real.name in ("encoder", "teacher") or real.name.startswith(KEPT):
         run = real.parent
         below = f"{real.name}/"
     elif real.name == "model" and real.parent.name.startswith("seed-"):

@@ -42,10 +42,10 @@ from vgtools.io import (
     sha256_file,
 )
 from vgtools.io.errors import amount
-from vgtools.models.encoder import Encoder
+from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
-from vgtools.models.sealed import check_file, check_files, digests, files_below, read_run
+from vgtools.models.sealed import KEPT, check_file, check_files, digests, files_below, read_run
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
 from vgtools.training.steps import Plan, train_config
@@ -307,9 +307,12 @@ class TrainingRun:
     def _check_folder(self, restart: bool, parts: tuple[str, ...]) -> None:
         ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
         files = [file for file in self.path.glob("*") if file.suffix != ".tmp"]
+        own = list[str]()
         if (self.path / _METRICS).exists():  # of a run whose checkpoint is lost, if nothing else is
-            own = (_METRICS, *NETWORKS, f"{self.kind}.safetensors")
-            files = [f for f in files if f.name not in own and not any(map(f.match, parts))]
+            own = [_METRICS, *NETWORKS, f"{self.kind}.safetensors", *parts]
+        elif f"{KEPT}*" in parts:  # a step may be kept before the first checkpoint
+            own = [*parts]
+        files = [file for file in files if not any(map(file.match, own))]
         if files and not ours:
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
@@ -612,23 +615,29 @@ class Pretraining(Protocol):
 
 
 def pretrain(
-    session: Session, system: Pretraining, config: Mapping[str, Any], restart: bool = False
+    session: Session,
+    system: Pretraining,
+    config: Mapping[str, Any],
+    restart: bool = False,
+    keep_every: int | None = None,
 ) -> None:
     """Pretrain to the last step of a configuration, print the records, and write the run.
+
+    The encoder of every step whose number is a multiple of `keep_every` stays in `RUN/step-N`.
 
     Raises:
         DataError: as `Session.open` and `Session.fit`.
     """
     settings = system.config() | dict(config) | {"device": session.device.type}
-    run = session.open(system.kind, settings, restart, inputs=system.files)
+    run = session.open(system.kind, settings, restart, (f"{KEPT}*",), system.files)
     session.print(*run.records)
     if not run.complete:
-        _train_job(session, system.job(run.config, session.device))
+        _train_job(session, system.job(run.config, session.device), keep_every)
     if session.first:
         system.close()
 
 
-def _train_job(session: Session, job: Job) -> None:
+def _train_job(session: Session, job: Job, keep_every: int | None) -> None:
     """Train a job to its last step.
 
     Source: Tan & Bansal 2020 (Vokenization), section 4.2; eps is that of the published code.
@@ -663,7 +672,10 @@ def _train_job(session: Session, job: Job) -> None:
                 mean["valid"] = processes.on_first(partial(job.evaluate, max(1, size)))
             run.note(mean)
             session.print(mean)
-        if last:
+        kept = keep_every is not None and step % keep_every == 0
+        if kept:
+            processes.on_first(partial(_keep, run, f"{KEPT}{step}", job))
+        if last or kept:
             run.save()
 
     def result() -> tuple[Any, ...]:
@@ -673,6 +685,12 @@ def _train_job(session: Session, job: Job) -> None:
         return facts | early, *rest
 
     session.finish(result)
+
+
+def _keep(run: TrainingRun, part: str, job: Job) -> None:
+    """Write the encoder of this step into a folder of the run."""
+    save_pretrained(run.path / part, job.finish()[1])
+    run.keep(part)
 
 
 def mean_record(

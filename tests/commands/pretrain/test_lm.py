@@ -26,7 +26,7 @@ from tests.tiny.lm import (
 )
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
-from vgtools.io import sha256_file, write_manifest
+from vgtools.io import DataError, sha256_file, write_manifest
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import open_run
@@ -102,6 +102,28 @@ def test_a_run_that_transformers_opens(
     assert all(name.startswith("lm.") for name in missing)
     encoder = load_encoder(str(run))
     assert encoder.fingerprint == found.info["encoder"]["fingerprint"] == fingerprint(lm.base_model)
+
+
+def test_the_encoder_of_every_nth_step_is_kept(data: Path, tmp_path: Path) -> None:
+    steps = ["--steps", 5, "--schedule", "constant", "--warmup", 0]
+    assert pretrain(data, tmp_path / "run", *steps, "--keep-every", 2) == 0
+    run = tmp_path / "run"
+    assert sorted(path.name for path in run.glob("step-*")) == ["step-2", "step-4"]
+    # Without a schedule a run that is as long as that ends with the same weights.
+    for number in (2, 4):
+        shorter = tmp_path / f"{number}"
+        assert pretrain(data, shorter, "--steps", number, *steps[2:]) == 0
+        kept = load_encoder(str(run / f"step-{number}"))
+        assert kept.fingerprint == load_encoder(str(shorter)).fingerprint
+    assert load_encoder(str(run)).fingerprint != kept.fingerprint
+    # run.json has their hashes.
+    weights = run / "step-4/model.safetensors"
+    weights.write_bytes((run / "step-2/model.safetensors").read_bytes())
+    with pytest.raises(DataError, match="is damaged or from another run"):
+        load_encoder(str(run / "step-4"))
+    assert pretrain(data, run, *steps, "--keep-every", 4, "--restart") == 0
+    assert sorted(path.name for path in run.glob("step-*")) == ["step-4"]
+    load_encoder(str(run / "step-4"))
 
 
 def test_text_alone_trains_a_masked_language_model(data: Path, tmp_path: Path) -> None:

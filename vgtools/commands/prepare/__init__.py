@@ -26,6 +26,7 @@ for _name, _command in {
     "flickr30k-entities": captions.flickr30k_entities,
     "coco": captions.coco,
     "karpathy": captions.karpathy,
+    "vqa": captions.vqa,
     "vcr": pictures.vcr,
     "visual-genome": web.visual_genome,
     "visual-genome-boxes": web.visual_genome_boxes,

@@ -1,4 +1,4 @@
-"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`, `karpathy`: described pictures."""
+"""`vg prepare flickr8k`, `flickr30k-entities`, `coco`, `karpathy`, `vqa`: described pictures."""
 
 from __future__ import annotations
 
@@ -145,6 +145,31 @@ def karpathy(
     tally = output.tally()
     rows = annotations_module.karpathy(dataset, tally)
     output.write(rows, "captions", tally, [dataset], {"command": "karpathy"}, quiet)
+
+
+@flags
+def vqa(
+    questions: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="v2_OpenEnded_mscoco_train2014_questions.json"),
+    ],
+    output: Rows,
+    quiet: Quiet = False,
+) -> None:
+    r"""Write the questions of VQA as captions of MS COCO's photos.
+
+    Rows are {"image", "text"}, with the photos' file names; the file's name says their split.
+
+    Examples:
+
+        vg prepare vqa v2_OpenEnded_mscoco_val2014_questions.json -o questions.jsonl
+
+        vg vokenize wiki.txt --index coco.faiss --control term-frequency \
+            --captions coco.jsonl --captions questions.jsonl -o vokens.jsonl
+    """
+    tally = output.tally()
+    rows = annotations_module.vqa(questions, tally)
+    output.write(rows, "captions", tally, [questions], {"command": "vqa"}, quiet)
 
 
 def _hash(lists: dict[str, str]) -> str:

@@ -121,6 +121,9 @@ def lm(
     gradient_checkpointing: GradientCheckpointing = False,
     compiled: Annotated[bool, Flag("--compile", help="Compile the encoder first.")] = False,
     checkpoints: Checkpoints,
+    keep_every: Annotated[
+        int | None, Count("Keep the encoder of every N-th step as RUN/step-N, a model like any.")
+    ] = None,
     cache: Annotated[
         str | None,
         Value(
@@ -186,4 +189,4 @@ def lm(
                 say=session.note,
             )
         config = config_of(masking, optimizer, checkpoints, seed)
-        pretrain(session, system, config, target.restart)
+        pretrain(session, system, config, target.restart, keep_every)
