@@ -214,43 +214,68 @@ def test_a_shape_of_vokenization(
 # -------------------------------------------------------------------------------------- visualbert
 
 
+VISUALBERT_FILES = dict.fromkeys(
+    ("COCO_REGIONS", "KARPATHY", "FLICKR30K_REGIONS", "ENTITIES", "VQA", "VQA_REGIONS", "VCR",
+     "VCR_REGIONS", "NLVR2", "NLVR2_REGIONS"), "@"
+)  # fmt: skip
+
+
 def test_pretraining_of_visualbert(make: Make) -> None:
-    names = ("COCO", "COCO_REGIONS", "FLICKR30K_REGIONS", "ENTITIES")
-    calls = make("visualbert", "paper", "ablations", **dict.fromkeys(names, "@"))
-    runs = ("coco", "flickr", "ungrounded", "late", "random", "one-objective")
+    calls = make("visualbert", "paper", "table7", **VISUALBERT_FILES)
+    table7 = "paper/regions-36"
+    models = ("visualbert", "without-early-fusion", "without-grounded", "without-bert",
+              "without-objective-2")  # fmt: skip
+    runs = ["paper/coco/visualbert", "paper/before/visualbert/flickr"]
+    runs += [f"{table7}/coco/{model}" for model in models]
+    runs += [f"{table7}/before/{model}/nlvr2" for model in (*models, "without-coco")]
+    assert f"{table7}/coco/without-coco" not in calls  # table 7
     for run in runs:
+        before = "/before/" in run
         check(
-            calls[f"paper/{run}"],
+            calls[run],
             epochs=10,  # code
             batch_size=128,  # appendix B: "chosen to meet hardware constraints"; code: 32 to 128
             lr=5e-5,  # code
             warmup=0.1,  # appendix B: 10 % of the steps
             block=128,  # appendix B: longer texts are capped
             mask_rate=0.15,  # appendix A.1, as BERT
-            weight=("mlm=1",) if run in ("flickr", "one-objective") else (),  # section 2; table 7
-            text_only=run == "ungrounded",  # table 7
-            late_fusion=run == "late",  # table 7
-            shape="bert-base" if run == "random" else None,  # table 7
+            # Section A.3: masked words alone before a task; table 7.
+            weight=("mlm=1",) if before or "objective" in run else (),
+            text_only=run == f"{table7}/coco/without-grounded",  # table 7
+            late_fusion="without-early-fusion" in run,  # table 7
+            shape="bert-base" if run == f"{table7}/coco/without-bert" else None,  # table 7
             region_start="drawn",  # code
+            boxes=36 if table7 in run else 100 if before else None,  # appendices C, B.4
         )
+
+
+def test_pretraining_of_visualbert_on_the_texts_of_tasks(make: Make) -> None:
+    """Settings of the released code; boxes as `VISUALBERT_TASKS`."""
+    calls = make("visualbert", "table1", **VISUALBERT_FILES)
+    for name, (epochs, batch, warmup, boxes) in {
+        "vqa": (10, 64, 0.1, 100),
+        "vcr": (1, 32, 0.1879, None),
+        "nlvr2": (10, 128, 0.1, 144),
+    }.items():
+        call = calls[f"paper/before/visualbert/{name}"]
+        check(call, epochs=epochs, batch_size=batch, warmup=warmup, boxes=boxes, lr=5e-5)
+        check(call, block=128, weight=("mlm=1",), encoder="paper/coco/visualbert")
 
 
 VISUALBERT_TASKS = {
     # Epochs, batch and rate: code. Boxes: appendices B.1 to B.4, table 7. Length: appendix B.
-    "vqa": (10, 64, 2e-5, 128, 100),
-    "vcr-qa": (8, 32, 2e-5, 128, None),
-    "vcr-qar": (12, 32, 2e-5, 128, None),
-    "nlvr2": (10, 64, 2e-5, 128, 144),
-    "grounding": (5, 32, 2e-5, 128, 100),
-    "table7/bert": (10, 64, 2e-5, 128, 36),
+    "tasks/visualbert/vqa": (10, 64, 2e-5, 128, 100),
+    "tasks/visualbert/vcr-qa": (8, 32, 2e-5, 128, None),
+    "tasks/visualbert/vcr-qar": (12, 32, 2e-5, 128, None),
+    "tasks/visualbert/nlvr2": (10, 64, 2e-5, 128, 144),
+    "tasks/visualbert/flickr30k-grounding": (5, 32, 2e-5, 128, 100),
+    "regions-36/tasks/without-coco/nlvr2": (10, 64, 2e-5, 128, 36),
 }
 
 
 def test_tasks_of_visualbert(make: Make) -> None:
-    names = ("COCO", "COCO_REGIONS", "FLICKR30K_REGIONS", "ENTITIES", "VQA", "VQA_REGIONS", "VCR")
-    names += ("VCR_REGIONS", "NLVR2", "NLVR2_REGIONS")
     targets = ("vqa", "vcr", "nlvr2", "grounding", "table7")
-    calls = make("visualbert", *targets, **dict.fromkeys(names, "@"))
+    calls = make("visualbert", *targets, **VISUALBERT_FILES)
     for name, (epochs, batch, lr, length, boxes) in VISUALBERT_TASKS.items():
         call = calls[f"paper/{name}"]
         found = tuned(call)
@@ -258,6 +283,13 @@ def test_tasks_of_visualbert(make: Make) -> None:
         assert (found["lr"], found["max_length"]) == (lr, length), call
         assert found["warmup"] == 0.1, call  # appendix B
         check(call, boxes=boxes)
+
+
+def test_numbers_of_regions_of_footnote_4(make: Make) -> None:
+    calls = make("visualbert", "boxes", **VISUALBERT_FILES)
+    for count in (9, 18, 36, 72, 144):
+        for run in ("coco/visualbert", "before/visualbert/nlvr2", "tasks/visualbert/nlvr2"):
+            check(calls[f"paper/regions-{count}/{run}"], boxes=count)
 
 
 # --------------------------------------------------------------------------------------- grounding

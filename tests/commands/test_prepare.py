@@ -304,6 +304,17 @@ def test_entities_coco_and_visual_genome(vg: Runner, flickr: Path) -> None:
     assert [row["image"] for row in jsonl(done.stdout)] == ["vg_nococo/1", "vg_nococo/3"]
 
 
+def test_one_of_karpathy_s_splits(vg: Runner, tmp_path: Path) -> None:
+    images = [
+        {"filename": f"{name}.jpg", "split": split, "sentences": [{"raw": name}]}
+        for name, split in (("a", "restval"), ("b", "val"), ("c", "train"))
+    ]
+    (tmp_path / "d.json").write_text(json.dumps({"images": images}))
+    for flags, names in (([], "abc"), (["--split", "train"], "ac"), (["--split", "val"], "b")):
+        done = vg("prepare", "karpathy", "d.json", *flags, "-o", "-", cwd=tmp_path)
+        assert "".join(json.loads(row)["text"] for row in done.stdout.splitlines()) == names
+
+
 def test_captions_of_the_web(vg: Runner, tmp_path: Path) -> None:
     line = b"a red <unk>\thttp://x.org/1.jpg\n"
     done = vg(

@@ -20,7 +20,8 @@ FILES = {
     "WMT_DEV='{pairs}/src-val.txt {pairs}/tgt-val.txt' "
     "WMT_TEST='{pairs}/src-test.txt {pairs}/tgt-test.txt'",
     "visualbert": "DATA={flickr8k} ENTITIES={entities} COCO={coco} FLICKR30K={flickr8k}/images "
-    "COCO_REGIONS={lxmert}/train2014_obj36.tsv FLICKR30K_REGIONS={lxmert}/flickr30k.tsv "
+    "COCO_REGIONS='{lxmert}/train2014_obj36.tsv {lxmert}/val2014_obj36.tsv' "
+    "FLICKR30K_REGIONS={lxmert}/flickr30k.tsv "
     "VQA={vqa} VQA_REGIONS={vqa}/regions.npy VCR={vcr} VCR_REGIONS={vcr}/regions.npy "
     "NLVR2={nlvr2} NLVR2_REGIONS={nlvr2}/regions.npy",
     "vokenization": "DATA={flickr8k} ENTITIES={entities} TEXT={wikitext}/wiki.valid.tokens "
@@ -51,9 +52,11 @@ TOY = {
     "visualbert": "small_ENCODER={bert} small_BACKBONE={resnet} small_LM='--epochs 1 "
     "--batch-size 16 --block 32' small_TRAIN='--steps 2 --batch-size 4 --lr 3e-5' "
     "paper_ENCODER={bert} paper_SHAPE={shape} paper_EPOCHS=1 paper_BATCH=32 paper_LENGTH=48 "
+    "BEFORE.vqa='--steps 1' BEFORE.vcr='--steps 1' FINETUNE='--max-length 48' COUNTS='1 2' "
+    "FINE.vqa='--answers 1 --epochs 1 --batch-size 8' "
     + " ".join(
-        f"{task}_HYPER='--boxes 8 --epochs 1 --batch-size 8 --max-length 32'"
-        for task in ("VQA", "VCR_QA", "VCR_QAR", "NLVR2", "TABLE7", "GROUNDING")
+        f"FINE.{task}='--epochs 1 --batch-size 8'"
+        for task in ("vcr-qa", "vcr-qar", "nlvr2", "flickr30k-grounding")
     ),
     "vokenization": "DEMO_EPOCHS=1 DEMO_SEEDS=1 MATCHING='--encoder {bert} --epochs 1' HOLD_OUT=4 "
     "LINES=8 SEEDS='0 1' TASK_SEEDS=2",
@@ -174,12 +177,16 @@ ROWS = (
     Row("visualbert", "", "shuffled"),
     Row("visualbert", "", "all", "figures", files="PROPOSALS={proposals}"),
     Row("visualbert", "", "paper-files paper"),
-    Row("visualbert", "", "ablations"),
-    Row("visualbert", "", "vqa"),
-    Row("visualbert", "", "vcr"),
-    Row("visualbert", "", "nlvr2"),
-    Row("visualbert", "", "grounding"),
-    Row("visualbert", "", "table7", "one-objective"),
+    Row("visualbert", "", "vqa", "VQA 2.0|visualbert .*|70.8"),
+    Row("visualbert", "", "vcr", "Q→AR|52.2"),
+    Row("visualbert", "", "nlvr2", "consistency|26.9"),
+    Row("visualbert", "", "grounding", "R@10|71.33"),
+    Row("visualbert", "", "table1", "Q→AR|Baseline, test"),
+    Row("visualbert", "", "table3 table4 table5 table6",
+        r"without-early-fusion \||without-coco \||68.18|51.4|64.6|70.33"),
+    Row("visualbert", "", "table7", r"without-objective-2 \||without-grounded \||64.9"),
+    Row("visualbert", "", "boxes", "regions-1/|regions-2/|9 regions"),
+    Row("visualbert", "", "servers"),
     # ------------------------------------------------------------------------------ vokenization
     Row("vokenization", "", "demo nouns", "vokens.html|right"),
     Row("vokenization", "", "flickr8k-files entities-files flickr8k", "paper.s0|text.s1"),

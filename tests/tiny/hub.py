@@ -85,10 +85,20 @@ def tower_shape(path: Path) -> None:
 def visual_task(folder: Path, name: str) -> None:
     """Write VQA, VCR or NLVR2, and `regions.npy` by the detector of `official.lxmert`."""
     from tests.tiny import vtasks
+    from vgtools.datasets.region_files import named_backbone
 
     pictures = getattr(vtasks, f"save_{name}")(folder)
-    known = {"ref": "bottom-up-attention", "fingerprint": None}
-    vtasks.save_pictures(folder / "regions.npy", pictures, official.CHANNELS, backbone=known)
+    if name == "vqa":  # tests, without answers; those of NLVR2 have labels
+        questions = [{"question_id": 7 + n, "image_id": 301, "question": "bam"} for n in range(2)]
+        official.put_json(folder / "v2_OpenEnded_mscoco_test2015_questions.json",
+                          {"questions": questions})  # fmt: skip
+        pictures["test2015/COCO_test2015_000000000301.jpg"] = [0, 3]
+    if name == "nlvr2":
+        (folder / "test1.json").write_text((folder / "dev.json").read_text())
+    known = named_backbone("bottom-up-attention")
+    labels = {key: [*vtasks.OBJECTS, "image"] for key in pictures} if name == "vcr" else None
+    path = folder / "regions.npy"
+    vtasks.save_pictures(path, pictures, official.CHANNELS, labels, backbone=known)
 
 
 def bank(folder: Path) -> None:

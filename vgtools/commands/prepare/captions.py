@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -127,6 +127,9 @@ def karpathy(
         str, typer.Argument(metavar="FILE", help="dataset_coco.json, or that of Flickr8k or 30k.")
     ],
     output: Rows,
+    split: Annotated[
+        Literal["train", "val", "test"] | None, Flag(help="Keep only this split.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write COCO's captions in the splits of Karpathy.
@@ -140,11 +143,15 @@ def karpathy(
         vg prepare karpathy dataset_coco.json --images coco \
             --images-out images.jsonl -o captions.jsonl
 
-        vg prepare karpathy dataset_coco.json | jq -c 'select(.split == "test")' | wc -l
+        vg prepare karpathy dataset_coco.json --split test | wc -l
     """
     tally = output.tally()
     rows = annotations_module.karpathy(dataset, tally)
-    output.write(rows, "captions", tally, [dataset], {"command": "karpathy"}, quiet)
+    config = {"command": "karpathy"}
+    if split is not None:
+        rows = (row for row in rows if row["split"] == split)
+        config["split"] = split
+    output.write(rows, "captions", tally, [dataset], config, quiet)
 
 
 @flags

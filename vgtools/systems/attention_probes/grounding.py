@@ -8,6 +8,7 @@ Axes: B batch, T tokens (special ones included), R regions, L layers, H heads, Q
 S bootstrap samples.
 
 Source: Li et al. 2020 (What Does BERT with Vision Look At?), sections 3.1 and 3.2.
+Deviation: gold syntax is spaCy's or that of a CoNLL-U file, the paper's AllenNLP's biaffine parser.
 """
 
 from __future__ import annotations
