@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test test-cpus test-cluster quick faults lint bench man dist sdist-check clean
+.PHONY: help install demo test test-cpus test-cluster quick faults examples lint bench man dist sdist-check clean
 help:
 	@echo "make demo    install, then pictures for words from the embedded models and emoji (writes demo/)"
 	@echo "make test    install, then run the tests"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-cluster  the tests on a Ray cluster and an S3 server of this machine, with what they need (400 MB)"
 	@echo "make quick   the tests without those marked slow"
 	@echo "make faults  kills, full disks, bad inputs and races for every command (about 30 minutes)"
+	@echo "make examples  every target of every examples/*/Makefile at toy size (30 minutes; EXAMPLES=\"xdbert:small …\" a part)"
 	@echo "make lint    ruff, mypy, stale man pages"
 	@echo "make bench   measure speed and memory against their targets"
 	@echo "make man     write man/*.1 from the commands' help"
@@ -56,6 +57,9 @@ quick: $(READY)
 
 faults: $(READY)
 	$(BIN)/python -m tests.faults $(FAULTS)
+
+examples: $(READY)
+	$(BIN)/python -m tests.examples $(EXAMPLES)
 
 lint: $(READY)
 	$(BIN)/ruff check .

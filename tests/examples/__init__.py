@@ -7,6 +7,7 @@ example, scale or target has one of the words in its name, each in an empty fold
     python -m tests.examples xdbert:small       its rows at one scale
     python -m tests.examples xdbert:paper:table3
     python -m tests.examples --list             what would run
+    python -m tests.examples xdbert:small --keep DIR -v     what they print, and what they leave
 
 `table.py` is the one place to edit. A new target is one line, in the order in which a reader would
 make them; rows of one folder run in this order, so that a base is made once:

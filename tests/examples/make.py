@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.examples import server
 from tests.examples.table import FILES, TOY, Row
 from tests.tiny import hub, official
 
@@ -108,3 +114,59 @@ class Outcome:
 def lacks(row: Row) -> bool:
     """Return whether a row needs a program or package that is not installed."""
     return bool(row.needs) and not shutil.which(row.needs) and find_spec(row.needs) is None
+
+
+@contextlib.contextmanager
+def preloaded(scratch: Path) -> Iterator[str]:
+    """Yield a `vg` whose commands are forked from a process that has imported torch."""
+    address = str(scratch / "server")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        code = "import socket; from tests.examples import server; "
+        code += f"server.serve(socket.socket(fileno={listener.fileno()}))"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment(), pass_fds=[listener.fileno()]
+        )
+    try:
+        yield f"{sys.executable} -I -S {server.__file__} {address}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of all commands: one thread each, no hub, vgtools of this tree."""
+    more = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return os.environ | more | {"PYTHONPATH": str(ROOT)}
+
+
+def run(row: Row, folder: Path, places: Places, vg: str) -> Outcome:
+    """Make the targets of a row in a folder, where earlier rows may have made others."""
+    if lacks(row):
+        return Outcome(None, faults=(f"left out: {row.needs} is not installed",))
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        "make", "-f", makefile(row.example), f"VG={vg}", f"PYTHON={sys.executable}",
+        *row.targets.split(), *variables(row, places),
+    ]  # fmt: skip
+    before = count(folder)
+    start = time.monotonic()
+    with open(folder / "messages.log", "ab") as messages:
+        done = subprocess.run(
+            command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=messages,
+            stdin=subprocess.DEVNULL, text=True, check=False,
+        )  # fmt: skip
+    seconds = time.monotonic() - start
+    faults = []
+    if done.returncode:
+        faults += Path(messages.name).read_text().strip().splitlines()[-5:]
+    else:
+        shown = filter(None, row.shows.split("|"))
+        faults += [f"does not show {part!r}" for part in shown if not re.search(part, done.stdout)]
+    return Outcome(done.returncode, seconds, count(folder) - before, done.stdout, tuple(faults))
+
+
+def count(folder: Path) -> int:
+    """Return how many files a folder holds."""
+    return sum(len(names) for _, _, names in os.walk(folder))

@@ -43,12 +43,12 @@ TOY = {
     "ALBERT={albert} EFFICIENTNET={resnet} PRETRAIN='--epochs 1 --batch-size 32' "
     "FINETUNE='--epochs 1 --batch-size 8 --max-length 32 --keep best' "
     "RUNS='none drop i2t both' ONCE='scene whole keyword object text mixture'",
-    "visual-awareness": "BACKBONE={resnet} PICTURE=64 TEXT={bert} CASED={bert} SEEDS=2 FINE=96 "
+    "visual-awareness": "BACKBONE={resnet} PICTURE=128 TEXT={bert} CASED={bert} SEEDS=2 FINE=160 "
     "SHAPE=transformer-small VOCABULARY=300 SCRATCH='--steps 2' ONWARD='--steps 1' POINT_DIMS=4 "
     "CUT_DIMS=4 PAIRS=24 DEV_PAIRS=16",
     "visual-awareness:small": "WORDS={bert} SIZE='--dim 8 --layers 1 --epochs 1'",
     "visual-awareness:paper": "RATES=1e-4 BATCHES='8 16' EPOCHS=1 "
-    "SIZE='--dim 8 --layers 1 --epochs 2'",
+    "SIZE='--dim 8 --layers 1 --epochs 2 --backbone-from 1'",
     "visualbert": "small_ENCODER={bert} small_BACKBONE={resnet} small_LM='--epochs 1 "
     "--batch-size 16 --block 32' small_TRAIN='--steps 2 --batch-size 4 --lr 3e-5' "
     "paper_ENCODER={bert} paper_SHAPE={shape} paper_EPOCHS=1 paper_BATCH=32 paper_LENGTH=48 "
@@ -110,7 +110,8 @@ class Row:
     @property
     def name(self) -> str:
         """What the command line calls it."""
-        return f"{self.example}:{self.scale or 'any'}:{self.targets.replace(' ', ',')}"
+        parts = (self.example, self.scale or "any", self.targets, self.files)
+        return ":".join(part.replace(" ", ",") for part in parts if part)
 
     @property
     def place(self) -> str:
