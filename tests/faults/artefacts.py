@@ -111,6 +111,13 @@ def _prepare(folder: Path) -> None:
     (folder / "texts.txt").write_text("".join(f"A boat {n} .\n" for n in range(4)))
     wiki = " = Tower = \n \n It is on the rock . It is <unk> white . \n Two words \n"
     (folder / "wiki.txt").write_text(wiki)
+    pages = "".join(
+        f"<page><title>P {n}</title><ns>0</ns><id>{n}</id><revision><text>A [[dog]] {n}.</text>"
+        "</revision></page>\n"
+        for n in range(4)
+    )
+    (folder / "dump.xml").write_text(f"<mediawiki>{pages}</mediawiki>")
+    (folder / "views.txt").write_text("".join(f"en P_{n} {30 - n} 0\n" for n in range(4)))
     for side, word in (("en", "dog"), ("de", "Hund")):
         lines = (f"{word} {n} .\n" for n in range(6))
         (folder / f"train.{side}").write_text("".join(lines))

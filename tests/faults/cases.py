@@ -220,6 +220,12 @@ CASES = (
         ("feats.npy npy!", "feats.ids ids!", "feats.json manifest"),
     ),
     Case("prepare-wikitext", "prepare wikitext in/sets/wiki.txt -o w.txt", ("sets/wiki.txt text",)),
+    Case(
+        "prepare-wikipedia",
+        "prepare wikipedia in/sets/dump.xml --page-views in/sets/views.txt -o w.txt",
+        ("sets/dump.xml xml", "sets/views.txt text"),
+        quick=True,
+    ),
     Case("prepare-squad", "prepare squad in/sets/squad.json -o s.txt", ("sets/squad.json json",)),
     Case("prepare-pdtb", "prepare pdtb in/sets/pdtb2.csv -o p.jsonl", ("sets/pdtb2.csv table",)),
     Case("prepare-vua", "prepare vua in/sets/vua.csv -o v.jsonl", ("sets/vua.csv table",)),

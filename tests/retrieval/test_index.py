@@ -191,6 +191,18 @@ def test_parts_with_fewer_images_than_are_asked_for_give_no_image_of_others(tmp_
             assert ((found.rows < 0).sum(1) == max(0, k - 6)).all()
 
 
+@pytest.mark.parametrize("like", ["Flat", "SQ8", "HNSW8", "IVF2,Flat"])
+def test_where_fewer_images_are_found_the_rest_is_no_image_with_score_0(
+    tmp_path: Path, like: str
+) -> None:
+    bank = unit(4, 8)
+    index = open_index(save_index(tmp_path, bank, like))
+    found = index.search(bank, 6)
+    assert (found.rows[:, 0] == np.arange(4)).all()
+    assert (found.rows[:, 4:] == -1).all()
+    assert (found.scores[found.rows < 0] == 0).all()
+
+
 def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path) -> None:
     first = str(save_index(tmp_path / "a", unit(5, 4)))
     same = str(save_index(tmp_path / "b", unit(5, 4, 1)))

@@ -111,6 +111,25 @@ def test_losses_worked_by_hand() -> None:
     assert each.tolist() == pytest.approx([float(torch.log(torch.tensor(v))) for v in (2.0, 8.0)])
 
 
+@torch.inference_mode()
+def test_losses_are_read_at_the_masked_words_and_at_the_slots_of_the_masked_regions() -> None:
+    model = model_of("both", regions=S).eval()
+    batch = batch_of()
+    joint = model.states(batch)
+    of_words = []
+    for place, token in zip(batch.masked.tolist(), batch.tokens.tolist(), strict=True):
+        hidden = model.jmlm.hidden(joint[place // T, place % T])
+        logits = model.jmlm.table @ hidden + model.jmlm.bias
+        of_words.append(-logits.log_softmax(0)[token])
+    of_regions = [
+        (model.jmrm(joint[text, T + slot]) - target).abs().mean()
+        for (text, slot), target in zip(batch.regions.tolist(), batch.targets, strict=True)
+    ]
+    found = model(batch)
+    torch.testing.assert_close(found["jmlm"], torch.stack(of_words).sum() / 4)
+    torch.testing.assert_close(found["jmrm"], torch.stack(of_regions).sum() / 2)
+
+
 def test_slots_ranks_and_placeholder() -> None:
     cross = model_of("scene", images=2, regions=2).eval().cross
     slots = torch.randn(2, 4, D, generator=torch.Generator().manual_seed(1))

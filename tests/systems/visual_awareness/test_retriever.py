@@ -233,6 +233,17 @@ def test_what_follows_a_text_changes_nothing() -> None:
     torch.testing.assert_close(whole[2:], alone)
 
 
+def test_every_text_keeps_its_place_whatever_its_length() -> None:
+    # By length their order is 2, 0, 3, 1, which is not its own inverse.
+    retriever = Retriever(tiny()).eval()
+    words = torch.randn(4, 4, 5, generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([3, 1, 4, 2])
+    together = retriever.embed_texts(words, lengths)
+    for i, length in enumerate(lengths.tolist()):
+        alone = retriever.embed_texts(words[:length, i : i + 1], lengths[i : i + 1])
+        torch.testing.assert_close(together[i : i + 1], alone)
+
+
 def test_the_text_path_learns_from_its_epoch_on() -> None:
     retriever = Retriever(tiny(text_from=2))
     for epoch, learns in ((1, False), (2, True)):

@@ -36,6 +36,7 @@ for _name, _command in {
     "openmoji": pictures.openmoji,
     "regions": pictures.regions,
     "wikitext": text.wikitext,
+    "wikipedia": text.wikipedia,
     "squad": text.squad,
     "sentences": text.sentences,
     "pairs": translation.pairs,

@@ -217,7 +217,7 @@ def noun_keys(
 
 
 def _noun_means(vectors: Array, lemmas: Words, starts: Array, definitions: Words) -> Array:
-    """Return the keys of images, zeros without a known word.
+    """Return the keys of images, of any length; zeros without a known word.
 
     Args:
         vectors: (V, E).
@@ -226,10 +226,9 @@ def _noun_means(vectors: Array, lemmas: Words, starts: Array, definitions: Words
         definitions: one text per image.
     """
     means, counts = mean_vectors(vectors, lemmas.rows, lemmas.starts)
-    of_lemmas, known = mean_vectors(means, np.arange(len(means)), starts, counts > 0)
-    of_definition, words = mean_vectors(vectors, definitions.rows, definitions.starts)
-    parts = (known > 0).astype(int) + (words > 0)
-    return np.asarray((of_lemmas + of_definition) / np.maximum(parts, 1)[:, None])
+    of_lemmas, _ = mean_vectors(means, np.arange(len(means)), starts, counts > 0)
+    of_definition, _ = mean_vectors(vectors, definitions.rows, definitions.starts)
+    return np.asarray(of_lemmas + of_definition)
 
 
 class InvertedFile(NamedTuple):
