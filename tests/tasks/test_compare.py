@@ -69,6 +69,25 @@ def test_differences_are_those_of_the_bootstrap_over_seeds_and_examples(two: lis
     assert "difference" not in records(two)[0]["tasks"]["sst-2"]
 
 
+def test_a_single_seed_has_no_p_value_and_no_mark(two: list[str], tmp_path: Path) -> None:
+    lone = str(save_finetuned(tmp_path / "lone", "sst-2", GOLD, {"1": GOLD}))
+    rows = c.read_rows([two[0], lone])
+    found = list(c.compare(rows, samples=300, seed=5))
+    change = found[1]["tasks"]["sst-2"]["difference"]
+    a = np.array([POOR["1"], POOR["2"]])
+    wanted = metrics.paired_bootstrap(
+        metrics.accuracy, np.array(GOLD), a, np.array(GOLD), samples=300, seed=5
+    )
+    assert (change["p"], change["significant"]) == (None, False)
+    assert (change["p_examples"], change["high"]) == (wanted.p, pytest.approx(100 * wanted.high))
+    assert wanted.p < 0.05, "of other examples alone"
+    c.correct(found)
+    assert "p_holm" not in change
+    _, shown, remarks, _ = score_table(found)
+    assert (shown[1][1], shown[2][1]) == ("100.0", "+62.5 (one seed)")
+    assert remarks[-1].startswith("One seed: what another seed would give is unknown")
+
+
 def test_the_baseline_is_the_one_named(two: list[str]) -> None:
     rows = c.read_rows(two, two[1] + "/")
     assert [row.name for row in rows] == ["vokens", "mlm"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 
 from vgtools.io.arrays import Array
 from vgtools.tasks import metrics
@@ -173,28 +174,63 @@ def test_bootstrap_refuses_what_it_cannot_sample() -> None:
         paired_bootstrap(mean, GOLD, SAID, SAID, level=1)
 
 
-def test_paired_bootstrap_over_seeds_agrees_with_plain_resampling_of_items_and_runs() -> None:
+def test_paired_bootstrap_of_runs_that_items_do_not_change_is_student_s_t_test() -> None:
+    """Each run has one score for all items: their choice changes nothing, runs alone differ."""
+    a, b = np.array([1.0, 2.0, 3.5]), np.array([3.0, 4.0, 3.8, 5.2])
+    found = paired_bootstrap(
+        mean, np.zeros(9), *(np.tile(x[:, None], 9) for x in (a, b)), samples=100_000
+    )
+    expected = ttest_ind(b, a)
+    assert found.over_runs
+    assert found.value == pytest.approx(b.mean() - a.mean())
+    assert found.p == pytest.approx(expected.pvalue, abs=0.003)
+    low, high = expected.confidence_interval()
+    assert [found.low, found.high] == pytest.approx([low, high], abs=0.06)
+
+
+def test_paired_bootstrap_of_equal_runs_is_that_of_one() -> None:
+    one = paired_bootstrap(metrics.f1, GOLD, SAID, GOLD, samples=2000)
+    three = paired_bootstrap(
+        metrics.f1, GOLD, *(np.stack([x] * 3) for x in (SAID, GOLD)), samples=2000
+    )
+    assert (three.value, three.low, three.high, three.p) == pytest.approx(
+        (one.value, one.low, one.high, one.p)
+    )
+    assert (one.over_runs, three.over_runs) == (False, True)
+    lone = paired_bootstrap(metrics.f1, GOLD, SAID, np.stack([GOLD] * 3), samples=99)
+    assert not lone.over_runs, "what other runs of the first side would give is unknown"
+
+
+def test_paired_bootstrap_over_runs_agrees_with_loops() -> None:
+    """Items drawn for all runs at once, and runs' variance by its parts, one draw at a time."""
     rng = np.random.default_rng(3)
     gold = rng.integers(0, 2, 40)
     a = np.stack([np.where(rng.random(40) < 0.6, gold, 1 - gold) for _ in range(3)])
     b = np.stack([np.where(rng.random(40) < share, gold, 1 - gold) for share in (0.95, 0.6)])
     found = paired_bootstrap(metrics.f1, gold, a, b, samples=4000)
-    whole = np.mean([metrics.f1(gold, x) for x in b]) - np.mean([metrics.f1(gold, x) for x in a])
-    plain = []
+    whole = [np.array([float(metrics.f1(gold, x)) for x in side]) for side in (a, b)]
+    value = whole[1].mean() - whole[0].mean()
+    drawn = []
     for _ in range(4000):
         items = rng.integers(40, size=40)
-        left, right = a[rng.integers(3, size=3)][:, items], b[rng.integers(2, size=2)][:, items]
-        plain.append(
-            np.mean([metrics.f1(gold[items], x) for x in right])
-            - np.mean([metrics.f1(gold[items], x) for x in left])
-        )
-    assert found.value == pytest.approx(whole)
+        drawn.append([[float(metrics.f1(gold[items], x[items])) for x in s] for s in (a, b)])
+    squares = sum(((x - x.mean()) ** 2).sum() for x in whole)
+    alone = 0.0
+    for one in drawn:
+        for side, known in zip(one, whole, strict=True):
+            apart = np.array(side) - np.mean(side) - (known - known.mean())
+            alone += float((apart**2).sum()) / 3 / len(drawn)
+    plain = [
+        np.mean(one[1])
+        - np.mean(one[0])
+        + rng.normal(0, np.sqrt(max(squares / rng.chisquare(3) - alone, 0) * (1 / 3 + 1 / 2)))
+        for one in drawn
+    ]
+    assert found.value == pytest.approx(value)
     assert [found.low, found.high] == pytest.approx(
-        list(np.quantile(plain, [0.025, 0.975])), abs=0.015
+        list(np.quantile(plain, [0.025, 0.975])), abs=0.1
     )
-    assert found.p == pytest.approx(
-        np.mean(np.abs(np.array(plain) - whole) >= abs(whole)), abs=0.03
-    )
+    assert found.p == pytest.approx(np.mean(np.abs(np.array(plain) - value) >= value), abs=0.03)
     # Without the runs' own chance the interval would be narrower: 95 % and 60 % are far apart.
     fixed = paired_bootstrap(metrics.f1, gold, a[0], b[0], samples=4000)
     assert found.high - found.low > fixed.high - fixed.low
@@ -227,23 +263,20 @@ def test_paired_bootstrap_of_counts_agrees_with_plain_resampling(items: int) -> 
     real = rng.integers(0, 3, items)
     sides = []
     for chance in (0.5, 0.8):
-        right = np.stack([rng.binomial(real, chance) for _ in range(2)])
-        sides.append(
-            np.stack([right, right + (rng.random(right.shape) < 0.2), right * 0 + real], 2)
-        )
+        right = rng.binomial(real, chance)
+        sides.append(np.stack([right, right + (rng.random(items) < 0.2), real], 1))
     a, b = sides
     f1 = metrics.summed(metrics.counted_f1)
-    found = paired_bootstrap(f1, np.zeros(items), a, b, samples=4000)
+    found = paired_bootstrap(f1, np.zeros(items), a[None], b[None], samples=4000)
 
-    def score(runs: Array, chosen: Array) -> float:
-        return float(np.mean([metrics.counted_f1(run[chosen].sum(0)) for run in runs]))
+    def score(run: Array, chosen: Array) -> float:
+        return float(metrics.counted_f1(run[chosen].sum(0)))
 
     everything = np.arange(items)
     plain = []
     for _ in range(4000):
         chosen = rng.integers(items, size=items)
-        left, right = (side[rng.integers(2, size=2)] for side in (a, b))
-        plain.append(score(right, chosen) - score(left, chosen))
+        plain.append(score(b, chosen) - score(a, chosen))
     assert found.value == pytest.approx(score(b, everything) - score(a, everything))
     spread = np.std(plain)
     assert [found.low, found.high] == pytest.approx(

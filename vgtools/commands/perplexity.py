@@ -111,8 +111,9 @@ def perplexity(
 
     Every model is asked for the same words, fixed by a text's number. Prints one record per model
     and --pictures: masked tokens, nll (nats per token), perplexity with its 95 % interval, and the
-    paired difference from the first record with interval and p; the same for content words. Texts
-    of one image are drawn together where rows name images.
+    paired difference from the first record with interval and p (of these very models: what another
+    training seed gives is not counted); the same for content words. Texts of one image are drawn
+    together where rows name images.
 
     Examples:
 

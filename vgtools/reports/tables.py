@@ -238,6 +238,8 @@ def _score(name: str, cell: Record | None, key: str, bold: bool, is_reported: bo
 def _change(name: str, change: Record | None) -> str:
     if not change:
         return "-"
+    if change["p"] is None:
+        return f"{change['value']:+.{_digits(name)}f} (one seed)"
     p = p_value(change.get("p_holm", change["p"]))
     return f"{change['value']:+.{_digits(name)}f} (p {p})"
 
@@ -284,7 +286,8 @@ def _score_remarks(
             else "No Avg.: there is no task that all rows have."
         )
     if compared:
-        changes = [cell.get("difference", {}) for r in ours for cell in r["tasks"].values()]
+        cells = [cell for record in ours for cell in record["tasks"].values()]
+        changes = [cell["difference"] for cell in cells if "difference" in cell]
         is_corrected = any("p_holm" in change for change in changes)
         corrected = "corrected by Holm's method" if is_corrected else "not corrected"
         remarks.append(
@@ -292,11 +295,18 @@ def _score_remarks(
             f"paired bootstrap over examples and seeds, two-sided, of the means, {corrected} for "
             "the number of comparisons)."
         )
+        if any(change["p"] is None for change in changes):
+            why = "what another seed would give is unknown, so there is no p-value and no mark"
+            remarks.append(f"One seed: {why}. Give both runs --seeds 3 or more.")
     for source in dict.fromkeys(r["source"] for r in records if "source" in r):
         table = source.removeprefix("reported in ")
         paper = f"{table} (Tan & Bansal 2020)" if table.startswith("the paper") else table
         remarks.append(f"Reported: {paper}; its models, data and Avg. are its own.")
     return remarks
+
+
+# What an interval over texts or pairs cannot say.
+THESE_MODELS = "of these very models on other data; what another training seed gives is not counted"
 
 
 def perplexity_table(records: Sequence[Record]) -> Table:
@@ -323,6 +333,8 @@ def perplexity_table(records: Sequence[Record]) -> Table:
     masked = f"{first['mask_rate']:.0%} of the tokens masked"
     texts = f"{first['texts']:,} texts, drawn in {first['groups']:,} groups for the intervals"
     remarks = [f"{first['tokens']:,} masked words of {texts}; {masked}."]
+    if any("difference" in record for record in records):
+        remarks.append(f"Intervals and p: {THESE_MODELS}.")
     sources = dict.fromkeys(record["source"] for record in records if "source" in record)
     remarks += [f"R{source[1:]}; its models and data are its own." for source in sources]
     return Table([*headings, "Content words"], rows, remarks)

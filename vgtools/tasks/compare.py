@@ -200,11 +200,13 @@ def read_rows(paths: Sequence[str], baseline: str | None = None, split: str = "d
 def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Iterator[Record]:
     """Yield one record per row: scores with their spread over seeds, and gains over the baseline.
 
-    A difference is that of the means over seeds. Its p-value and interval come from the paired
-    bootstrap of `metrics.paired_bootstrap`: a sample draws examples, the same for both rows, and
-    seeds of each row by themselves. They are not corrected for the number of comparisons: `correct`
-    does that. `average` is over the tasks that all rows have, but those whose score is an error;
-    `left_out`, if there are any, names folders without a finished run.
+    A difference is that of the means over seeds. Its p-value and interval come from
+    `metrics.paired_bootstrap`: what other examples, the same for both rows, and other seeds would
+    have given is chance. If a row has a single seed, its models alone are compared: `p` is None and
+    nothing is significant, `p_examples` and the interval are over other examples. P-values are not
+    corrected for the number of comparisons: `correct` does that. `average` is over the tasks that
+    all rows have, but those whose score is an error; `left_out`, if there are any, names folders
+    without a finished run.
 
     Args:
         rows: the first is the baseline.
@@ -257,30 +259,49 @@ def _both_right(answers: TaskRun, rationales: TaskRun) -> dict[str, dict[str, fl
 
 
 def _difference(gold: Sequence[Items], run: TaskRun, samples: int, seed: int) -> Record:
+    ours = [aligned(items, gold[0], run.path) for items in run.items()]
+    base, mine = (np.stack([items.predicted for items in side]) for side in (gold, ours))
+    scale = run.task.scale
+    return difference(gold[0].statistic, gold[0].gold, base, mine, scale, samples, seed)
+
+
+def difference(
+    statistic: metrics.Statistic,
+    gold: arrays.Array,
+    base: arrays.Array,
+    ours: arrays.Array,
+    scale: float,
+    samples: int,
+    seed: int,
+) -> Record:
     """Return the gain of a run over the baseline, in points, with its interval and p-value.
 
-    The score of an error is better where it is negative.
+    Args:
+        statistic: of the task; its score times `scale` is in points, that of an error below 0.
+        gold: (N,) labels.
+        base: (R, N) predictions of the baseline's seeds, or as `metrics.paired_bootstrap`.
+        ours: those of the run.
+        scale: of the points.
+        samples: bootstrap samples.
+        seed: of the samples.
     """
-    ours = [aligned(items, gold[0], run.path) for items in run.items()]
-    found = metrics.paired_bootstrap(
-        gold[0].statistic,
-        gold[0].gold,
-        np.stack([items.predicted for items in gold]),
-        np.stack([items.predicted for items in ours]),
-        samples=samples,
-        seed=seed,
-    )
-    points = {key: run.task.scale * getattr(found, key) for key in ("value", "low", "high")}
+    found = metrics.paired_bootstrap(statistic, gold, base, ours, samples=samples, seed=seed)
+    points = {key: scale * getattr(found, key) for key in ("value", "low", "high")}
+    if not found.over_runs:
+        return points | {"p": None, "p_examples": found.p, "significant": False}
     return points | {"p": found.p, "significant": found.p < SIGNIFICANT}
 
 
 def correct(records: Sequence[Record]) -> None:
     """Correct the p-values of all differences for their number; `significant` follows them.
 
+    A difference without a p-value, of single seeds, does not count.
+
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
     cells = [cell for record in records for cell in record["tasks"].values()]
     differences = [cell["difference"] for cell in cells if "difference" in cell]
+    differences = [difference for difference in differences if difference["p"] is not None]
     highest = 0.0
     for number, difference in enumerate(sorted(differences, key=lambda found: found["p"])):
         highest = max(highest, min(1.0, (len(differences) - number) * difference["p"]))

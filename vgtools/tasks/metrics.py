@@ -212,6 +212,7 @@ class Difference:
     low: float
     high: float
     p: float
+    over_runs: bool  # other runs of both sides are counted as chance, beside other items
 
 
 _BLOCK = 1 << 21  # weights per block: 16 MB
@@ -267,10 +268,16 @@ def paired_bootstrap(
     The p-value is two-sided: the share of samples whose difference is as far from the observed one
     as the observed one is from 0, counting the observed one itself, so it is never 0.
 
-    Several runs of a system, one per seed, are worth the mean of their statistics. A sample then
-    draws items, the same for all runs, and the runs of each side separately: what another seed
-    would have given counts as chance, too. With R runs the seeds' part of the variance comes out
-    (R - 1) / R as large as it is; a single run leaves it out.
+    Several runs of a system, one per seed, are worth the mean of their statistics. With two or more
+    on both sides, what other seeds would have given counts as chance, too: a sample adds to the
+    items' deviation, the same items for all runs, a normal one of variance σ² / Ra + σ² / Rb, where
+    σ² is the variance between runs of one side. Few runs say little about it: each sample draws it
+    as ν s² / χ²(ν) - u, at least 0: s² is the variance between runs of both sides, ν = Ra + Rb - 2
+    its degrees of freedom, and u how far runs are apart by the draw of items alone, which is in the
+    items' deviation already. `tests/benchmarks/null.py` measures its level with 2 to 5 runs.
+
+    A single run of a side says nothing about σ²: interval and p-value are then those of these very
+    models on other items, not of the systems, and `over_runs` is False.
 
     Args:
         statistic: a metric of this module, `mean_of(...)`, or any function of their form.
@@ -284,7 +291,10 @@ def paired_bootstrap(
     Raises:
         ValueError: no items, or not as many of each.
 
-    Source: Berg-Kirkpatrick, Burkett & Klein 2012, figure 1, two-sided; there one run of each.
+    Source: Berg-Kirkpatrick, Burkett & Klein 2012, figure 1, two-sided, for items; Weerahandi 1993
+        (Generalized confidence intervals) for a variance component of a random effect; Owen 2007
+        (The pigeonhole bootstrap) on drawing items and runs, which counts u twice.
+    Deviation: σ² is the same on both sides. Where one side alone varies, the level still holds.
     """
     sides = [np.atleast_2d(side) for side in (a, b)]
     runs = [run for side in sides for run in side]
@@ -298,19 +308,36 @@ def paired_bootstrap(
     def scores(g: Array, *rest: Any) -> Array:
         return np.stack([statistic(g, predicted, rest[-1]) for predicted in rest[:-1]], -1)
 
-    generator = np.random.default_rng([seed, 1])
     whole = scores(gold, *runs, None)  # (runs,)
     drawn = _samples([gold, *runs], scores, samples, seed)  # (samples, runs)
-    values = list[Array]()
-    start = 0
-    for side in sides:
-        count = len(side)
-        here = slice(start, start + count)
-        share = generator.multinomial(count, np.full(count, 1 / count), size=samples) / count
-        values.append(np.r_[whole[here].mean(), (drawn[:, here] * share).sum(1)])
-        start += count
-    value, *_ = differences = values[1] - values[0]
+    cut = [len(sides[0])]
+    means = [part.mean(-1) for part in np.split(np.vstack([whole, drawn]), cut, axis=1)]
+    value, *_ = differences = means[1] - means[0]
+    over_runs = min(map(len, sides)) > 1
+    if over_runs:
+        pairs = zip(np.split(whole, cut), np.split(drawn, cut, axis=1), strict=True)
+        differences[1:] += _other_runs(list(pairs), np.random.default_rng([seed, 1]))
     low, high = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
     # Equal differences must count as equal whatever the order of their sums.
     extreme = int(np.count_nonzero(np.abs(differences[1:] - value) >= abs(value) - 1e-12))
-    return Difference(float(value), float(low), float(high), (extreme + 1) / (samples + 1))
+    p = (extreme + 1) / (samples + 1)
+    return Difference(float(value), float(low), float(high), p, over_runs)
+
+
+def _other_runs(sides: Sequence[tuple[Array, Array]], generator: np.random.Generator) -> Array:
+    """Return (samples,) deviations that other runs would give a difference of means.
+
+    Args:
+        sides: of each side the statistics (R,) of its runs, and (samples, R) on other items.
+        generator: draws them.
+    """
+    samples = len(sides[0][1])
+    freedom = sum(len(whole) - 1 for whole, _ in sides)
+    between = sum(float(((whole - whole.mean()) ** 2).sum()) for whole, _ in sides)  # ν s²
+    on_items = 0.0  # u
+    for whole, drawn in sides:
+        apart = drawn - drawn.mean(1, keepdims=True) - (whole - whole.mean())
+        on_items += float((apart**2).mean(0).sum()) / freedom
+    variance = np.maximum(between / generator.chisquare(freedom, samples) - on_items, 0)
+    error = np.sqrt(variance * sum(1 / len(whole) for whole, _ in sides))
+    return np.asarray(error * generator.standard_normal(samples))

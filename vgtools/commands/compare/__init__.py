@@ -67,9 +67,10 @@ def compare(
 
     One JSON record per RUN goes into a pipe, the layout of the Vokenization paper's Table 2 to a
     terminal: QQP as the mean of F1 and accuracy, SQuAD as exact match/F1, Avg. over the tasks that
-    all rows have. p-values are two-sided, from a paired bootstrap of the saved predictions: each
-    sample draws examples, the same for both models, and seeds of each. --holm corrects them for all
-    differences of the table together.
+    all rows have. p-values are two-sided, from a paired bootstrap of the saved predictions: what
+    other examples, the same for both models, and other seeds of each would give is chance. A model
+    with a single seed has no p-value: what another seed would give is unknown. --holm corrects them
+    for all differences of the table together.
 
     With --grounding the gain on each task is shown beside the share of its tokens that are visually
     grounded, with their correlation (appendix A.7).
@@ -90,8 +91,9 @@ def compare(
     0, and more for fewer words: the same with shuffled rows, and random vectors, are beside it.
     With --similarity: Spearman's correlation of the cosines of words with what people said of the
     pairs (WordSim-353, SimLex-999 and files like them), its interval, and the gain over the first
-    RUN; with --grounding, pairs of grounded words apart from all others. With --describe: widths,
-    layers and parameters of configurations; no weights are read.
+    RUN (of these very models: other training seeds are not counted); with --grounding, pairs of
+    grounded words apart from all others. With --describe: widths, layers and parameters of
+    configurations; no weights are read.
 
     Examples:
 

@@ -1,0 +1,158 @@
+"""Whether p-values and intervals hold where nothing differs: simulated data, the tree's statistics.
+
+`level` is the share of 400 draws with p < .05 (at most 7 %), `cover` that of intervals with the
+true value (at least 93 %). Nothing of a network is run.
+
+- compare: two systems of the same expected accuracy, 300 examples of unequal difficulty, 1, 2, 3
+  and 5 seeds per side whose accuracies spread by 0, 2 and 4 points (`0/4`: one side alone). With a
+  single seed there must be no p-value; its interval is that of these two models.
+- perplexity: texts of several per image, two models that are equally good in the mean.
+- evaluate-matcher: shares of hits, several per photo, rare and frequent ones.
+- probe-attention: 144 heads no better than the baseline: a head named beforehand, and the best.
+- retrieve: R@1, R@10 and median rank of texts, several per image.
+
+    python tests/benchmarks/null.py [--draws 400]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import bench
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from vgtools.analysis import recall
+from vgtools.systems.attention_probes.scores import Scores, significance
+from vgtools.systems.vokenization.evaluation import Bootstrap
+from vgtools.tasks import metrics, perplexity
+from vgtools.tasks.compare import difference
+
+SAMPLES = 1000
+Rng = np.random.Generator
+Drawn = Iterator[tuple[str, float]]  # (what, 1 or 0): `level` rejected, `cover` covered
+
+
+def compare(runs: int, spreads: tuple[float, float]) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        right = 1 / (1 + np.exp(-rng.normal(1, 1.5, 300)))  # of each example
+        shifts = [rng.normal(0, spread / 100, (runs, 1)) for spread in spreads]
+        chances = [np.clip(right + shift, 0, 1) for shift in shifts]
+        sides = [(rng.random(chance.shape) < chance).astype(int) for chance in chances]
+        seed = int(rng.integers(2**31))
+        found = difference(
+            metrics.accuracy, np.ones(300, int), sides[0], sides[1], 100, SAMPLES, seed
+        )
+        true = 0.0
+        if runs == 1:  # of these two models on all examples there are
+            others = 1 / (1 + np.exp(-rng.normal(1, 1.5, 100_000)))
+            means = [100 * float(np.clip(others + shift, 0, 1).mean()) for shift in shifts]
+            true = means[1] - means[0]
+        yield "level", found["significant"]
+        yield "cover", found["low"] <= true <= found["high"]
+
+    return draw
+
+
+def of_perplexity(rng: Rng) -> Drawn:
+    images = np.repeat(np.arange(100), 3)
+    tokens = rng.integers(1, 6, len(images))
+    shared = rng.normal(3, 1, 100)[images] * tokens  # of the image
+    models = [
+        shared + tokens * rng.normal(0, 0.3, 100)[images] + rng.normal(0, np.sqrt(tokens))
+        for _ in range(2)
+    ]
+    groups = perplexity.groups_of(images)
+    both = [perplexity.Scores(tokens, nll) for nll in models]
+    seed = int(rng.integers(2**31))
+    found = perplexity.summary(both[1], both[0], groups, samples=SAMPLES, seed=seed)
+    yield "level", found["difference"]["p"] < 0.05
+    yield "cover", found["difference"]["low"] <= 0 <= found["difference"]["high"]
+    yield "cover of perplexity", found["low"] <= np.exp(3) <= found["high"]
+
+
+def matcher(share: float, photos: int) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        items = rng.integers(1, 8, photos)
+        chance = rng.beta(2 * share, 2 * (1 - share), photos)  # hits of a photo are alike
+        place = np.repeat(np.arange(photos), items)
+        hits = rng.random(len(place)) < chance[place]
+        low, high = Bootstrap(place, SAMPLES, int(rng.integers(2**31))).interval(hits, place)
+        yield "cover", low <= 100 * share <= high
+
+    return draw
+
+
+def probes(rng: Rng) -> Drawn:
+    photos, heads = 100, 144
+    scores = Scores(heads, SAMPLES, int(rng.integers(2**31)))
+    names = [str(i) for i in range(photos)]
+    image = np.repeat(np.arange(photos), rng.integers(1, 6, photos))
+    chance = rng.beta(1, 3, photos)[image]
+    right = rng.random((len(image), heads)) < chance[:, None]
+    base = (rng.random(len(image)) < chance).astype(float)
+    scores.add([("a", "")], names, image, np.zeros(len(image), int), right, base=base)
+    found = significance(scores.cells["a", ""])
+    yield "level of a head", found.p[0] < 0.05
+    yield "level of the best of 144", (found.p_corrected < 0.05).any()
+    yield "cover of a head", found.low[0] <= 0.25 <= found.high[0]
+    yield "cover of all heads", ((found.low_all <= 0.25) & (found.high_all >= 0.25)).all()
+
+
+def retrieve(rng: Rng) -> Drawn:
+    photos, bank = 100, 1000
+    image = np.repeat(np.arange(photos), 5)
+    near = rng.gamma(1, 20, photos)[image]  # texts of an image are alike
+    ranks = np.minimum(1 + rng.poisson(near * rng.gamma(1, 1, len(image))), bank)
+    drawn = rng.multinomial(photos, np.full(photos, 1 / photos), SAMPLES)
+    found = recall._measured(ranks, image, drawn)
+    for name, true in TRUE_RANKS.items():
+        yield f"cover of {name}", found[f"{name}_low"] <= true <= found[f"{name}_high"]
+
+
+def true_ranks() -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    near = rng.gamma(1, 20, 2_000_000) * rng.gamma(1, 1, 2_000_000)
+    ranks = 1 + rng.poisson(near)
+    found = {f"r{k}": 100 * float((ranks <= k).mean()) for k in (1, 10)}
+    return found | {"median_rank": float(np.median(ranks))}
+
+
+TRUE_RANKS = true_ranks()
+
+
+def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
+    for runs in (1, 2, 3, 5):
+        for spread in (0, 2, 4):
+            yield f"compare, seeds {runs}, spread {spread}", compare(runs, (spread, spread))
+        if runs > 1:
+            yield f"compare, seeds {runs}, spread 0/4", compare(runs, (0, 4))
+    yield "perplexity", of_perplexity
+    for share, photos in ((0.02, 500), (0.2, 100), (0.5, 500)):
+        yield f"evaluate-matcher, {share:.0%} of {photos} photos", matcher(share, photos)
+    yield "probe-attention", probes
+    yield "retrieve", retrieve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=400)
+    draws = parser.parse_args().draws
+    facts = bench.machine()
+    for name, draw in conditions():
+        rng = np.random.default_rng(1)
+        counts = dict[str, int]()
+        for _ in range(draws):
+            for what, hit in draw(rng):
+                counts[what] = counts.get(what, 0) + bool(hit)
+        for what, count in counts.items():
+            target = "<= 0.07" if what.startswith("level") else ">= 0.93"
+            bench.report(name, what, count / draws, target, draws=draws, **facts)
+
+
+if __name__ == "__main__":
+    main()
