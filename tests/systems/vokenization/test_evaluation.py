@@ -204,7 +204,7 @@ def test_the_photos_of_a_text_are_those_of_loops(folder: Path, run: Matcher) -> 
 
 
 def test_photos_that_ignore_the_noun_by_hand() -> None:
-    # Photo 7 is right for three of four nouns. Dealt out anew, 7 and 7 are right for 3 / 4, 8 for
+    # Photo 7 is right for three of four nouns. Dealt out again, 7 and 7 are right for 3 / 4, 8 for
     # 1 / 4, 9 for none: (3 + 3 + 1 + 0) / 16.
     holders = [{7}, {7, 8}, {7}, set[int]()]
     found = _without_the_noun(np.array([7, 7, 8, 9]), holders)
