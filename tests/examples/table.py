@@ -184,8 +184,8 @@ ROWS = (
     Row("visualbert", "", "grounding", "R@10|71.33"),
     Row("visualbert", "", "table1", "Q→AR|Baseline, test"),
     Row("visualbert", "", "table3 table4 table5 table6",
-        r"without-early-fusion \||without-coco \||68.18|51.4|64.6|70.33"),
-    Row("visualbert", "", "table7", r"without-objective-2 \||without-grounded \||64.9"),
+        "without-early-fusion|without-coco|68.18|51.4|64.6|70.33"),
+    Row("visualbert", "", "table7", "without-objective-2|without-grounded|64.9"),
     Row("visualbert", "", "boxes", "regions-1/|regions-2/|9 regions"),
     Row("visualbert", "", "servers"),
     # ------------------------------------------------------------------------------ vokenization
