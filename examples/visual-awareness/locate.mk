@@ -17,7 +17,7 @@ SHOWN      ?= $(IMAGES)
 TEXTS      ?= $(OUT)/tested.jsonl
 ENTITIES   ?=
 GENOME     ?=
-# Of maps: dimensions of the text that count (the paper's 180 and 10; 99999 is all of them), and the plain inner product.
+# Of maps: dimensions of the text that count (the paper's 180 and 10; 99999 is all of them), the plain inner product, GradCAM.
 POINT_DIMS ?= 10 60 180 99999
 CUT_DIMS   ?= 10 60 180 99999
 MOST       ?= 12# maps of figure 4, and texts of figure 3
@@ -77,9 +77,9 @@ $(L)/phrases.jsonl:
 endif
 
 # --------------------------------------------------------------------------------------------------------------- measures
-POINTS := $(POINT_DIMS:%=$(L)/pointing.%.jsonl) $(L)/pointing.plain.jsonl
-CUTS   := $(CUT_DIMS:%=$(L)/masks.%.jsonl) $(L)/masks.plain.jsonl
-flags   = $(if $(filter plain,$*),--heat relevance,--dims $*)
+POINTS := $(POINT_DIMS:%=$(L)/pointing.%.jsonl) $(L)/pointing.relevance.jsonl $(L)/pointing.gradient.jsonl
+CUTS   := $(CUT_DIMS:%=$(L)/masks.%.jsonl) $(L)/masks.relevance.jsonl $(L)/masks.gradient.jsonl
+flags   = $(if $(filter relevance gradient,$*),--heat $*,--dims $*)
 
 $(L)/pointing.%.jsonl: $(L)/phrases.jsonl $(SEEN) | $$(MADE)
 	$(LOCATE) $< --feats $(SEEN) $(flags) --score -o $@
@@ -90,13 +90,13 @@ $(L)/masks.%.jsonl: $(MASKED) | $$(MADE)
 pointing: $(POINTS)
 	@echo '| map | hits | above the centre |'
 	@echo '|---|---|---|'
-	@jq -r '"| \(.dims // "plain") | \(.hit) (\(.hit_low) to \(.hit_high)) | \(.above_centre) (\(.above_centre_low) to \(.above_centre_high)) |"' $^
+	@jq -r '"| \(.dims // .heat) | \(.hit) (\(.hit_low) to \(.hit_high)) | \(.above_centre) (\(.above_centre_low) to \(.above_centre_high)) |"' $^
 	@jq -r '"centre \(.centre), random cell \(.random_cell), area of a box \(.box_area); \(.queries) phrases, \(.images) photos"' $<
 
 segmentation: $(CUTS)
 	@echo '| share of pictures with the class whose IoU exceeds | .3 | .4 | .5 |'
 	@echo '|---|---|---|---|'
-	@jq -r '"| \(.dims // "plain") | \(.map["over_0.3"]) | \(.map["over_0.4"]) | \(.map["over_0.5"]) |"' $^
+	@jq -r '"| \(.dims // .heat) | \(.map["over_0.3"]) | \(.map["over_0.4"]) | \(.map["over_0.5"]) |"' $^
 	@jq -r '("centre", "whole_picture") as $$c | "| \($$c) | \(.[$$c]["over_0.3"]) | \(.[$$c]["over_0.4"]) | \(.[$$c]["over_0.5"]) |"' $<
 
 # ---------------------------------------------------------------------------------------------------------------- figures

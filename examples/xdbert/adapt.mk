@@ -96,17 +96,20 @@ $(OUT)/flickr.valid.jsonl: $(OUT)/flickr.dev.jsonl
 	awk -F'"' '!seen[$$4]++ && ++n <= 200' $< > $@
 
 $(OUT)/run.student/run.json: $(TEXT)
+	@mkdir -p $(OUT)
 	$(VG) pretrain lm $(TEXT) -e $(BARE) $(HEAD) -o $(@D)
 
 student = $(or $(STUDENT.$(1)),$(STUDENT))
 define alone
 $(OUT)/run.$(1)/run.json: $(TEXT) $(VALID) $(STUDENT_RUN)
+	@mkdir -p $(OUT)
 	$(VG) pretrain lm $(TEXT) $(VALID:%=--valid %) -e $(call student,$(1)) $(SCHEDULE) $(ROW) $(STOP) -o $$(@D)
 endef
 $(foreach r,$(ALONE),$(eval $(call alone,$(r))))
 
 define adapt
 $(OUT)/run.$(1)/run.json: $(or $(INPUT.$(1)),$(TEXT)) $(VALID) $(STUDENT_RUN) $(TAUGHT)
+	@mkdir -p $(OUT)
 	$(VG) pretrain xdbert $(or $(INPUT.$(1)),$(TEXT)) $(VALID:%=--valid %) -e $(call student,$(1)) --teacher $(TEACHER) $(SCHEDULE) $(ROW) \
 	  $(FASTER) $(FLAGS.$(1)) -o $$(@D)
 endef

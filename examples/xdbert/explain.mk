@@ -22,7 +22,6 @@ CAPTIONS ?=
 ifeq ($(SCALE),paper)
 ROWS      ?= bert clip-t xdbert electra-b xdelectra-b electra-l xdelectra-l
 PAIRS     ?= bert:xdbert electra-b:xdelectra-b electra-l:xdelectra-l
-ENCODER.clip-t ?= openai/clip-vit-base-patch32
 GLUE_TASKS ?= rte mrpc sts-b cola sst-2 qnli qqp mnli
 SEEDS     ?= 5
 SEEDS.rte ?= 9
@@ -38,7 +37,6 @@ ENCODERS  ?= google-bert/bert-base-uncased google/electra-base-discriminator ope
 else
 ROWS      ?= bert clip-t xdbert
 PAIRS     ?=
-ENCODER.clip-t ?= $(TEACHER)
 GLUE_TASKS ?= rte mrpc sts-b cola sst-2
 SEEDS     ?= 2
 SEEDS.rte ?= $(SEEDS)
@@ -54,6 +52,7 @@ TOKENS    ?= builtin:minilm
 # And the teacher, once it is there.
 ENCODERS  ?= builtin:minilm builtin:glove-50d $(wildcard $(TEACHER))
 endif
+ENCODER.clip-t ?= $(TEACHER)
 $(foreach r,$(ROWS),$(eval ENCODER.$(r) ?= $(OUT)/run.$(r)))
 LR.mrpc  ?= $(LR.rte)
 LR.sts-b ?= $(LR.rte)

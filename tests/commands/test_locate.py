@@ -24,6 +24,7 @@ from vgtools.images.maps import cell_centres
 from vgtools.io.arrays import Array
 from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness.retrieve import embed_texts, open_retriever
+from vgtools.systems.visual_awareness.retriever import weldon
 from vgtools.systems.vokenization.vokenize import open_matcher
 
 
@@ -108,6 +109,29 @@ def test_a_row_per_query_with_the_heat_of_its_definition(
             assert row["hit"] == (x1 <= x <= x2 and y1 <= y <= y2)
     assert sum("hit" in row for row in rows) > 10
     assert [] in [row["heat"] for row in rows]
+
+
+def test_heat_of_gradients(files: Path, tmp_path: Path) -> None:
+    """The same retriever by autograd, in float64, from the feature map to the cosine."""
+    query = tmp_path / "q.jsonl"
+    texts = ["bam", "den", ""]
+    query.write_text("".join(f'{{"text": "{t}", "image": "image007"}}\n' for t in texts))
+    out = tmp_path / "heat.jsonl"
+    assert locate(files, query, "-o", out, "--heat", "gradient") == 0
+    rows = rows_of(out)
+    assert rows[2]["heat"] == []
+    opened = open_retriever(files / "retriever")
+    vectors, _ = embed_texts(opened.retriever, opened.reader, opened.reader.read(texts))
+    image = opened.retriever.image.double()
+    grid = torch.from_numpy(np.load(files / "grid.npy")[7].astype(np.float64)).flatten(0, -2)
+    for row, vector in zip(rows[:2], vectors.double(), strict=True):
+        cells = image.project(grid).detach().requires_grad_()
+        x = image.fc(weldon(cells, image.regions))
+        (gradient,) = torch.autograd.grad(F.normalize(x, dim=0) @ vector, cells)
+        heat = (cells * gradient.mean(0)).sum(1).detach()
+        heat = heat * len(cells) * x.norm().item() / 2
+        np.testing.assert_allclose(row["heat"], heat, atol=1e-4 * float(heat.abs().max()))
+    assert json.loads((tmp_path / "heat.json").read_text())["config"]["heat"] == "gradient"
 
 
 def test_a_matcher_embeds_each_position(files: Path, tmp_path: Path) -> None:

@@ -36,10 +36,11 @@ class Maps:
     """How maps are made and what comes of them."""
 
     heat: Annotated[
-        Literal["concepts", "relevance"] | None,
+        Literal["concepts", "relevance", "gradient"] | None,
         Flag(
             show_default="as the run allows",
-            help="Concept activation map of a retriever, or the plain relevance of each position.",
+            help="Concept activation map of a retriever, the plain relevance of each position, or "
+            "GradCAM.",
         ),
     ] = None
     dims: Annotated[
@@ -280,7 +281,7 @@ def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Ope
 
     why = "belongs to a retriever: a matcher of vokens has maps of relevance alone"
     refuse_if(maps.dims is not None, "--dims", why)
-    refuse_if(maps.heat == "concepts", "--heat", why)
+    refuse_if(maps.heat in ("concepts", "gradient"), "--heat", why)
     loaded = open_matcher(matcher, device=runtime.device, offline=runtime.offline)
     device = loaded.encoder.model.device.type
     config = {"matcher": loaded.fingerprint, "heat": "relevance", "device": device}
@@ -288,18 +289,20 @@ def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Ope
 
 
 def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
-    """Return the concept activation maps of a retriever."""
-    from vgtools.systems.visual_awareness.concepts import ConceptLocator
+    """Return the maps of a retriever, by default of concept activation."""
+    from vgtools.systems.visual_awareness.concepts import ConceptLocator, GradientLocator
     from vgtools.systems.visual_awareness.retrieve import open_retriever
 
-    plain = maps.heat == "relevance"
+    plain = maps.heat in ("relevance", "gradient")
     refuse_if(plain and maps.dims is not None, "--dims", "belongs to --heat concepts")
     dims = None if plain else maps.dims or (10 if coco else 180)
     loaded = open_retriever(matcher, device=runtime.device, offline=runtime.offline)
     device = next(loaded.retriever.parameters()).device.type
-    made = {"heat": "relevance"} if plain else {"heat": "concepts", "dims": dims}
+    made = {"heat": maps.heat} if plain else {"heat": "concepts", "dims": dims}
     config = {"matcher": loaded.fingerprint, **made, "device": device}
     width = loaded.retriever.config.image_width
+    if maps.heat == "gradient":
+        return Opened(GradientLocator(loaded), width, config)
     return Opened(ConceptLocator(loaded, dims), width, config)
 
 

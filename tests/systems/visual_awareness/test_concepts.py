@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
+from vgtools.io import DataError
 from vgtools.systems.visual_awareness.concepts import (
     concept_weights,
+    gradient_maps,
     map_cells,
     relevance_weights,
     weigh,
 )
-from vgtools.systems.visual_awareness.retriever import ImagePath
+from vgtools.systems.visual_awareness.retriever import ImagePath, weldon
 
 
 def test_the_worked_example() -> None:
@@ -53,6 +56,26 @@ def test_maps_are_those_of_a_loop(dims: int | None) -> None:
             )
             assert found[row, p] == pytest.approx(expected, abs=1e-5)
     assert np.isnan(found[1]).all()
+
+
+def test_gradient_maps_are_what_autograd_says() -> None:
+    torch.manual_seed(2)
+    image = ImagePath(width=7, dim=5, regions=2, dropout=0.5).eval().requires_grad_(False)
+    texts = F.normalize(torch.randn(2, 5), dim=1)
+    grid = np.random.default_rng(2).standard_normal((6, 7)).astype(np.float32)
+    prepared = weigh(image, texts, np.array([0, 2]), 3, None)
+    found = gradient_maps(image, texts, prepared, np.array([2, 1, 0]), grid)
+    assert np.isnan(found[1]).all()
+    with pytest.raises(DataError, match="has 1 positions, the retriever pools over 2"):
+        gradient_maps(image, texts, prepared, np.array([2]), grid[:1])
+    image.double()
+    for row, text in ((0, 1), (2, 0)):
+        cells = image.project(torch.from_numpy(grid).double()).requires_grad_()
+        x = image.fc(weldon(cells, 2))
+        (gradient,) = torch.autograd.grad(F.normalize(x, dim=0) @ texts[text].double(), cells)
+        expected = (cells * gradient.mean(0)).sum(1).detach().numpy()
+        factor = 2 / (6 * x.norm().item())
+        np.testing.assert_allclose(factor * found[row], expected, atol=1e-6)
 
 
 def test_a_map_does_not_depend_on_other_texts() -> None:

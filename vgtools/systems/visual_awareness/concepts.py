@@ -17,7 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from vgtools.io import DataError
 from vgtools.io.arrays import Array
 from vgtools.systems.visual_awareness.retrieve import Opened, embed_texts
 from vgtools.systems.visual_awareness.retriever import ImagePath
@@ -105,6 +107,64 @@ class ConceptLocator:
     def maps(self, prepared: Weights, numbers: Array, grid: Array) -> Array:
         """Return (q, P) heat of some of the texts over a (P, D) grid."""
         return map_cells(prepared, numbers, grid)
+
+
+class GradientLocator(ConceptLocator):
+    """Makes gradient-weighted maps, GradCAM; an `images.maps.Locator`.
+
+    Args:
+        opened: the retriever.
+    """
+
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened, None)
+
+    @torch.inference_mode()
+    def prepare(self, texts: Sequence[str]) -> tuple[Tensor, Weights]:
+        """Return the embeddings of texts, and their weights."""
+        opened = self._opened
+        vectors, asking = embed_texts(opened.retriever, opened.reader, opened.reader.read(texts))
+        return vectors, weigh(opened.retriever.image, vectors, asking, len(texts), None)
+
+    @torch.inference_mode()
+    def maps(self, prepared: tuple[Tensor, Weights], numbers: Array, grid: Array) -> Array:
+        """Return (q, P) heat of some of the texts over a (P, D) grid."""
+        return gradient_maps(self._opened.retriever.image, *prepared, numbers, grid)
+
+
+def gradient_maps(
+    image: ImagePath, texts: Tensor, weights: Weights, numbers: Array, grid: Array
+) -> Array:
+    """Return GradCAM of the cosine of text and picture over A, up to a positive factor.
+
+    Weldon pooling gives every channel of A the same sum of gradients, so the mean of d cos(c, e) /
+    dA over positions is 2 / (P |x|) (c - cos(c, e) e) fc, where x is the picture's projection and
+    e = x / |x|: the relevance of each position to the text, less that to the whole picture times
+    the cosine of the two.
+
+    Args:
+        image: the image path of a retriever, in eval mode.
+        texts: (Q, E) embeddings, of unit length.
+        weights: of the B texts, with `dims` None.
+        numbers: (q,) which of them.
+        grid: (P, D) float32.
+
+    Returns:
+        (q, P) float64, NaN for texts without a known word.
+
+    Raises:
+        DataError: fewer positions than the pooling averages, so that no whole picture is embedded.
+
+    Source: Selvaraju et al. 2017 (Grad-CAM), equations 1 and 2.
+    Deviation: negative heat is kept, as a map of which nothing is left would have no hottest cell.
+    """
+    if len(grid) < image.regions:
+        why = f"--heat gradient: the grid has {len(grid)} positions, the retriever pools over"
+        raise DataError(f"{why} {image.regions}; extract a larger --picture")
+    picture = F.normalize(image(torch.from_numpy(grid).to(texts.device)[None]), dim=1)  # e
+    whole = map_cells(weigh(image, picture, np.zeros(1, np.intp), 1, None), np.zeros(1, int), grid)
+    cosines = (texts @ picture[0]).double().cpu().numpy()[weights.place[numbers]]
+    return map_cells(weights, numbers, grid) - cosines[:, None] * whole
 
 
 def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
