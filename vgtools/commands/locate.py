@@ -290,7 +290,7 @@ def _by_relevance(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Ope
 
 def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Opened:
     """Return the maps of a retriever, by default of concept activation."""
-    from vgtools.systems.visual_awareness.concepts import ConceptLocator, GradientLocator
+    from vgtools.systems.visual_awareness.concepts import ConceptLocator
     from vgtools.systems.visual_awareness.retrieve import open_retriever
 
     plain = maps.heat in ("relevance", "gradient")
@@ -301,9 +301,7 @@ def _by_concepts(matcher: str, maps: Maps, coco: bool, runtime: Runtime) -> Open
     made = {"heat": maps.heat} if plain else {"heat": "concepts", "dims": dims}
     config = {"matcher": loaded.fingerprint, **made, "device": device}
     width = loaded.retriever.config.image_width
-    if maps.heat == "gradient":
-        return Opened(GradientLocator(loaded), width, config)
-    return Opened(ConceptLocator(loaded, dims), width, config)
+    return Opened(ConceptLocator(loaded, dims, maps.heat == "gradient"), width, config)
 
 
 # By what maps are made: the kind of the run.

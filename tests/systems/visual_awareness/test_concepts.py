@@ -64,10 +64,10 @@ def test_gradient_maps_are_what_autograd_says() -> None:
     texts = F.normalize(torch.randn(2, 5), dim=1)
     grid = np.random.default_rng(2).standard_normal((6, 7)).astype(np.float32)
     prepared = weigh(image, texts, np.array([0, 2]), 3, None)
-    found = gradient_maps(image, texts, prepared, np.array([2, 1, 0]), grid)
+    found = gradient_maps(image, prepared, np.array([2, 1, 0]), grid)
     assert np.isnan(found[1]).all()
     with pytest.raises(DataError, match="has 1 positions, the retriever pools over 2"):
-        gradient_maps(image, texts, prepared, np.array([2]), grid[:1])
+        gradient_maps(image, prepared, np.array([2]), grid[:1])
     image.double()
     for row, text in ((0, 1), (2, 0)):
         cells = image.project(torch.from_numpy(grid).double()).requires_grad_()

@@ -56,6 +56,7 @@ def relevance_weights(texts: Tensor, fc: Tensor) -> Tensor:
 class Weights(NamedTuple):
     """What maps of B texts are made with, of which Q have a known word."""
 
+    texts: Tensor  # (Q, E)
     channels: Tensor  # (Q, D)
     offset: Tensor  # (Q,)
     place: Array  # (B,) which of them a text is, -1 for none
@@ -80,7 +81,7 @@ def weigh(image: ImagePath, texts: Tensor, asking: Array, count: int, dims: int 
         weights = relevance_weights(texts, image.fc.weight)
     else:
         weights = concept_weights(texts, image.fc.weight, dims)
-    return Weights(weights @ image.conv.weight, weights @ image.conv.bias, place)
+    return Weights(texts, weights @ image.conv.weight, weights @ image.conv.bias, place)
 
 
 class ConceptLocator:
@@ -89,11 +90,13 @@ class ConceptLocator:
     Args:
         opened: the retriever.
         dims: n of concept activation maps; None makes plain relevance.
+        gradient: makes GradCAM of it, without `dims`.
     """
 
-    def __init__(self, opened: Opened, dims: int | None) -> None:
+    def __init__(self, opened: Opened, dims: int | None, gradient: bool = False) -> None:
         self._opened = opened
         self._dims = dims
+        self._gradient = gradient
 
     @torch.inference_mode()
     def prepare(self, texts: Sequence[str]) -> Weights:
@@ -106,35 +109,12 @@ class ConceptLocator:
     @torch.inference_mode()
     def maps(self, prepared: Weights, numbers: Array, grid: Array) -> Array:
         """Return (q, P) heat of some of the texts over a (P, D) grid."""
+        if self._gradient:
+            return gradient_maps(self._opened.retriever.image, prepared, numbers, grid)
         return map_cells(prepared, numbers, grid)
 
 
-class GradientLocator(ConceptLocator):
-    """Makes gradient-weighted maps, GradCAM; an `images.maps.Locator`.
-
-    Args:
-        opened: the retriever.
-    """
-
-    def __init__(self, opened: Opened) -> None:
-        super().__init__(opened, None)
-
-    @torch.inference_mode()
-    def prepare(self, texts: Sequence[str]) -> tuple[Tensor, Weights]:
-        """Return the embeddings of texts, and their weights."""
-        opened = self._opened
-        vectors, asking = embed_texts(opened.retriever, opened.reader, opened.reader.read(texts))
-        return vectors, weigh(opened.retriever.image, vectors, asking, len(texts), None)
-
-    @torch.inference_mode()
-    def maps(self, prepared: tuple[Tensor, Weights], numbers: Array, grid: Array) -> Array:
-        """Return (q, P) heat of some of the texts over a (P, D) grid."""
-        return gradient_maps(self._opened.retriever.image, *prepared, numbers, grid)
-
-
-def gradient_maps(
-    image: ImagePath, texts: Tensor, weights: Weights, numbers: Array, grid: Array
-) -> Array:
+def gradient_maps(image: ImagePath, weights: Weights, numbers: Array, grid: Array) -> Array:
     """Return GradCAM of the cosine of text and picture over A, up to a positive factor.
 
     Weldon pooling gives every channel of A the same sum of gradients, so the mean of d cos(c, e) /
@@ -144,8 +124,7 @@ def gradient_maps(
 
     Args:
         image: the image path of a retriever, in eval mode.
-        texts: (Q, E) embeddings, of unit length.
-        weights: of the B texts, with `dims` None.
+        weights: of B texts of unit length, with `dims` None.
         numbers: (q,) which of them.
         grid: (P, D) float32.
 
@@ -161,10 +140,11 @@ def gradient_maps(
     if len(grid) < image.regions:
         why = f"--heat gradient: the grid has {len(grid)} positions, the retriever pools over"
         raise DataError(f"{why} {image.regions}; extract a larger --picture")
-    picture = F.normalize(image(torch.from_numpy(grid).to(texts.device)[None]), dim=1)  # e
+    picture = F.normalize(image(torch.from_numpy(grid).to(weights.texts.device)[None]), dim=1)  # e
     whole = map_cells(weigh(image, picture, np.zeros(1, np.intp), 1, None), np.zeros(1, int), grid)
-    cosines = (texts @ picture[0]).double().cpu().numpy()[weights.place[numbers]]
-    return map_cells(weights, numbers, grid) - cosines[:, None] * whole
+    cosines = (weights.texts @ picture[0]).double().cpu().numpy()[weights.place[numbers]]
+    heat: Array = map_cells(weights, numbers, grid) - cosines[:, None] * whole
+    return heat
 
 
 def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
