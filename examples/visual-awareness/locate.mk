@@ -10,7 +10,7 @@
 # instances_val2014.json, GENOME image_data.json and region_descriptions.json. GRID is the features of all these photos (vg
 # extract-image-feats --pooling none --picture N, of the run's own backbone/ where it has one), IMAGES their list. TEXTS is rows
 # of vg retrieve's input.
-GRID       ?= $(OUT)/grid.npy
+GRID       ?= $(if $(TUNED),$(RETRIEVER).grid.npy,$(OUT)/grid.npy)
 IMAGES     ?= $(OUT)/images.jsonl
 INDEX      ?= $(RETRIEVER).faiss
 SHOWN      ?= $(IMAGES)
@@ -23,6 +23,8 @@ CUT_DIMS   ?= 10 60 180 99999
 MOST       ?= 12# maps of figure 4, and texts of figure 3
 L          := $(OUT)/locate
 LOCATE      = $(VG) locate --matcher $(RETRIEVER)
+# What sees the photos: the backbone of the run, where that learned, too.
+EYES        = $(if $(TUNED),$(RETRIEVER)/backbone,$(BACKBONE))
 # Made first, unless a run is given. The other .mk files say how, and are read after this one: $$ waits for them.
 MADE        = $(if $(filter command,$(origin RETRIEVER)),,$(RETRIEVER)/run.json)
 needs       = $(if $($(1)),,@echo "this needs $(1)=…, see locate.mk" >&2; exit 66)
@@ -46,8 +48,8 @@ $(L)/photos.jsonl: $$(IMAGES)
 	@mkdir -p $(L)
 	grep -F -f $(FLICKR)/Flickr_8k.devImages.txt $< > $@
 
-$(L)/fine.npy: $(L)/photos.jsonl
-	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(FINE) --dtype float16 -o $@
+$(L)/fine.npy: $(L)/photos.jsonl | $$(MADE)
+	$(VG) extract-image-feats $< --backbone $(EYES) --pooling none --picture $(FINE) --dtype float16 -o $@
 
 # Flickr30k Entities calls a photo by its number alone. The first caption of each photo.
 $(L)/phrases.jsonl:
@@ -62,8 +64,8 @@ $(L)/coco.jsonl:
 	@mkdir -p $(L)
 	$(VG) prepare coco $(INSTANCES) --images $(wildcard $(COCO)/images*/val2017) --images-out $@ -o $(L)/coco.boxes.jsonl
 
-$(L)/coco.grid.npy: $(L)/coco.jsonl
-	$(VG) extract-image-feats $< --backbone $(BACKBONE) --pooling none --picture $(PICTURE) --dtype float16 -o $@
+$(L)/coco.grid.npy: $(L)/coco.jsonl | $$(MADE)
+	$(VG) extract-image-feats $< --backbone $(EYES) --pooling none --picture $(PICTURE) --dtype float16 -o $@
 else
 INSTANCES ?= $(COCO)/instances_val2014.json
 MASKED    ?= $(GRID)
@@ -81,10 +83,10 @@ POINTS := $(POINT_DIMS:%=$(L)/pointing.%.jsonl) $(L)/pointing.relevance.jsonl $(
 CUTS   := $(CUT_DIMS:%=$(L)/masks.%.jsonl) $(L)/masks.relevance.jsonl $(L)/masks.gradient.jsonl
 flags   = $(if $(filter relevance gradient,$*),--heat $*,--dims $*)
 
-$(L)/pointing.%.jsonl: $(L)/phrases.jsonl $(SEEN) | $$(MADE)
+$(L)/pointing.%.jsonl: $(L)/phrases.jsonl $$(SEEN) | $$(MADE)
 	$(LOCATE) $< --feats $(SEEN) $(flags) --score -o $@
 
-$(L)/masks.%.jsonl: $(MASKED) | $$(MADE)
+$(L)/masks.%.jsonl: $$(MASKED) | $$(MADE)
 	$(LOCATE) $(INSTANCES) --feats $(MASKED) $(flags) --score -o $@
 
 pointing: $(POINTS)
@@ -114,7 +116,7 @@ $(L)/figure3.png $(L)/figure3.html &: $(L)/figure3.jsonl
 	$(VG) show $< --index $(INDEX) --images $(SHOWN) --png $(L)/figure3.png -o $(L)/figure3.html
 
 # Figure 4: several texts in one photo.
-$(L)/heat.jsonl: $(L)/phrases.jsonl $(SEEN) | $$(MADE)
+$(L)/heat.jsonl: $(L)/phrases.jsonl $$(SEEN) | $$(MADE)
 	$(LOCATE) $< --feats $(SEEN) -o $@
 
 $(L)/figure4.png $(L)/figure4.html &: $(L)/heat.jsonl

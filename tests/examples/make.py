@@ -68,7 +68,7 @@ def makefile(example: str) -> str:
 
 
 def phony(example: str, scale: str) -> set[str]:
-    """Return the targets of an example that are no files."""
+    """Return the targets of an example that are not files."""
     command = ["make", "-pqRr", "-f", makefile(example), f"SCALE={scale}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith(".PHONY:")]
@@ -168,5 +168,5 @@ def run(row: Row, folder: Path, places: Places, vg: str) -> Outcome:
 
 
 def count(folder: Path) -> int:
-    """Return how many files a folder holds."""
+    """Return the number of files in a folder."""
     return sum(len(names) for _, _, names in os.walk(folder))
