@@ -8,12 +8,16 @@
 #
 # COCO holds captions_train2014.json, captions_val2014.json, train2014/, val2014/. CC holds Train_GCC-training.tsv and, in
 # training/, the photos by line. SBU holds SBU_captioned_photo_dataset_{urls,captions}.txt and images/. WIKI_BC is a text, one
-# page of Wikipedia or passage of BookCorpus per line. IMAGENET holds folders named by synset. FASTTEXT is crawl-300d-2M.vec.
+# page of Wikipedia or passage of BookCorpus per line; or it is made of WIKI_DUMP, PAGE_VIEWS (Wikimedia's files) and BOOKS (texts,
+# one sentence per line). IMAGENET holds folders named by synset. FASTTEXT is crawl-300d-2M.vec.
 # LXMERT holds train2014_obj36.tsv and val2014_obj36.tsv. All this needs the model hub and GPUs.
 COCO         ?=
 CC           ?=
 SBU          ?=
 WIKI_BC      ?=
+WIKI_DUMP    ?=
+PAGE_VIEWS   ?=
+BOOKS        ?=
 IMAGENET     ?=
 FASTTEXT     ?=
 LXMERT       ?=
@@ -29,6 +33,9 @@ PRETRAIN     ?=
 TESTED       ?= 5000# photos of val2014 whose captions are the test
 ASKED        ?=
 PP           := $(PAPER)
+ifneq ($(WIKI_DUMP),)
+WIKI_BC      := $(PP)/wiki-bc.txt
+endif
 given         = $(if $($(1)),,@echo "this needs $(1)=…, see tables.mk" >&2; exit 66)
 
 # ---------------------------------------------------------------------------------------------------------- the files
@@ -93,8 +100,19 @@ $(PP)/object.faiss: $(PP)/synsets.jsonl $(PP)/words.npy
 $(PP)/keyword.jsonl: $(PP)/bank.jsonl
 	$(VG) build-index $< --keywords 8 $(STOP_WORDS:%=--stop-words %) -o $@
 
-# Section 3.1: 90, 5 and 5 of 100.
-$(PP)/wiki.train.txt:
+# Section 3.1: pages with at least 20 views, and as many passages of BookCorpus: 64 words or more, of which 64 tokens are read.
+$(PP)/pages.txt:
+	$(call given,WIKI_DUMP)
+	@mkdir -p $(PP)
+	$(VG) prepare wikipedia $(WIKI_DUMP) --pages $(PAGE_VIEWS:%=--page-views %) -o $@
+
+$(PP)/wiki-bc.txt: $(PP)/pages.txt $(BOOKS)
+	$(call given,BOOKS)
+	awk '{ p = p (p ? " " : "") $$0; n += NF } n >= 64 { print p; p = ""; n = 0 }' $(BOOKS) > $(PP)/passages.txt
+	{ cat $(PP)/pages.txt && yes | shuf -n "$$(wc -l < $(PP)/pages.txt)" --random-source=/dev/stdin $(PP)/passages.txt; } > $@
+
+# 90, 5 and 5 of 100.
+$(PP)/wiki.train.txt: $(filter $(PP)/%,$(WIKI_BC))
 	$(call given,WIKI_BC)
 	@mkdir -p $(PP)
 	awk -v to=$(PP)/wiki 'NF { i++; print > (to (i % 20 > 1 ? ".train.txt.new" : i % 20 ? ".test.txt" : ".dev.txt")) }' $(WIKI_BC)

@@ -10,7 +10,8 @@ FILES = {
     "compare": "FLICKR={flickr8k} GLUE={glue} SICK={sick} VUA={vua} SNLI={snli} "
     "SIMILARITY={similarity}",
     "grounding": "FLICKR={flickr8k} TEXT={text} NOUNS={nouns} NOUN_PHOTOS={imagenet} COCO={coco} "
-    "CC={cc} SBU={sbu} WIKI_BC={text} IMAGENET={imagenet} FASTTEXT={fasttext} LXMERT={lxmert} "
+    "CC={cc} SBU={sbu} WIKI_DUMP={dump} PAGE_VIEWS={views} BOOKS={text} IMAGENET={imagenet} "
+    "FASTTEXT={fasttext} LXMERT={lxmert} "
     "JOCI={joci} PDTB={pdtb} RTE={glue}/RTE SICK={sick} VUA={vua} NLTK_DATA={nltk_data}",
     "visual-awareness": "FLICKR={flickr8k} FLICKR8K={flickr8k} ENTITIES={entities} COCO={coco} "
     "GENOME={genome} KARPATHY={coco}/dataset_coco.json CONLL={conll} SNLI={snli} SICK={sick} "
@@ -191,6 +192,8 @@ ROWS = (
     # ------------------------------------------------------------------------------ vokenization
     Row("vokenization", "", "demo nouns", "vokens.html|right"),
     Row("vokenization", "", "flickr8k-files entities-files flickr8k", "paper.s0|text.s1"),
+    Row("vokenization", "", "wiki", "wiki.train.txt", files="WIKI= WIKI_DUMP={dump}",
+        toy="HELD=5", folder="vokenization-wiki"),
     Row("vokenization", "", "paper-files paper", "vokens.npy"),
     Row("vokenization", "", "small", "bert2-vokens", toy=TOY["vokenization:small"],
         folder="vokenization-small"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import csv
 import gzip
 import io
@@ -252,6 +253,22 @@ def lxmert(folder: Path) -> None:
 def text(path: Path) -> None:
     """Write 120 sentences, a line each."""
     put(path, *captions(120, 2000))
+
+
+def wikipedia(path: Path) -> None:
+    """Write a dump of 150 articles of three paragraphs, one of them a redirect."""
+    pages = [
+        f"<page><title>Page {n}</title><ns>0</ns><id>{n}</id>{'<redirect />' * (n == 3)}<revision>"
+        f"<text>{'&lt;br/&gt;'.join(captions(3, 9000 + 9 * n))}\n\n[[dog|{caption(n)}]]\n\n"
+        f"{{{{box}}}}{' '.join(captions(4, 9500 + n))}</text></revision></page>"
+        for n in range(150)
+    ]
+    path.write_bytes(bz2.compress("\n".join(("<mediawiki>", *pages, "</mediawiki>")).encode()))
+
+
+def page_views(path: Path) -> None:
+    """Write an hour's page views: two of three pages of the dump were read often enough."""
+    put(path, *(f"en Page_{n} {n % 3 * 20} 0" for n in range(150)))
 
 
 def wikitext(folder: Path) -> None:
@@ -517,6 +534,8 @@ MADE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "lxmert": ("lxmert", lxmert),
     "text": ("text.txt", text),
     "wikitext": ("wikitext", wikitext),
+    "dump": ("enwiki-pages-articles.xml.bz2", wikipedia),
+    "views": ("pageviews.txt", page_views),
     "fasttext": ("crawl-300d-2M.vec", fasttext),
     "nltk_data": ("nltk_data", nltk_data),
     "skip_thoughts": ("skip-thoughts", skip_thoughts),
