@@ -495,7 +495,8 @@ def multi30k(folder: Path) -> None:
     """Pairs of the photos of Flickr8k, and the lists of their photos."""
     for k, split in enumerate(("train", "val", "test_2016_flickr")):
         names = [name for n, name in enumerate(PHOTOS) if n % 5 in ((0, 1, 2), (3,), (4,))[k]]
-        put(folder / f"task1/image_splits/{split}.txt", *names)
+        numbers = [name.split("_")[0] + ".jpg" for name in names]  # as in Flickr30k
+        put(folder / f"task1/image_splits/{split}.txt", *numbers)
         lines = [caption(5 * PHOTOS.index(name)) for name in names]
         (folder / "task1/raw").mkdir(parents=True, exist_ok=True)
         for side, texts in (("en", lines), ("de", list(map(_german, lines)))):
