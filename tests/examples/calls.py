@@ -32,7 +32,7 @@ _SILENT = (
 
 # Options that name a file to write, and commands whose -o is not a folder of a run: their outputs
 # have a manifest beside them.
-_WRITES = ("--output", "--images-out", "--emb", "--plot", "--png", "--noise")
+_WRITES = ("--output", "--images-out", "--emb", "--plot", "--png", "--noise", "--submission")
 _MANIFESTS = (
     "prepare", "extract-image-feats", "build-index", "vokenize", "revokenize", "retrieve",
     "locate", "translate", "perplexity",

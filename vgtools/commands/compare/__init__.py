@@ -67,10 +67,11 @@ def compare(
 
     One JSON record per RUN goes into a pipe, the layout of the Vokenization paper's Table 2 to a
     terminal: QQP as the mean of F1 and accuracy, SQuAD as exact match/F1, Avg. over the tasks that
-    all rows have. p-values are two-sided, from a paired bootstrap of the saved predictions: what
-    other examples, the same for both models, and other seeds of each would give is chance. A model
-    with a single seed has no p-value: what another seed would give is unknown. --holm corrects them
-    for all differences of the table together.
+    all rows have. NLVR2's consistency, R@5 and R@10 of phrases, and Q→AR of a folder with vcr-qa
+    and vcr-qar are columns of their own. p-values are two-sided, from a paired bootstrap of the
+    saved predictions: what other examples, the same for both models, and other seeds of each would
+    give is chance. A model with a single seed has no p-value: what another seed would give is
+    unknown. --holm corrects them for all differences of the table together.
 
     With --grounding the gain on each task is shown beside the share of its tokens that are visually
     grounded, with their correlation (appendix A.7).
@@ -112,6 +113,8 @@ def compare(
         vg compare --pwcca builtin:minilm builtin:glove-50d --table
 
         vg compare --similarity simlex.txt builtin:minilm run.vokens --grounding captions.jsonl
+
+        vg compare paper/tasks/visualbert --reported visualbert:1
 
         vg compare --describe bert-base.json clip.json --cross-layers 2 --reported xdbert:6
     """
