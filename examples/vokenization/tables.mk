@@ -154,7 +154,7 @@ tuned     = $(foreach r,$1,$(foreach t,$2,$(T)/ft/$r/$t/run.json))
 TABLES := table1 table2 table3 table4 table5 table6 gain curve
 .PHONY: $(TABLES) figure4 tables small tables-files
 .SECONDEXPANSION:
-.PRECIOUS: $(T)/lm/%/run.json $(T)/%.vokens.jsonl.zst $(T)/%.sentence.jsonl.zst $(T)/%.frequency.jsonl.zst $(T)/%.roberta.jsonl.zst
+.PRECIOUS: $(T)/genome.%.jsonl $(T)/vqa.%.jsonl $(T)/lm/%/run.json $(T)/%.vokens.jsonl.zst $(T)/%.sentence.jsonl.zst $(T)/%.frequency.jsonl.zst $(T)/%.roberta.jsonl.zst
 $(TABLES): %: $(T)/%.md
 	@cat $<
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -124,6 +125,14 @@ def test_what_is_not_a_dump_is_refused(tmp_path: Path) -> None:
     assert (
         run(["prepare", "wikipedia", str(tmp_path / "no.bz2"), "-o", str(tmp_path / "x.txt")]) == 66
     )
+
+
+def test_without_the_parser_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mwparserfromhell", None)
+    assert run(["prepare", "wikipedia", save(tmp_path / "d.xml", *PAGES)]) == 69
+    assert "pip install 'vgtools[wikipedia]'" in capfd.readouterr().err
 
 
 def test_the_command_writes_text_in_flat_memory(

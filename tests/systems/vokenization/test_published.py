@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,15 @@ def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "c.bert.sent").unlink()
     prepared(tmp_path, code=66)
     assert "expected c.bert.sent, or .line, beside it" in capsys.readouterr().err
+
+
+def test_without_h5py_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_corpus(tmp_path)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    prepared(tmp_path, code=69)
+    assert "pip install 'vgtools[hdf5]'" in capsys.readouterr().err
 
 
 def test_a_stopped_export_resumes_to_the_same_bytes(
