@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import gzip
 import io
 import json
 import os
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,7 @@ from vgtools.images.sources import (
     read_image,
 )
 from vgtools.io import DataError, Exit, remote
+from vgtools.io.streams import zstd
 
 
 def loaded(source: sources.Source) -> dict[str, bytes | str]:
@@ -327,6 +332,27 @@ def test_a_damaged_header_inside_a_tar_does_not_end_it_quietly(tmp_path: Path) -
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"truncated or damaged after 'a\.jpg'"):
         list(open_source(str(path)).items)
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.zst", ".tar.bz2"])
+@pytest.mark.parametrize("size", [2**50, 2**40, 10**6])
+@pytest.mark.parametrize("name", ["a.jpg", "a.txt"])
+def test_a_tar_that_declares_more_bytes_than_it_has_ends_at_once(
+    tmp_path: Path, suffix: str, size: int, name: str
+) -> None:
+    header = tarfile.TarInfo(name)
+    header.size = size
+    data = header.tobuf(tarfile.GNU_FORMAT) + b"x" * 1536
+    pack = {".gz": gzip.compress, ".zst": zstd.compress, ".bz2": bz2.compress}
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(pack.get(path.suffix, bytes)(data))
+    start = time.monotonic()
+    with pytest.raises(DataError, match="is truncated, damaged or not a tar") as caught:
+        for item in open_source(str(path)).items:
+            with contextlib.suppress(ImageError):
+                item.load()
+    assert caught.value.code == Exit.DATA
+    assert time.monotonic() - start < 2
 
 
 def test_a_tar_names_each_image_once_and_holds_one(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, partialmethod
 from itertools import chain, islice
-from typing import Any
+from typing import Any, cast
 
 from vgtools.io import (
     DataError,
@@ -381,6 +381,28 @@ class _Member(tarfile.TarInfo):
     _proc_gnusparse_10 = partialmethod(_holes, "_proc_gnusparse_10")
 
 
+class _Ending:
+    """A stream that does not end again and again.
+
+    tarfile skips a member of 2^50 bytes, which a tar of 2 KB can declare, in as many reads as that
+    takes, and does not look whether anything is read.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._empty = 0
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._empty = 0 if data else self._empty + 1
+        if self._empty > 64:
+            raise EOFError("it ends before the bytes that its last member declares")
+        return data
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     """Yield the images of a tar in its order; a damaged one is an error after its last member."""
     seen = set[str]()
@@ -389,7 +411,7 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
     try:
         with (
             open_read(path) as stream,
-            tarfile.open(fileobj=stream, mode="r|*", tarinfo=_Member) as tar,
+            tarfile.open(fileobj=cast(Any, _Ending(stream)), mode="r|*", tarinfo=_Member) as tar,
         ):
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every header
