@@ -96,7 +96,7 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
         assert picture.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
         assert len(set(picture.convert("RGB").get_flattened_data())) > 3
     whole = files[0].read_bytes()
-    files[0].write_bytes(whole[:-1])  # a torn one is drawn again, the others are not touched
+    files[0].unlink()  # a missing one is drawn again, the others are not touched
     os.utime(files[1], (1, 1))
     assert list(rasterise(rows, tmp_path / "png", 32, 1, True)) == listed
     assert files[0].read_bytes() == whole
@@ -107,13 +107,18 @@ def test_pictures_are_drawn_once_on_white(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [20, 30, 60, -20, -1])
-def test_a_damaged_picture_is_drawn_again(tmp_path: Path, at: int) -> None:
+def test_a_picture_that_is_not_the_one_that_was_drawn_is_refused(tmp_path: Path, at: int) -> None:
     rows = list(openmoji(Tally(), 1))
     (row,) = rasterise(rows, tmp_path, 32, 1, True)
     whole = Path(row["path"]).read_bytes()
     damaged = bytearray(whole)
     damaged[at] ^= 1
     Path(row["path"]).write_bytes(damaged)
+    with pytest.raises(DataError, match="exists, and vg does not know it") as caught:
+        list(rasterise(rows, tmp_path, 32, 1, True))
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert Path(row["path"]).read_bytes() == damaged
+    Path(row["path"]).unlink()
     list(rasterise(rows, tmp_path, 32, 1, True))
     assert Path(row["path"]).read_bytes() == whole
     assert [file.suffix for file in tmp_path.iterdir()] == [".png"]

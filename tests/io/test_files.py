@@ -16,9 +16,9 @@ from vgtools.io import DataError, Exit
 
 LOOP = """
 import sys
-from vgtools.io import atomic_write
+from vgtools.io.own import atomic_write
 for turn in range(150):
-    atomic_write(sys.argv[1], (sys.argv[2] * 40000).encode())
+    atomic_write(sys.argv[1], (sys.argv[2] * 40000).encode(), lambda path: True)
 """
 
 
@@ -46,7 +46,7 @@ def test_what_has_the_name_of_the_temporary_file_is_replaced_not_written(
     outside = tmp_path / "outside.txt"
     outside.write_text("mine\n")
     path = tmp_path / "x.json"
-    temporary = tmp_path / "x.json.tmp"
+    temporary = tmp_path / ".x.json.vg.tmp"
     if plant == "link":
         temporary.symlink_to(outside)
     elif plant == "dangling":
@@ -85,7 +85,7 @@ def test_a_stop_in_the_write_leaves_the_old_file_alone(
 
     monkeypatch.setattr(os, "fsync", stopped)
     with pytest.raises(SystemExit):
-        io.atomic_write(path, b"new")
+        io.atomic_write(path, b"new", lambda path: True)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("x", "old")]
 
 
@@ -94,8 +94,8 @@ def test_another_writer_that_never_ends_is_reported(
 ) -> None:
     import fcntl
 
-    monkeypatch.setattr("vgtools.io.files._PATIENCE", 0.05)
-    with open(tmp_path / "x.tmp", "wb") as held:
+    monkeypatch.setattr("vgtools.io.own._PATIENCE", 0.05)
+    with open(tmp_path / ".x.vg.tmp", "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="x: is being written by another process") as caught:
             io.atomic_write(tmp_path / "x", b"new")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, output
 from vgtools.io.output import Output
 
 
@@ -123,14 +123,18 @@ def test_a_finished_output_is_not_redone_unless_something_changed(tmp_path: Path
     source.write_text("b\n")
     assert run({"k": 2})
     assert path.read_text() == "b\n"
-    path.write_text("damaged")
-    assert run({"k": 2})
+    path.write_text("edited by hand")
+    with pytest.raises(DataError, match=r"x\.jsonl: exists, and vg does not know it") as caught:
+        run({"k": 2})
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert path.read_text() == "edited by hand"
 
 
 WRITER = """
 import sys, time
 from vgtools import cli
 from vgtools.io.errors import DataError
+from vgtools.io import output
 from vgtools.io.output import Output
 def work():
     with Output([sys.argv[1]], {}) as out:
@@ -210,7 +214,9 @@ def test_the_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path:
 
 def test_disk_full_leaves_the_old_file_and_resumes(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text("the old file\n")
+    with Output([path], {"old": True}) as out:
+        out.write(b"the old file\n")
+        out.finish(kind="numbers")
     code = textwrap.dedent(WRITER)
     limit = 2000  # bytes a file may have: the writer needs about 4,000
 
@@ -371,8 +377,6 @@ def changed_journal(key: str, value: Any) -> Any:
         lambda data: data[: len(data) // 2],
         lambda data: data.replace(b'"rows":20', b'"rows":10'),
         lambda data: b"",
-        lambda data: b"[]",
-        lambda data: b"\xff" * 40,
     ],
 )
 def test_a_damaged_journal_is_refused(tmp_path: Path, change: Any) -> None:
@@ -380,6 +384,53 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, change: Any) -> None:
     journal = unfinished(path)
     journal.write_bytes(change(journal.read_bytes()))
     assert refused(path).code == Exit.DATA
+
+
+@pytest.mark.parametrize("data", [b"[]", b"\xff" * 40, b'{"mine": 1}', b"Dear diary\n"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_of_the_user_that_has_the_name_of_a_journal_is_left_alone(
+    tmp_path: Path, data: bytes, restart: bool
+) -> None:
+    journal = tmp_path / "x.jsonl.journal"
+    journal.write_bytes(data)
+    with pytest.raises(DataError, match=r"x\.jsonl\.journal: exists, and vg") as caught:
+        Output([tmp_path / "x.jsonl"], {}, restart=restart).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {journal.name: data}
+
+
+def resealed(journal: Path, change: Any) -> None:
+    body = json.loads(journal.read_bytes())
+    del body["sha256"]
+    change(body)
+    body["sha256"] = output.seal_of(body)
+    journal.write_bytes(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda b: b.update(state=5), '"state": expected an object, got 5'),
+        (lambda b: b.update(config=None), '"config": expected an object, got None'),
+        (lambda b: b.update(files=[0]), '"files": expected an object'),
+        (lambda b: b["files"].update({"x.jsonl": 0}), '"files.x.jsonl": expected an object'),
+        (lambda b: b["files"]["x.jsonl"].update(bytes="9"), "expected a number of bytes"),
+        (lambda b: b["files"]["x.jsonl"].update(bytes=-9), "expected a number of bytes"),
+        (lambda b: b["files"].update({"../y": {}}), "expected the name of a file of this folder"),
+        (lambda b: b.update(inputs=[]), '"inputs": expected an object'),
+        (lambda b: b["inputs"].update(files=[5]), '"inputs.files[0]": expected an object'),
+        (lambda b: b.update(manifest=[]), '"manifest": expected an object'),
+        (lambda b: b.pop("state"), 'the key "state" is missing'),
+    ],
+)
+def test_a_journal_of_other_types_is_refused_though_its_seal_fits(
+    tmp_path: Path, change: Any, why: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    resealed(unfinished(path), change)
+    error = refused(path)
+    assert error.code == Exit.DATA
+    assert why in str(error)
 
 
 def test_the_journal_of_an_older_version_is_refused(tmp_path: Path) -> None:
@@ -457,7 +508,7 @@ def test_a_finished_file_that_was_damaged_before_its_manifest_is_not_published(
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    step = "vgtools.io.output.write_manifest" if renamed else "vgtools.io.output.os.replace"
+    step = "vgtools.io.output.write_manifest" if renamed else "vgtools.io.own.os.replace"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         replace = os.replace
         # The journal is renamed into place, the parts are not.
@@ -481,12 +532,13 @@ def test_a_finished_file_that_was_damaged_before_its_manifest_is_not_published(
 
 
 @pytest.mark.parametrize("plant", ["link", "hard", "pipe"])
-@pytest.mark.parametrize("suffix", [".part", ".journal.tmp"])
-def test_planted_links_are_replaced_by_a_new_run(tmp_path: Path, suffix: str, plant: str) -> None:
+def test_planted_links_to_temporary_files_are_replaced_by_a_new_run(
+    tmp_path: Path, plant: str
+) -> None:
     outside = tmp_path / "outside.txt"
     outside.write_text("mine\n")
     path = tmp_path / "x.jsonl"
-    planted = tmp_path / f"x.jsonl{suffix}"
+    planted = tmp_path / ".x.jsonl.journal.vg.tmp"
     if plant == "link":
         planted.symlink_to(outside)
     elif plant == "hard":
@@ -522,31 +574,119 @@ def test_planted_links_are_refused_by_a_resumed_run(tmp_path: Path, plant: str) 
     assert not (tmp_path / "x.jsonl.lock").exists()
 
 
+@pytest.mark.parametrize("plant", ["text", "link", "hard", "pipe"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_has_the_name_of_a_part_is_refused_and_left_alone(
+    tmp_path: Path, plant: str, restart: bool
+) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine\n")
+    part = tmp_path / "x.jsonl.part"
+    if plant == "text":
+        part.write_text("a download\n")
+    elif plant == "link":
+        part.symlink_to(outside)
+    elif plant == "hard":
+        os.link(outside, part)
+    else:
+        os.mkfifo(part)
+    before = part.lstat()
+    with pytest.raises(DataError, match=r"x\.jsonl\.part: ") as caught:
+        Output([tmp_path / "x.jsonl"], {}, restart=restart).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert part.lstat() == before
+    assert outside.read_text() == "mine\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["outside.txt", "x.jsonl.part"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("beside", ["", "x.jsonl"])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.ids", "x.json"])
+def test_a_file_that_vg_did_not_write_is_never_replaced(
+    tmp_path: Path, name: str, beside: str, restart: bool
+) -> None:
+    (tmp_path / name).write_text('{"mine": 1}\n')
+    if beside and name == "x.json":
+        (tmp_path / beside).write_text("mine as well\n")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(DataError, match=name) as caught:
+        Output([tmp_path / "x.jsonl", tmp_path / "x.ids"], {}, restart=restart).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert "--restart" not in str(caught.value)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("way", ["name", "link", "hard"])
+@pytest.mark.parametrize(
+    "name", ["x.json", "x.jsonl", "x.ids", "x.jsonl.part", "x.jsonl.journal", "x.jsonl.lock"]
+)
+def test_no_name_that_an_output_uses_is_that_of_an_input(
+    tmp_path: Path, name: str, way: str
+) -> None:
+    (tmp_path / name).write_text("one\n")
+    source = tmp_path / (name if way == "name" else "source.txt")
+    if way == "link":
+        source.symlink_to(tmp_path / name)
+    elif way == "hard":
+        os.link(tmp_path / name, source)
+    outputs = [tmp_path / "x.jsonl", tmp_path / "x.ids"]
+    with pytest.raises(DataError, match=f"{name}: is an input of this command") as caught:
+        Output(outputs, {}, inputs=[source], restart=True).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert source.read_text() == "one\n"
+
+
+def test_a_restart_of_a_run_that_was_published_half_knows_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.jsonl"
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("vgtools.io.output.write_manifest", stop)
+            numbered(path, 20)
+        path.with_suffix(".json").unlink(missing_ok=True)
+        with Output([path], {"other": 1}, restart=True) as out:
+            out.write(b"again\n")
+            out.finish(kind="numbers")
+        assert path.read_bytes() == b"again\n"
+
+
+def stop(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_file_that_the_next_run_does_not_have_goes_unless_it_was_changed(tmp_path: Path) -> None:
+    for mine in (False, True):
+        with Output([tmp_path / "x.jsonl", tmp_path / "x.errors.jsonl"], {}, restart=True) as out:
+            out.write(b"one\n", 1)
+            out.finish(kind="numbers")
+        if mine:
+            (tmp_path / "x.errors.jsonl").write_text("mine\n")
+        with Output([tmp_path / "x.jsonl"], {}, restart=True) as out:
+            out.finish(kind="numbers")
+        assert (tmp_path / "x.errors.jsonl").exists() == mine
+
+
 @pytest.mark.parametrize(
     "damage",
-    [
-        b"",
-        b"{",
-        b"{}",
-        b"5",
-        b'{"vg": "1"',
-        b"\xff\xfe",
-        b'{"vg": "1"}',
-        b'{"files": {"x.jsonl": {}}}',
-    ],
+    [b"{", b"{}", b"5", b'{"vg": "1"', b"\xff\xfe", b'{"vg": "1"}', b'{"files": {"x.jsonl": {}}}'],
 )
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_damaged_manifest_has_a_way_out(tmp_path: Path, damage: bytes, finished: bool) -> None:
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_damaged_manifest_is_not_known_for_one_of_vg(
+    tmp_path: Path, damage: bytes, finished: bool, restart: bool
+) -> None:
     path = tmp_path / "x.jsonl"
     numbered(path, 20)
     if not finished:
         path.unlink()
         unfinished(path)
     (tmp_path / "x.json").write_bytes(damage)
-    error = refused(path)
-    assert error.code == Exit.DATA
-    assert error.file == tmp_path / "x.json"
-    assert "remove it" in str(error)
+    with pytest.raises(DataError, match="vg did not write or cannot read it; choose") as caught:
+        Output([path], {}, restart=restart).__enter__()
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert caught.value.file == tmp_path / "x.json"
+    assert (tmp_path / "x.json").read_bytes() == damage
 
 
 @pytest.mark.parametrize("config", [5, [], None, "x"])
@@ -576,8 +716,6 @@ def test_parts_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
 def test_a_signal_before_the_work_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vgtools.io import output
-
     class Signalled(output.Lock):
         def __init__(self, target: str | Path) -> None:
             super().__init__(target)

@@ -16,7 +16,9 @@ from vgtools.io.process import Lock, Progress
 
 
 def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(
+        "os.pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+    )
     lock = Lock(tmp_path / "x")
     with pytest.raises(DataError, match="x: is being written by another process"):
         Lock(tmp_path / "x")
@@ -28,13 +30,13 @@ def test_a_stop_while_a_lock_is_released_removes_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = Lock(tmp_path / "x")
-    unlink = Path.unlink
+    unlink = os.unlink
 
     def stopped(path: Path) -> None:
-        monkeypatch.setattr(Path, "unlink", unlink)
+        monkeypatch.setattr(os, "unlink", unlink)
         sys.exit(Exit.TERMINATED)
 
-    monkeypatch.setattr(Path, "unlink", stopped)
+    monkeypatch.setattr(os, "unlink", stopped)
     with pytest.raises(SystemExit):
         lock.release()
     assert os.listdir(tmp_path) == []
@@ -102,6 +104,30 @@ def test_a_lock_file_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, 
     assert caught.value.code == Exit.CANNOT_CREATE
     assert outside.read_text() == "mine\n"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_of_the_user_that_has_the_name_of_a_lock_is_refused_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "poetry.lock"
+    path.write_text('[[package]]\nname = "numpy"\n')
+    with pytest.raises(DataError, match=r"poetry\.lock: exists, and vg does not know it") as caught:
+        Lock(tmp_path / "poetry")
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert path.read_text() == '[[package]]\nname = "numpy"\n'
+
+
+def test_a_lock_that_a_killed_owner_left_says_what_it_had_begun(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "x")
+    lock.note("x.part", "y.part")
+    left = lock.path.read_bytes()
+    lock.release()
+    (tmp_path / "x.lock").write_bytes(left)
+    again = Lock(tmp_path / "x")
+    assert again.was_left
+    assert again.names == {"x.part", "y.part"}
+    again.release()
+    assert not Lock(tmp_path / "x").was_left
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])

@@ -223,7 +223,8 @@ def test_everything_is_on_the_disk_before_a_run_is_complete(
 
     monkeypatch.setattr(os, "fsync", noted)
     run = save_run(tmp_path)
-    order = {Path(name).name.removesuffix(".tmp"): at for at, name in enumerate(synced)}
+    names = (Path(name).name.removesuffix(".vg.tmp").removeprefix(".") for name in synced)
+    order = {name: at for at, name in enumerate(names)}
     for name in ("model.safetensors", "config.json", "tokenizer.json", "encoder"):
         assert order[name] < order["run.json"], name
     assert str(run) in synced

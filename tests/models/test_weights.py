@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -126,13 +127,29 @@ def test_what_a_kill_left_is_no_obstacle(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        target = Path if killed == "rename" else weights
+        target = os if killed == "rename" else weights
         patch.setattr(target, killed, stop)
         with pytest.raises(KeyboardInterrupt):
             save_noisy(str(source), out, 0.1, seed=0)
     assert save_noisy(str(source), out, 0.1, seed=0)["fingerprint"] == whole
     assert load_encoder(str(out)).fingerprint == whole
     assert sorted(p.name for p in tmp_path.iterdir()) == ["encoder", "noisy", "whole"]
+
+
+@pytest.mark.parametrize("name", ["noisy/notes.txt", "noisy/encoder/mine.txt", "noisy.old/x.txt"])
+def test_files_of_the_user_in_and_beside_a_noisy_run_stay(tmp_path: Path, name: str) -> None:
+    source = save_encoder(tmp_path / "encoder")
+    out = tmp_path / "noisy"
+    save_noisy(str(source), out, 0.2, seed=1)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    if name.startswith("noisy/"):
+        with pytest.raises(DataError, match="which is not of the run; choose another") as caught:
+            save_noisy(str(source), out, 0.1, seed=0)
+        assert caught.value.code == Exit.CANNOT_CREATE
+    else:
+        save_noisy(str(source), out, 0.1, seed=0)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])

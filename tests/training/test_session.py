@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from vgtools.io import DataError, Exit, Inputs, Lock
@@ -234,7 +235,9 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_run_whose_checkpoint_is_lost_starts_over(tmp_path: Path, restart: bool) -> None:
+def test_a_run_whose_checkpoint_is_lost_starts_over_if_a_lock_says_that_it_is_one(
+    tmp_path: Path, restart: bool
+) -> None:
     run = TrainingRun(tmp_path, "toy", {}, parts=("seed-*",))
     for _ in train(Line(), numbers(1.0), config(), weights=BOTH, state=run.state):
         run.note({"step": 1})
@@ -242,12 +245,46 @@ def test_a_run_whose_checkpoint_is_lost_starts_over(tmp_path: Path, restart: boo
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "checkpoint.safetensors").unlink()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["metrics.jsonl", "seed-0"]
-    again = TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",))
-    assert (again.state.step, again.records) == (0, [])
-    (tmp_path / "metrics.jsonl").touch()
-    (tmp_path / "letters.txt").write_text("dear")
     with pytest.raises(DataError, match="neither empty nor a run of vg"):
         TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",))
+    again = TrainingRun(tmp_path, "toy", {}, restart, parts=("seed-*",), begun=True)
+    assert (again.state.step, again.records) == (0, [])
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("checkpoint.safetensors", save({"w": torch.ones(2)})),
+        ("checkpoint.safetensors", save({"w": torch.ones(2)}, {"format": "pt"})),
+        ("best.safetensors", save({"w": torch.ones(2)})),
+        ("metrics.jsonl", b'{"loss": 1}\n'),
+        ("run.json", b'{"kind": "toy", "experiment": 5}'),
+        ("run.json", b"{"),
+        ("encoder/model.safetensors", save({"w": torch.ones(2)})),
+        ("seed-1/predictions.jsonl", b"{}\n"),
+    ],
+)
+def test_a_folder_of_another_tool_is_left_alone(
+    tmp_path: Path, name: str, data: bytes, restart: bool
+) -> None:
+    file = tmp_path / "run" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"nor a run|vg does not know it") as caught:
+        TrainingRun(tmp_path / "run", "toy", {}, restart, parts=("seed-*",))
+    assert caught.value.code == Exit.CANNOT_CREATE
+    assert file.read_bytes() == data
+
+
+def test_a_restart_keeps_what_the_user_added_to_a_run(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder / "encoder").mkdir()
+    mine = [folder / name for name in ("notes.txt", "part-1/notes.txt", "encoder/notes.txt")]
+    for file in mine:
+        file.write_text("mine")
+    TrainingRun(folder, "toy", {"a": 1}, restart=True, parts=("part-*",))
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(mine)
 
 
 # ----------------------------------------------------------------------------------------- records
@@ -260,14 +297,14 @@ def finished(folder: Path) -> Path:
         if record["end"]:
             run.end_epoch(Line(), {"epoch": 0}, 1.0)
     (folder / "part-1").mkdir()
-    (folder / "part-1" / "model").write_text("part")
+    (folder / "part-1" / "model.safetensors").write_text("part")
     run.keep("part-1")
     run.save()
     run.finish({})
     return folder
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "toy.safetensors", "part-1/model"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "toy.safetensors", "part-1/model.safetensors"])
 def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
     tmp_path: Path, name: str
 ) -> None:
@@ -293,7 +330,12 @@ def test_a_damaged_file_of_a_finished_run_is_refused_and_a_restart_starts_over(
 def test_an_unreadable_run_json_names_the_way_out_which_works(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     (folder / "run.json").write_text("{")
-    with pytest.raises(DataError, match=r"run\.json: not valid JSON .* --restart") as error:
+    for restart in (False, True):  # too little is left to know it for a run of vg
+        with pytest.raises(DataError, match=r"run\.json: exists, and vg does not") as error:
+            TrainingRun(folder, "toy", {"a": 1}, restart=restart)
+        assert error.value.code == Exit.CANNOT_CREATE
+    (folder / "run.json").write_text('{"format":1,"kind":"toy","a')
+    with pytest.raises(DataError, match=r"run\.json: not valid JSON") as error:
         TrainingRun(folder, "toy", {"a": 1})
     assert error.value.code == Exit.DATA
     assert not TrainingRun(folder, "toy", {"a": 1}, restart=True).complete

@@ -12,12 +12,31 @@ from pathlib import Path
 from uuid import uuid4
 
 from vgtools import io
-from vgtools.io import DataError, Exit, remote
+from vgtools.io import DataError, Exit, own, remote
 from vgtools.io.errors import file_errors
+from vgtools.io.files import is_manifest
+from vgtools.io.folders import PLAN
 from vgtools.io.remote import is_url
 
+PRIVATE = r"\.(plan|shards|\d+)(\.json)?\.[^/]+\.\d+\.[0-9a-f]{8}(\..*)?"
+DATA = r"(\d{6,})-([0-9a-f]{8})\..*"
+OURS = rf"(plan|\d{{6,}})\.json|shards\.jsonl(\.lock)?|{DATA}|{PRIVATE}"
 # Of file systems without hard links: buckets that are mounted, exFAT.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def is_plan(data: bytes) -> bool:
+    """Return whether data are a plan that vg wrote, whole or damaged."""
+    return data.startswith(b'{"config":') and b'"shard_size":' in data
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether a file is of a folder of shards, by its name and the plan beside it."""
+    if re.fullmatch(PRIVATE, path.name):
+        return True
+    plan = path.with_name(PLAN)
+    named = re.fullmatch(OURS, path.name) is not None
+    return named and plan.is_file() and is_plan(plan.read_bytes())
 
 
 def private(path: str) -> Path:
@@ -46,9 +65,9 @@ def adopt(file: Path, path: str) -> None:
     """Give a private file, closed and safe on disk, its name: all of it is there, or nothing."""
     if is_url(path):
         remote.put(file, path)
-        file.unlink()
+        own.remove(file, is_ours)
     else:
-        os.replace(file, path)
+        own.replace(file, Path(path), is_ours)
         io.sync_dir(Path(path).parent)
 
 
@@ -57,19 +76,26 @@ def create(path: str, data: bytes) -> None:
     if is_url(path):
         remote.create(path, data)
         return
-    own = private(path)
+    new = private(path)
     with file_errors(path, reading=False):
-        own.write_bytes(data)
+        _write_new(new, data)
         try:
-            os.link(own, path)
+            own.link(new, path)
         except (FileExistsError, FileNotFoundError):
             pass  # who was first may even have completed the folder, and removed the private file
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with contextlib.suppress(FileExistsError), open(path, "xb") as stream:
-                stream.write(data)
-        own.unlink(missing_ok=True)
+            with contextlib.suppress(FileExistsError):
+                _write_new(Path(path), data)
+        own.remove(new, is_ours)
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with own.create(path) as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def write(path: str, data: bytes) -> None:
@@ -77,12 +103,10 @@ def write(path: str, data: bytes) -> None:
     if is_url(path):
         remote.write(path, data)
         return
-    own = private(path)
-    with file_errors(path, reading=False), open(own, "xb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    adopt(own, path)
+    new = private(path)
+    with file_errors(path, reading=False):
+        _write_new(new, data)
+    adopt(new, path)
 
 
 def write_beside(path: str, data: bytes) -> None:
@@ -94,7 +118,7 @@ def write_beside(path: str, data: bytes) -> None:
     if is_url(path):
         remote.write(path, data)
     else:
-        io.atomic_write(path, data)
+        io.atomic_write(path, data, is_manifest)
 
 
 def read(path: str) -> bytes | None:
@@ -118,10 +142,13 @@ def sizes(folder: str) -> dict[str, int]:
     return {name: count for name, count in found.items() if count is not None}
 
 
-def remove(path: str) -> None:
-    """Remove a file that may be gone."""
+def remove(path: str, ours: own.Proof = is_ours) -> None:
+    """Remove a file that may be gone.
+
+    Raises:
+        DataError: it is not vg's (73).
+    """
     if is_url(path):
         remote.remove(path)
         return
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    own.remove(path, ours)

@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from vgtools.batch.shards import (
     open_folder,
     remove_shards,
 )
-from vgtools.io import DataError, Exit, Piece
+from vgtools.io import DataError, Exit, Piece, own, trust
 from vgtools.io.errors import amount
 from vgtools.io.folders import Shards
 from vgtools.io.output import Output
@@ -277,8 +277,10 @@ class _Make:
 
     shards: ShardedOutput
     task: Callable[[], Task]
+    hashes: Mapping[tuple[int, ...], str] = field(default_factory=lambda: dict(trust.hashes))
 
     def __call__(self) -> Callable[[int], Record]:
+        trust.hashes.update(self.hashes)  # of inputs, which each worker would have to read
         return self.shards.worker(self.task())
 
 
@@ -311,6 +313,5 @@ def _joined(
     if os.path.isdir(folder):
         if joined_into(folder) == io.storable(os.path.basename(output)):
             remove_shards(folder)
-        with contextlib.suppress(OSError):  # somebody else's files, or a worker's that came late
-            os.rmdir(folder)
+        own.remove_folder(folder)  # unless it has somebody else's files, or a worker's, too late
     return counts

@@ -33,20 +33,32 @@ import orjson
 from vgtools import io
 from vgtools.batch import places
 from vgtools.batch.plan import Plan, Source
-from vgtools.io import DataError, Exit, Piece
+from vgtools.io import DataError, Exit, Piece, own
 from vgtools.io.errors import file_errors
-from vgtools.io.files import manifest_bytes
-from vgtools.io.folders import LIST, PLAN, Shards, ending_of, manifest_of
-from vgtools.io.output import check_manifest, seal_of
+from vgtools.io.files import is_manifest, manifest_bytes, refuse_inputs
+from vgtools.io.folders import (
+    COMMIT,
+    LIST,
+    PLAN,
+    Shards,
+    ending_of,
+    fault_in_record,
+    manifest_of,
+)
+from vgtools.io.forms import SIZE
+from vgtools.io.output import check_manifest, read_sealed, seal_of
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.remote import file_size, is_url
 
-_PRIVATE = r"\.(plan|shards|\d+)\..*"
-_DATA = r"(\d+)-([0-9a-f]{8})\..*"
-_OURS = rf"(plan|\d+)\.json|shards\.jsonl(\.lock)?|{_DATA}|{_PRIVATE}"
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
 
 
+_PLAN = {
+    "config": dict,
+    "inputs": [{"path": str, "bytes": SIZE, "unit": str, "units": SIZE}],
+    "shard_size": SIZE,
+    "joined?": str,
+}
 OpenOutput = Callable[..., Any]  # `Output`, or what has its parameters
 
 
@@ -85,9 +97,9 @@ class Attempt:
         first = Path(paths[0]).name
         stem = first.removesuffix(ending_of(first))
         self._endings = [Path(path).name.removeprefix(stem) for path in paths]
-        own = places.private(os.path.join(shards.folder, shards.stem(number)))
+        new = places.private(os.path.join(shards.folder, shards.stem(number)))
         self._parts = [
-            new_part(own.with_name(own.name + ending), (npy or {}).get(index))
+            new_part(new.with_name(new.name + ending), (npy or {}).get(index), places.is_ours)
             for index, ending in enumerate(self._endings)
         ]
 
@@ -132,7 +144,7 @@ class Attempt:
     def __exit__(self, *error: object) -> None:
         for part in self._parts:
             part.close(failed=True)
-            part_path(part.final).unlink(missing_ok=True)
+            own.remove(part_path(part.final), places.is_ours)
 
 
 def _short_hash(hashes: Sequence[str]) -> str:
@@ -234,10 +246,13 @@ class ShardedOutput:
             return None
         try:
             body = orjson.loads(places.read(self._path(name)) or b"")
-            seal = body.pop("sha256")
-            whole = seal == seal_of(body) and body["plan"] == self.plan.name
-        except (OSError, orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+            whole = isinstance(body, dict) and body.pop("sha256", None) == seal_of(body)
+        except (OSError, orjson.JSONDecodeError):
             return None
+        # A commit that was copied to another number, or edited and sealed again, is not one.
+        whole = (
+            whole and not fault_in_record(body, number, COMMIT) and body["plan"] == self.plan.name
+        )
         return body if whole and _has_files(body, size) else None
 
     # ------------------------------------------------------------------------------ all shards
@@ -316,14 +331,14 @@ class ShardedOutput:
             return 0
         finally:
             if total is not None:
-                total.file.unlink(missing_ok=True)
+                own.remove(total.file, places.is_ours)
 
     def _total(self) -> _Total:
         """Read all commits, and list them in a private file."""
         total = _Total(places.private(self._path("shards")))
         digest = hashlib.sha256()
         size_of = self._sizes()
-        with file_errors(total.file, reading=False), open(total.file, "xb") as stream:
+        with file_errors(total.file, reading=False), own.create(total.file) as stream:
             for number in range(len(self.plan)):
                 record = self._checked(number, size_of)
                 if record is None:
@@ -342,7 +357,7 @@ class ShardedOutput:
         with file_errors(self.folder, reading=False):  # a restart elsewhere removes private files
             places.adopt(total.file, self._path(LIST))
         about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
-        inputs = [{"path": s.path, "bytes": s.bytes, "stamp": s.stamp} for s in self.plan.sources]
+        inputs = [{"path": s.path, "bytes": s.bytes, "sha256": s.sha256} for s in self.plan.sources]
         files = {os.path.basename(self.folder): total.listed}
         config = io.storable(dict(self.plan.config))
         facts = {**total.facts, **total.counts, **about, "made_by": total.makers()}
@@ -360,9 +375,9 @@ class ShardedOutput:
         kept = array("Q", (int(name[hash_at:][:8], 16) for name in names))
         strays = list[str]()
         for name in places.sizes(self.folder):
-            data = re.fullmatch(_DATA, name)
+            data = re.fullmatch(places.DATA, name)
             ours = data and int(data[1]) < len(kept) and kept[int(data[1])] == int(data[2], 16)
-            if not ours and (data or re.fullmatch(_PRIVATE, name)):
+            if not ours and (data or re.fullmatch(places.PRIVATE, name)):
                 strays.append(name)
         return strays
 
@@ -417,10 +432,10 @@ def open_folder(
             another plan (78, both sides).
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
-    _check_folder(path, folder, sources, restart)
+    _check_folder(path, folder, sources)
     _check_purpose(path, folder, io.storable(joined))
     if not is_url(path):
-        check_manifest(io.manifest_path(folder), [Path(folder)], restart)
+        check_manifest(io.manifest_path(folder), [Path(folder)])
     if restart:
         remove_shards(folder)
     if not is_url(path):
@@ -460,34 +475,36 @@ def _sealed(plan: Plan) -> bytes:
 def _is_begun(folder: str) -> bool:
     """Return whether a shard of a folder is there, or a process may be making one."""
     names = places.sizes(folder)
-    idle = (name for name in names if re.fullmatch(_PRIVATE, name) and not places.is_held(name))
+    idle = (
+        name for name in names if re.fullmatch(places.PRIVATE, name) and not places.is_held(name)
+    )
     return bool(names.keys() - {PLAN, f"{LIST}.lock", *idle})
 
 
-def _check_folder(path: str, folder: str, sources: Sequence[Source], restart: bool) -> None:
+def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
     """Refuse a place where a folder of shards cannot be."""
-    code = Exit.CANNOT_CREATE
     local = not is_url(folder)
     names = places.sizes(folder)
-    planned = PLAN in names
-    if any(source.path.rstrip("/") == folder for source in sources) or (
-        local and any(os.path.realpath(source.path) == folder for source in sources)
-    ):
+    inputs = [source.path.rstrip("/") for source in sources]
+    if local:
+        lock = Path(folder, f"{LIST}.lock")
+        ours = (Path(folder), io.manifest_path(folder), *(Path(folder, name) for name in names))
+        refuse_inputs((*ours, lock), inputs)
+    if folder in inputs:
         why = "is an input of this command and would be overwritten; choose another -o"
     elif local and not os.path.isdir(os.path.dirname(folder)):
         why = f"the folder {os.path.dirname(folder)} does not exist; create it first"
     elif local and os.path.lexists(folder) and not os.path.isdir(folder):
         why = "is a file, expected a folder of shards; remove it or choose another -o"
-    elif not planned and not all(re.fullmatch(_OURS, name) for name in names):
+    elif PLAN not in names and not all(re.fullmatch(places.PRIVATE, name) for name in names):
         why = f"holds files but no {PLAN}: it is not a folder of shards; choose another -o"
-    elif not (planned or restart or all(re.fullmatch(_PRIVATE, name) for name in names)):
-        why = f"holds shards but no {PLAN}; --restart starts over"
-        code = Exit.DATA
+    elif PLAN in names and not places.is_plan(places.read(os.path.join(folder, PLAN)) or b""):
+        why = f"has a {PLAN} that vg did not write or cannot read; choose another -o"
     elif io.storable(folder) != folder:
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     else:
         return
-    raise DataError(why, path, code=code)
+    raise DataError(why, path, code=Exit.CANNOT_CREATE)
 
 
 def joined_into(folder: str) -> str | None:
@@ -522,16 +539,12 @@ def _read_plan(file: str) -> dict[str, Any] | None:
     """
     if places.read(file) is None:
         return None
-    body = io.read_json(file, "the plan of a folder of shards; --restart replaces it")
-    if body.pop("sha256", None) != seal_of(body):
-        why = "is damaged: its sha256 is that of other contents; --restart starts over"
-        raise DataError(why, file)
-    return body
+    return read_sealed(file, _PLAN, "the plan of a folder of shards")
 
 
 def remove_shards(folder: str) -> None:
     """Remove the shards of a folder, and its manifest; last the plan, which says whose it is."""
-    places.remove(manifest_of(folder))
+    places.remove(manifest_of(folder), is_manifest)
     for name in sorted(places.sizes(folder), key=PLAN.__eq__):
-        if re.fullmatch(_OURS, name):
+        if re.fullmatch(places.OURS, name):
             places.remove(os.path.join(folder, name))

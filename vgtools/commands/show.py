@@ -87,7 +87,7 @@ def show(
     sources = [name for name in (*paths, *places, *indexes, *lists) if name != "-"]
     sources += [str(Path(i).with_suffix(end)) for i in indexes for end in (".ids", ".json")]
     targets: dict[str, str | Path] = {  # refused before any work; streams stay names
-        name: name if io.is_stream(name) else io.final_path(name, sources)
+        name: name if io.is_stream(name) else io.page_path(name, sources)
         for name in (output, png)
         if name is not None
     }
@@ -225,7 +225,7 @@ def _write(target: str | Path, data: bytes) -> None:
     from vgtools.io.output import Output
 
     if isinstance(target, Path):
-        io.atomic_write(target, data)
+        io.write_page(target, data)
         return
     with Output([target], {}) as out:
         out.write(data)

@@ -162,7 +162,7 @@ def stats(
 
     read = (*names, *voken_files, reference, grounding.captions, grounding.stop_words)
     sources = [str(name) for name in read if name not in (None, "-")]
-    target = None if layout.plot is None else io.final_path(layout.plot, sources)
+    target = None if layout.plot is None else io.page_path(layout.plot, sources)
     types = open_vocabulary(tokenizer, offline)
     met = io.TextStats()
     with io.Progress("stats", "tokens", quiet=quiet) as bar:
@@ -190,7 +190,7 @@ def stats(
     if target is not None:
         from vgtools.reports.figures import corpora_figure
 
-        io.atomic_write(target, corpora_figure(printed).svg())
+        io.write_page(target, corpora_figure(printed).svg())
     if met.replaced:
         lines = amount(met.replaced, "line")
         note("stats", f"{lines} had bytes that are not UTF-8, replaced", quiet)

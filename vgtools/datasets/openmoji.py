@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, Exit, Progress, atomic_write
+from vgtools.io import DataError, Exit, Progress, write_page
 from vgtools.io.errors import Tally, file_error
 
 _SKIN = set(range(0x1F3FB, 0x1F400))
@@ -125,7 +125,7 @@ def _draw(job: tuple[str, str, int]) -> None:
     svg, png, size = job
     picture = resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff")
     # Not synced: `_is_png` detects what a power cut damaged, and it is drawn again.
-    atomic_write(png, picture, sync=False)
+    write_page(png, picture, sync=False)
 
 
 def rasterise(

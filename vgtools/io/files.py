@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import gzip
 import hashlib
 import json
 import math
 import os
 import platform
-import stat
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -26,7 +22,7 @@ from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.folders import LIST, Shards, check_facts, is_shards, real_folder
 from vgtools.io.folders import manifest_path as manifest_path
-from vgtools.io.process import NO_LINK
+from vgtools.io.own import atomic_write, check, is_sealed
 from vgtools.io.remote import is_url, local
 from vgtools.io.streams import (
     BROKEN_STREAM,
@@ -66,13 +62,7 @@ def sha256_file(path: str | Path) -> str:
     if is_shards(path):
         return Shards(path).sha256
     with file_errors(path, reading=True):
-        known = trust.known_hash(path)
-        if known is not None:
-            return known
-        with open(path, "rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        trust.note_hash(path, sha256)
-    return sha256
+        return trust.file_hash(path)
 
 
 def identity(path: str | Path, sha256: bool = False) -> dict[str, Any]:
@@ -140,7 +130,17 @@ def write_manifest(
         named = files
     else:
         named = {Path(file).name: file_facts(file) for file in files}
-    atomic_write(manifest_path(artifact), manifest_bytes(named, inputs, **facts))
+    atomic_write(manifest_path(artifact), manifest_bytes(named, inputs, **facts), is_manifest)
+
+
+def is_manifest(path: Path) -> bool:
+    """Return whether a file is a manifest that vg wrote."""
+    try:
+        body = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        return False
+    ours = isinstance(body, dict) and "vg" in body
+    return ours and isinstance(body.get("files"), dict)
 
 
 def manifest_bytes(
@@ -520,111 +520,6 @@ def plain_json(body: Mapping[str, Any]) -> dict[str, Any]:
     return orjson.loads(dumps(storable(body)))  # type: ignore[no-any-return]
 
 
-def sync_dir(path: Path) -> None:
-    """Make a rename survive a power cut, on file systems that can sync a directory."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def atomic_write(path: str | Path, data: bytes, sync: bool = True) -> None:
-    """Write a small file so that, whatever happens, it is the old or the new one, whole.
-
-    Two writers take turns; the last one counts. With `sync` it survives a power cut as well.
-
-    Raises:
-        DataError: it cannot be written (73, 74), or another process has been writing it for
-            `_PATIENCE` seconds (75).
-    """
-    if is_stream(str(path)):  # a device or a pipe is written to, not replaced by a file
-        _write_stream(path, data)
-        return
-    path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    with file_errors(path, reading=False):
-        fd = _claim(temporary, path)
-        try:
-            with open(fd, "wb", closefd=False) as stream:
-                stream.write(data)
-                stream.flush()
-                if sync:
-                    os.fsync(fd)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        finally:
-            os.close(fd)
-    if sync:
-        sync_dir(path.parent)
-
-
-def _write_stream(path: str | Path, data: bytes) -> None:
-    try:
-        with open(path, "wb") as stream:
-            stream.write(data)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise file_error(error, path, reading=False) from None
-
-
-_PATIENCE = 20.0  # seconds that a writer waits for another one of the same small file
-
-
-def _claim(temporary: Path, path: Path) -> int:
-    """Create and lock a temporary file.
-
-    Its name is fixed, so that what a killed writer left goes with the next one. It is always
-    created, never opened for writing: what is planted there, a link for example, leads nowhere.
-    """
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end:
-        with contextlib.suppress(FileExistsError):
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            if _is_locked(fd, temporary):
-                return fd
-            os.close(fd)  # another writer took it for the rest of a killed one
-            continue
-        if not _clear(temporary):
-            time.sleep(0.005)
-    why = f"is being written by another process, which has held {temporary} for long; stop it"
-    raise DataError(why, path, code=Exit.STOPPED)
-
-
-def _clear(temporary: Path) -> bool:
-    """Remove a temporary file that nobody writes; return False if somebody does."""
-    try:
-        fd = os.open(temporary, os.O_RDONLY | NO_LINK)
-    except FileNotFoundError:
-        return True
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        temporary.unlink(missing_ok=True)  # a link
-        return True
-    try:
-        alone = _is_locked(fd, temporary)
-        if alone:
-            temporary.unlink(missing_ok=True)
-        return alone
-    finally:
-        os.close(fd)
-
-
-def _is_locked(fd: int, path: Path) -> bool:
-    """Lock an open file; return whether that is done and its name still leads to it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
-    except (BlockingIOError, FileNotFoundError):
-        return False
-
-
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the settings in which two runs differ, with both values, or an empty string."""
     before, after = (orjson.loads(dumps(side)) for side in (old, new))
@@ -645,24 +540,6 @@ def compress(data: bytes, path: str | Path) -> bytes:
     return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
-def is_stream(path: str) -> bool:
-    """Return whether bytes written there cannot be read back: `-`, a pipe, a terminal, a device."""
-    if path == "-":
-        return True
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
-    except (OSError, ValueError):
-        return False
-
-
-def open_stream(path: str) -> IO[bytes]:
-    """Open `-`, a pipe or a device for writing bytes."""
-    if path == "-":
-        return sys.stdout.buffer
-    with file_errors(path, reading=False):
-        return open(path, "wb")
-
-
 def final_path(path: str, inputs: Sequence[str]) -> Path:
     """Return where an output really goes, links followed; `inputs` must not be overwritten.
 
@@ -677,7 +554,6 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
         why = "one file cannot grow at a URL; a / after the name makes it a folder of shards"
         raise DataError(why, path, code=Exit.CANNOT_CREATE)
     real = Path(os.path.realpath(path))
-    taken = any(os.path.exists(name) and os.path.realpath(name) == str(real) for name in inputs)
     if storable(str(real)) != str(real):
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     elif os.path.islink(path) and not real.exists():
@@ -686,8 +562,35 @@ def final_path(path: str, inputs: Sequence[str]) -> Path:
         why = "expected a file name, got a directory"
     elif not real.parent.is_dir():
         why = f"the folder {real.parent} does not exist; create it first"
-    elif taken:
-        why = "is an input of this command and would be overwritten; choose another -o"
     else:
+        refuse_inputs([real], inputs)
         return real
     raise DataError(why, path, code=Exit.CANNOT_CREATE)
+
+
+def page_path(path: str, inputs: Sequence[str]) -> Path:
+    """Return where a page or picture goes, as `final_path`; what is there must have vg's seal.
+
+    Raises:
+        DataError: it cannot be written, or would replace what vg did not write (73).
+    """
+    real = final_path(path, inputs)
+    check(real, is_sealed)
+    return real
+
+
+def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[str]) -> None:
+    """Refuse to write over an input, whatever name, link or case of letters leads to it.
+
+    Args:
+        outputs: all names that an output uses: data, parts, manifest, journal, lock.
+        inputs: of the command.
+
+    Raises:
+        DataError: one is the other (73).
+    """
+    read = [os.stat(name) for name in inputs if not is_url(name) and os.path.exists(name)]
+    for output in outputs:
+        if os.path.exists(output) and any(os.path.samestat(os.stat(output), one) for one in read):
+            why = "is an input of this command and would be overwritten; choose another -o"
+            raise DataError(why, output, code=Exit.CANNOT_CREATE)

@@ -18,10 +18,39 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.forms import FILES, SIZE, fault_in
 from vgtools.io.remote import file_size, is_url, open_url
 
 PLAN = "plan.json"
 LIST = "shards.jsonl"
+
+
+# A line of the list, and a commit, which says in addition what the manifest has once.
+_RECORD = {
+    "shard": SIZE,
+    "files": FILES,
+    "counts": {str: SIZE},
+    "versions": dict,
+    "device": (str, type(None)),
+}
+COMMIT = _RECORD | {"plan": str, "facts": dict}
+_MANIFEST = {"files": FILES, "bytes": SIZE}
+
+
+def fault_in_record(record: Any, number: int, form: Any = _RECORD) -> str:
+    """Return why a commit, or a line of a list, is not that of a shard; an empty string if it is.
+
+    The names of its files begin with its number, so that no file belongs to two shards.
+    """
+    if fault := fault_in(record, form):
+        return fault
+    if record["shard"] != number:
+        return f"expected shard {number}, got {record['shard']}"
+    for name in record["files"]:
+        begin = name.partition("-")[0]
+        if not begin.isascii() or not begin.isdigit() or int(begin) != number:
+            return f"{name!r:.80} is not the name of a file of shard {number}"
+    return ""
 
 
 class ShardFile(NamedTuple):
@@ -95,11 +124,15 @@ class Shards:
         try:
             with file_errors(manifest, reading=True), open_file(manifest) as stream:
                 self.manifest: dict[str, Any] = orjson.loads(stream.read())
-            expected = self.manifest["files"][Path(self.folder).name]["sha256"]
-            self.bytes = int(self.manifest["bytes"])  # of all files
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        except orjson.JSONDecodeError:
+            self.manifest = {}
+        own_name = Path(self.folder).name
+        fault = fault_in(self.manifest, _MANIFEST)
+        if fault or own_name not in self.manifest["files"]:
             why = f"is not a manifest of {folder}; run the command that writes it again"
-            raise DataError(why, manifest) from None
+            raise DataError(f"{fault}: {why}".removeprefix(": "), manifest)
+        expected = self.manifest["files"][own_name]["sha256"]
+        self.bytes: int = self.manifest["bytes"]  # of all files
         if expected != self.sha256:
             why = f"is damaged: sha256 {self.sha256}, its manifest says {expected}; remove it and"
             raise DataError(f"{why} run the command that writes the folder again", self.path)
@@ -108,11 +141,22 @@ class Shards:
         return len(self._starts) - 1
 
     def records(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the lines of some shards, of all by default."""
+        """Yield the lines of some shards, of all by default.
+
+        Raises:
+            DataError: a line is not that of its shard (65).
+        """
         with file_errors(self.path, reading=True), open_file(self.path) as stream:
             stream.seek(self._starts[start])
-            for _ in range(start, len(self) if stop is None else stop):
-                yield orjson.loads(stream.readline())
+            for number in range(start, len(self) if stop is None else stop):
+                try:
+                    record = orjson.loads(stream.readline())
+                except orjson.JSONDecodeError:
+                    record = None
+                if fault := fault_in_record(record, number):
+                    why = f"{fault}; run the command that writes the folder again"
+                    raise DataError(why, self.path, number + 1)
+                yield record
 
     def files(
         self, ending: str | None = None, start: int = 0, stop: int | None = None

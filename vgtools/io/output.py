@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
@@ -10,24 +11,35 @@ from typing import Any, NoReturn
 
 import orjson
 
-from vgtools.io.errors import DataError, Exit, file_error, storable
+from vgtools import __version__
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit, file_errors, storable
 from vgtools.io.files import (
-    atomic_write,
     config_difference,
     file_facts,
     final_path,
-    is_stream,
+    is_manifest,
     manifest_path,
-    open_stream,
     plain_json,
     read_json,
     read_manifest,
-    sync_dir,
+    refuse_inputs,
     write_manifest,
 )
+from vgtools.io.forms import FILES, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
+from vgtools.io.own import is_stream, open_stream, sync_dir
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
 from vgtools.io.process import Lock, Stop
+
+_IS_JOURNAL = own.begins(b'{"vg":', b'{"config":')  # the second one of an older vg
+_JOURNAL = {
+    "config": dict,
+    "inputs": {"files": [{"path": str, "sha256?": str}], "facts": dict},
+    "files": FILES,
+    "state": dict,
+    "manifest?": dict,
+}
 
 
 class Output:
@@ -92,6 +104,9 @@ class Output:
         paths = inputs.paths if isinstance(inputs, Inputs) else [str(path) for path in inputs]
         finals = [final_path(p, paths) for p in self._paths]
         self._journal = finals[0].with_name(finals[0].name + ".journal")
+        manifest = manifest_path(finals[0])
+        beside = (manifest, self._journal, finals[0].with_name(f"{finals[0].name}.lock"))
+        refuse_inputs((*beside, *map(part_path, finals)), paths)
         self._stop.__enter__()  # before the lock, so that a signal does not leave one
         try:
             self._lock = Lock(finals[0])
@@ -111,19 +126,33 @@ class Output:
 
     def _open_parts(self, finals: list[Path]) -> None:
         manifest = manifest_path(finals[0])
-        check_manifest(manifest, finals, self._restart)
+        check_manifest(manifest, finals)
         self._inputs = as_inputs(self._inputs)
-        journal = {} if self._restart else self._read_journal(finals)
-        if "manifest" in journal and self._inputs.can_be_compared:
-            self._publish(finals, journal["files"], journal["manifest"], verify=True)
+        own.check(self._journal, _IS_JOURNAL)
+        journal = self._read_journal(finals)
+        if "manifest" in journal and not self._restart and self._inputs.can_be_compared:
+            self._publish(finals, journal, verify=True)
             self.complete = True
             return
         if not journal and not self._restart and self._is_current(finals, manifest):
             self.complete = True
             return
-        if "manifest" in journal or not journal:
-            # What came through a pipe cannot be compared with what comes now: start over.
-            self._journal.unlink(missing_ok=True)
+        if "manifest" in journal:
+            # Published half, and now made again: a restart, or what came through a pipe and cannot
+            # be compared with what comes now. Once the rest is published, vg knows its files.
+            with contextlib.suppress(DataError):
+                self._publish(
+                    [manifest.with_name(name) for name in journal["files"]], journal, True
+                )
+            journal = {}
+        known = own.Known(files_of(manifest))
+        for final in finals:
+            own.check(final, known)
+            own.check(part_path(final), self._is_own_part)
+        assert self._lock is not None
+        self._lock.note(*(part_path(final).name for final in finals))
+        if not journal:
+            own.remove(self._journal, _IS_JOURNAL)
             journal = {"state": {}}
         self.state = journal["state"]
         while self._parts:
@@ -133,11 +162,18 @@ class Output:
             if "files" in journal:
                 part = old_part(final, rows, journal["files"][final.name])
             else:
-                part = new_part(final, rows)
+                part = new_part(final, rows, self._is_own_part)
             self._parts.append(part)
+
+    def _is_own_part(self, path: Path) -> bool:
+        """Return whether a lock or journal says that a killed or stopped run left a part."""
+        assert self._lock is not None
+        return path.name in self._lock.names or self._journal.exists()
 
     def _read_journal(self, finals: list[Path]) -> dict[str, Any]:
         """Return the journal of an unfinished run with the same settings and inputs, or {}.
+
+        Of any run that is to be discarded only one that was published half is returned.
 
         Raises:
             DataError: it is damaged (65), or of a run with other settings, inputs or files (78).
@@ -145,13 +181,14 @@ class Output:
         path = self._journal
         if not os.path.lexists(path):
             return {}
-        journal = read_json(path, "the journal of an unfinished run; --restart discards it")
-        seal = journal.pop("sha256", None)
-        if seal is None and {"config", "sizes", "state"} <= journal.keys():
-            why = "is the journal of a run of an older vg; --restart starts over"
-            raise DataError(why, path, code=Exit.CONFIG)
-        if seal != seal_of(journal):
-            raise damaged(path, "is damaged: its sha256 is that of other contents")
+        try:
+            journal = read_sealed(path, _JOURNAL, "the journal of an unfinished run")
+        except DataError:
+            if self._restart:
+                return {}
+            raise
+        if self._restart:
+            return journal if "manifest" in journal else {}
         difference = config_difference(journal["config"], self.config)
         if not difference and list(journal["files"]) != [final.name for final in finals]:
             difference = f"its files were {', '.join(journal['files'])}"
@@ -167,6 +204,7 @@ class Output:
 
     def _write_journal(self, files: Mapping[str, Any], **more: Any) -> None:
         body = {
+            "vg": __version__,
             "config": self.config,
             "inputs": as_inputs(self._inputs).record(),
             "files": files,
@@ -174,7 +212,8 @@ class Output:
             **more,
         }
         body = plain_json(body)
-        atomic_write(self._journal, orjson.dumps(body | {"sha256": seal_of(body)}))
+        data = orjson.dumps(body | {"sha256": seal_of(body)})
+        own.atomic_write(self._journal, data, _IS_JOURNAL)
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
         """Return whether an earlier run finished these files from these inputs and settings."""
@@ -223,36 +262,40 @@ class Output:
         files = {part.final.name: part.finish() for part in self._parts}
         manifest = {"config": self.config, **facts}
         self._write_journal(files, manifest=manifest)
-        self._publish([part.final for part in self._parts], files, manifest)
+        journal = {"files": files, "manifest": manifest, "inputs": as_inputs(self._inputs).record()}
+        self._publish([part.final for part in self._parts], journal)
 
     def _publish(
-        self,
-        finals: list[Path],
-        files: Mapping[str, Any],
-        manifest: dict[str, Any],
-        verify: bool = False,
+        self, finals: list[Path], journal: Mapping[str, Any], verify: bool = False
     ) -> None:
         """Rename the parts, main file last, and write the manifest; repeatable after a kill.
 
+        What the former manifest names, and this one does not, goes: it belongs to other files.
+
         Args:
             finals: where they go.
-            files: their sizes and hashes, by name.
-            manifest: what else it says.
+            journal: their sizes and hashes, by name, what else the manifest says, and the inputs.
             verify: of a former run: refuse files with other hashes.
         """
+        files = journal["files"]
         for final in finals if verify else ():
             path = part_path(final) if os.path.lexists(part_path(final)) else final
             if not path.is_file() or path.is_symlink() or file_facts(path) != files[final.name]:
                 raise damaged(path, "is not what the unfinished run wrote")
-        try:
+        manifest = manifest_path(finals[0])
+        before = files_of(manifest)
+        known = own.Known(before, files)
+        with file_errors(finals[0], reading=False):
             for final in reversed(finals):
                 if part_path(final).exists():
-                    os.replace(part_path(final), final)
+                    own.replace(part_path(final), final, known)
+            for name in before.keys() - files.keys():
+                with contextlib.suppress(DataError):  # of the user's by now
+                    own.remove(manifest.with_name(name), known)
             sync_dir(finals[0].parent)
-        except OSError as error:
-            raise file_error(error, finals[0], reading=False) from None
-        write_manifest(finals[0], files, as_inputs(self._inputs).entries, **manifest)
-        self._journal.unlink(missing_ok=True)
+        entries = [entry for entry in journal["inputs"]["files"] if entry["path"] != "-"]
+        write_manifest(finals[0], files, entries, **journal["manifest"])
+        own.remove(self._journal, _IS_JOURNAL)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self.resumable:
@@ -266,11 +309,28 @@ class Output:
             for part in self._parts:
                 part.close(failed=True)
                 if failed and not self._journal.exists():
-                    part_path(part.final).unlink(missing_ok=True)
+                    own.remove(part_path(part.final), self._is_own_part)
         finally:
             if self._lock is not None:
                 self._lock.release()
             self._stop.__exit__()
+
+
+def write_files(
+    folder: Path, files: Mapping[str, bytes], kind: str, config: Mapping[str, Any], inputs: Inputs
+) -> None:
+    """Write small files that belong together into a folder, with a manifest: all, or none.
+
+    The first one names the manifest. What an earlier run wrote and this one does not goes.
+
+    Raises:
+        DataError: an input changed while it was read (78), another command writes there (75), or a
+            file is there that vg did not write (73).
+    """
+    with Output([folder / name for name in files], config, inputs=inputs, restart=True) as out:
+        for index, data in enumerate(files.values()):
+            out.write(data, index)
+        out.finish(kind=kind)
 
 
 def seal_of(journal: Mapping[str, Any]) -> str:
@@ -278,42 +338,56 @@ def seal_of(journal: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(journal)).hexdigest()
 
 
-def check_manifest(manifest: Path, finals: Sequence[Path], restart: bool) -> None:
-    """Refuse to overwrite what is not the manifest of these files.
+def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
+    """Return a JSON object that vg sealed, without its seal.
+
+    Args:
+        path: of the file.
+        form: that it has, for `check_form`.
+        what: it is called in messages.
+
+    Raises:
+        DataError: it is damaged, or of another form (65); or of an older vg (78).
+    """
+    body = read_json(path, f"{what}; --restart discards it")
+    seal = body.pop("sha256", None)
+    if seal is None and {"config", "sizes", "state"} <= body.keys():
+        why = "is the journal of a run of an older vg; --restart starts over"
+        raise DataError(why, path, code=Exit.CONFIG)
+    if seal != seal_of(body):
+        raise damaged(Path(path), "is damaged: its sha256 is that of other contents")
+    check_form(body, form, path, "--restart starts over")
+    return body
+
+
+def files_of(manifest: Path) -> dict[str, Any]:
+    """Return the files that a manifest of vg's names in its folder, with their sizes and hashes."""
+    if not manifest.is_file() or not is_manifest(manifest):
+        return {}
+    files: dict[str, Any] = orjson.loads(manifest.read_bytes())["files"]
+    return {name: facts for name, facts in files.items() if is_name(name)}
+
+
+def check_manifest(manifest: Path, finals: Sequence[Path]) -> None:
+    """Refuse to overwrite what is not the manifest of these files, or of files that are gone.
 
     The name may belong to the output itself, to a file that vg did not write, or to the manifest of
-    another artifact. One that cannot be read is discarded by a restart.
+    another artifact.
     """
 
     def refuse(why: str) -> NoReturn:
         raise DataError(why, manifest, code=Exit.CANNOT_CREATE)
 
+    other = f"choose a different name before the suffix of {finals[0].name}"
     if manifest in finals:
         refuse("is where the manifest goes; choose another suffix, for example .jsonl")
-    if not manifest.exists():
+    if not os.path.lexists(manifest) or (manifest.is_file() and not manifest.stat().st_size):
         return
-    fault = ""
-    body: dict[str, Any] = {}
-    try:
-        body = read_json(manifest, "the manifest of a former run")
-    except DataError as error:
-        if error.code != Exit.DATA:
-            raise
-        fault = error.why
-    files = body.get("files")
-    names = list(files) if isinstance(files, dict) else []
-    ours = finals[0].name in names
-    if body and "vg" not in body and not ours:  # nothing is lost with an empty object
-        refuse("is not a manifest of vg and would be overwritten; remove it or choose another -o")
-    if not fault and ("vg" not in body or not isinstance(files, dict)):
-        fault = "is damaged: a manifest of vg has its version and its files"
-    if fault and not restart:
-        raise DataError(f"{fault}; remove it, or --restart replaces it", manifest)
-    if fault or ours:
+    if not manifest.is_file() or manifest.is_symlink() or not is_manifest(manifest):
+        refuse(f"is where the manifest goes, and vg did not write or cannot read it; {other}")
+    names = list(files_of(manifest))
+    if finals[0].name in names:
         return
     for name in names:
         if name != manifest.name and (manifest.parent / name).exists():
-            refuse(
-                f"already holds the manifest of {name}; "
-                f"choose a different name before the suffix of {finals[0].name}"
-            )
+            refuse(f"already holds the manifest of {name}; {other}")

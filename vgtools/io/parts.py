@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from vgtools.io import own
 from vgtools.io.errors import DataError, file_error
 from vgtools.io.files import compress, file_facts
-from vgtools.io.process import NO_LINK, is_own_file, not_ours
 
 if TYPE_CHECKING:
     import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
@@ -137,13 +137,16 @@ class Part:
                 raise self.fault(error) from None
 
 
-def new_part(final: Path, rows: Rows | None = None) -> Part:
-    """Start a part; whatever has its name goes, and a link leads nowhere."""
+def new_part(final: Path, rows: Rows | None = None, ours: own.Proof = own.is_claimed) -> Part:
+    """Start a part, in the place of one that `ours` shows to be vg's.
+
+    Raises:
+        DataError: something else has its name (73), or it cannot be written.
+    """
     path = part_path(final)
+    own.remove(path, ours)
     try:
-        path.unlink(missing_ok=True)
-        new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        stream = open(new, "w+b")  # noqa: SIM115 - closed by the owner
+        stream = own.create(path)
     except OSError as error:
         raise file_error(error, final, reading=False) from None
     part = Part(final, stream, rows)
@@ -163,18 +166,13 @@ def old_part(final: Path, rows: Rows | None, facts: Mapping[str, Any]) -> Part:
     path = part_path(final)
     size = int(facts["bytes"])
     try:
-        old = os.open(path, os.O_RDWR | NO_LINK)
-        stream = open(old, "r+b")  # noqa: SIM115 - closed by the owner
+        stream = open(own.reopen(path), "r+b")  # noqa: SIM115 - closed by the owner
     except FileNotFoundError:
         raise damaged(path, "is missing") from None
     except OSError as error:
-        if os.path.islink(path) or os.path.isdir(path):
-            raise not_ours(path) from None
         raise file_error(error, path, reading=False) from None
     part = Part(final, stream, rows, size)
     try:
-        if not is_own_file(stream.fileno()):
-            raise not_ours(path)
         if os.fstat(stream.fileno()).st_size < size:
             raise damaged(path, f"is shorter than its journal says ({size} bytes)")
         stream.seek(part.header)

@@ -7,7 +7,6 @@ import fcntl
 import os
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -15,9 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self, TypeVar
 
+import orjson
+
+from vgtools.io import own
 from vgtools.io.errors import DataError, Exit, file_error
 
 Taken = TypeVar("Taken")
+_OWNER = b"process "  # how a lock begins
+_OURS = own.begins(_OWNER)
 
 
 def when_free(take: Callable[[], Taken], seconds: float) -> Taken:
@@ -39,8 +43,14 @@ def when_free(take: Callable[[], Taken], seconds: float) -> Taken:
 class Lock:
     """Keep a second writer away from an output; the kernel releases it when its owner dies.
 
+    The file says who writes, and the names that `note` gives, which a killed owner leaves there.
+
     Args:
         target: a file or folder; reached through a link, it is the same one.
+
+    Attributes:
+        was_left: whether a killed owner left the lock.
+        names: what it and this owner noted.
 
     Raises:
         DataError: another process writes it (75), or the lock file cannot be created (73).
@@ -48,6 +58,8 @@ class Lock:
 
     def __init__(self, target: str | Path) -> None:
         self.path = Path(f"{os.path.realpath(target)}.lock")
+        self.was_left = False
+        self.names = set[str]()
         self._fd = -1
         try:
             self._take(target)
@@ -59,11 +71,10 @@ class Lock:
         """Remove the file unless another process has the lock."""
         if self._fd >= 0:
             self._close()
-        with contextlib.suppress(OSError):
-            self._fd = os.open(self.path, os.O_RDWR | NO_LINK)
-            if is_own_file(self._fd):
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.path.unlink()
+        with contextlib.suppress(OSError, DataError):
+            self._fd = own.reopen(self.path)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own.remove(self.path, _OURS)
 
     def _take(self, target: str | Path) -> None:
         while True:
@@ -71,9 +82,8 @@ class Lock:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                owner = (
-                    os.read(self._fd, 200).decode("utf-8", "replace").strip() or "another process"
-                )
+                text = os.pread(self._fd, 200, 0).decode("utf-8", "replace")
+                owner = text.partition("\n")[0].strip() or "another process"
                 self._close()
                 why = f"is being written by {owner}; wait for it or stop it"
                 raise DataError(why, target, code=Exit.STOPPED) from None
@@ -81,23 +91,39 @@ class Lock:
                 if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
                     break
             self._close()  # the former owner removed the file between our open and our lock
-        # The owner's name is only for messages: on a full disk the lock holds without it.
+        self._read(os.pread(self._fd, 1 << 20, 0))
+        self.note()
+
+    def _read(self, left: bytes) -> None:
+        """Take what a killed owner noted.
+
+        Raises:
+            DataError: the file is not one of vg's (73).
+        """
+        first, _, names = left.partition(b"\n")
+        if left and not first.startswith(_OWNER):
+            self._close()
+            raise own.not_ours(self.path)
+        self.was_left = bool(left)
+        with contextlib.suppress(orjson.JSONDecodeError):
+            self.names.update(
+                name for name in orjson.loads(names or b"[]") if isinstance(name, str)
+            )
+
+    def note(self, *names: str) -> None:
+        """Write into the lock whose it is, and the names of files that are begun under it."""
+        self.names.update(names)
+        owner = f"process {os.getpid()} on {socket.gethostname()}\n".encode()
+        # On a full disk the lock holds without it.
         with contextlib.suppress(OSError):
-            os.truncate(self._fd, 0)
-            os.write(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            own.rewrite(self._fd, owner + orjson.dumps(sorted(self.names)) + b"\n")
 
     def _open(self, target: str | Path) -> int:
         """Open the lock file, which may be there; never what a link of its name leads to."""
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o666)
+            return own.reopen(self.path, create=True)
         except OSError as error:
-            if os.path.lexists(self.path):
-                raise not_ours(self.path) from None
             raise file_error(error, target, reading=False) from None
-        if not is_own_file(fd):
-            os.close(fd)
-            raise not_ours(self.path)
-        return fd
 
     def __enter__(self) -> Self:
         return self
@@ -109,8 +135,8 @@ class Lock:
         """Remove the lock file and release the lock."""
         if self._fd >= 0:
             try:
-                with contextlib.suppress(OSError):
-                    self.path.unlink()
+                with contextlib.suppress(OSError, DataError):
+                    own.remove(self.path, _OURS)
             except (SystemExit, KeyboardInterrupt):  # before it was removed
                 self._abandon()
                 raise
@@ -119,22 +145,6 @@ class Lock:
     def _close(self) -> None:
         os.close(self._fd)
         self._fd = -1
-
-
-# Opening what somebody planted neither follows a link nor waits for the other end of a pipe.
-NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def is_own_file(fd: int) -> bool:
-    """Return whether an open file is regular and has no second name."""
-    facts = os.fstat(fd)
-    return stat.S_ISREG(facts.st_mode) and facts.st_nlink <= 1
-
-
-def not_ours(path: Path) -> DataError:
-    """Return the error of a lock or part that cannot be one of vg's."""
-    why = "is a link or another kind of file where vg keeps its own; remove it"
-    return DataError(why, path, code=Exit.CANNOT_CREATE)
 
 
 class Stop:

@@ -13,7 +13,6 @@ import glob
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
+from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
@@ -257,11 +257,13 @@ def fetch(url: str) -> Path:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         place = Path(home, "vgtools", key)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{place}.lock", "wb") as lock:
+        own.claim(place.parent)
+        with open(own.reopen(Path(f"{place}.lock"), create=True), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits, and finds it
             if not place.exists():
-                _download(system, path, found, Path(f"{place}.part"))
-                os.rename(f"{place}.part", place)
+                part = own.temporary(place)
+                _download(system, path, found, part)
+                own.swap(part, place)
         return place / os.path.basename(path)
 
 
@@ -289,7 +291,7 @@ def _files(system: Any, path: str) -> dict[str, Any]:
 
 
 def _download(system: Any, path: str, found: dict[str, Any], place: Path) -> None:
-    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed
+    own.remove_tree(place)  # of a process that was killed
     base = os.path.dirname(path)
     for name, facts in found.items():
         file = place / os.path.relpath(name, base)

@@ -1,4 +1,4 @@
-"""Files that another process has checked: what it found good is not computed again.
+"""Hashes of files, each computed once; and files that another process has checked.
 
 Of several processes that read the same files, the first one notes the hashes that it computes
 (`noting`), and the others take them over (`trusting`) for files that look the same to them. Scans
@@ -7,15 +7,44 @@ of values, which cost as much, ask `trusted`.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 Stamp = tuple[str, int, int]  # path, bytes, time of the last change in ns
+# Seconds for which a file must have been at rest: clocks of file systems are coarse, and a change
+# right after the hash might not be seen.
+_AT_REST = 2.0
 
 _noted: dict[Stamp, str] | None = None
 _known: Mapping[Stamp, str] | None = None
+# By device, inode, size and times of the content and of the inode, the last of which no user sets.
+hashes = dict[tuple[int, ...], str]()
+
+
+def file_hash(path: str | Path) -> str:
+    """Return the sha256 of a file's bytes, in hex; one that is at rest is read once per process.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    known = None if _known is None else _known.get(_stamp(path))
+    if known is not None:
+        return known
+    with open(path, "rb") as stream:
+        facts = os.fstat(stream.fileno())
+        changed = (facts.st_mtime_ns, facts.st_ctime_ns)
+        key = (facts.st_dev, facts.st_ino, facts.st_size, *changed)
+        at_rest = max(changed) < time.time_ns() - _AT_REST * 1e9
+        sha256 = hashes.get(key) or hashlib.file_digest(stream, "sha256").hexdigest()
+    if at_rest:
+        hashes[key] = sha256
+    if _noted is not None:
+        _noted[_stamp(path)] = sha256
+    return sha256
 
 
 @contextmanager
@@ -43,17 +72,6 @@ def trusting(known: Mapping[Stamp, str]) -> Iterator[None]:
 def trusted() -> bool:
     """Return whether another process has checked what is read now."""
     return _known is not None
-
-
-def known_hash(path: str | Path) -> str | None:
-    """Return the sha256 that another process computed, if the file has not changed since."""
-    return None if _known is None else _known.get(_stamp(path))
-
-
-def note_hash(path: str | Path, sha256: str) -> None:
-    """Note a hash for other processes, if they ask for it."""
-    if _noted is not None:
-        _noted[_stamp(path)] = sha256
 
 
 def _stamp(path: str | Path) -> Stamp:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copymode
 from typing import TYPE_CHECKING, Any, Literal
 
-from vgtools.io import DataError, Exit, atomic_write, read_json, sync_dir
+from vgtools.io import DataError, Exit, atomic_write, own, read_json, sync_dir
 from vgtools.io.errors import file_error, file_errors
 from vgtools.models.references import (
     BUILTIN,
@@ -32,7 +32,7 @@ from vgtools.models.references import (
     resolve,
     safetensors_files,
 )
-from vgtools.models.sealed import check_fingerprint, files_below
+from vgtools.models.sealed import RUN_FILES, check_fingerprint, claim_run, files_below
 from vgtools.text.tokens import special_ids
 
 if TYPE_CHECKING:
@@ -221,7 +221,8 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     from safetensors import SafetensorError
 
     folder = Path(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    claim_run(folder, "complete", own.begins(b""))
+    own.remove_tree(folder, RUN_FILES)
     with quiet_transformers():
         try:
             encoder.model.save_pretrained(folder)
@@ -233,8 +234,8 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
     with file_errors(folder, reading=False):
         for file in files_below(folder):
-            shutil.copymode(tokenizer, file)  # safetensors writes for the owner alone
-            with open(file, "rb+") as stream:
+            copymode(tokenizer, file)  # safetensors writes for the owner alone
+            with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
     atomic_write(folder / "complete", encoder.fingerprint.encode())
     sync_dir(folder.parent)

@@ -11,10 +11,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, versions
+from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, own, versions
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
-from vgtools.models.sealed import check_file, digests, files_below, seal
+from vgtools.models.sealed import (
+    check_file,
+    claim_run,
+    digests,
+    files_below,
+    is_run_json,
+    seal,
+)
 from vgtools.models.sealed import read_run as read_run
 from vgtools.text.tokens import tokenizer_fingerprint
 
@@ -60,8 +67,9 @@ def save_run(
     from safetensors.torch import save
 
     path = Path(path)
+    claim_run(path, "run.json", is_run_json)
     path.mkdir(parents=True, exist_ok=True)
-    (path / "run.json").unlink(missing_ok=True)
+    own.remove(path / "run.json", is_run_json)
     tensors = {name: t.detach().cpu().contiguous() for name, t in weights.items()}
     digest = fingerprint(tensors)
     facts: dict[str, Any] = {}
@@ -76,7 +84,7 @@ def save_run(
         parts = digest + network.fingerprint + facts[name]["tokenizer"]
         digest = hashlib.sha256(parts.encode()).hexdigest()
     file = path / f"{kind}.safetensors"
-    file.unlink(missing_ok=True)
+    own.remove(file)
     if tensors:
         atomic_write(file, save(tensors))
     metrics = path / "metrics.jsonl"

@@ -5,20 +5,60 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vgtools.io import DataError, Exit, check_format, dumps, read_json, sha256_file
+from vgtools.io import DataError, Exit, check_format, dumps, own, read_json, sha256_file
 from vgtools.io.errors import file_errors
 
 KEPT = "step-"  # begins the names of folders of a run that hold the encoder of a step
+# What vg writes into the folders of a run; other files there are the user's.
+RUN_FILES = (
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "fusion.json",
+    "grounding.json",
+    "complete",
+    "predictions.jsonl",
+    "predictions.*.jsonl",
+    "metrics.jsonl",
+    "run.json",
+)
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
 
 
 def seal(body: Mapping[str, Any]) -> str:
     """Return the sha256 of the rest of run.json, so that an edited setting is noticed."""
     return hashlib.sha256(dumps(body)).hexdigest()
+
+
+is_run_json = own.begins(b'{"format":')
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a file has weights that vg wrote while it trained, whole or damaged."""
+    with open(path, "rb") as stream:
+        return stream.read(64)[8:].startswith(b'{"__metadata__":{"vg":')
+
+
+def kind_of(file: Path) -> str:
+    """Return the kind that a run.json begins with, be the rest of it damaged; "" of none."""
+    found = re.match(rb'\{"format":\d+,"kind":"([\w-]+)"', file.read_bytes()[:200])
+    return found[1].decode() if found else ""
+
+
+def claim_run(path: Path, mark: str, ours: own.Proof) -> None:
+    """Declare a folder to be vg's if it is new or empty, or has a file `mark` that vg wrote."""
+    file = path / mark
+    if not path.exists() or not any(path.iterdir()) or (file.is_file() and ours(file)):
+        own.claim(path)
 
 
 def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
@@ -35,7 +75,7 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
     if not file.exists():
         why = "is not a finished vg run (no run.json); run the command that writes it again to"
         raise DataError(f"{why} resume", path, code=Exit.NO_INPUT)
-    info = read_json(file, "the run.json of a vg run")
+    info = read_json(file, f"the run.json of a vg run; {_WAY_OUT}")
     check_format(info, file)
     if kind is not None and info.get("kind") != kind:
         raise DataError(f"expected a run of kind {kind!r}, got {info.get('kind')!r}", path)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vgtools.io import DataError, Exit, Lock, atomic_write, read_json, sync_dir
+from vgtools.io import DataError, Exit, Lock, atomic_write, own, read_json, sync_dir
 from vgtools.io.errors import file_errors
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
+from vgtools.models.sealed import RUN_FILES, files_below
 from vgtools.text.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:
@@ -142,15 +142,21 @@ def _save_noisy(
     from safetensors.torch import save
 
     # Written beside and renamed when whole: a folder that is there is a run, whenever it is killed.
-    work, old = (folder.with_name(f"{folder.name}.{suffix}") for suffix in ("part", "old"))
+    work = own.temporary(folder)
     path = folder / "encoder"
 
     def refuse(why: str) -> NoReturn:
         raise DataError(f"{why}; choose another folder", folder, code=Exit.CANNOT_CREATE)
 
     if (folder / "run.json").exists():
-        if read_json(folder / "run.json").get("kind") != _KIND:
+        info = read_json(folder / "run.json")
+        if info.get("kind") != _KIND:
             refuse("has a run of another kind, which would be lost")
+        known = {*RUN_FILES, *TOKENIZER_FILES}
+        others = [file for file in files_below(folder) if not any(map(file.match, known))]
+        if others:
+            refuse(f"has {min(others).relative_to(folder)}, which is not of the run")
+        own.claim(folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         refuse("exists and is not a run of vg")
     source, tensors = read_weights(ref, offline=offline)
@@ -164,20 +170,16 @@ def _save_noisy(
     tokenizer = tokenizer_fingerprint(load_tokenizer(str(source), offline=True))
     copied = {name: _read(source / name) for name in TOKENIZER_FILES if (source / name).exists()}
     digest = fingerprint(encoder_weights(noisy))
-    own = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
+    network = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
     with file_errors(folder, reading=False):
-        for left in (work, old):
-            shutil.rmtree(left, ignore_errors=True)
+        own.remove_tree(work)
         (work / "encoder").mkdir(parents=True)
     for name, data in copied.items():
         atomic_write(work / "encoder" / name, data)
     atomic_write(work / "encoder" / "model.safetensors", save(noisy, metadata={"format": "pt"}))
-    save_run(work, _KIND, {}, {"noise": facts, "encoder": own})
+    save_run(work, _KIND, {}, {"noise": facts, "encoder": network})
     with file_errors(folder, reading=False):
-        if folder.exists():
-            folder.rename(old)
-        work.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        own.swap(work, folder)
     sync_dir(folder.parent)
     return {**facts, "fingerprint": digest}
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from vgtools import io
 from vgtools.io.arrays import Array
+from vgtools.io.output import write_files
 from vgtools.reports.drawing import SOFT, Figure
 from vgtools.reports.figures import of_kind
 from vgtools.reports.tables import Table, markdown, print_table
@@ -125,7 +126,7 @@ def save(
     """Write records, a table and pictures into a folder, with a manifest.
 
     Raises:
-        DataError: an input changed while it was read (78), or another command writes there (75).
+        DataError: as `write_files`.
     """
     files = {
         "probe.jsonl": b"".join(map(io.dumps, records)),
@@ -136,9 +137,4 @@ def save(
             figure = map_figure(example, layer)
             for suffix in (".svg", ".png"):
                 files[f"example-{number}.layer-{layer + 1}{suffix}"] = figure.render(suffix)
-    inputs.check_unchanged()
-    with io.Lock(folder / "probe"):
-        for name, data in files.items():
-            io.atomic_write(folder / name, data)
-        paths = [folder / name for name in files]
-        io.write_manifest(paths[0], paths, inputs.entries, kind="cross-attention", config=config)
+    write_files(folder, files, "cross-attention", config, inputs)

@@ -18,13 +18,11 @@ from markupsafe import Markup
 from vgtools.images.sources import read_image
 from vgtools.io import (
     Inputs,
-    Lock,
-    atomic_write,
     dumps,
     open_stream,
     plain,
-    write_manifest,
 )
+from vgtools.io.output import write_files
 from vgtools.reports.drawing import COLOURS, DARK_STYLE
 from vgtools.reports.figures import (
     FIGURES,
@@ -363,18 +361,13 @@ def with_pictures(
     return shown, faults
 
 
-def save(
-    folder: Path,
+def report_files(
     records: Sequence[Record],
     examples: Sequence[Example],
     title: str,
     credit: str = "",
-) -> list[Path]:
-    """Write results, tables, figures and the page into a folder; each file is whole or not there.
-
-    Returns:
-        The files: probe.jsonl first.
-    """
+) -> dict[str, bytes]:
+    """Return results, tables, figures and the page, by their names in a folder; results first."""
     figures = {file: draw(records) for file, _, draw in FIGURES}
     figures |= {f"example-{n}": example_figure(example) for n, example in enumerate(examples, 1)}
     files = {"probe.jsonl": b"".join(map(dumps, records)), "tables.md": tables(records).encode()}
@@ -383,9 +376,7 @@ def save(
             files[f"{name}.svg"] = figure.svg()
             files[f"{name}.png"] = figure.png()
     files["page.html"] = page(examples, records, title, credit)
-    for name, data in files.items():
-        atomic_write(folder / name, data)
-    return [folder / name for name in files]
+    return files
 
 
 def save_findings(
@@ -409,7 +400,7 @@ def save_findings(
         say: prints a message.
 
     Raises:
-        DataError: an input changed while it was read (78), or another command writes there (75).
+        DataError: as `write_files`.
     """
     shown: list[Any] = []
     if found.kept:
@@ -420,10 +411,8 @@ def save_findings(
         for fault in faults:
             say(f"{fault}; the page shows the boxes alone")
     source = credit(images) if images else ""
-    inputs.check_unchanged()
-    with Lock(folder / "probe"):
-        files = save(folder, records, shown, config["encoder"], source)
-        write_manifest(files[0], files, inputs.entries, kind="attention-probe", config=config)
+    files = report_files(records, shown, config["encoder"], source)
+    write_files(folder, files, "attention-probe", config, inputs)
 
 
 def print_records(records: Sequence[Record]) -> None:

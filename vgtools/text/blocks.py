@@ -8,7 +8,6 @@ resumed run sees what an uninterrupted one sees.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io import DataError, Exit, own
 from vgtools.io.arrays import Array
 from vgtools.io.errors import amount, file_errors
+from vgtools.io.files import is_manifest
+from vgtools.io.output import files_of
 from vgtools.io.trust import trusted
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection, parse_row
@@ -269,10 +270,12 @@ class PackedInputs:
 
     def remove(self) -> None:
         """Remove the packed inputs, and their folder if nothing else is in it."""
-        for file in self.folder.glob("[0-9a-f]" * 16 + ".*"):
-            file.unlink()
-        with contextlib.suppress(OSError):  # not empty, or nothing was packed
-            self.folder.rmdir()
+        for manifest in self.folder.glob("[0-9a-f]" * 16 + ".json"):
+            files = files_of(manifest)
+            for name in files:
+                own.remove(manifest.with_name(name), own.Known(files))
+            own.remove(manifest, is_manifest)
+        own.remove_folder(self.folder)
 
 
 class Corpus:

@@ -30,6 +30,7 @@ from vgtools.io.errors import is_out_of_memory
 from vgtools.io.trust import trusted
 from vgtools.models.products import quicken
 from vgtools.models.references import fingerprint, pick_dtype
+from vgtools.models.sealed import is_checkpoint
 from vgtools.training import processes
 from vgtools.training.gradients import Gradients, shared_gradients
 
@@ -117,7 +118,7 @@ class TrainState:
             position["accumulate"] = self._accumulate
             stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             position["sha256"] = _seal(position, stored)
-            atomic_write(path, save(stored, {"vg": json.dumps(position)}))
+            atomic_write(path, save(stored, {"vg": json.dumps(position)}), is_checkpoint)
         self.saved = Path(path)
 
     @classmethod

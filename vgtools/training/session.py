@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 import signal
 import sys
 import time
@@ -38,14 +37,25 @@ from vgtools.io import (
     atomic_write,
     config_difference,
     dumps,
-    read_json,
+    own,
     sha256_file,
 )
 from vgtools.io.errors import amount
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run
-from vgtools.models.sealed import KEPT, check_file, check_files, digests, files_below, read_run
+from vgtools.models.sealed import (
+    KEPT,
+    RUN_FILES,
+    check_file,
+    check_files,
+    digests,
+    files_below,
+    is_checkpoint,
+    is_run_json,
+    kind_of,
+    read_run,
+)
 from vgtools.training import processes
 from vgtools.training.loop import Batches, Halve, TrainConfig, TrainState, own_tensors, train
 from vgtools.training.steps import Plan, train_config
@@ -100,6 +110,7 @@ class Session:
         self.stop = Stop()
         self._out = sys.stdout  # Ray's threads print to what replaces it
         self._stack = ExitStack()
+        self._lock: Lock | None = None  # of the first process
         self._bar: Progress | None = None
 
     def __enter__(self) -> Session:
@@ -111,9 +122,12 @@ class Session:
         with ExitStack() as stack:
             stack.enter_context(self.stop)
             stack.enter_context(processes.joined(self.device.type == "cuda"))
-            processes.on_first(lambda: _lock(stack, self.folder))
+            processes.on_first(lambda: self._take(stack))
             self._stack = stack.pop_all()
         return self
+
+    def _take(self, stack: ExitStack) -> None:
+        self._lock = stack.enter_context(Lock(self.folder))
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
@@ -129,7 +143,11 @@ class Session:
         """Open the run folder in each process; see `TrainingRun` for arguments and errors."""
         with processes.after_first():
             anew = restart and self.first
-            self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs)
+            # What a killed owner had begun is ours, and so is what the first process has opened.
+            begun = self._lock is None or bool(self._lock.names)
+            self.run = TrainingRun(self.folder, kind, config, anew, parts, inputs, begun)
+        if self._lock is not None:
+            self._lock.note(self.folder.name)
         if self.run.others is not None:
             now = amount(processes.world(), "process", "processes")
             self.note(f"resumes with {now}, {self.run.others} before: dropout is drawn differently")
@@ -238,7 +256,9 @@ class TrainingRun:
     what `save_run` writes and `metrics.jsonl`, one record per line. The number of processes is not
     part of the configuration: any resumes it, and `run.json` lists those that trained it, in order.
 
-    A restart discards what is there, and the folders in it that the globs `parts` name.
+    A restart discards what is there, and what vg writes into the folders in it that the globs
+    `parts` name. The folder must be empty or show that vg wrote it, by its run.json or checkpoint;
+    or it is `begun`: a killed owner left it.
 
     Raises:
         DataError: a run with another configuration is in the folder, or an input is not the one
@@ -254,6 +274,7 @@ class TrainingRun:
         restart: bool = False,
         parts: tuple[str, ...] = (),
         inputs: Inputs | None = None,
+        begun: bool = False,
     ) -> None:
         self._inputs = inputs or Inputs([])
         self.path = Path(path)
@@ -265,8 +286,9 @@ class TrainingRun:
         self._checkpoint = self.path / _CHECKPOINT
         self._best = self.path / _BEST
         self._unwritten: bytes | None = None  # what `save` writes there
-        self._check_folder(restart, parts)
+        self._check_folder(begun)
         self.path.mkdir(exist_ok=True)
+        own.claim(self.path)
         if restart:
             self._discard(parts)
         if (self.path / "run.json").exists():
@@ -304,29 +326,15 @@ class TrainingRun:
         self._clear()
         self.state.notes = {"records": list(map(json.loads, metrics.read_bytes().splitlines()))}
 
-    def _check_folder(self, restart: bool, parts: tuple[str, ...]) -> None:
-        ours = any((self.path / name).exists() for name in ("run.json", _CHECKPOINT, _BEST))
-        files = [file for file in self.path.glob("*") if file.suffix != ".tmp"]
-        own = list[str]()
-        if (self.path / _METRICS).exists():  # of a run whose checkpoint is lost, if nothing else is
-            own = [_METRICS, *NETWORKS, f"{self.kind}.safetensors", *parts]
-        elif f"{KEPT}*" in parts:  # a step may be kept before the first checkpoint
-            own = [*parts]
-        files = [file for file in files if not any(map(file.match, own))]
-        if files and not ours:
+    def _check_folder(self, begun: bool) -> None:
+        proofs = {"run.json": is_run_json, _CHECKPOINT: is_checkpoint, _BEST: is_checkpoint}
+        ours = [name for name in proofs if (self.path / name).exists()]
+        for name in ours:
+            own.check(self.path / name, proofs[name])
+        if not (ours or begun or all(map(own.is_temporary, self.path.glob("*")))):
             why = "is neither empty nor a run of vg; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
-        info = self.path / "run.json"
-        if not info.exists():
-            return
-        try:
-            kind = read_json(info, "the run.json of a vg run").get("kind")
-        except DataError as error:
-            if restart:  # its settings are lost, and the user wants it gone
-                return
-            why = f"{error.why}; restore it, or start over with --restart"
-            raise DataError(why, info, code=error.code) from None
-        if kind != self.kind:
+        if "run.json" in ours and kind_of(self.path / "run.json") != self.kind:
             why = f"holds a run of another kind than {self.kind}; choose another -o"
             raise DataError(why, self.path, code=Exit.CANNOT_CREATE)
 
@@ -335,12 +343,12 @@ class TrainingRun:
         for part in parts:
             for folder in [*self.path.glob(f"{part}/")]:
                 with Lock(folder):  # refused while a process trains there
-                    shutil.rmtree(folder)
+                    own.remove_tree(folder, RUN_FILES)
         for name in NETWORKS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        own = f"{self.kind}.safetensors"
-        for name in (_METRICS, own, _BEST, _CHECKPOINT, "run.json"):
-            (self.path / name).unlink(missing_ok=True)
+            own.remove_tree(self.path / name, RUN_FILES)
+        weights = f"{self.kind}.safetensors"
+        for name in (_METRICS, weights, _BEST, _CHECKPOINT, "run.json"):
+            own.remove(self.path / name)
 
     def _same(
         self, before: Mapping[str, Any], what: str, config: Mapping[str, Any] | None = None
@@ -404,7 +412,7 @@ class TrainingRun:
         folder = self.path / part
         folder.mkdir(exist_ok=True)
         if self._best.exists():
-            shutil.copyfile(self._best, folder / _BEST)
+            own.copy(self._best, folder / _BEST)
         ours = self._of_all()
         ours["records"] = [r for r in self.records if r not in notes["records"]]
         ours["parts"] = self._parts
@@ -463,7 +471,7 @@ class TrainingRun:
 
     def _take_best(self, folder: Path) -> None:
         if (folder / _BEST).exists():
-            shutil.copyfile(folder / _BEST, self._best)
+            own.copy(folder / _BEST, self._best)
 
     def _of_all(self) -> dict[str, Any]:
         return {name: self.state.notes[name] for name in _OF_ALL if name in self.state.notes}
@@ -471,7 +479,7 @@ class TrainingRun:
     def forget(self, part: str) -> None:
         """Remove what a run in a folder of this one has beside the files that it kept."""
         for path in _own_files(self.path / part):
-            path.unlink(missing_ok=True)
+            own.remove(path)
 
     def save(self) -> None:
         """Write a checkpoint and the records so far; every process calls it, the first writes."""
@@ -505,7 +513,7 @@ class TrainingRun:
         tensors = own_tensors(model)
         if best and processes.rank() == 0:
             weights = {k: t.cpu().contiguous() for k, t in tensors.items()}
-            self._unwritten = save(weights)
+            self._unwritten = save(weights, {"vg": _BEST})  # by which it is known again
             self.state.notes["best"] = hashlib.sha256(self._unwritten).hexdigest()
         noted = {**record, "best": best}
         self.note(noted)
@@ -571,13 +579,13 @@ class TrainingRun:
 
     def _clear(self) -> None:
         for path in _own_files(self.path, _BEST, _CHECKPOINT):
-            path.unlink(missing_ok=True)
+            own.remove(path)
 
 
 def _own_files(folder: Path, *names: str) -> list[Path]:
     """Return what may be in the folder of an unfinished run; what it is resumed from comes last."""
     given = names or (_METRICS, _BEST, _CHECKPOINT)
-    return [folder / f"{name}{end}" for name in given for end in (".tmp", "")]
+    return [file for name in given for file in (own.temporary(folder / name), folder / name)]
 
 
 # ------------------------------------------------------------------------------------- pretraining

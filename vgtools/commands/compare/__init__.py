@@ -158,7 +158,7 @@ def _compare_scores(
         for folder in row.left_out:
             note("compare", f"{folder} has no finished run, skipped", quiet)
     inputs = [*runs, ground.grounding or ""]
-    target = None if ground.plot is None else io.final_path(ground.plot, inputs)
+    target = None if ground.plot is None else io.page_path(ground.plot, inputs)
     ratios = {} if ground.grounding is None else _ratios(rows, ground.grounding, ground, offline)
     records: list[dict[str, Any]] = []
     with io.Progress("compare", "models", len(rows), quiet) as bar:
@@ -183,7 +183,7 @@ def _compare_scores(
     if target is not None:
         from vgtools.reports.figures import gain_figure
 
-        io.atomic_write(target, gain_figure(gains, rows[0].name).render(target.suffix))
+        io.write_page(target, gain_figure(gains, rows[0].name).render(target.suffix))
 
 
 def _ratios(

@@ -31,7 +31,7 @@ def compare_examples(
 
     target = None
     if ground.plot is not None:
-        target = io.final_path(ground.plot, [*runs, ground.grounding or ""])
+        target = io.page_path(ground.plot, [*runs, ground.grounding or ""])
     first, second = c.read_rows(runs, split=split)
     for row in (first, second):
         for folder in row.left_out:
@@ -50,4 +50,4 @@ def compare_examples(
     tables = [page.examples_table(records)]
     show([*records, *found], tables, markdown, page.examples_text(found))
     if target is not None:
-        io.atomic_write(target, page.ratio_figure(tasks, records).render(target.suffix))
+        io.write_page(target, page.ratio_figure(tasks, records).render(target.suffix))

@@ -1,0 +1,431 @@
+"""The one place that replaces and removes files: vg touches only what it wrote itself.
+
+A caller shows by its `Proof` that vg wrote a file. Without one the file stays and the command ends
+(73), whatever its flags; only an empty file needs none. Proofs are
+
+- its size and sha256 in a manifest or in a sealed journal (`Known`);
+- what it holds: a manifest, a journal, a lock, or a page or picture with a seal (`is_sealed`);
+- a lock or a journal beside it that names it: of files that still grow;
+- the folder that it is in, which its command has found to be its own (`claim`);
+- a name that nothing but vg gives (`is_temporary`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+from vgtools.io.errors import DataError, Exit, file_error, file_errors
+from vgtools.io.trust import file_hash
+
+Proof = Callable[[Path], bool]
+
+# Opening what somebody planted neither follows a link nor waits for the other end of a pipe.
+NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK
+_HEAD = 1 << 12  # bytes that say what a small file is
+_PATIENCE = 20.0  # seconds that a writer waits for another one of the same small file
+
+
+# ------------------------------------------------------------------------------------------ proofs
+
+
+def is_temporary(path: Path) -> bool:
+    """Return whether a name is one that nothing but vg gives."""
+    return re.fullmatch(r"\..+\.vg\.(tmp|old)", path.name) is not None
+
+
+def temporary(path: Path) -> Path:
+    """Return where a file or folder is written before it gets its name."""
+    return path.with_name(f".{path.name}.vg.tmp")
+
+
+class Known:
+    """Proof by manifests and journals: what they say that they know of files, by name.
+
+    Args:
+        files: each name -> {"bytes", "sha256"}.
+    """
+
+    def __init__(self, *files: Mapping[str, Any]) -> None:
+        self._files = files
+
+    def __call__(self, path: Path) -> bool:
+        """Return whether one of them says what the file holds."""
+        size = os.path.getsize(path)
+        known = [facts for files in self._files if isinstance(facts := files.get(path.name), dict)]
+        hashes = [facts.get("sha256") for facts in known if facts.get("bytes") == size]
+        return bool(hashes) and file_hash(path) in hashes
+
+
+def begins(*heads: bytes) -> Proof:
+    """Return the proof by how a file begins."""
+
+    def proof(path: Path) -> bool:
+        with open(path, "rb") as stream:
+            return stream.read(_HEAD).startswith(heads)
+
+    return proof
+
+
+_claimed = set[str]()
+
+
+def claim(folder: str | Path) -> None:
+    """Declare that this command has found a folder to be its own, and is the one that writes it."""
+    _claimed.add(os.path.realpath(folder))
+
+
+def is_claimed(path: Path) -> bool:
+    """Return whether a file is in a folder that this command has found to be its own."""
+    real = os.path.realpath(path.parent)
+    return any(real == folder or real.startswith(f"{folder}{os.sep}") for folder in _claimed)
+
+
+_SEAL = re.compile(rb"<!-- vg ([0-9a-f]{64}) -->\n\Z")
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
+
+def sealed(data: bytes, name: str) -> bytes:
+    """Return a page or picture with a seal, by which vg knows it again; other data as they are.
+
+    It is a comment at the end of HTML and SVG, and a text chunk `vg` of a PNG: the sha256 of the
+    rest.
+    """
+    digest = hashlib.sha256(data).hexdigest().encode()
+    if name.endswith((".html", ".svg")):
+        return data + b"<!-- vg " + digest + b" -->\n"
+    if data.endswith(_PNG_END):
+        return data.removesuffix(_PNG_END) + _chunk(digest) + _PNG_END
+    return data
+
+
+def _chunk(digest: bytes) -> bytes:
+    body = b"tEXtvg\0" + digest
+    size = len(body) - 4
+    return size.to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a page or picture has the seal of its content."""
+    data = path.read_bytes()
+    if data.endswith(_PNG_END):
+        size = len(_chunk(bytes(64))) + len(_PNG_END)
+        rest = data[:-size] + _PNG_END
+        return data == sealed(rest, path.name)
+    found = _SEAL.search(data[-80:])
+    return found is not None and hashlib.sha256(data[:-78]).hexdigest().encode() == found[1]
+
+
+# --------------------------------------------------------------------------- replacing and removing
+
+
+def not_ours(path: str | Path) -> DataError:
+    """Return the error of a file that vg did not write, where one of its own goes."""
+    why = "exists, and vg does not know it for its own, which is all that it replaces or removes;"
+    return DataError(f"{why} remove it, or choose another -o", path, code=Exit.CANNOT_CREATE)
+
+
+def planted(path: Path) -> DataError:
+    """Return the error of a lock or part that cannot be one of vg's."""
+    why = "is a link or another kind of file where vg keeps its own; remove it"
+    return DataError(why, path, code=Exit.CANNOT_CREATE)
+
+
+def check(path: str | Path, ours: Proof = is_claimed) -> None:
+    """Refuse to replace or remove a file that vg did not write.
+
+    Raises:
+        DataError: it is not vg's, or not a regular file (73), or it cannot be looked at.
+    """
+    path = Path(path)
+    with file_errors(path, reading=False):
+        try:
+            facts = os.lstat(path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(facts.st_mode):
+            raise planted(path)
+        if not facts.st_size or is_temporary(path) or ours(path):
+            return
+    raise not_ours(path)
+
+
+def remove(path: str | Path, ours: Proof = is_claimed) -> None:
+    """Remove a file that may be gone.
+
+    Raises:
+        DataError: as `check`.
+    """
+    check(path, ours)
+    with file_errors(path, reading=False), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def replace(new: Path, path: Path, ours: Proof = is_claimed) -> None:
+    """Give a file of vg's, closed and safe on disk, a name that may be taken by one of vg's.
+
+    Raises:
+        DataError: as `check`; the new file keeps its name.
+    """
+    check(path, ours)
+    os.replace(new, path)
+
+
+def create(path: Path) -> BinaryIO:
+    """Open a new file for reading and writing bytes; what has its name stays.
+
+    Raises:
+        FileExistsError: there is something.
+    """
+    return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")
+
+
+def link(file: Path, path: str) -> None:
+    """Give a file a second name, which must be free."""
+    os.link(file, path)
+
+
+def reopen(path: Path, create: bool = False) -> int:
+    """Return the descriptor of a file that vg keeps for itself, never of what a link leads to.
+
+    Raises:
+        OSError: it cannot be opened.
+        DataError: it is a link or another kind of file (73).
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | NO_LINK | (os.O_CREAT if create else 0), 0o666)
+    except OSError:
+        if os.path.islink(path) or os.path.isdir(path):
+            raise planted(path) from None
+        raise
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1:
+        os.close(fd)
+        raise planted(path)
+    return fd
+
+
+def rewrite(fd: int, data: bytes) -> None:
+    """Replace what an open file of vg's holds."""
+    os.truncate(fd, 0)
+    os.pwrite(fd, data, 0)
+
+
+def copy(file: Path, target: Path) -> None:
+    """Copy a file over one in a folder that this command has found to be its own."""
+    check(target)
+    shutil.copyfile(file, target)
+
+
+def remove_folder(folder: str | Path) -> None:
+    """Remove a folder if it is empty."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def remove_tree(folder: str | Path, names: Iterable[str] = ("*",)) -> None:
+    """Remove a folder that is vg's, by its name or by what holds it.
+
+    Args:
+        folder: may be gone.
+        names: globs of the files that vg writes there; others stay, with their folders.
+
+    Raises:
+        DataError: it is not vg's (73).
+    """
+    folder = Path(folder)
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    if not is_temporary(folder) and not is_claimed(folder / "x"):
+        raise not_ours(folder)
+    patterns = tuple(names)
+    for file in sorted(folder.rglob("*"), reverse=True):
+        if file.is_dir() and not file.is_symlink():
+            remove_folder(file)
+        elif is_temporary(file) or any(file.match(pattern) for pattern in patterns):
+            os.unlink(file)
+    remove_folder(folder)
+
+
+def swap(new: Path, folder: Path) -> None:
+    """Give a folder its name, which is free or that of one that `claim` declared to be vg's."""
+    old = folder.with_name(f".{folder.name}.vg.old")
+    remove_tree(old)
+    if folder.exists():
+        if not is_claimed(folder / "x"):
+            raise not_ours(folder)
+        os.rename(folder, old)
+    os.rename(new, folder)
+    remove_tree(old)
+
+
+# ------------------------------------------------------------------------------- small, whole files
+
+
+def sync_dir(path: Path) -> None:
+    """Make a rename survive a power cut, on file systems that can sync a directory."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def atomic_write(
+    path: str | Path, data: bytes, ours: Proof = is_claimed, sync: bool = True
+) -> None:
+    """Write a small file so that, whatever happens, it is the old or the new one, whole.
+
+    Two writers take turns; the last one counts. A file that already holds the data stays.
+
+    Args:
+        path: a file, or a stream, which is written to.
+        data: all of it.
+        ours: shows that a file that is there is vg's.
+        sync: it survives a power cut as well.
+
+    Raises:
+        DataError: what is there is not vg's (73), it cannot be written (73, 74), or another process
+            has been writing it for `_PATIENCE` seconds (75).
+    """
+    if is_stream(str(path)):  # a device or a pipe is written to, not replaced by a file
+        with open_stream(str(path)) as stream, _errors_of(path):
+            stream.write(data)
+        return
+    path = Path(path)
+    if _holds(path, data):
+        return
+    check(path, ours)
+    new = temporary(path)
+    with file_errors(path, reading=False):
+        fd = _take(new, path)
+        try:
+            with open(fd, "wb", closefd=False) as stream:
+                stream.write(data)
+                stream.flush()
+                if sync:
+                    os.fsync(fd)
+            replace(new, path, ours)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove(new)
+            raise
+        finally:
+            os.close(fd)
+    if sync:
+        sync_dir(path.parent)
+
+
+def write_page(path: str | Path, data: bytes, sync: bool = True) -> None:
+    """Write a page or picture with a seal, over one with a seal or none; a stream without one.
+
+    What has no place for a seal replaces nothing but the same data.
+
+    Raises:
+        DataError: as `atomic_write`.
+    """
+    if not is_stream(str(path)):
+        data = sealed(data, Path(path).name)
+    atomic_write(path, data, is_sealed, sync)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Return whether a file holds just these data."""
+    try:
+        facts = os.lstat(path)
+        same = stat.S_ISREG(facts.st_mode) and facts.st_size == len(data) and bool(data)
+        return same and path.read_bytes() == data
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _errors_of(path: str | Path) -> Any:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise file_error(error, path, reading=False) from None
+
+
+def is_stream(path: str) -> bool:
+    """Return whether bytes written there cannot be read back: `-`, a pipe, a terminal, a device."""
+    if path == "-":
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
+    except (OSError, ValueError):
+        return False
+
+
+def open_stream(path: str) -> IO[bytes]:
+    """Open `-`, a pipe or a device for writing bytes."""
+    if path == "-":
+        return sys.stdout.buffer
+    with file_errors(path, reading=False):
+        return open(os.open(path, os.O_WRONLY), "wb")
+
+
+def _take(new: Path, path: Path) -> int:
+    """Create and lock a temporary file.
+
+    Its name is fixed, so that what a killed writer left goes with the next one. It is always
+    created, never opened for writing: what is planted there, a link for example, leads nowhere.
+    """
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            if _is_locked(fd, new):
+                return fd
+            os.close(fd)  # another writer took it for the rest of a killed one
+            continue
+        if not _clear(new):
+            time.sleep(0.005)
+    why = f"is being written by another process, which has held {new} for long; stop it"
+    raise DataError(why, path, code=Exit.STOPPED)
+
+
+def _clear(new: Path) -> bool:
+    """Remove a temporary file that nobody writes; return False if somebody does."""
+    try:
+        fd = os.open(new, os.O_RDONLY | NO_LINK)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)  # a link
+        return True
+    try:
+        alone = _is_locked(fd, new)
+        if alone:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new)
+        return alone
+    finally:
+        os.close(fd)
+
+
+def _is_locked(fd: int, path: Path) -> bool:
+    """Lock an open file; return whether that is done and its name still leads to it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(fd).st_ino == os.stat(path, follow_symlinks=False).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        return False
