@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from vgtools import __version__
 from vgtools.io.errors import DataError, Exit, file_error, is_out_of_memory, plain
+from vgtools.io.remote import stay_offline
 from vgtools.io.streams import PIPES
 
 # Order of `vg --help`. The module `vgtools.commands.<name>` holds a function, or a typer
@@ -155,6 +156,7 @@ def run(argv: list[str]) -> int:
 
     _reserve_standard_streams()
     PIPES.clear()
+    stay_offline(False)
     # Read by torch: large arrays in large pages. Each micro-batch has a fresh gradient of the word
     # table, for whose small pages the kernel takes a fifth of a training step of MiniLM.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

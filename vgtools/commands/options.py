@@ -76,7 +76,23 @@ Limit = Annotated[
     Flag("--limit", metavar="N", min=1, help="Stop after N rows (images, lines) of the input."),
 ]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
-Offline = Annotated[bool, Flag("--offline", help="Never connect; a missing model is exit 69.")]
+
+
+def _stay_offline(offline: bool) -> bool:
+    from vgtools.io.remote import stay_offline
+
+    stay_offline(offline)
+    return offline
+
+
+Offline = Annotated[
+    bool,
+    Flag(
+        "--offline",
+        callback=_stay_offline,
+        help="Never connect; a missing model, or an input at a URL, is exit 69.",
+    ),
+]
 Restart = Annotated[bool, Flag("--restart", help="Discard the unfinished run and start over.")]
 OnError = Annotated[
     Literal["fail", "skip"],

@@ -223,10 +223,11 @@ def _print(view: View, limit: int | None, quiet: bool) -> None:
 def _write(target: str | Path, data: bytes) -> None:
     """Write one whole file, or one stream."""
     from vgtools.io.output import Output
+    from vgtools.io.own import sealed
 
     if isinstance(target, Path):
         io.write_page(target, data)
         return
     with Output([target], {}) as out:
-        out.write(data)
+        out.write(sealed(data))
         out.finish()

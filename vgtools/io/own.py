@@ -97,14 +97,14 @@ _SEAL = re.compile(rb"<!-- vg ([0-9a-f]{64}) -->\n\Z")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
-def sealed(data: bytes, name: str) -> bytes:
+def sealed(data: bytes) -> bytes:
     """Return a page or picture with a seal, by which vg knows it again; other data as they are.
 
     It is a comment at the end of HTML and SVG, and a text chunk `vg` of a PNG: the sha256 of the
     rest.
     """
     digest = hashlib.sha256(data).hexdigest().encode()
-    if name.endswith((".html", ".svg")):
+    if data.startswith((b"<!DOCTYPE html", b"<svg")):
         return data + b"<!-- vg " + digest + b" -->\n"
     if data.endswith(_PNG_END):
         return data.removesuffix(_PNG_END) + _chunk(digest) + _PNG_END
@@ -123,9 +123,9 @@ def is_sealed(path: Path) -> bool:
     if data.endswith(_PNG_END):
         size = len(_chunk(bytes(64))) + len(_PNG_END)
         rest = data[:-size] + _PNG_END
-        return data == sealed(rest, path.name)
-    found = _SEAL.search(data[-80:])
-    return found is not None and hashlib.sha256(data[:-78]).hexdigest().encode() == found[1]
+        return data == sealed(rest)
+    found = _SEAL.search(data)
+    return found is not None and data == sealed(data[: found.start()])
 
 
 # --------------------------------------------------------------------------- replacing and removing
@@ -330,16 +330,14 @@ def atomic_write(
 
 
 def write_page(path: str | Path, data: bytes, sync: bool = True) -> None:
-    """Write a page or picture with a seal, over one with a seal or none; a stream without one.
+    """Write a page or picture with a seal, over one with a seal or where nothing is.
 
     What has no place for a seal replaces nothing but the same data.
 
     Raises:
         DataError: as `atomic_write`.
     """
-    if not is_stream(str(path)):
-        data = sealed(data, Path(path).name)
-    atomic_write(path, data, is_sealed, sync)
+    atomic_write(path, sealed(data), is_sealed, sync)
 
 
 def _holds(path: Path, data: bytes) -> bool:

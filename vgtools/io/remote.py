@@ -58,19 +58,40 @@ def _about(url: str) -> Iterator[None]:
         extra = "pip install 'vgtools[s3]'" if url.startswith(("s3:", "s3a:")) else f"{error}"
         why = f"needs a package that is not installed: {extra}"
         raise DataError(why, url, code=Exit.UNAVAILABLE) from None
-    except FileNotFoundError:
-        raise DataError("does not exist", url, code=Exit.NO_INPUT) from None
     except DataError:
         raise
     except Exception as error:  # each store has its own; none of them is vg's
+        if isinstance(error, FileNotFoundError):
+            # So fsspec calls whatever ends the first question to a web server.
+            if isinstance(error.__cause__, FileNotFoundError | None):
+                what = "its bucket does not exist" if "bucket" in str(error) else "does not exist"
+                raise DataError(what, url, code=Exit.NO_INPUT) from None
+            error = cast(Exception, error.__cause__)
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         missing = isinstance(error, ValueError)
         why = f"the storage refuses it: {reason}; run the same command again to resume"
         raise DataError(why, url, code=Exit.NO_INPUT if missing else Exit.UNAVAILABLE) from None
 
 
+_LOCAL = ("file://", "local://", "memory://")  # URLs for which nothing connects
+_offline = False
+
+
+def stay_offline(offline: bool) -> None:
+    """Refuse to connect from now on, or allow it (`--offline`)."""
+    global _offline
+    _offline = offline
+
+
 def _system(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it; whatever connects asks for it.
+
+    Raises:
+        DataError: it would connect, and --offline forbids that (69).
+    """
+    if _offline and not url.startswith(_LOCAL):
+        why = "is at a URL, and --offline never connects; copy it here, or leave --offline out"
+        raise DataError(why, url, code=Exit.UNAVAILABLE)
     from fsspec.core import url_to_fs
 
     # Others write there as well: what was listed once may have changed.

@@ -1,0 +1,91 @@
+"""What shows that a file is vg's own."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vgtools.io import DataError, Exit, own, page_path, write_page
+
+
+def png(colour: str) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (3, 2), colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+PAGES = {
+    "page.html": (b"<!DOCTYPE html><p>a</p>", b"<!DOCTYPE html><p>b</p>\n"),
+    "plot.svg": (b"<svg></svg>\n", b"<svg><g/></svg>"),
+    "sheet.png": (png("red"), png("blue")),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_or_picture_replaces_one_with_a_seal_and_nothing_else(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    first, second = PAGES[name]
+    write_page(path, first)
+    assert own.is_sealed(path)
+    page_path(str(path), [])
+    write_page(path, second)
+    assert path.read_bytes() == own.sealed(second)
+    if name.endswith(".png"):
+        with Image.open(path) as picture:
+            assert picture.convert("RGB").getpixel((0, 0)) == (0, 0, 255)
+            assert len(picture.info["vg"]) == 64  # type: ignore[arg-type]
+    whole = path.read_bytes()
+    for bad in (first, whole + b"\n", whole[:-1], whole.replace(b"vg", b"xx"), b"mine " + whole):
+        path.write_bytes(bad)
+        for use in (lambda: page_path(str(path), []), lambda: write_page(path, first + b" ")):
+            with pytest.raises(DataError, match="vg does not know it") as caught:
+                use()
+            assert caught.value.code == Exit.CANNOT_CREATE
+        assert path.read_bytes() == bad
+
+
+def test_what_has_no_place_for_a_seal_replaces_nothing_but_itself(tmp_path: Path) -> None:
+    path = tmp_path / "answers.csv"
+    write_page(path, b"a,b\n")
+    assert path.read_bytes() == b"a,b\n"
+    write_page(path, b"a,b\n")
+    with pytest.raises(DataError, match="vg does not know it"):
+        write_page(path, b"b,a\n")
+    assert path.read_bytes() == b"a,b\n"
+    path.write_bytes(b"")  # nothing is lost
+    write_page(path, b"b,a\n")
+    assert path.read_bytes() == b"b,a\n"
+
+
+def test_a_folder_is_claimed_with_what_is_in_it_and_nothing_beside_it(tmp_path: Path) -> None:
+    for name in ("run/a", "run/seed-1/a", "run.txt", "runs/a"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    own.claim(tmp_path / "run")
+    claimed = [p for p in sorted(tmp_path.rglob("*")) if p.is_file() and own.is_claimed(p)]
+    assert claimed == [tmp_path / "run/a", tmp_path / "run/seed-1/a"]
+    own.remove(tmp_path / "run/a")
+    with pytest.raises(DataError, match="vg does not know it"):
+        own.remove(tmp_path / "run.txt")
+    with pytest.raises(DataError, match="vg does not know it"):
+        own.remove_tree(tmp_path / "runs")
+    assert (tmp_path / "runs/a").exists()
+
+
+def test_of_a_tree_only_the_named_files_go(tmp_path: Path) -> None:
+    own.claim(tmp_path)
+    for name in ("model/model.safetensors", "model/notes.txt", "old/model.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "model/link.safetensors").symlink_to(tmp_path / "old")
+    for folder in ("model", "old"):
+        own.remove_tree(tmp_path / folder, ("*.safetensors",))
+    assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == [
+        "model",
+        "model/notes.txt",
+    ]

@@ -1,0 +1,103 @@
+"""What connects asks whether it may, and says what went wrong if it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgtools import cli
+from vgtools.io import DataError, Exit, remote
+
+URLS = ("s3://bucket/a.txt", "gs://bucket/a.txt", "https://host.invalid/a.txt", "hf://x/y/a.txt")
+
+
+@pytest.fixture(autouse=True)
+def unconnected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def connect(*_: object, **__: object) -> Any:
+        raise AssertionError("it connects")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", connect)
+    yield
+    remote.stay_offline(False)
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    "use",
+    [
+        remote.facts,
+        remote.open_url,
+        remote.read,
+        remote.sizes,
+        remote.remove,
+        remote.fetch,
+        lambda url: remote.write(url, b""),
+        lambda url: remote.create(url, b""),
+        lambda url: remote.put("x", url),
+        lambda url: remote.expand(f"{url}*"),
+        lambda url: remote.facts_of([url]),
+        remote.file_size,
+    ],
+)
+def test_offline_nothing_connects(url: str, use: Any) -> None:
+    remote.stay_offline(True)
+    with pytest.raises(DataError, match="--offline never connects") as caught:
+        use(url)
+    assert caught.value.code == Exit.UNAVAILABLE
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    "command",
+    ["stats {}", "stats --vokens {}", "stats --captions {}", "extract-image-feats {} -o f.npy"],
+)
+def test_no_command_connects_offline(
+    url: str, command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([*command.format(url).split(), "--offline"]) == Exit.UNAVAILABLE
+    assert capfd.readouterr().err.splitlines()[-1].startswith(f"vg: {url}: is at a URL, and")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_flag_is_of_one_command_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["stats", URLS[0], "--offline"]) == Exit.UNAVAILABLE
+    assert "never connects" in capfd.readouterr().err
+    cli.run(["stats", URLS[0]])
+    assert "it connects" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "why"),
+    [
+        (None, Exit.NO_INPUT, "does not exist"),
+        (FileNotFoundError("404"), Exit.NO_INPUT, "does not exist"),
+        (ConnectionRefusedError("Cannot connect to host"), Exit.UNAVAILABLE, "Cannot connect"),
+    ],
+)
+def test_a_refused_connection_is_not_a_missing_file(
+    cause: Exception | None, code: Exit, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Web:
+        def info(self, path: str) -> Any:
+            raise FileNotFoundError(path) from cause
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Web(), url))
+    with pytest.raises(DataError, match=why) as caught:
+        remote.facts(URLS[2])
+    assert caught.value.code == code
+
+
+def test_a_missing_bucket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Store:
+        def info(self, path: str) -> Any:
+            raise FileNotFoundError("The specified bucket does not exist")
+
+    monkeypatch.setattr(remote, "_system", lambda url: (Store(), url))
+    with pytest.raises(DataError, match="its bucket does not exist") as caught:
+        remote.facts(URLS[0])
+    assert caught.value.code == Exit.NO_INPUT
