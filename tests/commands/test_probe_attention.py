@@ -443,12 +443,12 @@ def test_a_stop_leaves_the_results_up_to_there(
 def test_results_go_to_stdout_even_where_the_disk_is_full(
     world: World, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vgtools.reports import probes
+    from vgtools.io.parts import Part
 
-    def full(path: Path, data: bytes) -> None:
-        raise io.DataError("no space left", path, code=io.Exit.IO)
+    def full(part: Part, data: bytes) -> None:
+        raise io.DataError("no space left", part.final, code=io.Exit.IO)
 
-    monkeypatch.setattr(probes, "atomic_write", full)
+    monkeypatch.setattr(Part, "write", full)
     code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", tmp_path / "out")
     assert code == 74
     assert records[-1]["captions"] == 24

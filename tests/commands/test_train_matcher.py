@@ -540,11 +540,15 @@ def test_damaged_checkpoint_and_run_are_refused(main: Any, tmp_path: Path) -> No
     assert (code, "damaged" in err) == (Exit.DATA, True)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(
-        b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "
-    )
+    file = tmp_path / "run" / "checkpoint.safetensors"
+    file.write_bytes(b"\x50" + bytes(7) + b'{"__metadata__":{"vg":')
     code, _, err = main("-o", tmp_path / "run")
     assert (code, "not a readable checkpoint" in err) == (Exit.DATA, True)
+    file.write_bytes(b"\x08" + bytes(7) + b"{}      ")
+    for flags in ((), ("--restart",)):  # of another tool
+        code, _, err = main("-o", tmp_path / "run", *flags)
+        assert (code, "vg does not know it" in err) == (Exit.CANNOT_CREATE, True)
+    assert file.exists()
 
 
 def test_a_read_only_folder_is_said_before_any_work(main: Any, tmp_path: Path) -> None:

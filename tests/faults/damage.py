@@ -2,7 +2,8 @@
 
 An id is `damage CASE STATE FILE WAY.N`. STATE is `done`, or `kill@N`; FILE counts the files
 that are there. The command must notice (an error that names the file, and --restart then mends
-it) or mend it: exit 0 means what an undisturbed run leaves.
+it) or mend it: exit 0 means what an undisturbed run leaves. What it does not know for its own any
+more it must leave alone, with every flag (73).
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
             return Outcome(trial)
         path.write_bytes(bad)
     what = f"{word} of {name}"
+    before = space.tree()
     done = space.run(case, limit=True)
     verdict, said = fault_of(done, names=(path.name, path.parent.name, case.folder or path.stem))
     if verdict:
@@ -87,6 +89,16 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
             verdict, said = fault_of(done, (Exit.DATA,), (path.name, path.parent.name))
             return Outcome(trial, verdict, f"{what}, read: {said}")
         return Outcome(trial, "different" if changes else "", f"{what}: exit 0, but {changes}")
+    if done.code == Exit.CANNOT_CREATE:
+        more = ["--restart"] if case.restart else []
+        again = space.run(case, more=more, limit=True)
+        locks = {key for key in before | space.tree() if key.endswith(".lock")}
+        trees = (space.tree(), before)
+        found, before = ({k: tree[k] for k in tree.keys() - locks} for tree in trees)
+        changes = difference(found, before)
+        if again.code == Exit.CANNOT_CREATE and "--restart" not in done.err:
+            return Outcome(trial, "different" if changes else "", f"{what}: refused, but {changes}")
+        return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}; then exit {again.code}")
     if not case.restart:
         return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}")
     first = done.err.splitlines()[-1]

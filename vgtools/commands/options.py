@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 from vgtools.io.errors import DataError, Exit, file_error, plain
+from vgtools.io.remote import stay_offline
 
 if TYPE_CHECKING:
     from vgtools.io.errors import Tally
@@ -76,20 +77,11 @@ Limit = Annotated[
     Flag("--limit", metavar="N", min=1, help="Stop after N rows (images, lines) of the input."),
 ]
 Quiet = Annotated[bool, Flag("--quiet", "-q", help="Print errors only.")]
-
-
-def _stay_offline(offline: bool) -> bool:
-    from vgtools.io.remote import stay_offline
-
-    stay_offline(offline)
-    return offline
-
-
 Offline = Annotated[
     bool,
     Flag(
         "--offline",
-        callback=_stay_offline,
+        callback=stay_offline,
         help="Never connect; a missing model, or an input at a URL, is exit 69.",
     ),
 ]

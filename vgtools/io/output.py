@@ -129,7 +129,13 @@ class Output:
         check_manifest(manifest, finals)
         self._inputs = as_inputs(self._inputs)
         own.check(self._journal, _IS_JOURNAL)
-        journal = self._read_journal(finals)
+        try:
+            journal = self._read_journal(finals)
+        except DataError as error:
+            if error.code == Exit.DATA:
+                # What only the journal knew is not known any more: no restart would replace it.
+                _check_finals(finals, own.Known(files_of(manifest)))
+            raise
         if "manifest" in journal and not self._restart and self._inputs.can_be_compared:
             self._publish(finals, journal, verify=True)
             self.complete = True
@@ -140,14 +146,13 @@ class Output:
         if "manifest" in journal:
             # Published half, and now made again: a restart, or what came through a pipe and cannot
             # be compared with what comes now. Once the rest is published, vg knows its files.
+            former = [manifest.with_name(name) for name in journal["files"]]
             with contextlib.suppress(DataError):
-                self._publish(
-                    [manifest.with_name(name) for name in journal["files"]], journal, True
-                )
+                self._publish(former, journal, verify=True)
+        _check_finals(finals, own.Known(files_of(manifest), journal.get("files", {})))
+        if "manifest" in journal:
             journal = {}
-        known = own.Known(files_of(manifest))
         for final in finals:
-            own.check(final, known)
             own.check(part_path(final), self._is_own_part)
         assert self._lock is not None
         self._lock.note(*(part_path(final).name for final in finals))
@@ -218,7 +223,7 @@ class Output:
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
         """Return whether an earlier run finished these files from these inputs and settings."""
         inputs = as_inputs(self._inputs)
-        if not inputs.can_be_compared or not manifest.exists():
+        if not inputs.can_be_compared or not manifest.exists() or not is_manifest(manifest):
             return False
         if not all(final.exists() for final in finals):
             return False
@@ -281,6 +286,7 @@ class Output:
         for final in finals if verify else ():
             path = part_path(final) if os.path.lexists(part_path(final)) else final
             if not path.is_file() or path.is_symlink() or file_facts(path) != files[final.name]:
+                own.check(final, own.Known(files_of(manifest_path(finals[0])), files))
                 raise damaged(path, "is not what the unfinished run wrote")
         manifest = manifest_path(finals[0])
         before = files_of(manifest)
@@ -314,6 +320,11 @@ class Output:
             if self._lock is not None:
                 self._lock.release()
             self._stop.__exit__()
+
+
+def _check_finals(finals: Sequence[Path], known: own.Known) -> None:
+    for final in finals:
+        own.check(final, known)
 
 
 def write_files(

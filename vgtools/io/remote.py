@@ -77,10 +77,11 @@ _LOCAL = ("file://", "local://", "memory://")  # URLs for which nothing connects
 _offline = False
 
 
-def stay_offline(offline: bool) -> None:
-    """Refuse to connect from now on, or allow it (`--offline`)."""
+def stay_offline(offline: bool) -> bool:
+    """Refuse to connect from now on, or allow it (`--offline`); return which."""
     global _offline
     _offline = offline
+    return offline
 
 
 def _system(url: str) -> tuple[Any, str]:

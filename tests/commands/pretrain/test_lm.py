@@ -490,7 +490,8 @@ def test_a_damaged_checkpoint_is_named(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "checkpoint.safetensors").write_bytes(b"\x00" * 100)
+    begin = b"\x50" + bytes(7) + b'{"__metadata__":{"vg":'  # by which it is known for one of vg
+    (run / "checkpoint.safetensors").write_bytes(begin + bytes(100))
     assert pretrain(data, run, "--steps", 2) == 65
     refused(capfd, "checkpoint.safetensors: is not a readable checkpoint", "--restart")
     assert pretrain(data, run, "--steps", 2, "--restart") == 0
