@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 
-from vgtools.cli import make_app
+from tests.tiny.lm import save_shape, save_tokenizer
+from vgtools import cli
 from vgtools.commands.train_matcher.visual_awareness import Pixels
 from vgtools.commands.train_matcher.visual_awareness import Recipe as RetrieverRecipe
 from vgtools.commands.train_matcher.vokenization import Recipe as MatcherRecipe
@@ -33,7 +35,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @functools.cache
 def application() -> Any:
-    return typer.main.get_command(make_app())
+    return typer.main.get_command(cli.make_app())
 
 
 def context_of(call: str) -> Any:
@@ -188,6 +190,24 @@ def test_a_language_model_of_vokenization(
         seed=95,  # code
         voken_tokens="all",  # section 2.2
     )
+
+
+def test_the_optimiser_of_pretraining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Mapping[str, Any]] = []
+    adam = torch.optim.AdamW
+
+    def spy(groups: Any, **settings: Any) -> torch.optim.AdamW:
+        given.append(settings)
+        return adam(groups, **settings)
+
+    monkeypatch.setattr(torch.optim, "AdamW", spy)
+    shape, words = save_shape(tmp_path / "s.json"), save_tokenizer(tmp_path / "words")
+    (tmp_path / "t.txt").write_text("bam den kon\n" * 20)
+    call = ["pretrain", tmp_path / "t.txt", "--shape", shape, "-t", words, "-o", tmp_path / "run"]
+    call += ["--steps", 1, "--batch-size", 2, "--block", 8, "--device", "cpu", "-q"]
+    assert cli.run([str(word) for word in call]) == 0
+    # Code of vokenization; BERT's, LXMERT's and VisualBERT's have the same.
+    assert [(settings["eps"], settings["betas"]) for settings in given] == [(1e-6, (0.9, 0.999))]
 
 
 @pytest.mark.parametrize(
@@ -521,13 +541,17 @@ PLAIN = {
 A1 = PLAIN | {"epochs": 3, "learning_rate": 1e-4, "batch_size": 32, "max_length": 126}
 SQUAD = A1 | {"learning_rate": 5e-5, "max_length": 384, "stride": 128}  # windows: BERT's code
 SWAG = A1 | {"learning_rate": 2e-5, "batch_size": 16, "max_length": 128}
-# VisualBERT, appendix B; epochs, rate and batch: code.
-VISUAL = PLAIN | {"epochs": 10, "learning_rate": 2e-5, "batch_size": 64, "max_length": 128}
+# VisualBERT, appendix B; epochs, rate, batch and eps: code.
+VISUAL = PLAIN | {
+    "epochs": 10, "learning_rate": 2e-5, "batch_size": 64, "max_length": 128, "eps": 1e-6,
+}  # fmt: skip
 # Grounding strategies, section 3.3; warm-up: LXMERT's code.
 SILEO = PLAIN | {"epochs": 4, "learning_rate": 1e-4, "batch_size": 32, "max_length": 64}
-# Visual awareness, section 4.2: in the grid, its warm-up, decay and length.
+# Visual awareness, section 4.2: in the grid, its warm-up, decay and length; "the same fine-tuning
+# procedure as BERT", hence the eps of BERT's code.
 GRID = PLAIN | {
     "epochs": 3, "learning_rate": 2e-5, "batch_size": 32, "max_length": 128, "weight_decay": 0.01,
+    "eps": 1e-6,
 }  # fmt: skip
 HYPER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli"), A1),

@@ -100,7 +100,7 @@ _SWAG = Hyper(
     3, 2e-5, 16, "Vokenization, appendix A.1; warm-up and seed as for GLUE", max_length=128
 )  # fmt: skip
 _VISUAL = "VisualBERT (Li et al. 2020), appendix B (warm-up, length) and"
-_CODE = "rate, epochs and batch: its released code"
+_CODE = "rate, epochs, batch and eps: its released code"
 _PAIR = ("sentence1", "sentence2")
 # GLUE as data hubs export it.
 _EXPORT = Form(_PAIR, id="index", columns=("index", "label", *_PAIR), quoted=True)
@@ -117,8 +117,9 @@ _TRANSFORMER = Hyper(
     steps=100_000, keep="best",
 )  # fmt: skip
 _AWARENESS = Hyper(
-    3, 2e-5, 32, "Visual awareness (Zhang et al. 2019), section 4.2: within the grid it searched",
-    max_length=128, weight_decay=0.01,
+    3, 2e-5, 32, "Visual awareness (Zhang et al. 2019), section 4.2: within the grid it searched; "
+    "eps: BERT's released code",
+    max_length=128, weight_decay=0.01, eps=1e-6,
 )  # fmt: skip
 _JOCI = ("CONTEXT", "HYPOTHESIS")
 # The text and what follows it in both files of READ; a test file ends with the text.
@@ -258,7 +259,7 @@ TASKS: tuple[Task, ...] = (
     Task(
         "nlvr2", "NLVR2", "classify",
         {"train": "train.json", "dev": "dev.json", "test": "test1.json"}, ("accuracy",),
-        Hyper(10, 2e-5, 64, f"{_VISUAL} B.3; {_CODE}", max_length=128),
+        Hyper(10, 2e-5, 64, f"{_VISUAL} B.3; {_CODE}", max_length=128, eps=1e-6),
         labels=("False", "True"), images=2,
         official="jsonl: identifier, sentence, label",
         note="consistency: share of sentences that are right of all their pairs of pictures; "
@@ -273,8 +274,8 @@ TASKS: tuple[Task, ...] = (
         },
         ("accuracy",),
         Hyper(
-            10, 2e-5, 64, f"{_VISUAL} B.1; rate, epochs, batch, clipping: its released code",
-            max_length=128, clip=0.25,
+            10, 2e-5, 64, f"{_VISUAL} B.1; rate, epochs, batch, clipping, eps: its released code",
+            max_length=128, clip=0.25, eps=1e-6,
         ),
         images=1, targets="answers of the training set",
         official="JSON of questions (image_id, question, question_id), annotations (answers) "
@@ -284,7 +285,7 @@ TASKS: tuple[Task, ...] = (
     ),
     Task(
         "vcr-qa", "VCR Q→A", "choice", _VCR, ("accuracy",),
-        Hyper(8, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128),
+        Hyper(8, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128, eps=1e-6),
         choices=4, images=1,
         official="jsonl: annot_id, img_fn, objects, question, answer_choices, answer_label",
         note="regions begin with the objects of vg prepare vcr, which the words that name them are "
@@ -292,7 +293,7 @@ TASKS: tuple[Task, ...] = (
     ),
     Task(
         "vcr-qar", "VCR QA→R", "choice", _VCR, ("accuracy",),
-        Hyper(12, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128),
+        Hyper(12, 2e-5, 32, f"{_VISUAL} B.2; {_CODE}", max_length=128, eps=1e-6),
         choices=4, images=1,
         official="jsonl as of vcr-qa: rationale_choices, rationale_label, and the right answer",
         note="Q→AR, both right: vg score vcr-qar with --joint the predictions of vcr-qa",
@@ -300,7 +301,7 @@ TASKS: tuple[Task, ...] = (
     Task(
         "flickr30k-grounding", "Flickr30k Entities", "ground",
         {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}, ("recall_1",),
-        Hyper(5, 2e-5, 32, f"{_VISUAL} B.4; {_CODE}", max_length=128),
+        Hyper(5, 2e-5, 32, f"{_VISUAL} B.4; {_CODE}", max_length=128, eps=1e-6),
         images=1, targets="boxes",
         official="jsonl of vg prepare flickr30k-entities --split: image, text, phrases (start, "
         "end, boxes)",

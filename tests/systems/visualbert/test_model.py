@@ -96,6 +96,7 @@ def test_alignment_mean_is_that_of_transformers_and_sum_is_a_multiple_of_it() ->
     alignment[0, 0, :2] = torch.tensor([2, 5])
     alignment[0, 1, 0] = 3
     alignment[1, 2] = torch.tensor([1, 1, 4])
+    alignment[1, 0, 1] = 0  # a position as any other
     model = model_of(alignment="mean").eval()
     network = to_transformers(model).eval().visual_bert.embeddings
     wanted = network(
@@ -112,6 +113,7 @@ def test_alignment_mean_is_that_of_transformers_and_sum_is_a_multiple_of_it() ->
     table = model._text.position_embeddings.weight
     close(summed[0, 0], table[2] + table[5])
     close(summed[1, 2], 2 * table[1] + table[4])
+    close(summed[1, 0], table[0])
     close((seen - bare)[0, 0], (table[2] + table[5]) / 2)
     assert not summed[2].any(), "no words, no position"
 
