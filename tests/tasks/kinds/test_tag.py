@@ -205,6 +205,14 @@ def test_accuracy_is_over_words_with_a_label() -> None:
     assert score_predictions(NOUNS, rows)["accuracy"] == pytest.approx(50)
     with pytest.raises(DataError, match="'b' has 3 words; expected a tag for each"):
         score_predictions(NOUNS, [rows[0], rows[1] | {"prediction": ["literal", None]}])
+    for tags, got in (
+        (["literal"], "got 1 entries, 1"),
+        (["literal", None, None], "got 3 entries, 1"),
+    ):
+        with pytest.raises(DataError, match=f"'b' has 3 words.*{got} of them tags"):
+            score_predictions(NOUNS, [rows[0], rows[1] | {"prediction": tags}])
+    every = [rows[0], rows[1] | {"prediction": "literal"}]
+    assert score_predictions(NOUNS, every)["accuracy"] == pytest.approx(50)
 
 
 def test_the_most_frequent_tag_stands_for_every_word() -> None:

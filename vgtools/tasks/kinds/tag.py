@@ -78,7 +78,7 @@ def _read_rows(
         tags = tuple[int, ...]()
         if not unlabelled or row.get("tags") is not None:
             require(row, {"tags": list}, path, line)
-            tags = parse(task, "tags", row["tags"], path, line)
+            tags = _tags(task, "tags", row["tags"], path, line)
             count = len(row["text"].split(" "))
             if len(tags) != count:
                 why = f'"tags" has {len(tags)} items, but "text" has {count} words'
@@ -298,12 +298,19 @@ def rows(
 
 def parse(
     task: Task, key: str, value: Any, file: str | Path | None, line: int | None
-) -> tuple[int, ...]:
-    """Return the class of each word, -1 for null; a tag by itself is that of every word."""
+) -> tuple[int, ...] | int:
+    """Return the class of each word, -1 for null; a predicted tag by itself is every word's."""
     if not isinstance(value, list):
-        return (class_number(task, key, value, file, line),)
+        every = class_number(task, key, value, file, line)
+        return every if key == "prediction" else (every,)
+    return _tags(task, key, value, file, line)
+
+
+def _tags(
+    task: Task, key: str, values: list[Any], file: str | Path | None, line: int | None
+) -> tuple[int, ...]:
     return tuple(
-        _NO_TAG if tag is None else class_number(task, key, tag, file, line) for tag in value
+        _NO_TAG if tag is None else class_number(task, key, tag, file, line) for tag in values
     )
 
 
@@ -316,13 +323,13 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     words = np.zeros((len(joined.ids), 2))  # right, scored
     for number, name in enumerate(joined.ids):
         real = joined.gold[number]
-        said = joined.predicted[number]
-        said = said * len(real) if len(said) == 1 else said
+        said = _said(joined, number)
         if len(said) != len(real) or any(
             tag == _NO_TAG for tag, label in zip(said, real, strict=True) if label != _NO_TAG
         ):
             why = f"the id {name!r:.80} has {len(real)} words; expected a tag for each with a label"
-            raise DataError(why, joined.file)
+            tags = sum(tag != _NO_TAG for tag in said)
+            raise DataError(f"{why}, got {len(said)} entries, {tags} of them tags", joined.file)
         hits = [tag == label for tag, label in zip(said, real, strict=True) if label != _NO_TAG]
         words[number] = sum(hits), len(hits)
         if has_entities(task):
@@ -342,11 +349,17 @@ def score(task: Task, joined: Joined, threshold: float | None = None) -> Items:
     return count_items(joined, counts, metrics.counted_f1, scores)
 
 
+def _said(joined: Joined, number: int) -> tuple[int, ...]:
+    """Return the tags that are predicted for the words of a sentence."""
+    said = joined.predicted[number]
+    return (said,) * len(joined.gold[number]) if isinstance(said, int) else said
+
+
 def _by_type(task: Task, joined: Joined) -> dict[str, float]:
     """Return the F1 of each type of entity."""
     sums = {name[2:]: np.zeros(3) for name in task.labels if name.startswith("B-")}
-    for real, said in zip(joined.gold, joined.predicted, strict=True):
-        said = said * len(real) if len(said) == 1 else said
+    for number, real in enumerate(joined.gold):
+        said = _said(joined, number)
         wanted = set(entities(_names(task, real)))
         found = set(entities(_names(task, said)))
         for place, part in enumerate((found & wanted, found, wanted)):
