@@ -20,6 +20,7 @@ import torch
 from tests.conftest import Runner, vg_command
 from tests.precision import rounding
 from tests.tiny import IMAGE, save_encoder, save_feats
+from tests.tiny.retriever import save_grid
 from vgtools import io
 from vgtools.cli import run
 from vgtools.io import Exit
@@ -108,6 +109,20 @@ def weights(run: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("system", [[], ["visual-awareness"]])
+def test_a_split_to_validate_on_that_no_row_has_is_refused(
+    place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], system: list[str]
+) -> None:
+    feats = save_grid(place / "grid.npy") if system else place / "feats.npy"
+    for captions, split in (("captions.jsonl", "dev"), ("split.jsonl", "val")):
+        args = [place / captions, feats, "--valid-split", split]
+        given = ["train-matcher", *system, *args, "-o", tmp_path / "run", "--device", "cpu"]
+        given += ["--regions", "3"] if system else []
+        assert run(list(map(str, given))) == Exit.DATA
+        error = capfd.readouterr().err
+        assert f"{captions}: no row has the \"split\" '{split}' that --valid-split names" in error
 
 
 def test_a_record_an_epoch_with_recall_and_chance_beside_it(main: Any, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from vgtools.io.errors import amount, file_errors
 from vgtools.io.files import is_manifest
 from vgtools.io.output import files_of
 from vgtools.io.trust import trusted
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection, parse_row
 
@@ -141,7 +142,12 @@ def has_vokens(path: str) -> bool:
 
 
 def pack(
-    path: str, folder: Path, tokenizer: Tokenizer, *, progress: io.Progress | None = None
+    path: str,
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    train: bool = False,
+    progress: io.Progress | None = None,
 ) -> list[Packed]:
     """Return the packed form of an input, converted into a folder unless it is there already.
 
@@ -152,11 +158,12 @@ def pack(
             sentence per line; the latter two also as `.gz`, `.zst`, and `-`.
         folder: where conversions are kept; created if needed. A killed conversion resumes there.
         tokenizer: of the encoder.
+        train: it is learned from. What is packed already does not name its splits.
         progress: counts tokens.
 
     Raises:
-        DataError: rows whose spans are not this tokenizer's tokens, with file and line; or an
-            unreadable input.
+        DataError: rows whose spans are not this tokenizer's tokens, or to learn from and of a split
+            to evaluate on, with file and line; or an unreadable input.
     """
     fingerprint = tokenizer_fingerprint(tokenizer)
     if is_packed(path):
@@ -172,7 +179,7 @@ def pack(
         no_collection(),
     ):
         for window in () if out.complete else io.read_windows(path, _WINDOW, out.state):
-            texts, rows = _rows(path, window)
+            texts, rows = _rows(path, window, train)
             tokens = tokenize(tokenizer, texts)
             if rows is None:
                 none = np.full(len(tokens.ids), -1, np.int32)
@@ -200,11 +207,15 @@ def _bank_size(path: str) -> int | None:
     return body.get("count") if body.get("kind") == "vokens" else None
 
 
-def _rows(path: str, window: io.Window) -> tuple[list[str], list[dict[str, Any]] | None]:
+def _rows(
+    path: str, window: io.Window, train: bool
+) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Return the sentences of a window, and its voken rows if it has any."""
     if not window.jsonl:
         return window.lines, None
     rows = [parse_row(line, path, number) for number, line in enumerate(window.lines, window.first)]
+    for number, row in enumerate(rows if train else (), window.first):
+        refuse_held_out(row, path, number)
     if not any("vokens" in row for row in rows):
         for number, row in enumerate(rows, window.first):
             io.require(row, {"text": str}, path, number)
@@ -242,6 +253,7 @@ class PackedInputs:
     folder: Path  # where they are
     quiet: bool  # no progress
     say: Callable[[str], None]  # prints a message
+    train: Sequence[str] = ()  # what is learned from
     _piped: dict[str, list[Packed]] = field(default_factory=dict)  # what can be read only once
 
     def open(self, path: str) -> list[Packed]:
@@ -249,7 +261,8 @@ class PackedInputs:
         if path in self._piped:
             return self._piped[path]
         with io.Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
-            packed = pack(path, self.folder, self.tokenizer, progress=bar)
+            train = path in self.train
+            packed = pack(path, self.folder, self.tokenizer, train=train, progress=bar)
         if packed and packed[0].replaced:
             lines = amount(packed[0].replaced, "line")
             self.say(f"{io.plain(path)}: {lines} had bytes that are not UTF-8, replaced")

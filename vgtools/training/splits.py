@@ -42,7 +42,8 @@ def read_splits(
         valid_split: to validate on.
 
     Raises:
-        DataError: a row is not of this form, or its image is not one of these.
+        DataError: a row is not of this form, its image is not one of these, or no row is of
+            `valid_split`.
     """
     row_of = {name: i for i, name in enumerate(ids)}
     splits = Splits()
@@ -65,6 +66,9 @@ def read_splits(
         else:
             part = splits.train
         part.append((row_of[row["image"]], row["text"]))
+    if valid_split is not None and not splits.valid:
+        why = f'no row has the "split" {valid_split!r:.40} that --valid-split names'
+        raise DataError(f"{why}; name another, or --hold-out N images", path)
     if unsplit and not others and not splits.train and not splits.valid:
         return Splits(train=unsplit)
     splits.unsplit = len(unsplit)

@@ -107,10 +107,10 @@ class Pretraining:
         )
         self._model = Grounding(text.model, shape, pick_dtype(dtype))
         self._longest = block - len(text.prefix) - len(text.suffix)
-        self._texts = self._read(inputs, folder)
-        self._held = self._read(valid, folder) if valid else None
+        self._texts = self._read(inputs, folder, train=True)
+        self._held = self._read(valid, folder, train=False) if valid else None
 
-    def _read(self, paths: Sequence[str], folder: Path) -> Texts:
+    def _read(self, paths: Sequence[str], folder: Path, train: bool) -> Texts:
         own = self._pictures if self._sources.strategy in TRANSFERRED else None
         with Progress("pretrain: reading", "texts", quiet=self._quiet) as bar:
             texts = read_texts(
@@ -119,6 +119,7 @@ class Pretraining:
                 self._longest,
                 pictures=own,
                 raw=self._bank is not None,
+                train=train,
                 folder=folder,
                 progress=bar,
             )

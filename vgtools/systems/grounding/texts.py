@@ -21,6 +21,7 @@ from vgtools.io import DataError, Progress, parse_json, read_windows, require
 from vgtools.io.arrays import Array
 from vgtools.io.errors import file_error
 from vgtools.systems.grounding.pictures import Pictures
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import content_mask, tokenize
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ def read_texts(
     pictures: Pictures | None = None,
     raw: bool = False,
     keep_empty: bool = False,
+    train: bool = False,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Texts:
@@ -260,12 +262,13 @@ def read_texts(
         pictures: which must have the images that rows name; None where none is looked at.
         raw: keep their spelling, for `Texts.shown`.
         keep_empty: texts without a token stay, so that numbers are those of the lines.
+        train: they are learned from.
         folder: of the temporary files.
         progress: counts texts.
 
     Raises:
-        DataError: a row without "text", or whose "image" is not a string or has no features, with
-            file and line.
+        DataError: a row without "text", whose "image" is not a string or has no features, or to
+            learn from and of a split to evaluate on, with file and line.
 
     Source: Sileo 2021, section 3.3: texts are clipped.
     """
@@ -277,6 +280,8 @@ def read_texts(
             texts = list[str]()
             images = list[str | None]()
             for line, row in _rows(path, window.lines, window.first, bool(window.jsonl)):
+                if train:
+                    refuse_held_out(row, path, line)
                 image = row.get("image")
                 if image is not None:
                     require(row, {"image": str}, path, line)

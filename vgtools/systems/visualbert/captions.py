@@ -20,6 +20,7 @@ from vgtools.io import DataError, read_jsonl
 from vgtools.io.arrays import Array, padded
 from vgtools.models.references import check_same
 from vgtools.models.runs import read_run
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ class Captions:
 
 
 def read_captions(
-    paths: Sequence[str], tokenizer: Tokenizer, regions: Regions | None, pairs: bool = True
+    paths: Sequence[str],
+    tokenizer: Tokenizer,
+    regions: Regions | None,
+    pairs: bool = True,
+    train: bool = False,
 ) -> Captions:
     """Read caption files {"image", "text"} and check that each image has regions.
 
@@ -67,10 +72,11 @@ def read_captions(
         paths: jsonl, `.gz`, `.zst` or `-`.
         regions: where the images' regions are; None where no image is looked at.
         pairs: captions come in pairs: each image needs two, and there must be two images.
+        train: they are learned from.
 
     Raises:
-        DataError: a row without them, an image without regions, or a lone caption that has to have
-            a pair; file and line named.
+        DataError: a row without them, a row to learn from of a split to evaluate on, an image
+            without regions, or a lone caption that has to have a pair; file and line named.
 
     Source: Li et al. 2020, section A.3: `sip` needs a second caption of the image.
     """
@@ -83,6 +89,8 @@ def read_captions(
         rows = read_jsonl(path, {"text": str})
         while window := list(islice(rows, _WINDOW)):
             for line, row in window:
+                if train:
+                    refuse_held_out(row, path, line)
                 scene = _scene(row, path, line)
                 if regions is not None:
                     scene = tuple(regions.find(name, path, line) for name in scene)

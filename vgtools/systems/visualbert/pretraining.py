@@ -287,7 +287,7 @@ class Pretraining:
         self._model.checkpointing = self.gradient_checkpointing
         shown = None if self.text_only else self._regions
         pairs = "sip" in self.weights
-        self._captions = read_captions(self.inputs, text.tokenizer, shown, pairs)
+        self._captions = read_captions(self.inputs, text.tokenizer, shown, pairs, train=True)
         self._held = None
         if self.valid:
             self._held = read_captions(self.valid, text.tokenizer, shown, pairs)

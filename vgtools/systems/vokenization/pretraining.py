@@ -70,7 +70,9 @@ class Pretraining:
         # Before a text is read: what changes later is not what these hashes name.
         self.files = Inputs([*self.inputs, *self.valid, *features])
         self._bank = None if self.feats is None else open_features(self.feats)
-        self._store = PackedInputs(self.encoder.tokenizer, Path(self.packed), self.quiet, self.say)
+        self._store = PackedInputs(
+            self.encoder.tokenizer, Path(self.packed), self.quiet, self.say, self.inputs
+        )
         self._digests = [
             [self.files.sha256(path) or self._store.digest(path) for path in paths]
             for paths in (self.inputs, self.valid)

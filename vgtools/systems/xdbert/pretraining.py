@@ -60,7 +60,9 @@ class Pretraining:
     def __post_init__(self) -> None:
         # Before a text is read: what changes later is not what these hashes name.
         self.files = Inputs([*self.inputs, *self.valid])
-        self._store = PackedInputs(self.student.tokenizer, Path(self.packed), self.quiet, self.say)
+        self._store = PackedInputs(
+            self.student.tokenizer, Path(self.packed), self.quiet, self.say, self.inputs
+        )
         self._digests = [
             [self.files.sha256(path) or self._store.digest(path) for path in paths]
             for paths in (self.inputs, self.valid)

@@ -32,6 +32,7 @@ from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.tasks.finetune import make_batches
+from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
 from vgtools.training import processes
 from vgtools.training.session import Job
@@ -79,18 +80,20 @@ class Captions:
         return ids, lengths
 
 
-def read_captions(path: str, features: Features, encoder: Encoder) -> Captions:
-    """Read rows {"image", "text"}.
+def read_captions(path: str, features: Features, encoder: Encoder, train: bool = False) -> Captions:
+    """Read rows {"image", "text"}, to learn from (`train`) or to evaluate on.
 
     Raises:
-        DataError: a row is not of this form, or its photo has no features; or no caption has a
-            token (65).
+        DataError: a row is not of this form, its photo has no features, or it is to learn from and
+            of a split to evaluate on; or no caption has a token (65).
     """
     row_of = {name: i for i, name in enumerate(features.ids)}
     digest = hashlib.sha256()
     texts = list[str]()
     images = list[int]()
     for line, row in read_jsonl(path, {"image": str, "text": str}):
+        if train:
+            refuse_held_out(row, path, line)
         if row["image"] not in row_of:
             why = f"the image {row['image']!r:.80} has no features among the {len(row_of)} of"
             why += " --feats; extract them, or leave the caption out"
@@ -289,8 +292,8 @@ class TowerPretraining:
         # Before a file is read: what changes later is not what these hashes name.
         self.files = Inputs([captions, feats, *([valid] if valid else [])])
         self._features = open_features(feats)
-        self._captions = self._read(captions, say)
-        self._held = self._read(valid, say) if valid else None
+        self._captions = self._read(captions, say, train=True)
+        self._held = self._read(valid, say, train=False) if valid else None
         photos = set(self._captions.images.tolist())
         if len(photos) < 2:
             why = "has captions of one photo; at least 2 are needed, to tell them apart"
@@ -301,8 +304,8 @@ class TowerPretraining:
         width = self._features.array.shape[1]
         self._model = Contrastive(tower.model, PhotoConfig(width), pick_dtype(dtype))
 
-    def _read(self, path: str, say: Callable[[str], None]) -> Captions:
-        captions = read_captions(path, self._features, self._tower)
+    def _read(self, path: str, say: Callable[[str], None], train: bool) -> Captions:
+        captions = read_captions(path, self._features, self._tower, train)
         if captions.empty or captions.cut:
             left_out = f"{amount(captions.empty, 'caption')} without a token left out"
             most = self._tower.max_tokens

@@ -1,0 +1,25 @@
+"""Rows that are not to be learned from: what a data set keeps to validate or to test on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vgtools.io import DataError
+
+_HELD_OUT = re.compile(r"(dev|val|test|eval)", re.IGNORECASE)  # dev_matched, val2014, testA
+
+
+def refuse_held_out(row: Mapping[str, Any], path: str | Path, line: int) -> None:
+    """Refuse to learn from a row whose "split" is one to validate or to test on.
+
+    Raises:
+        DataError: it is (65), with file and line.
+    """
+    split = row.get("split")
+    if isinstance(split, str) and _HELD_OUT.match(split):
+        why = f'"split" is {split!r:.40}: expected rows to learn from, such as "train"'
+        way_out = f"""leave those out: jq -c 'select(.split == "train")' {path}"""
+        raise DataError(f"{why}; {way_out}", path, line)
