@@ -92,10 +92,10 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     if done.code == Exit.CANNOT_CREATE:
         more = ["--restart"] if case.restart else []
         again = space.run(case, more=more, limit=True)
-        locks = {key for key in before | space.tree() if key.endswith(".lock")}
-        trees = (space.tree(), before)
-        found, before = ({k: tree[k] for k in tree.keys() - locks} for tree in trees)
-        changes = difference(found, before)
+        # Files that the command wrote before are made again: their manifests name its flags.
+        trees = (data_of(space.tree()), data_of(before))
+        kept = ({k: t[k] for k in t if not k.endswith(".lock")} for t in trees)
+        changes = difference(*kept)
         if again.code == Exit.CANNOT_CREATE and "--restart" not in done.err:
             return Outcome(trial, "different" if changes else "", f"{what}: refused, but {changes}")
         return Outcome(trial, "stuck", f"{what}: {done.err[-200:]}; then exit {again.code}")

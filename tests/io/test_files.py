@@ -175,3 +175,34 @@ def test_a_manifest_names_its_backbone_as_an_object(tmp_path: Path, made: object
     key = "backbone" if made == 1 else "preprocessing"
     with pytest.raises(DataError, match=f'c.json: "{key}" must be an object'):
         io.read_manifest(tmp_path / "c.jsonl")
+
+
+@pytest.mark.parametrize("kind", [["image-features"], {"a": 1}, 5, True])
+def test_a_kind_of_another_type_is_one_line(tmp_path: Path, kind: object) -> None:
+    import json
+
+    import numpy as np
+
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    (tmp_path / "x.ids").write_text("a\nb\n")
+    io.write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
+    body = json.loads((tmp_path / "x.json").read_text())
+    (tmp_path / "x.json").write_text(json.dumps(body | {"kind": kind}))
+    reads = (io.open_features, io.read_manifest, io.manifest_beside)
+    for read in reads:
+        with pytest.raises(DataError, match=r'x\.json: "kind": expected a string') as caught:
+            read(tmp_path / "x.npy")
+        assert caught.value.code == Exit.DATA
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
+def test_features_without_numbers_are_refused(tmp_path: Path, shape: tuple[int, int]) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "x.npy", np.ones(shape, np.float32))
+    (tmp_path / "x.ids").write_text("a\nb\n"[: 2 * shape[0]])
+    files = [tmp_path / "x.npy", tmp_path / "x.ids"]
+    io.write_manifest(files[0], files, kind="image-features")
+    with pytest.raises(DataError, match="expected numbers, got none") as caught:
+        io.open_features(tmp_path / "x.npy")
+    assert caught.value.code == Exit.DATA

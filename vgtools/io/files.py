@@ -22,6 +22,7 @@ from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
 from vgtools.io.folders import LIST, Shards, check_facts, is_shards, real_folder
 from vgtools.io.folders import manifest_path as manifest_path
+from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write, check, is_sealed
 from vgtools.io.remote import is_url, local
 from vgtools.io.streams import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 FORMAT = 1  # of manifests and run.json
+_KIND = {"kind?": (str, type(None))}
 
 # The file and the command that writes it, by the kind of its manifest.
 _WRITERS = {
@@ -217,6 +219,7 @@ def read_manifest(
     if kind is not None and body.get("kind") != kind:
         why = f"expected the manifest of {kind!r}, got {body.get('kind')!r}"
         raise DataError(f"{why}; name {expected}" if expected else why, path)
+    check_form(body, _KIND, path, "create the artifact again")
     made = body.get("backbone")
     view = made.get("preprocessing") if isinstance(made, dict) else None
     for key, value in (("backbone", made), ("preprocessing", view)):
@@ -268,6 +271,7 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     if not isinstance(body, dict) or "vg" not in body:
         return {}
     check_format(body, path)
+    check_form(body, _KIND, path, f"create {stream} again, or remove the manifest")
     files = body.get("files")
     name = Path(real_folder(stream)).name
     facts = files.get(name) if isinstance(files, dict) else None
@@ -453,6 +457,9 @@ def open_features(path: str | Path, positions: int | None = None) -> Features:
     _check_pooling(path, kind)
     manifest = read_manifest(path, kind)
     array = open_array(path, 2 if positions is None else 3)
+    if not math.prod(array.shape):
+        why = f"expected numbers, got none: shape {tuple(array.shape)}"
+        raise DataError(f"{why}; extract the features again", path)
     if positions is not None and array.shape[1] < positions:
         why = f"expected (N, P, D) with P >= {positions} positions, got {array.shape}: --picture N"
         raise DataError(f"{why} of vg extract-image-feats with a larger N makes more", path)
@@ -499,6 +506,7 @@ def _check_pooling(path: str | Path, kind: str) -> None:
     if str(path) == "-" or not file.is_file():
         return
     body = read_json(file, "a vg manifest")
+    check_form(body, _KIND, file, "create the artifact again")
     forms = {
         "image-features": ("(N, D)", "mean", "pooled features"),
         "image-grid": ("(N, P, D)", "none", "feature maps"),
