@@ -19,6 +19,7 @@ from vgtools.reports.figures import gain_figure
 from vgtools.reports.tables import gain_table, score_table
 from vgtools.tasks import compare as c
 from vgtools.tasks import metrics
+from vgtools.tasks.by_example import read_answers
 from vgtools.tasks.dispatch import score_predictions
 from vgtools.tasks.table import find_task
 from vgtools.text.ngrams import Words
@@ -115,6 +116,27 @@ def test_predictions_of_other_examples_are_refused(two: list[str], tmp_path: Pat
         match="1 of 8 ids have another label than in the run compared with, the first '0'",
     ):
         records([two[0], str(flipped)])
+
+
+def test_runs_of_other_texts_with_the_same_ids_and_labels_are_refused(tmp_path: Path) -> None:
+    paths = [
+        str(save_finetuned(tmp_path / name, "sst-2", GOLD, RIGHT, data={"dev": {"sha256": sha256}}))
+        for name, sha256 in (("one", "a" * 64), ("same", "a" * 64), ("other", "b" * 64))
+    ]
+    found = records(paths[:2])[1]["tasks"]["sst-2"]["difference"]
+    assert "examples" not in found
+    with pytest.raises(DataError) as caught:
+        records([paths[0], paths[2]])
+    assert caught.value.code == Exit.DATA
+    assert f"{paths[2]}/run.json: its dev examples have sha256 {'b' * 64}" in str(caught.value)
+    assert f"those of {paths[0]} {'a' * 64}" in str(caught.value)
+    rows = c.read_rows([paths[0], paths[2]])
+    with pytest.raises(DataError, match="its dev examples have sha256 b"):
+        list(read_answers(*rows, None, {}))
+    older = str(save_finetuned(tmp_path / "older", "sst-2", GOLD, RIGHT))
+    both = records([paths[0], older])
+    assert both[1]["tasks"]["sst-2"]["difference"]["examples"] == "by id and label"
+    assert any("by ids and labels alone" in remark for remark in score_table(both)[2])
 
 
 def test_answers_of_another_dev_file_are_refused(tmp_path: Path) -> None:

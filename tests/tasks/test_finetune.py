@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from vgtools.models.masked_lm import new_lm
 from vgtools.models.runs import save_run
 from vgtools.tasks import dispatch, finetune
 from vgtools.tasks.dispatch import encode
-from vgtools.tasks.examples import Answer, Example
+from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample
 from vgtools.tasks.sequences import Inputs
 from vgtools.tasks.table import find_task
 from vgtools.training.loop import TrainConfig, halves, train
@@ -352,3 +353,17 @@ def test_seeds_are_summed_up() -> None:
         "a": {"median": 4.0, "mean": 3.0, "std": pytest.approx(3**0.5), "min": 1.0, "max": 4.0}
     }
     assert finetune.summarise({"1": {"a": 1.0}})["a"]["std"] == 0.0
+
+
+def test_a_split_s_hash_is_of_its_examples_in_any_order() -> None:
+    class Nothing(list[int]):
+        ids = ()
+        cut = unlearnable = 0
+
+    def sha256(*examples: Example) -> object:
+        return finetune.Split("x", list(examples), ReadStats(), "", Nothing()).facts()["sha256"]
+
+    one, two = Example("0", "a bam", label=1), VisualExample("1", "bet", images=("x",), line=2)
+    assert sha256(one, two) == sha256(replace(two, line=1), one)
+    others = (replace(one, text="a bet"), replace(one, label=0), replace(one, pair=""))
+    assert len({sha256(one, two), *(sha256(other, two) for other in others)}) == 4

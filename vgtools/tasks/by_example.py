@@ -19,7 +19,7 @@ import numpy as np
 from vgtools.analysis.grounded_words import GroundedWords, permutation_p, spread
 from vgtools.io import DataError
 from vgtools.io.arrays import Array
-from vgtools.tasks.compare import ORDER, Row, TaskRun, aligned, data_of
+from vgtools.tasks.compare import ORDER, Row, TaskRun, aligned, check_examples, data_of
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.kinds.classify import class_name
 from vgtools.tasks.predictions import Items
@@ -162,6 +162,7 @@ def read_answers(
         raise DataError(f"{why}; in common: {', '.join(both) or 'nothing'}")
     for name in tasks:
         runs = (first.tasks[name], second.tasks[name])
+        check_examples(runs[1], runs[0])
         base = runs[0].items()
         other = [aligned(items, base[0], runs[1].path) for items in runs[1].items()]
         right = [np.sum([each.predicted == each.gold for each in run], 0) for run in (base, other)]

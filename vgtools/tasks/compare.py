@@ -76,6 +76,24 @@ class TaskRun:
         return seeds
 
 
+def check_examples(run: TaskRun, base: TaskRun) -> bool:
+    """Refuse runs that were scored on other texts than one another under the same ids and labels.
+
+    Returns:
+        Whether both name the hash of their examples; those of older versions do not.
+
+    Raises:
+        DataError: the hashes differ (65, both).
+    """
+    made, expected = (
+        one.info.get("data", {}).get(one.split, {}).get("sha256") for one in (run, base)
+    )
+    if None not in (made, expected) and made != expected:
+        why = f"its {run.split} examples have sha256 {made}, those of {base.path} {expected}"
+        raise DataError(f"{why}; fine-tune both on the same file", run.path / "run.json")
+    return None not in (made, expected)
+
+
 def aligned(one: Items, other: Items, file: str | Path) -> Items:
     """Return predictions in the order of others of the same examples.
 
@@ -203,10 +221,11 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
     A difference is that of the means over seeds. Its p-value and interval come from
     `metrics.paired_bootstrap`: what other examples, the same for both rows, and other seeds would
     have given is chance. If a row has a single seed, its models alone are compared: `p` is None and
-    nothing is significant, `p_examples` and the interval are over other examples. P-values are not
-    corrected for the number of comparisons: `correct` does that. `average` is over the tasks that
-    all rows have, but those whose score is an error; `left_out`, if there are any, names folders
-    without a finished run.
+    nothing is significant, `p_examples` and the interval are over other examples. `examples` is
+    there where a run does not name the hash of its examples, so that only their ids and labels were
+    compared. P-values are not corrected for the number of comparisons: `correct` does that.
+    `average` is over the tasks that all rows have, but those whose score is an error; `left_out`,
+    if there are any, names folders without a finished run.
 
     Args:
         rows: the first is the baseline.
@@ -229,7 +248,9 @@ def compare(rows: Sequence[Row], *, samples: int = 10_000, seed: int = 0) -> Ite
                 continue
             if name not in gold:
                 gold[name] = base.tasks[name].items()
+            known = check_examples(row.tasks[name], base.tasks[name])
             difference = _difference(gold[name], row.tasks[name], samples, seed)
+            difference |= {} if known else {"examples": "by id and label"}
             cells[name]["difference"] = difference
         if {"vcr-qa", "vcr-qar"} <= cells.keys():
             cells["vcr-qar"]["metrics"] |= _both_right(row.tasks["vcr-qa"], row.tasks["vcr-qar"])

@@ -71,7 +71,7 @@ class VisualExample(Example):
     span: tuple[int, int] = (0, 0)  # of the phrase in the text
     boxes: tuple[tuple[float, float, float, float], ...] = ()  # of the phrase, in pixels
     size: tuple[float, float] | None = None  # of the picture that the boxes refer to
-    line: int | None = None  # of the file, for messages
+    line: int | None = field(default=None, repr=False)  # of the file, for messages
 
 
 @dataclass

@@ -296,6 +296,10 @@ class Split:
         return {
             "file": self.path,
             "examples": len(self.examples),
+            # In any order: predictions are joined by id.
+            "sha256": hashlib.sha256(
+                "\n".join(sorted(map(repr, self.examples))).encode()
+            ).hexdigest(),
             "balance": self.stats.balance(),
             "units": len(inputs),
             "tokens": len(inputs.ids),
