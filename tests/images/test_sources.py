@@ -334,6 +334,25 @@ def test_a_damaged_header_inside_a_tar_does_not_end_it_quietly(tmp_path: Path) -
         list(open_source(str(path)).items)
 
 
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_places_that_share_an_id_are_refused_before_any_image_is_read(
+    tmp_path: Path, suffix: str
+) -> None:
+    mode = f"w:{suffix.removeprefix('.tar').removeprefix('.')}"
+    a = make_tar(tmp_path / f"a{suffix}", [member("x.jpg", b"a"), member("y.jpg", b"b")], mode)
+    b = make_tar(tmp_path / f"b{suffix}", [member("z.jpg", b"c"), member("./y.jpg", b"d")], mode)
+    c = make_tar(tmp_path / f"c{suffix}", [member("y.txt", b"c"), member("w.jpg", b"d")], mode)
+    sources.Images([str(a), str(c)]).check_unique()
+    with pytest.raises(
+        DataError, match=rf"b{suffix}: duplicate id 'y\.jpg', also in .*/a"
+    ) as caught:
+        sources.Images([str(a), str(c), str(b)]).check_unique()
+    assert caught.value.code == Exit.DATA
+    (tmp_path / "list.txt").write_text("w.jpg\n")
+    with pytest.raises(DataError, match=r"duplicate id 'w\.jpg', also in"):
+        sources.Images([str(tmp_path / "list.txt"), str(c)]).check_unique()
+
+
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.zst", ".tar.bz2"])
 @pytest.mark.parametrize("size", [2**50, 2**40, 10**6])
 @pytest.mark.parametrize("name", ["a.jpg", "a.txt"])

@@ -6,6 +6,7 @@ cannot be read raises an `ImageError` of its own when it is loaded, so that the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import lzma
 import os
@@ -214,6 +215,25 @@ class Images:
             size = item.stamp.partition(" ")[0]
             count += int(size) if size.isdigit() else 0
         return len(listed[0]), count, digest.hexdigest()
+
+    def check_unique(self) -> None:
+        """Refuse places that share an id, before shards are made of each of them.
+
+        Names in tars are read for that, which skips over the images where the tar is a plain file.
+
+        Raises:
+            DataError: an id is in two places, or a tar is damaged (65).
+        """
+        if len(self._listed) < 2:
+            return
+        seen = dict[str, str]()
+        for path, listed in self._listed.items():
+            names = _tar_names(path) if listed is None else (name for name, _ in listed[0])
+            for name in names:
+                other = seen.setdefault(name, path)
+                if other != path:
+                    why = f"duplicate id {name!r:.80}, also in {other}; ids must be unique"
+                    raise DataError(why, path)
 
     def _ask(self, entries: Sequence[tuple[str, str]]) -> None:
         """Learn the sizes and versions of images at URLs."""
@@ -435,6 +455,26 @@ def _tar_items(path: str, left_out: Counter[str]) -> Iterator[Item]:
         raise DataError(why, path) from None
     if not seen:
         raise _no_image(path, left_out)
+
+
+def _tar_names(path: str) -> Iterator[str]:
+    """Yield the ids of a tar; its images are not read where it is a plain file."""
+    names = list[str]()
+    if not is_url(path) and _is_plain(path):
+        # What this reader does not understand is left to the one that makes the shards.
+        with contextlib.suppress(tarfile.TarError, OSError), tarfile.open(path, "r:") as tar:
+            for member in tar:
+                tar.members = []  # type: ignore[attr-defined]
+                name = member.name.removeprefix("./")
+                if not member.isdir() and is_picture(name):
+                    names.append(name)
+        return iter(names)
+    return (item.id for item in _tar_items(path, Counter()))
+
+
+def _is_plain(path: str) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read(512)[257:262] == b"ustar"
 
 
 def _member_loader(tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Callable[[], bytes]:

@@ -141,6 +141,8 @@ def extract_image_feats(
     hashed = [name for name in named if name not in ("-", "grid", None)]
     inputs = Inputs([] if shards else hashed)
     images = sources.Images(places, limit)  # first: a bad source is reported at once
+    if shards:
+        images.check_unique()
     whole = None if shards else images.open([Piece(place) for place in places])
     if whole is not None:
         inputs.facts["listing"] = whole.listing
