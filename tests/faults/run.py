@@ -15,12 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.faults import changes, damage, inputs, kills, races
+from tests.faults import changes, damage, inputs, kills, planted, races
 from tests.faults.cases import BY_NAME, CASES, Case
 from tests.faults.server import QUIET, ROOT, Server
 from tests.faults.trials import VERDICTS, Outcome, Workspace
 
-SUITES = {"kills": kills, "inputs": inputs, "damage": damage, "changes": changes, "races": races}
+SUITES = {
+    "kills": kills,
+    "inputs": inputs,
+    "damage": damage,
+    "changes": changes,
+    "planted": planted,
+    "races": races,
+}
 
 
 def build_artefacts(folder: Path) -> Path:
@@ -121,6 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=3_000, help="bad inputs [%(default)s]")
     parser.add_argument("--damage", type=int, default=400, help="damaged outputs [%(default)s]")
     parser.add_argument("--changes", type=int, default=150, help="inputs that change [%(default)s]")
+    parser.add_argument("--planted", type=int, default=400, help="files in the way [%(default)s]")
     parser.add_argument("--races", type=int, default=2, help="races of each case [%(default)s]")
     parser.add_argument("--only", default="*", metavar="CASE", help="cases, by shell pattern")
     parser.add_argument("--seed", type=int, default=0)
@@ -157,6 +165,7 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
             ("inputs", case, -(-given.inputs * len(case.reads) // files)),
             ("damage", case, -(-given.damage // len(CASES))),
             ("changes", case, -(-given.changes // len(CASES))),
+            ("planted", case, -(-given.planted // len(CASES))),
             ("races", case, given.races),
         ]
     return [job for job in found if job[2]]

@@ -22,7 +22,7 @@ from tests.faults.server import Call, Done, Server
 from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter
 
 # Trials of each quick case in `make test`; `make faults` runs thousands.
-SHARE = {"kills": 2, "inputs": 2, "damage": 1, "races": 1}
+SHARE = {"kills": 2, "inputs": 2, "damage": 1, "planted": 1, "races": 1}
 
 
 @pytest.fixture(scope="session")
