@@ -25,19 +25,19 @@ from vgtools.training.loop import TrainConfig, make_optimizer
 HEADINGS = ("Model", "K", "N", "Slots", "Seconds per step", "MiB per step")
 
 
-def batch_of(config: GroundingConfig, texts: int, tokens: int) -> Batch:
+def batch_of(config: GroundingConfig, words: int, texts: int, tokens: int) -> Batch:
     """Return texts that are all as long and have all their slots, 15 % of the tokens masked."""
     torch.manual_seed(0)
     masked = torch.arange(0, texts * tokens, 7)
     joint = config.strategy in ("t2i", "both")
     regions = torch.stack([torch.arange(texts), torch.zeros(texts, dtype=torch.int64)], 1)
     return Batch(
-        ids=torch.randint(100, 1000, (texts, tokens)),
+        ids=torch.randint(words, (texts, tokens)),
         text_mask=torch.ones(texts, tokens, dtype=torch.bool),
         slots=torch.randn(texts, config.slots, config.width),
         slot_mask=torch.ones(texts, config.slots, dtype=torch.bool),
         masked=masked,
-        tokens=torch.randint(100, 1000, (len(masked),)),
+        tokens=torch.randint(words, (len(masked),)),
         regions=regions[: texts * joint],
         targets=torch.randn(texts * joint, config.width),
         token_count=float(len(masked)),
@@ -71,7 +71,8 @@ def measure(run: str, texts: int, tokens: int, steps: int) -> tuple[str, ...]:
     device = pick_device("auto")
     found = open_grounding(run)
     model = found.model.to(device).train()
-    batch = batch_of(found.config, texts, tokens).to(device)
+    words = model.text.config.vocab_size
+    batch = batch_of(found.config, words, texts, tokens).to(device)
     optimizer = make_optimizer(model, TrainConfig(1, 1))
 
     def step() -> None:

@@ -215,7 +215,7 @@ def nouns(path: Path) -> None:
     put_rows(
         path,
         (
-            {"image": f"{wnid}_{n}.JPEG", "nouns": [noun], "text": f"a {noun}"}
+            {"image": f"{wnid}/{wnid}_{n}.JPEG", "nouns": [noun], "text": f"a {noun}"}
             for wnid, noun in SYNSETS.items()
             for n in range(10)
         ),
