@@ -180,6 +180,13 @@ def test_parameters_of_table_6(student: object, total: int) -> None:
     assert 1 + sum(map(count, parts)) == total
 
 
+def test_the_pooler_reads_the_first_state() -> None:
+    cross = CrossModal(Shape(8, 2, 4, 2, 12), 1)
+    states = torch.randn(2, 3, 8)
+    expected = torch.tanh(states[:, 0] @ cross.pooler.weight.T + cross.pooler.bias)
+    torch.testing.assert_close(cross.pool(states), expected)
+
+
 def test_the_last_view_of_the_teacher_can_be_left_out() -> None:
     torch.manual_seed(0)
     cross = CrossModal(Shape(8, 2, 4, 2, 12), 2).eval()
