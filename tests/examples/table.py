@@ -159,7 +159,7 @@ ROWS = (
         folder="visual-awareness-silver"),
     Row("visual-awareness", "small", "table1", "gate.on|found"),
     Row("visual-awareness", "small", "table1", "scalar-gate|weight|bi-attention",
-        toy="TABLE1='base scalar-gate sum weight.on attention bi-attention'"),
+        files="TABLE1='base scalar-gate sum weight.on attention bi-attention'"),
     Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=colours"),
     Row("visual-awareness", "small", "masked", "own-shuffle.on", files="MASK=nouns"),
     Row("visual-awareness", "small", "translation-base text-only"),

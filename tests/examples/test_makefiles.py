@@ -88,3 +88,8 @@ def test_every_target_is_run(example: str, scale: str) -> None:
 
 def test_every_example_is_in_the_table() -> None:
     assert {name for name in FILES if ":" not in name} == {*make.EXAMPLES}
+
+
+def test_no_two_rows_have_one_name() -> None:
+    names = [row.name for row in ROWS]
+    assert len({*names}) == len(names)
