@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_refused(
     fails(Exit.DATA, "empty.txt: no word of it is masked", flags=flags, text="empty.txt")
     save_texts(data / "alone.jsonl", ["bam bet", "bin"], {0: "image001", 1: "image001"})
     flags = ["-e", run, "--feats", data / "f.npy", "--pictures", "other"]
-    fails(Exit.DATA, "no text of another image", flags=flags, text="alone.jsonl")
+    fails(Exit.DATA, "no other text of another image", flags=flags, text="alone.jsonl")
     fails(Exit.CONFIG, "--block 99: the encoder takes 64", flags=[*flags, "--block", 99])
 
 

@@ -28,7 +28,8 @@ def serve(listener: socket.socket) -> None:
     """Run what clients ask for until this process is ended."""
     import signal
 
-    for name in ("torch", "transformers", "timm", "faiss", "spacy", "scipy.stats", "nltk"):
+    # Not nltk: it reads NLTK_DATA, which a row sets, when it is imported.
+    for name in ("torch", "transformers", "timm", "faiss", "spacy", "scipy.stats"):
         with contextlib.suppress(ImportError):
             __import__(name)
     from vgtools import cli

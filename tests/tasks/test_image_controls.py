@@ -49,6 +49,13 @@ def test_random_draws_as_many_from_the_bank_as_were_found() -> None:
     assert all(abs(share[row] - 200) < 5 * 11.5 for row in BANK.tolist())
 
 
+def test_random_of_equal_texts_that_found_unlike_numbers_of_images() -> None:
+    found = np.array([[4, 5], [4, -1], [-1, -1]])
+    rows = choose_images(found, ["a", "a", "b"], "random", BANK, "train")
+    assert ((rows < 0) == (found < 0)).all()
+    assert rows[0, 0] == rows[1, 0]
+
+
 @pytest.mark.parametrize("split", ["train", "dev", "test", "mnli"])
 def test_shuffle_is_one_circle_of_different_texts(split: str) -> None:
     shown = chosen("shuffle", split=split)

@@ -8,7 +8,7 @@ images under each of them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ _CONTROL = 12  # what a random generator is for, the first of its seeds
 
 
 def choose_images(
-    found: Array, texts: Sequence[str], choice: Choice, bank: Array, split: str
+    found: Array, texts: Sequence[Hashable], choice: Choice, bank: Array, split: str
 ) -> Array:
     """Return the rows of images that texts are shown with, in place of those found for them.
 
@@ -35,8 +35,9 @@ def choose_images(
     texts in their order, not on the seed of a run.
 
     Args:
-        found: (E, K) rows, best first, -1 for none; equal rows for equal texts.
-        texts: E that the images were found for.
+        found: (E, K) rows, best first, -1 for none. Of equal texts that found unlike images, as by
+            other visible words, `shuffle` passes on those of the last.
+        texts: E that the images were found for, or what is equal for texts that count as equal.
         choice: as above.
         bank: (N,) rows that images are drawn from.
         split: train, dev …
@@ -51,14 +52,14 @@ def choose_images(
         return found
     if choice == "none":
         return np.full_like(found, -1)
-    numbers = dict[str, int]()
+    numbers = dict[Hashable, int]()
     place = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.intp)
     each = np.empty((len(numbers), found.shape[1]), found.dtype)
     each[place] = found
     rng = np.random.default_rng([_CONTROL, zlib.crc32(split.encode())])
     if choice == "random":
         drawn = bank[rng.integers(len(bank), size=each.shape)].astype(found.dtype)
-        return np.where(each < 0, each, drawn)[place]
+        return np.where(found < 0, found, drawn[place])
     if len(each) == 1:
         why = f"--images shuffle takes the images of another text, and the {split} split has one"
         raise DataError(f"{why} text alone; use --images random")

@@ -31,6 +31,8 @@ from vgtools.text.word_vectors import Words
 _MASK = 1
 _FIXED = 2
 
+_AT_ONCE = 4096  # texts that are searched for at a time
+
 
 # ---------------------------------------------------------------------------------------- retrieval
 
@@ -265,6 +267,14 @@ class Examples:
         assert pictures is not None
         rows = [pictures.row(image) for image in self.texts.images]
         return np.array([*rows, -1], np.int64)[self.texts.image]
+
+    @cached_property
+    def found(self) -> Array:
+        """The rows of the features that texts find with the masks of evaluation, (N, K)."""
+        parts = np.array_split(np.arange(len(self)), -(-len(self) // _AT_ONCE))
+        return np.concatenate(
+            [self.images(part, [self.example(n, None) for n in part.tolist()]) for part in parts]
+        )
 
     @cached_property
     def _own_of_bank(self) -> Array:

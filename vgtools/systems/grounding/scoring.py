@@ -31,12 +31,11 @@ from vgtools.systems.grounding.model import (
 )
 from vgtools.systems.grounding.pictures import Pictures
 from vgtools.systems.grounding.texts import Texts, read_texts
+from vgtools.tasks.image_controls import choose_images
 from vgtools.tasks.perplexity import Scores, groups_of, records
 from vgtools.text.tokens import tokenizer_fingerprint
 
-_OTHER = 3  # the first seed of draws; those of `inputs` are 1 and 2
-_RANDOM = 4
-_TRIES = 100
+_SPLIT = "perplexity"  # of what is drawn for `other` and `random`
 
 
 @dataclass(frozen=True)
@@ -227,60 +226,49 @@ def shown(examples: Examples, kind: str) -> Array:
     Args:
         examples: the texts, and where images come from.
         kind: `own`, the images that rows name; `found`, by their visible words; `other`, what
-            another text is shown with; `random`, drawn from the images; `none`. An image of the
-            text's own that comes up among others' is not shown.
+            another text is shown with; `random`, drawn from the images; `none`. Texts count as one
+            for `other` and `random` (see `choose_images`) if they are equal or name one image. An
+            image of the text's own that comes up among others' is not shown.
 
     Raises:
-        DataError: no row names an image, or all the same one.
+        DataError: no row names an image, or there is no other text of another image.
     """
-    count = len(examples)
     pictures = examples.pictures
     if kind == "none" or pictures is None:
-        return np.full((count, 0), -1, np.int64)
-    images = examples.bank.images if examples.bank is not None else 1
-    if kind == "random":
-        bank = np.arange(len(pictures.ids)) if examples.bank is None else examples.bank.rows
-        draws = [
-            np.random.default_rng([_RANDOM, n]).integers(len(bank), size=images)
-            for n in range(count)
-        ]
-        return _without_own(bank[np.array(draws)], examples)
+        return np.full((len(examples), 0), -1, np.int64)
     if examples.bank is not None and kind != "own":
-        rows = _found(examples)
+        rows = examples.found
+        bank = examples.bank.rows
     else:
         if examples.texts.image.max() < 0:
             raise DataError("no row names an image", examples.texts.name)
         rows = examples.own[:, None]
-    return _without_own(rows[_others(examples.texts)], examples) if kind == "other" else rows
-
-
-def _without_own(rows: Array, examples: Examples) -> Array:
+        bank = np.arange(len(pictures.ids))
+    if kind in ("own", "found"):
+        return rows
+    same = _as_one(examples.texts)
+    if kind == "random":
+        rows = choose_images(rows, same, "random", bank, _SPLIT)
+    elif max(same) > 0:
+        rows = choose_images(rows, same, "shuffle", bank, _SPLIT)
+    else:
+        raise DataError("has no other text of another image to compare with", examples.texts.name)
     return np.where(rows == examples.own[:, None], -1, rows)
 
 
-def _found(examples: Examples, size: int = 4096) -> Array:
-    parts = list[Array]()
-    for start in range(0, len(examples), size):
-        numbers = np.arange(start, min(start + size, len(examples)))
-        drawn = [examples.example(number, None) for number in numbers.tolist()]
-        parts.append(examples.images(numbers, drawn))
-    return np.concatenate(parts)
-
-
-def _others(texts: Texts) -> Array:
-    """Return another text for each, drawn by its number; of another image if it names one."""
-    others = np.empty(len(texts), np.int64)
-    for number in range(len(texts)):
-        rng = np.random.default_rng([_OTHER, number])
-        for _ in range(_TRIES):
-            other = int(rng.integers(len(texts)))
-            same = texts.image[other] == texts.image[number] >= 0
-            if other != number and not same:
-                break
-        else:
-            raise DataError("has no text of another image to compare with", texts.name)
-        others[number] = other
-    return others
+def _as_one(texts: Texts) -> list[int]:
+    """Return a number per text, the same for equal texts and for those of one image."""
+    numbers = dict[bytes, int]()
+    words = [numbers.setdefault(texts.of(n).tobytes(), len(numbers)) for n in range(len(texts))]
+    same = np.arange(len(texts))
+    before = np.full_like(same, -1)
+    while (same != before).any():
+        before = same
+        for by in (np.array(words), groups_of(texts.image)):
+            least = np.full(len(texts), len(texts))
+            np.minimum.at(least, by, same)
+            same = least[by]
+    return same.tolist()
 
 
 def score(
