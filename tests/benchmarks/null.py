@@ -8,7 +8,8 @@ true value (at least 93 %). Nothing of a network is run.
   single seed there must be no p-value; its interval is that of these two models.
 - perplexity: texts of several per image, two models that are equally good in the mean.
 - evaluate-matcher: shares of hits, several per photo, rare and frequent ones.
-- probe-attention: 144 heads no better than the baseline: a head named beforehand, and the best.
+- probe-attention: 144 heads no better than the baseline: a head named beforehand, and the best;
+  the baseline is one more head, or `steady`, the share that is right by chance.
 - retrieve: R@1, R@10 and median rank of texts, several per image.
 
     python tests/benchmarks/null.py [--draws 400]
@@ -87,20 +88,25 @@ def matcher(share: float, photos: int) -> Callable[[Rng], Drawn]:
     return draw
 
 
-def probes(rng: Rng) -> Drawn:
-    photos, heads = 100, 144
-    scores = Scores(heads, SAMPLES, int(rng.integers(2**31)))
-    names = [str(i) for i in range(photos)]
-    image = np.repeat(np.arange(photos), rng.integers(1, 6, photos))
-    chance = rng.beta(1, 3, photos)[image]
-    right = rng.random((len(image), heads)) < chance[:, None]
-    base = (rng.random(len(image)) < chance).astype(float)
-    scores.add([("a", "")], names, image, np.zeros(len(image), int), right, base=base)
-    found = significance(scores.cells["a", ""])
-    yield "level of a head", found.p[0] < 0.05
-    yield "level of the best of 144", (found.p_corrected < 0.05).any()
-    yield "cover of a head", found.low[0] <= 0.25 <= found.high[0]
-    yield "cover of all heads", ((found.low_all <= 0.25) & (found.high_all >= 0.25)).all()
+def probes(steady: bool) -> Callable[[Rng], Drawn]:
+    def draw(rng: Rng) -> Drawn:
+        photos, heads = 100, 144
+        scores = Scores(heads, SAMPLES, int(rng.integers(2**31)))
+        names = [str(i) for i in range(photos)]
+        image = np.repeat(np.arange(photos), rng.integers(1, 6, photos))
+        chance = rng.beta(1, 3, photos)[image]
+        right = rng.random((len(image), heads)) < chance[:, None]
+        base = (rng.random(len(image)) < chance).astype(float)
+        if steady:
+            base = np.full(len(image), 0.25)
+        scores.add([("a", "")], names, image, np.zeros(len(image), int), right, base=base)
+        found = significance(scores.cells["a", ""])
+        yield "level of a head", found.p[0] < 0.05
+        yield "level of the best of 144", (found.p_corrected < 0.05).any()
+        yield "cover of a head", found.low[0] <= 0.25 <= found.high[0]
+        yield "cover of all heads", ((found.low_all <= 0.25) & (found.high_all >= 0.25)).all()
+
+    return draw
 
 
 def retrieve(rng: Rng) -> Drawn:
@@ -134,7 +140,8 @@ def conditions() -> Iterator[tuple[str, Callable[[Rng], Drawn]]]:
     yield "perplexity", of_perplexity
     for share, photos in ((0.02, 500), (0.2, 100), (0.5, 500)):
         yield f"evaluate-matcher, {share:.0%} of {photos} photos", matcher(share, photos)
-    yield "probe-attention", probes
+    for steady in (False, True):
+        yield "probe-attention" + ", steady baseline" * steady, probes(steady)
     yield "retrieve", retrieve
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,14 @@ from vgtools.systems.attention_probes.grounding import (
     answers,
     read_caption,
 )
-from vgtools.systems.attention_probes.scores import BLIND, ENTITY, OTHER_CAPTION, OTHER_ENTITY
+from vgtools.systems.attention_probes.scores import (
+    BLIND,
+    ENTITY,
+    GROUPS,
+    OTHER_CAPTION,
+    OTHER_ENTITY,
+    group_of,
+)
 from vgtools.text.parses import CoNLLU, Parse
 from vgtools.text.tokens import Tokens, tokenize
 
@@ -285,8 +292,7 @@ def test_the_probe_equals_brute_force(tmp_path: Path, reduce: str) -> None:
         cell = scores.cells[OTHER_ENTITY]
         assert 0 < cell.total == len(controls)
         np.testing.assert_allclose(cell.right, sum(columns for _, columns in controls))
-        drawn = sum(scores.draws(image)[:, None] * columns[None] for image, columns in controls)
-        np.testing.assert_allclose(cell.drawn, drawn, rtol=1e-5)
+        np.testing.assert_allclose(cell.hits, by_group(controls), rtol=1e-5)
         assert scores.photos == len({captions[i].image for i in own})
         assert scores.captions == len(own)
         for key, items in wanted.items():
@@ -302,15 +308,19 @@ def test_the_probe_equals_brute_force(tmp_path: Path, reduce: str) -> None:
                 sum(b for *_, b, _ in items),
                 sum(b for *_, b in items),
             )
-            # Every resampling is the sum over photos, each as often as it was drawn.
-            drawn = sum(
-                scores.draws(image)[:, None] * right.ravel()[None] for image, right, *_ in items
-            )
-            np.testing.assert_allclose(cell.drawn, drawn)
-            np.testing.assert_allclose(
-                cell.drawn_base, sum(scores.draws(i) * b for i, _, _, b, _ in items)
-            )
-            np.testing.assert_allclose(cell.drawn_total, sum(scores.draws(i) for i, *_ in items))
+            hits = by_group([(image, right.ravel()) for image, right, *_ in items])
+            np.testing.assert_allclose(cell.hits, hits)
+            base = by_group([(i, np.array([b, 1])) for i, _, _, b, _ in items])
+            np.testing.assert_allclose(cell.base_hits, base[:, 0])
+            np.testing.assert_allclose(cell.totals, base[:, 1])
+
+
+def by_group(items: Sequence[tuple[str, Any]]) -> Any:
+    """Return the sums of (photo, (columns,)) over each group of photos."""
+    sums = np.zeros((GROUPS, len(items[0][1])))
+    for image, columns in items:
+        sums[group_of(image)] += columns
+    return sums
 
 
 def test_results_do_not_depend_on_batches_or_windows(
@@ -334,7 +344,7 @@ def test_results_do_not_depend_on_batches_or_windows(
         np.testing.assert_allclose(found[0][ENTITY].mass, other[ENTITY].mass, rtol=1e-5)
         for key in (ENTITY, BLIND, OTHER_ENTITY, OTHER_CAPTION):
             np.testing.assert_allclose(found[0][key].right, other[key].right, rtol=1e-9)
-            np.testing.assert_allclose(found[0][key].drawn, other[key].drawn, rtol=1e-5)
+            np.testing.assert_allclose(found[0][key].hits, other[key].hits, rtol=1e-5)
 
 
 def test_a_caption_of_another_photo_asks_about_the_regions_of_this_one(tmp_path: Path) -> None:

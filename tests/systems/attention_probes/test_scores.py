@@ -9,8 +9,10 @@ import pytest
 
 from vgtools.systems.attention_probes.scores import (
     ENTITY,
+    GROUPS,
     Cell,
     Scores,
+    group_of,
     head_name,
     records,
     significance,
@@ -77,14 +79,73 @@ def test_photos_are_resampled_not_entities() -> None:
     assert (a.high - a.low)[0] == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 60), rel=0.15)
 
 
-def test_draws_depend_on_seed_and_photo_alone() -> None:
-    scores = Scores(1, samples=2000, seed=3)
-    draws = scores.draws("photo7")
-    np.testing.assert_array_equal(draws, Scores(5, samples=2000, seed=3).draws("photo7"))
-    assert draws.mean() == pytest.approx(1, abs=0.1)
-    assert draws.var() == pytest.approx(1, abs=0.15)
-    assert (draws != Scores(1, samples=2000, seed=4).draws("photo7")).any()
-    assert (draws != scores.draws("photo8")).any()
+def test_intervals_and_p_values_are_those_of_a_bootstrap_t_by_loops() -> None:
+    """Photos of one group are drawn together; each resampling has errors of its own."""
+    rng = np.random.default_rng(5)
+    photos, heads, samples = 12, 3, 60
+    image = np.repeat(np.arange(photos), rng.integers(1, 4, photos))
+    right = rng.random((len(image), heads)) < [0.2, 0.5, 0.9]
+    right[:, 2] |= image > 3
+    base = rng.random(len(image)).round(1)
+    names = [f"photo{n}" for n in range(photos)]
+    names[3] = next(n for n in map(str, range(9999)) if group_of(n) == group_of("photo2"))
+    scores = Scores(heads, samples, seed=7)
+    for part in (image < 5, image >= 5):  # in two windows
+        many = np.zeros(part.sum(), np.int64)
+        scores.add([ENTITY], names, image[part], many, right[part], None, base[part])
+    found = significance(scores.cells[ENTITY], 0.9)
+
+    numbers = sorted({group_of(name) for name in names})
+    assert len(numbers) == photos - 1
+    place = np.array([numbers.index(group_of(names[n])) for n in image])
+    chance = [1 / len(numbers)] * len(numbers)
+    draws = np.random.default_rng(7).multinomial(len(numbers), chance, samples)
+
+    def shares(values: Any, weights: Any) -> tuple[float, float]:
+        """Return a share and its standard error, one answer's square added to the residuals'."""
+        total = sum(weights[p] for p in place)
+        share = sum(weights[p] * value for p, value in zip(place, values, strict=True)) / total
+        rest = [sum(values[place == g] - share) for g in range(len(numbers))]
+        squares = sum(w * r**2 for w, r in zip(weights, rest, strict=True))
+        return share, np.sqrt(squares + 1) / total
+
+    every = np.ones(len(numbers))
+    for gains, p, p_all in ((False, None, None), (True, found.p, found.p_corrected)):
+        columns = [right[:, h] - base * gains for h in range(heads)]
+        whole = [shares(values, every) for values in columns]
+        drawn = [[shares(values, w) for values in columns] for w in draws]
+        t = [
+            [abs(a - b) / error for (a, error), (b, _) in zip(d, whole, strict=True)] for d in drawn
+        ]
+        most = [max(row) for row in t]
+        for h, (share, error) in enumerate(whole):
+            if p is None or p_all is None:
+                low, high = np.quantile([d[h][0] for d in drawn], [0.05, 0.95])
+                reach = np.quantile(most, 0.9) * error
+                assert (found.low[h], found.high[h]) == pytest.approx((low, high))
+                assert found.low_all[h] == pytest.approx(max(share - reach, 0))
+                assert found.high_all[h] == pytest.approx(min(share + reach, 1))
+            else:
+                above = [row[h] >= abs(share) / error for row in t]
+                assert p[h] == pytest.approx((1 + sum(above)) / (1 + samples))
+                above = [top >= abs(share) / error for top in most]
+                assert p_all[h] == pytest.approx((1 + sum(above)) / (1 + samples))
+
+
+def test_few_photos_are_never_more_certain_than_a_sign_test() -> None:
+    for photos in (1, 3, 6):
+        names = [str(n) for n in range(photos)]
+        assert len({group_of(name) for name in names}) == photos
+        scores = Scores(1, samples=99)
+        scores.add([ENTITY], names, np.arange(photos), np.zeros(photos, int), np.ones((photos, 1)))
+        found = significance(scores.cells[ENTITY])
+        assert found.p.tolist() == found.p_corrected.tolist() == [2.0 ** (1 - photos)]
+
+
+def test_groups_depend_on_the_photo_alone_and_are_of_equal_size() -> None:
+    counts = np.bincount([group_of(f"photo{n}") for n in range(50_000)], minlength=GROUPS)
+    assert len(counts) == GROUPS
+    assert ((counts - 50) ** 2).mean() == pytest.approx(50, rel=0.2), "as drawn by chance"
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
