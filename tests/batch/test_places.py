@@ -100,7 +100,7 @@ def test_other_settings_inputs_and_places_are_refused(bucket: str, tmp_path: Pat
         opened(url, texts, level=2)
     assert caught.value.code == Exit.CONFIG
     upload(texts[0], LINES.replace(b"7", b"8"), tmp_path)
-    with pytest.raises(DataError, match=r"the input .*/a.txt changed: stamp was") as caught:
+    with pytest.raises(DataError, match=r"the input .*/a.txt changed: sha256 was") as caught:
         opened(url, texts)
     assert caught.value.code == Exit.CONFIG
     with pytest.raises(DataError, match=r"holds files but no plan.json") as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -411,12 +412,14 @@ def test_emoji_are_drawn_listed_and_not_drawn_again(vg: Runner, tmp_path: Path) 
 
 def test_every_help_ends_with_examples(vg: Runner) -> None:
     listed = vg("prepare", "--help").stdout.decode().split("Commands:")[1].split("\n")
-    names = [line.split()[0] for line in listed if line.strip()]
+    # The second line of a summary has no name before it.
+    names = [found[1] for line in listed if (found := re.match(r"  (\S+)", line))]
     assert names == [
         "flickr8k",
         "flickr30k-entities",
         "coco",
         "karpathy",
+        "vqa",
         "vcr",
         "visual-genome",
         "visual-genome-boxes",
@@ -426,6 +429,7 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "openmoji",
         "regions",
         "wikitext",
+        "wikipedia",
         "squad",
         "sentences",
         "pairs",
@@ -434,5 +438,8 @@ def test_every_help_ends_with_examples(vg: Runner) -> None:
         "vua",
         "task",
         "vectors",
+        "vokens",
+        "keys",
+        "hdf5",
     ]
     assert not any(line.endswith("...") for line in listed)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny import save_feats, text
+from tests.tiny import BACKBONE, save_feats, text
 from vgtools import io
 from vgtools.cli import run
 from vgtools.text.retrieved import open_retrieved
@@ -79,10 +79,17 @@ def test_images_of_a_bank_in_parts_find_their_features(
     feats = parts[0].with_name("feats.npy")
     with pytest.raises(io.DataError, match="has no features"):
         open_retrieved(str(out), io.open_features(feats), str(feats))
+    file = save_feats(tmp_path / "turned.npy", np.load(tiny / "feats.npy")[::-1])
+    ids = file.with_suffix(".ids")
+    ids.write_text("".join(f"image{i:03}\n" for i in range(59, -1, -1)))
+    io.write_manifest(file, [file, ids], kind="image-features", backbone=BACKBONE)
+    turned = io.open_features(file)
+    opened = open_retrieved(str(out), turned, "turned.npy")
+    assert opened.rows.tolist() == [[-1 if i < 0 else 59 - i for i in row] for row in images]
     parts[1].with_suffix(".ids").rename(tmp_path / "moved")
     try:
         with pytest.raises(io.DataError, match=r"whose ids .* do not exist"):
-            open_retrieved(str(out), io.open_features(tiny / "feats.npy"), "feats.npy")
+            open_retrieved(str(out), turned, "turned.npy")
     finally:
         (tmp_path / "moved").rename(parts[1].with_suffix(".ids"))
 
