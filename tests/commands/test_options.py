@@ -284,6 +284,28 @@ def test_a_number_that_no_counter_holds_is_refused(
     assert "must be below 2**63" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize(
+    ("args", "flag"),
+    [
+        (["pretrain", "x.txt", "--shape", "bert-tiny", "-t", "x", "-o", "r"], "--warmup"),
+        (["train-matcher", "x.jsonl", "x.npy", "-o", "r"], "--margin"),
+        (["finetune", "cola", "x", "-e", "x", "-o", "r"], "--lr"),
+        (["evaluate-matcher", "x.jsonl", "x.npy", "x"], "--context"),
+        (["score", "squad-2.0", "x.jsonl"], "--null-threshold"),
+        (["vokenize", "x.txt", "--index", "x.faiss"], "--min-score"),
+        (["prepare", "pairs", "a", "b"], "--ratio"),
+    ],
+)
+def test_infinity_and_nan_are_usage_errors(
+    args: list[str], flag: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*args, flag, number]) == 2
+    message = capsys.readouterr().err
+    assert flag in message
+    assert f"must be a finite number, got {number}" in message or "Input should be" in message
+
+
 @pytest.mark.parametrize("source", ["run", "run/encoder", "link", "run/seed-1/model", "run/."])
 def test_a_restart_never_removes_the_model_it_starts_from(tmp_path: Path, source: str) -> None:
     (tmp_path / "run" / "seed-1" / "model").mkdir(parents=True)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from vgtools.commands.options import File, Value, refuse_if
+from vgtools.commands.options import File, Value, flags, refuse_if
 
 
+@flags
 def score(
     name: Annotated[str, typer.Argument(metavar="TASK", help="sst-2, rte, squad-1.1 …")],
     rows: Annotated[

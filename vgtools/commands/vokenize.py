@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -160,9 +159,6 @@ def vokenize(
     """
     texts = all_of(text)
     help_at_terminal(context, *texts)
-    score = search.min_score
-    odd = score is not None and not math.isfinite(score)
-    refuse_if(odd, "--min-score", f"must be between -1 and 1, got {score}")
     several = target.output.rstrip("/").endswith(".npy") and search.k > 1
     refuse_if(several, "-k", "the packed form holds one voken per token; write .jsonl")
     from vgtools.batch import run
