@@ -25,6 +25,9 @@ SHAPE = {
 }
 
 
+BART = {"model_type": "bart", "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [
@@ -36,6 +39,7 @@ SHAPE = {
         ({"hidden_size": True}, '"hidden_size": expected a whole number from 1 to 65536, got Tr'),
         ({"num_hidden_layers": 10**9}, '"num_hidden_layers": expected a whole number from 1 to 1'),
         ({"hidden_act": "nothing"}, "is not a usable shape: "),
+        (BART, '"model_type": expected a masked language model'),
     ],
 )
 def test_a_shape_that_cannot_be_is_one_line(

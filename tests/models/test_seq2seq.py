@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,14 @@ def test_what_does_not_translate_is_refused(tmp_path: Path) -> None:
     config.write_text(text.replace('"eos_token_id": 2', '"eos_token_id": null'))
     with pytest.raises(DataError, match='lacks "eos_token_id"'):
         load_seq2seq(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("odd", ["99999", "-1", '"x"', "[[2, 99999]]"])
+def test_tokens_outside_the_vocabulary_are_refused(tmp_path: Path, file: str, odd: str) -> None:
+    path = save_model(tmp_path / "model") / file
+    key = '"decoder_start_token_id": '
+    path.write_text(re.sub(rf"{key}\d+", key + odd, path.read_text()))
+    with pytest.raises(DataError, match=r"decoder_start_token_id|list") as caught:
+        load_seq2seq(str(tmp_path / "model"))
+    assert caught.value.code in (65, 78)

@@ -435,15 +435,32 @@ def test_an_error_of_the_first_process_is_one_of_both(tmp_path: Path) -> None:
     assert all(b"is neither empty nor a run of vg" in p.stderr for p in said)
 
 
+_PLACE = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
 @pytest.mark.parametrize(
-    "environment", [{"WORLD_SIZE": "2"}, {"WORLD_SIZE": "abc"}, {"WORLD_SIZE": "2", "RANK": "-1"}]
+    ("environment", "why"),
+    [
+        ({"WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE must be an integer"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"} | _PLACE, "RANK must be an integer"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "x"}, "MASTER_PORT is not set"),
+    ],
 )
 def test_left_over_variables_of_a_launcher_are_named(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("RANK", raising=False)
+    for name in ("RANK", *_PLACE):
+        monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=r"WORLD_SIZE|RANK") as caught:
+
+    def join() -> None:
         processes.rank()
+        with processes.joined():
+            pass
+
+    with pytest.raises(DataError, match=why) as caught:
+        join()
     assert caught.value.code == Exit.USAGE

@@ -170,7 +170,28 @@ def load_seq2seq(ref: str, *, offline: bool = False) -> Encoder:
     lacking = [name for name in ends if not isinstance(getattr(model.config, name, None), int)]
     if lacking:
         raise DataError(f'config.json: lacks "{lacking[0]}", a number', ref, code=Exit.CONFIG)
+    _check_ids(model, folder)
     return as_encoder(model, tokenizer, ref, folder=folder)
+
+
+def _check_ids(model: Any, folder: Path) -> None:
+    """Refuse settings of a translation model that name tokens outside its vocabulary."""
+    most = max(model.config.vocab_size, getattr(model.config, "decoder_vocab_size", None) or 0)
+    for settings, name in (
+        (model.config, "config.json"),
+        (model.generation_config, "generation_config.json"),
+    ):
+        for key, value in settings.to_dict().items():
+            named = key.endswith(("_token_id", "_words_ids", "suppress_tokens"))
+            odd = [x for x in _flat(value) if not (type(x) is int and 0 <= x < most)]
+            if named and value is not None and odd:
+                why = f'"{key}": expected tokens from 0 to {most - 1}, got {odd[0]!r:.40}'
+                raise DataError(why, folder / name)
+
+
+def _flat(value: Any) -> list[Any]:
+    """Return what a value, a list or a list of lists holds."""
+    return [x for one in value for x in _flat(one)] if isinstance(value, list) else [value]
 
 
 def load_with_head(

@@ -82,9 +82,14 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
     try:
         config = AutoConfig.for_model(values.pop("model_type"), **values)
         with quiet_transformers():
-            return AutoModelForMaskedLM.from_config(config, attn_implementation=None)
+            lm = AutoModelForMaskedLM.from_config(config, attn_implementation=None)
     except Exception as error:  # of values that do not go together
         raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
+    try:
+        mlm_hidden(lm)
+    except DataError as error:
+        raise DataError(f'"model_type": {error.why}', file) from None
+    return lm
 
 
 def check_sizes(shape: Mapping[str, Any], file: str | None = None) -> None:

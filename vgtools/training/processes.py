@@ -28,10 +28,15 @@ _patient: Any = None  # the group of processes that wait for `_WORK`
 def world() -> int:
     """Return the number of processes that the launcher started."""
     count = _number("WORLD_SIZE", 1, 1)
-    if count > 1 and not os.environ.get("RANK"):
-        why = f"WORLD_SIZE is {count}, but RANK is not set; start with torchrun"
-        raise DataError(f"{why}, or unset WORLD_SIZE", code=Exit.USAGE)
+    if count > 1:
+        _check_set("RANK", count)
     return count
+
+
+def _check_set(name: str, count: int) -> None:
+    if not os.environ.get(name):
+        why = f"WORLD_SIZE is {count}, but {name} is not set; start with torchrun"
+        raise DataError(f"{why}, or unset WORLD_SIZE", code=Exit.USAGE)
 
 
 def rank() -> int:
@@ -68,6 +73,8 @@ def joined(on_gpu: bool = False) -> Iterator[None]:
     if world() == 1 or active():
         yield
         return
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        _check_set(name, world())
     from torch import distributed
 
     distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_STEP)

@@ -112,6 +112,7 @@ class VisuallySupervisedLM(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
         self.lm = lm
         self.config = config
         self.dtype = dtype
@@ -127,7 +128,6 @@ class VisuallySupervisedLM(nn.Module):
         if "voken_ctr" in config.losses:
             self.image = nn.Linear(config.feats_width, config.joint)
             self.norms = nn.ModuleList(nn.LayerNorm(config.joint, eps=eps) for _ in range(2))
-        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.

@@ -287,6 +287,7 @@ class XDBert(nn.Module):
         faster: float = 1.0,
     ) -> None:
         super().__init__()
+        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
         self.rates = dict.fromkeys(("cross.", "match.", "clip_token."), faster)
         shape = Shape.of(lm.config, teacher.config)
         self.config = config
@@ -301,7 +302,6 @@ class XDBert(nn.Module):
             draw_linear_layers(self.match, shape.scale)
         if "clip_token" in losses:
             self.clip_token = ClipTokenHead(shape, teacher.config)
-        mlm_hidden(lm)  # refuses an unknown head now, not at the first step
 
     def train(self, mode: bool = True) -> XDBert:
         """Set training mode; a frozen teacher stays in evaluation mode."""
