@@ -117,6 +117,7 @@ def test_what_is_not_a_dump_is_refused(tmp_path: Path) -> None:
         (bz2.compress((HEAD + PAGES[0]).encode()), "is not whole XML"),
         (b"plain", "cut off or damaged"),
         (bz2.compress(b"<a><b/></a>"), "has no pages"),
+        (bz2.compress(b"<a><page><id>x</id></page></a>"), "as its id, got 'x'"),
         (bz2.compress(b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>'), "DOCTYPE"),
     ):
         path.write_bytes(data)

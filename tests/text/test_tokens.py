@@ -374,6 +374,10 @@ def test_stop_words_of_nltk_are_read_where_its_downloader_put_them(
         (folder / "stopwords").mkdir()
         (folder / "stopwords" / "english").write_text(words)
     assert tokens.load_stop_words("nltk") == {"the", "don't", "own"}
+    if not zipped:
+        (folder / "stopwords" / "english").write_bytes(b"the\n\xff\n")
+        with pytest.raises(DataError, match="english: is not UTF-8: expected a word per line"):
+            tokens.load_stop_words("nltk")
 
 
 def test_stop_words_come_from_a_file_or_our_list(tmp_path: object) -> None:

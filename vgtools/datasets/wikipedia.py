@@ -91,9 +91,12 @@ class _Reader:
             self._page[name] = text
         elif name == "page":
             page = self._page
-            number = int(page.get("id", "").strip() or -1)
+            number = page.get("id", "-1").strip()
+            if not re.fullmatch(r"-1|[0-9]{1,18}", number):
+                raise ValueError(f"expected the number of a page as its id, got {number!r:.40}")
             markup = page.get("text", "")
-            found = (number, page.get("title", ""), page.get("ns", "0"), "redirect" in page, markup)
+            space = page.get("ns", "0")
+            found = (int(number), page.get("title", ""), space, "redirect" in page, markup)
             self.pages.append(Page(*found))
 
 

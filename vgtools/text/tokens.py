@@ -376,7 +376,7 @@ def load_stop_words(path: str | Path | None = None) -> frozenset[str]:
     Deviation: ours is the default, as NLTK does not install its own.
 
     Raises:
-        DataError: the file cannot be read, or NLTK's list is not on this machine (66).
+        DataError: the file cannot be read, or NLTK's list is not on this machine (66) or not UTF-8.
     """
     lines = _nltk_list() if path == NLTK else read_lines(path or _OWN)
     words = (line.strip().lower().replace("’", "'") for line in lines)
@@ -396,7 +396,12 @@ def _nltk_list() -> list[str]:
         way_out = "them once, NLTK_DATA says where they are, and a file of words does as well"
         raise DataError(f"{why} {way_out}", code=Exit.NO_INPUT) from None
     with file.open() as opened:
-        return str(opened.read().decode()).splitlines()
+        data: bytes = opened.read()
+    try:
+        return data.decode().splitlines()
+    except UnicodeDecodeError:
+        why = "is not UTF-8: expected a word per line; python -m nltk.downloader stopwords gets it"
+        raise DataError(why, str(file)) from None
 
 
 @cache
