@@ -1,8 +1,10 @@
-"""No system of `vg pretrain` learns from rows that are marked to validate or to test on."""
+"""Nothing learns from rows that are marked to validate or to test on."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,11 @@ from tests.tiny.lm import save_shape, save_tokenizer
 from tests.tiny.runs import refused
 from tests.tiny.visual import open_tiny
 from vgtools import cli
-from vgtools.io import Exit
+from vgtools.io import DataError, Exit
+from vgtools.models.references import load_tokenizer
+from vgtools.tasks.dispatch import read_split
+from vgtools.tasks.table import find_task
+from vgtools.text.blocks import pack
 from vgtools.text.splits import refuse_held_out
 
 
@@ -67,3 +73,51 @@ def test_other_splits_and_none_are_learned_from() -> None:
     for split in ("train", "restval", "unlabelled", "", None, 3):
         refuse_held_out({"split": split}, "x.jsonl", 1)
     refuse_held_out({}, "x.jsonl", 1)
+
+
+PHRASE = {"start": 2, "end": 5, "boxes": [[0, 0, 5, 5]]}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "sst-2": {"sentence": "a dog", "label": 1},
+    "conll-2003": {"text": "a dog", "tags": ["O", "O"]},
+    "translation": {"text": "a dog", "target": "ein Hund"},
+    "flickr30k-grounding": {
+        "image": "1", "text": "a dog", "phrases": [PHRASE], "width": 9, "height": 9,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", EXAMPLES)
+def test_no_task_is_fine_tuned_on_examples_to_evaluate_on(tmp_path: Path, task: str) -> None:
+    path = tmp_path / "x.jsonl"
+    rows = [EXAMPLES[task] | {"split": split} for split in ("train", "test")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split in ("dev", "test"):
+        assert len(list(read_split(find_task(task), split, path))) == 2
+    with pytest.raises(DataError, match="\"split\" is 'test'") as caught:
+        list(read_split(find_task(task), "train", path))
+    assert (caught.value.line, caught.value.code) == (2, Exit.DATA)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "npy"])
+def test_vokens_of_texts_to_evaluate_on_are_not_learned_from(
+    tiny: Path, tmp_path: Path, form: str
+) -> None:
+    """Voken rows have no split; what their manifest says follows them to another tokenizer."""
+    tokenizer = load_tokenizer(str(tiny / "encoder"))
+    for name, held_out in (("test", 2), ("train", None)):
+        texts = tmp_path / f"{name}.jsonl"
+        rows = [{"text": "bam bet", "split": split} for split in ("train", name, name)]
+        texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        first, second = (str(tmp_path / f"{name}-{end}") for end in ("v.jsonl", f"w.{form}"))
+        args = ["vokenize", str(texts), "--index", str(tiny / "vg.faiss"), "--device", "cpu"]
+        assert cli.run([*args, "-q", "-o", first]) == 0
+        assert cli.run(["revokenize", first, "-q", "-t", str(tiny / "encoder"), "-o", second]) == 0
+        for path in (first, second):
+            manifest = json.loads(Path(path).with_suffix(".json").read_text())
+            assert manifest.get("held_out") == held_out
+            assert len(pack(path, tmp_path / "packed", tokenizer)) == 1
+            if held_out is None:
+                assert len(pack(path, tmp_path / "packed", tokenizer, train=True)) == 1
+                continue
+            with pytest.raises(DataError, match="2 texts of splits to evaluate on"):
+                pack(path, tmp_path / "packed", tokenizer, train=True)

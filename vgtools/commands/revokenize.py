@@ -128,4 +128,6 @@ def _origin(
         if bank_of(other) != bank_of(body):
             raise DataError(f"has vokens of another image bank than {files[0]}", path)
     origin = {"index_sha256": body["config"]["index_sha256"]} if bank_of(body) else {}
-    return origin, {"count": body["count"]} if isinstance(body.get("count"), int) else {}
+    facts = {"count": body["count"]} if isinstance(body.get("count"), int) else {}
+    held_out = sum(other.get("held_out", 0) for other in made)
+    return origin, facts | ({"held_out": held_out} if held_out else {})

@@ -92,8 +92,11 @@ def read_split(
         limit: examples at most.
 
     Raises:
-        DataError: as `read_examples`, or no example falls into the split.
+        DataError: as `read_examples`, no example falls into the split, or a row to learn from has a
+            "split" to evaluate on.
     """
+    stats = ReadStats() if stats is None else stats
+    stats.learn = split == "train"
     keep = None
     if hold_out is not None and split in ("train", "dev"):
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from vgtools.io import DataError, TextStats, parse_json, read_lines, read_quoted
 from vgtools.io.json_items import json_items
 from vgtools.tasks.table import Form, Task, describe_columns
+from vgtools.text.splits import refuse_held_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class VisualExample(Example):
 class ReadStats:
     """What reading a file met, to be printed: nothing is left out silently."""
 
+    learn: bool = False  # the file is learned from
     rows: int = 0  # examples given out
     broken: int = 0  # rows of a wrong column count, left out (`Task.skip_broken`)
     first_broken: int = 0  # the line of the first of them
@@ -90,6 +92,11 @@ class ReadStats:
     lost: int = 0  # answers that do not occur in the context: scored, but not learnt from
     text: TextStats = field(default_factory=TextStats)
     labels: Counter[str] = field(default_factory=Counter)
+
+    def check(self, row: Mapping[str, Any], path: str | Path, line: int) -> None:
+        """Refuse to learn from a row of a split to evaluate on; as `refuse_held_out`."""
+        if self.learn:
+            refuse_held_out(row, path, line)
 
     def balance(self) -> list[tuple[str, int, float]]:
         """Return (label, count, share) of every class met, most frequent first."""
@@ -179,7 +186,7 @@ def read_table(
     lines = chain([first], lines)
     records: Iterator[tuple[int, dict[str, Any]]]
     if first.lstrip().startswith("{"):
-        form, records = _jsonl(task, lines, path, unlabelled)
+        form, records = _jsonl(task, lines, path, unlabelled, stats)
     else:
         form, width, titles = _recognise(task, first, path, unlabelled)
         records = _cells(task, form, width, titles, lines, path, stats)
@@ -290,7 +297,7 @@ def _cells(
 
 
 def _jsonl(
-    task: Task, lines: Iterator[str], path: str | Path, unlabelled: bool
+    task: Task, lines: Iterator[str], path: str | Path, unlabelled: bool, stats: ReadStats
 ) -> tuple[Form, Iterator[tuple[int, dict[str, Any]]]]:
     """Return the form and the records of a jsonl file; the first row decides the form."""
     first = next(lines)
@@ -307,6 +314,7 @@ def _jsonl(
     def records() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, line in enumerate(chain([first], lines), 1):
             record = parse_json(line, path, number)
+            stats.check(record, path, number)
             missing = [name for name in sorted(needed) if record.get(name) is None]
             if missing:
                 raise missing_key(missing[0], record, path, number)

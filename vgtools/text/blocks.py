@@ -158,7 +158,7 @@ def pack(
             sentence per line; the latter two also as `.gz`, `.zst`, and `-`.
         folder: where conversions are kept; created if needed. A killed conversion resumes there.
         tokenizer: of the encoder.
-        train: it is learned from. What is packed already does not name its splits.
+        train: it is learned from.
         progress: counts tokens.
 
     Raises:
@@ -166,6 +166,8 @@ def pack(
             to evaluate on, with file and line; or an unreadable input.
     """
     fingerprint = tokenizer_fingerprint(tokenizer)
+    if train:
+        _refuse_vokens_held_out(path)
     if is_packed(path):
         return open_packed(path, fingerprint)
     with file_errors(folder, reading=False):
@@ -192,6 +194,15 @@ def pack(
                 progress.advance(len(tokens.ids))
         out.finish(tokenizer={"sha256": fingerprint}, count=_bank_size(path))
     return _converted(target, fingerprint, path)
+
+
+def _refuse_vokens_held_out(path: str) -> None:
+    """Refuse vokens of texts of splits to evaluate on, which their manifest counts."""
+    held_out = io.manifest_beside(path).get("held_out")
+    if held_out:
+        why = f"has vokens of {held_out} texts of splits to evaluate on"
+        way_out = "vokenize those to learn from alone: jq -c 'select(.split == \"train\")'"
+        raise DataError(f"{why}; {way_out}", path)
 
 
 def _converted(target: Path, fingerprint: str, path: str) -> list[Packed]:

@@ -12,14 +12,19 @@ from vgtools.io import DataError
 _HELD_OUT = re.compile(r"(dev|val|test|eval)", re.IGNORECASE)  # dev_matched, val2014, testA
 
 
+def is_held_out(row: Mapping[str, Any]) -> bool:
+    """Return whether the "split" of a row is one to validate or to test on."""
+    split = row.get("split")
+    return isinstance(split, str) and _HELD_OUT.match(split) is not None
+
+
 def refuse_held_out(row: Mapping[str, Any], path: str | Path, line: int) -> None:
     """Refuse to learn from a row whose "split" is one to validate or to test on.
 
     Raises:
         DataError: it is (65), with file and line.
     """
-    split = row.get("split")
-    if isinstance(split, str) and _HELD_OUT.match(split):
-        why = f'"split" is {split!r:.40}: expected rows to learn from, such as "train"'
+    if is_held_out(row):
+        why = f'"split" is {row["split"]!r:.40}: expected rows to learn from, such as "train"'
         way_out = f"""leave those out: jq -c 'select(.split == "train")' {path}"""
         raise DataError(f"{why}; {way_out}", path, line)

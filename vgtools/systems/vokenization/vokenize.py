@@ -35,6 +35,7 @@ from vgtools.models.references import check_same
 from vgtools.retrieval import Index, bare_index, check_embeddings, matcher_path
 from vgtools.systems.vokenization.calibration import Calibration
 from vgtools.systems.vokenization.matcher import TokenImageMatcher, at_context, load_matcher
+from vgtools.text.splits import is_held_out
 from vgtools.text.tokens import (
     Tokens,
     row_starts,
@@ -416,6 +417,10 @@ class Work:
                 if measured and self.agreed is None:
                     self.agreed = agreement(self.worker, done.texts[:_SAMPLE])
                 counts = {"replaced": step.replaced} if self.searched else {}
+                # Voken rows have no "split": their manifest says that there is something to refuse.
+                held_out = sum(map(is_held_out, step.rows()))
+                if held_out:
+                    counts["held_out"] = held_out
                 out.write(done.rows(), done.tokens.ids, step, **counts)
                 out.commit(step.digest)
                 yield len(done.tokens.ids)

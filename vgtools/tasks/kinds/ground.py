@@ -32,6 +32,7 @@ def read(
 ) -> Iterator[tuple[int, VisualExample]]:
     """Yield phrases with boxes, caption by caption, of `vg prepare flickr30k-entities`."""
     for line, row in read_jsonl(path, {"image": str, "text": str, "phrases": list}):
+        stats.check(row, path, line)
         size = picture_size(row, path, line)
         for number, phrase in enumerate(row["phrases"], 1):
             phrase = phrase if isinstance(phrase, dict) else {}

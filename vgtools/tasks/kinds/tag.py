@@ -61,7 +61,7 @@ def read(
     numbered = enumerate(chain([first], lines), 1)
     is_rows = first.lstrip().startswith("{")
     if is_rows:
-        found = _read_rows(task, numbered, path, unlabelled)
+        found = _read_rows(task, numbered, path, unlabelled, stats)
     else:
         found = _read_columns(task, numbered, path, stats)
     for number, (line, example) in enumerate(found):
@@ -70,10 +70,15 @@ def read(
 
 
 def _read_rows(
-    task: Task, lines: Iterator[tuple[int, str]], path: str | Path, unlabelled: bool
+    task: Task,
+    lines: Iterator[tuple[int, str]],
+    path: str | Path,
+    unlabelled: bool,
+    stats: ReadStats,
 ) -> Iterator[tuple[int, TaggedExample]]:
     for line, text in lines:
         row = parse_json(text, path, line)
+        stats.check(row, path, line)
         require(row, {"text": str}, path, line)
         tags = tuple[int, ...]()
         if not unlabelled or row.get("tags") is not None:

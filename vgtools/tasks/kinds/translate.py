@@ -67,6 +67,7 @@ def read(
 ) -> Iterator[tuple[int, Example]]:
     """Yield (line, example) of rows `text`, `target`, as vg prepare pairs writes them."""
     for line, row in read_jsonl(path, {"text": str}):
+        stats.check(row, path, line)
         target = row.get("target")
         if target is not None or not unlabelled:
             require(row, {"target": str}, path, line)
