@@ -232,6 +232,25 @@ def test_what_is_found_for_a_text_depends_on_nothing_beside_it(
             assert here.tolist() == [row for row in best if row not in (-1, own[i])][:k]
 
 
+@given(data=st.data(), k=st.integers(1, 6))
+@settings(deadline=None, max_examples=50)
+def test_what_the_own_image_shows_changes_nothing_that_is_found(
+    data: st.DataObject, k: int
+) -> None:
+    """Its caption may be that of another image, or the very text."""
+    captions = data.draw(st.lists(st.sampled_from(NAMES[:4]), min_size=2, max_size=6))
+    own = data.draw(st.integers(0, len(captions) - 1))
+    text = data.draw(st.sampled_from(NAMES[:4]))
+    found = []
+    for shown in (captions[own], text, NAMES[4]):
+        finder = t.scene([*captions[:own], shown, *captions[own + 1 :]])
+        found.append(finder.search(finder.words([text]), k, own=np.array([own])))
+    for other in found[1:]:
+        assert other.rows.tolist() == found[0].rows.tolist()
+        assert other.scores.tolist() == found[0].scores.tolist()
+    assert len([row for row in found[0].rows[0] if row >= 0]) == min(k, len(captions) - 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_without_a_word_finds_nothing_and_a_bank_may_be_small(kind: str) -> None:
     finder = finders()[kind]
