@@ -126,7 +126,19 @@ def test_what_other_servers_take(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr().out == "test2-0-1-0,True\ntest2-0-2-0,False\n"
     odd = write(tmp_path / "odd.jsonl", [{"id": "q7", "prediction": "2"}])
     assert cli.run(["score", "vqa", odd, "--submission", "-"]) == 65
-    assert "expected the number of a question of VQA 2.0 as id, got 'q7'" in capfd.readouterr().err
+    why = "odd.jsonl: expected the number of a question of VQA 2.0 as id, got 'q7'"
+    assert why in capfd.readouterr().err
+    # 07 would be question 7 again; a comma or an end of line would break the CSV.
+    for task, name in (
+        ("vqa", "07"),
+        ("vqa", "9" * 5000),
+        ("nlvr2", "a,b"),
+        ("nlvr2", "a-1-2-3\n"),
+    ):
+        odd = write(tmp_path / "odd.jsonl", [{"id": name, "prediction": "False"}])
+        assert cli.run(["score", task, odd, "--submission", "-"]) == 65
+        assert "odd.jsonl: expected" in capfd.readouterr().err
+    assert cli.run(["score", "vqa", vqa, "--submission", "-", "--gold", vqa]) == 2
     assert cli.run(["score", "rte", nlvr2, "--submission", "-"]) == 2
     assert "is for vqa, nlvr2; vcr-qar needs --joint" in capfd.readouterr().err
 

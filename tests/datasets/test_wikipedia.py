@@ -77,6 +77,7 @@ def test_articles_become_paragraphs(tmp_path: Path, name: str) -> None:
         ("<nowiki>[[a]]</nowiki> b<ref name=q/>.", ["[[a]] b."]),
         ("<div class=x>One\nTwo</div>", ["One", "Two"]),
         ("costs 3 .5 and , so", ["costs 3 .5 and, so"]),
+        ("half &#xD83D; &#x110000; &nosuch; a", ["half ? &#x110000; &nosuch; a"]),
         ("unclosed {{ braces [[ and '''bold", ["unclosed {{ braces [[ and '''bold"]),
     ],
 )  # fmt: skip
@@ -107,6 +108,10 @@ def test_a_page_is_taken_if_it_was_read_often_enough(tmp_path: Path) -> None:
         page_views([str(hour)], "de")
     with pytest.raises(DataError, match="no views of the project 'xx'"):
         page_views([str(day)], "xx")
+    day = tmp_path / "d"
+    day.write_bytes(b"en A " + b"9" * 5000 + b" 0\n")
+    with pytest.raises(DataError, match="1: expected PROJECT TITLE VIEWS BYTES"):
+        page_views([str(day)], "en")
 
 
 def test_what_is_not_a_dump_is_refused(tmp_path: Path) -> None:
@@ -126,6 +131,8 @@ def test_what_is_not_a_dump_is_refused(tmp_path: Path) -> None:
     assert (
         run(["prepare", "wikipedia", str(tmp_path / "no.bz2"), "-o", str(tmp_path / "x.txt")]) == 66
     )
+    for flag in ("--least-views", "--project"):  # without --page-views they would do nothing
+        assert run(["prepare", "wikipedia", str(path), flag, "5"]) == 2
 
 
 def test_without_the_parser_its_extra_is_named(

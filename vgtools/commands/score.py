@@ -66,6 +66,8 @@ def score(
     why = f"joins predictions of vcr-qa to those of vcr-qar, got {task.name}"
     refuse_if(alone, "--joint", why)
     other = submission is not None and joint is None and task.name not in SUBMISSIONS
+    named = submission is not None and gold is not None
+    refuse_if(named, "--gold", "is for scores, which --submission writes none of")
     refuse_if(other, "--submission", f"is for {', '.join(SUBMISSIONS)}; vcr-qar needs --joint")
     unused = null_threshold is not None and not task.unanswerable
     why = f"applies to squad-2.0, whose questions may have no answer, not to {task.name}"

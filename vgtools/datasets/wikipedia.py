@@ -167,7 +167,8 @@ def _plain(nodes: Iterable[Any], hidden: frozenset[str]) -> Iterator[str]:
         if kind == "Text":
             yield str(node)
         elif kind == "HTMLEntity":
-            yield node.normalize()
+            # &#xD800; is half a character, which no text can hold.
+            yield node.normalize().encode("utf-8", "replace").decode()
         elif kind == "Heading":
             yield "\n"
         elif kind == "Wikilink":
@@ -264,7 +265,7 @@ def page_views(paths: Sequence[str], project: str) -> Counter[str]:
 def _count(fields: list[bytes], found: Counter[str], path: str, number: int) -> None:
     """Add the views of a line."""
     place = {4: 2, 5: 4, 6: 4}.get(len(fields), 0)
-    if not place or not fields[place].isdigit():
+    if not place or not fields[place].isdigit() or len(fields[place]) > 18:
         expected = "PROJECT TITLE VIEWS BYTES, or PROJECT TITLE ID ACCESS VIEWS HOURS"
         line = b" ".join(fields).decode("utf-8", "replace")
         raise DataError(f"expected {expected}, got {line!r:.80}", path, number)

@@ -81,7 +81,7 @@ def _write_submission(task: Task, path: str, joint: str | None, output: str) -> 
         text = leaderboard(read_predictions("vcr-qa", joint), rows, joint)
     else:
         _require_run_of(task.name, path)
-        text = SUBMISSIONS[task.name](task, rows)
+        text = SUBMISSIONS[task.name](task, rows, path)
     if target is None:
         io.open_stream("-").write(text.encode())
     else:

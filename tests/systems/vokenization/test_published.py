@@ -195,6 +195,7 @@ def test_keys_become_features_and_back(tmp_path: Path, monkeypatch: pytest.Monke
         ({"edges": (1, 3, 7)}, 65, "c.bert.sent:1: expected the first token of a sentence, 0"),
         ({"edges": (0, 3, 4)}, 65, "ends at token 4, expected 7"),
         ({"edges": (0, 3, 8)}, 65, "from 3 to 7, got '8'"),
+        ({"edges": (0, "9" * 5000, 7)}, 65, "c.bert.sent:2: expected the first token"),
         ({"vokens": VOKENS[:-1]}, 65, "has 6 vokens for the 7 tokens"),
         ({"vokens": [0, 1, 2, 3, 0, 0, 0]}, 65, "sentence 2 has the number 3, expected -1 to 2"),
         ({"vokens": [0, -2, 2, 1, 0, 0, 0]}, 65, "need --level sentence"),
@@ -210,6 +211,27 @@ def test_what_does_not_fit_is_named(
     assert not (tmp_path / "v.npy").exists()
 
 
+@pytest.mark.parametrize(
+    ("values", "files", "why"),
+    [
+        ([[1.0, 2.0], [np.nan, 1.0]], 1, "vg.hdf5: row 1 (vg/b) is NaN, infinite or all zero"),
+        ([[1e300, 2.0], [1.0, 1.0]], 1, "vg.hdf5: row 0 (vg/a) is NaN, infinite or all zero"),
+        ([[1.0, 2.0], [0.0, 0.0]], 1, "vg.hdf5: row 1 (vg/b) is NaN, infinite or all zero"),
+        (np.zeros((2, 0)), 1, "vg.hdf5: expected numbers, got none: shape (2, 0)"),
+        ([[1.0, 2.0], [3.0, 4.0]], 2, "vg.hdf5: another file has the image 'vg/a', too"),
+    ],
+)
+def test_keys_that_no_command_could_read_are_refused(
+    tmp_path: Path, values: Any, files: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = save_h5(tmp_path / "vg.hdf5", "keys", values, "float64")
+    (tmp_path / "vg.ids").write_text("a\nb\n")
+    output = tmp_path / "feats.npy"
+    assert run(["prepare", "keys", *[str(keys)] * files, "-o", str(output)]) == 65
+    assert why in capsys.readouterr().err
+    assert not output.exists()
+
+
 def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokens, vokens = save_corpus(tmp_path)
     Path(vokens).write_bytes(b"not HDF5")
@@ -218,6 +240,10 @@ def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     Path(vokens).write_bytes(Path(tokens).read_bytes())
     prepared(tmp_path, code=65)
     assert "has the datasets ['tokens'], expected 'vokens'" in capsys.readouterr().err
+    with h5py.File(vokens, "w") as file:
+        file["vokens"] = h5py.Empty("i4")
+    prepared(tmp_path, code=65)
+    assert "'vokens' is () of int32, expected 1 axes of integers" in capsys.readouterr().err
     Path(vokens).unlink()
     prepared(tmp_path, code=66)
     save_corpus(tmp_path)

@@ -62,8 +62,10 @@ def wikipedia(
     page_views: Annotated[
         list[str] | None, File("Wikimedia's page views, of an hour, day or month; repeatable.")
     ] = None,
-    least_views: Annotated[int, Count("Of an article that is kept (paper of grounding: 20).")] = 20,
-    project: Annotated[str, Value("NAME", "Of the page views.")] = "en",
+    least_views: Annotated[
+        int | None, Count("Of an article that is kept (20: paper of grounding).", show_default="20")
+    ] = None,
+    project: Annotated[str | None, Value("NAME", "Of the page views.", show_default="en")] = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Write the articles of Wikipedia's dump as text.
@@ -84,16 +86,20 @@ def wikipedia(
         vg prepare wikipedia enwiki-latest-pages-articles.xml.bz2 --pages \
             --page-views pageviews-20131101-user.bz2 --least-views 20 -o pages.txt
     """
+    for name, given in (("--least-views", least_views), ("--project", project)):
+        refuse_if(given is not None and not page_views, name, "needs --page-views")
+    least = 20 if least_views is None else least_views
+    project = project or "en"
     from vgtools.datasets import wikipedia as source
     from vgtools.io import Inputs
 
     tally = Tally()
     inputs = Inputs([dump, *(page_views or ())])
     views = source.page_views(page_views, project) if page_views else None
-    rows = source.wikipedia(dump, tally, whole=pages, views=views, least=least_views)
+    rows = source.wikipedia(dump, tally, whole=pages, views=views, least=least)
     config: dict[str, Any] = {"command": "wikipedia", "pages": pages}
     if page_views:
-        config |= {"least_views": least_views, "project": project}
+        config |= {"least_views": least, "project": project}
     save(rows, target.output, tally, "lines", config, inputs, target.restart, quiet)
 
 

@@ -65,7 +65,7 @@ class Dataset:
                 expected = f"has the datasets {sorted(file)}, expected {name!r}"
                 raise DataError(f"{expected} of the published code", path)
             self._data = file[name]
-            self.shape: tuple[int, ...] = self._data.shape
+            self.shape: tuple[int, ...] = self._data.shape or ()  # None: a null dataspace
             dtype = self._data.dtype
         if len(self.shape) != ndim or dtype.kind != kind:
             what = "integers" if kind == "i" else "floating-point numbers"
@@ -124,7 +124,7 @@ def _windows(path: str, total: int, done: int) -> Iterator[Array]:
     edges: list[int] = []
     last = 0
     for number, line in enumerate(read_lines(path)):
-        edge = int(line) if line.strip().isdecimal() else -1
+        edge = int(line) if line.strip().isdecimal() and len(line) < 20 else -1
         if edge < last or (not number and edge) or edge > total:
             expected = f"from {last} to {total}" if number else "0"
             why = f"expected the first token of a sentence, {expected}, got {line!r:.40}"
@@ -335,7 +335,8 @@ def read_keys(
         Counts of rows and width; None if the output was up to date.
 
     Raises:
-        DataError: widths or numbers of ids that differ.
+        DataError: widths or numbers of ids that differ, two images of one id, no image, or one that
+            is NaN, infinite or all zero in float32.
     """
     inputs = Inputs([path for file in files for path in (file, _beside(file, ".ids"))])
     sets = [Dataset(file, "keys", 2, "f") for file in files]
@@ -344,27 +345,39 @@ def read_keys(
         if keys.shape[1] != width:
             why = f"has keys of width {keys.shape[1]}, {files[0]} of {width}"
             raise DataError(why, keys.path)
+        if not math.prod(keys.shape):
+            raise DataError(f"expected numbers, got none: shape {keys.shape}", keys.path)
+    images = list[list[str]]()
+    for keys in sets:
+        names = read_ids(_beside(keys.path, ".ids"), len(keys))
+        images.append([_in_set(Path(keys.path).stem, name) for name in names])
+        for others in images[:-1]:
+            if both := set(others).intersection(images[-1]):
+                raise DataError(f"another file has the image {min(both)!r:.80}, too", keys.path)
     config = {"command": "keys", "limit": limit, "backbone": backbone}
     paths = [output, _beside(output, ".ids")]
     npy = {0: (np.dtype("<f4"), width)}
     with Output(paths, config, npy=npy, inputs=inputs, restart=restart) as out:
         if out.complete:
             return None
-        step = max(1, _STEP // max(1, width))
+        step = max(1, _STEP // width)
         done = int(out.state.get("rows", 0))
         base = 0
-        for keys in sets:
-            here = Path(keys.path)
-            names = read_ids(here.with_suffix(".ids"), len(keys))
+        for keys, names in zip(sets, images, strict=True):
             most = len(keys) if limit is None else max(0, min(len(keys), limit - base))
             for start in range(0, most, step):
                 stop = min(start + step, most)
                 if base + stop <= done:
                     continue
-                block = keys.rows(start, stop).astype("<f4")
+                with np.errstate(over="ignore"):
+                    block = keys.rows(start, stop).astype("<f4")
+                bad = np.flatnonzero(~np.isfinite(block).all(1) | ~block.any(1))
+                if len(bad):
+                    row = start + int(bad[0])
+                    why = f"row {row} ({names[row]}) is NaN, infinite or all zero; leave it out"
+                    raise DataError(why, keys.path)
                 out.write(np.ascontiguousarray(block).data)
-                images = (_in_set(here.stem, name) for name in names[start:stop])
-                out.write("".join(f"{image}\n" for image in images).encode(), 1)
+                out.write("".join(f"{name}\n" for name in names[start:stop]).encode(), 1)
                 out.commit({"rows": base + stop})
             base += most
         made_by = {"ref": backbone, "fingerprint": f"{backbone} {width}"}

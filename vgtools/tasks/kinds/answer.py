@@ -168,19 +168,19 @@ def rows(
         yield make_row(example.id, task.labels[number], answers, score=round(score, 6))
 
 
-def submission(task: Task, rows: Iterable[Mapping[str, Any]]) -> str:
+def submission(task: Task, rows: Iterable[Mapping[str, Any]], path: str | Path) -> str:
     """Return the JSON that VQA's evaluation server takes, of rows of predictions.
 
     Raises:
-        DataError: an id is not the number of a question.
+        DataError: an id is not the number of a question; `path` is the file that it names.
 
     Source: the results format of the VQA data set: a list of {"question_id", "answer"}.
     """
     found = list[dict[str, Any]]()
     for row in rows:
-        if not row["id"].isdecimal():
+        if not re.fullmatch(r"0|[1-9][0-9]{0,17}", row["id"]):
             why = f"expected the number of a question of {task.title} as id, got {row['id']!r:.60}"
-            raise DataError(why)
+            raise DataError(why, path)
         found.append({"question_id": int(row["id"]), "answer": row["prediction"]})
     return json.dumps(found, ensure_ascii=False) + "\n"
 

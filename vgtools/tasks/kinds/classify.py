@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,15 +61,22 @@ def _read_nlvr2(
         yield line, VisualExample(name, row["sentence"], None, value, images=images, line=line)
 
 
-def submission(task: Task, rows: Iterable[Mapping[str, Any]]) -> str:
+def submission(task: Task, rows: Iterable[Mapping[str, Any]], path: str | Path) -> str:
     """Return the CSV that NLVR2's evaluation reads, of rows of predictions.
+
+    Raises:
+        DataError: an id is not an identifier of NLVR2; `path` is the file that it names.
 
     Source: the data set's evaluation code: lines of identifier and prediction, no header.
     """
-    numbers = (
-        (row["id"], parse(task, "prediction", row["prediction"], None, None)) for row in rows
-    )
-    return "".join(f"{name},{class_name(task, number)}\n" for name, number in numbers)
+    lines = list[str]()
+    for row in rows:
+        if not re.fullmatch(r"[\w.]+(-\w+){3}", row["id"]):
+            why = f"expected an identifier such as test1-0-1-0 as id, got {row['id']!r:.60}"
+            raise DataError(why, path)
+        number = parse(task, "prediction", row["prediction"], path, None)
+        lines.append(f"{row['id']},{class_name(task, number)}\n")
+    return "".join(lines)
 
 
 def gold(task: Task, example: Example) -> str | int | None:
