@@ -226,9 +226,9 @@ class Significance:
     the power of 1 - g, for g groups with a query: that of a sign test in which all of them agree.
 
     A deviation is in the standard errors of its own resampling (bootstrap-t). In those of the whole
-    sample, the best of 144 heads had p < .05 in 8 to 11 % of draws of 100 photos under no
-    difference, and the band covered 88 %: the error of a low accuracy is too small. Measured
-    by `tests/benchmarks/null.py`.
+    sample, the best of 144 heads had p < .05 in 7 to 11 % of 600 draws of 100 photos under no
+    difference, and the band covered 88 %: the error of a low accuracy is too small. What holds now
+    is measured by `tests/benchmarks/null.py`.
 
     Source: Romano & Wolf 2005 (Exact and approximate stepdown methods), single step; Hall 1988
         (Theoretical comparison of bootstrap confidence intervals), bootstrap-t.
