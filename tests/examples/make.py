@@ -152,15 +152,18 @@ def run(row: Row, folder: Path, places: Places, vg: str) -> Outcome:
     ]  # fmt: skip
     before = count(folder)
     start = time.monotonic()
-    with open(folder / "messages.log", "ab") as messages:
+    with open(folder / "messages.log", "a+") as messages:
+        earlier = messages.tell()
         done = subprocess.run(
             command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=messages,
             stdin=subprocess.DEVNULL, text=True, check=False,
         )  # fmt: skip
-    seconds = time.monotonic() - start
+        seconds = time.monotonic() - start
+        messages.seek(earlier)
+        said = messages.read()
     faults = []
     if done.returncode:
-        faults += Path(messages.name).read_text().strip().splitlines()[-5:]
+        faults += said.strip().splitlines()[-5:]
     else:
         shown = filter(None, row.shows.split("|"))
         faults += [f"does not show {part!r}" for part in shown if not re.search(part, done.stdout)]
