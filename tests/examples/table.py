@@ -38,7 +38,7 @@ TOY = {
     "cluster": "",
     "compare": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS=2 LIMIT=8 LIMIT.mrpc=8 LIMIT.rte=8 "
     "HOLD_OUT='--hold-out 4' FINETUNE='--epochs 1 --batch-size 8 --max-length 32'",
-    "compare:small": "TASKS='sick cola snli'",
+    "compare:small": "TASKS='sick mrpc snli'",
     "compare:paper": "TASKS=rte TEACHER={clip}",
     "grounding": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS='0 1' K=2 TASK_SEEDS=2 TESTED=8 "
     "ALBERT={albert} EFFICIENTNET={resnet} PRETRAIN='--epochs 1 --batch-size 32' "
@@ -123,7 +123,7 @@ class Row:
 ROWS = (
     Row("cluster", "", "help", "make cost"),
     Row("cluster", "", "cost", "GPU"),
-    Row("cluster", "", "gnu-parallel", files="TEXT={text} INDEX={bank}/token.faiss OUT=v.npy/",
+    Row("cluster", "", "gnu-parallel", files="TEXT={text} INDEX={voken_bank} OUT=v.npy/",
         needs="parallel"),
     # ----------------------------------------------------------------------------------- compare
     Row("compare", "small", "files"),

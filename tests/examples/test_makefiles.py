@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +87,38 @@ def test_every_target_is_run(example: str, scale: str) -> None:
     missing = sorted(there - run)
     assert not missing, f"{missing} of examples/{example} at SCALE={scale}: no row runs them"
     assert run <= there, f"{sorted(run - there)}: rows name targets that are not there"
+
+
+@pytest.mark.parametrize("program", ["jq", "parallel"])
+def test_what_needs_a_program_says_so_before_any_work(
+    program: str, places: make.Places, tmp_path: Path
+) -> None:
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    for name in ("sh", "make", "sed", "sort", "head", "expr", "printf", "dirname"):
+        (bin / name).symlink_to(str(shutil.which(name)))
+    found = 0
+    for row in ROWS:
+        folder = Path(make.makefile(row.example)).parent
+        texts = [path.read_text() for path in (folder / "Makefile", *folder.glob("*.mk"))]
+        if not any(f"command -v {program}" in text for text in texts):
+            assert not any(re.search(rf"^[^#]*\b{program} -", text, re.M) for text in texts), folder
+            continue
+        given = make.variables(row, places, toy=False)
+        for target in row.targets.split():
+            lines, _ = make.recipes(row.example, [target], given, tmp_path)
+            if not re.search(rf"\b{program} -", lines):
+                continue
+            found += 1
+            command = ["make", "-f", make.makefile(row.example), target, *given, "VG=false"]
+            done = subprocess.run(
+                command, cwd=tmp_path, env={"PATH": str(bin)}, capture_output=True, text=True,
+                check=False,
+            )  # fmt: skip
+            assert done.returncode, row.name
+            assert re.match(rf".*this needs .*{program}", done.stderr), (row.name, done.stderr)
+            assert not done.stdout, row.name
+    assert found
 
 
 def test_every_example_is_in_the_table() -> None:

@@ -119,6 +119,21 @@ def bank(folder: Path) -> None:
             assert run([*line.split(), "-q"]) == 0, line
 
 
+def voken_bank(path: Path) -> None:
+    """Write an index of Flickr8k's photos that text is vokenized with, and its matcher."""
+    from vgtools.cli import run
+
+    folder = path.parent
+    bank(folder)
+    masked_lm(folder / "encoder", "bert")
+    for line in (
+        "train-matcher captions.jsonl feats.npy --encoder encoder --epochs 1 -o matcher",
+        "build-index feats.npy --matcher matcher -o token.faiss",
+    ):
+        with contextlib.chdir(folder):
+            assert run([*line.split(), "-q"]) == 0, line
+
+
 # A name that rows of `tests/examples` use, where it is made, and by what.
 MADE: dict[str, tuple[str, Callable[[Path], object]]] = {
     **{
@@ -131,5 +146,6 @@ MADE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "roberta_shape": ("roberta-shape.json", functools.partial(shape, kind="roberta")),
     **{name: (name, functools.partial(visual_task, name=name)) for name in ("vqa", "vcr", "nlvr2")},
     "bank": ("bank", bank),
+    "voken_bank": ("voken-bank/token.faiss", voken_bank),
     "tower_shape": ("tower-shape.json", tower_shape),
 }
