@@ -12,6 +12,7 @@ from typing import Any
 
 from vgtools.io import DataError, Exit, check_format, dumps, own, read_json, sha256_file
 from vgtools.io.errors import file_errors
+from vgtools.io.forms import check_form
 
 KEPT = "step-"  # begins the names of folders of a run that hold the encoder of a step
 # What vg writes into the folders of a run; other files there are the user's.
@@ -32,6 +33,21 @@ RUN_FILES = (
     "run.json",
 )
 _WAY_OUT = "restore it from a copy of the run, or make the run again with --restart"
+
+_FORM = {
+    "kind?": str,
+    "fingerprint": str,
+    "files": {str: {"sha256": str}},
+    "config?": dict,
+    "encoder?": {"ref?": str, "fingerprint?": str},
+    "inputs?": [{"path": str, "sha256?": str}],
+    "metrics?": {"sha256?": str},
+    # Of vg finetune.
+    "task?": str,
+    "seeds?": {str: {str: (float, type(None))}},  # null: a score that is not defined
+    "data?": {str: {"file?": (str, type(None)), "sha256?": (str, type(None))}},
+    "predictions?": {str: str},
+}
 
 
 def seal(body: Mapping[str, Any]) -> str:
@@ -82,26 +98,16 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
     if info.pop("sha256", None) != seal(info):
         why = "was edited or damaged: its sha256 is that of other contents"
         raise DataError(f"{why}; {_WAY_OUT}", file)
-    _check_types(info, file)
+    check_form(info, _FORM, file, _WAY_OUT)
+    _check_names(info, file)
     return info
 
 
-def _check_types(info: Mapping[str, Any], file: Path) -> None:
-    expected = {"files": dict, "fingerprint": str, "encoder": dict, "config": dict}
-    for key, kind in expected.items():
-        if key in info and not isinstance(info[key], kind):
-            got = f"got {info[key]!r:.60}"
-            raise DataError(f'"{key}": expected {kind.__name__}, {got}; {_WAY_OUT}', file)
-    for key in ("files", "fingerprint"):
-        if key not in info:
-            raise DataError(f'has no "{key}", which vg writes; {_WAY_OUT}', file)
-    for name, facts in info["files"].items():
+def _check_names(info: Mapping[str, Any], file: Path) -> None:
+    for name in info["files"]:
         place = PurePosixPath(name)
         if not name or place.is_absolute() or ".." in place.parts:
             raise DataError(f'"files": {name!r:.80} is not a file of the run; {_WAY_OUT}', file)
-        if not isinstance(facts, dict) or not isinstance(facts.get("sha256"), str):
-            why = f'"files": expected the sha256 of {name!r:.80}, got {facts!r:.60}'
-            raise DataError(f"{why}; {_WAY_OUT}", file)
 
 
 def digests(run: Path, files: Iterable[Path]) -> dict[str, dict[str, str]]:

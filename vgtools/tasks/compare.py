@@ -174,7 +174,7 @@ def _task_run(path: Path, split: str) -> TaskRun:
     info = read_run(path, _KIND)
     task = find_task(str(info.get("task")))
     seeds = info.get("seeds")
-    if not isinstance(seeds, dict) or not seeds:
+    if not seeds:
         raise DataError('has no scores under "seeds"', path / "run.json")
     scores = {seed: _of_split(task, found, split, path) for seed, found in seeds.items()}
     return TaskRun(path, task, info, scores, split)
@@ -186,7 +186,7 @@ def _of_split(task: Task, scores: Mapping[str, float], split: str, path: Path) -
     if split != "dev":
         end = f"_{split.removeprefix('dev_')}"
         found = {name.removesuffix(end): x for name, x in scores.items() if name.endswith(end)}
-    if any(name not in found for name in task.metrics):
+    if any(found.get(name) is None for name in task.metrics):
         why = f"has no scores of the split {split!r}; fine-tune with a {split} file that has labels"
         raise DataError(why, path / "run.json")
     return found | {"headline": headline(task, found)}
