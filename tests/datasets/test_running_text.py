@@ -169,3 +169,14 @@ def test_half_a_character_is_refused_with_its_place(tmp_path: Path) -> None:
         list(squad(path, Tally()))
     path.write_text(json.dumps({"data": [good]}))
     assert next(squad(path, Tally())) == {"text": "a \U0001f600"}
+
+
+def test_a_line_that_would_kill_the_splitter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vgtools.datasets.running_text._LONGEST", 9)
+    rows = [{"text": "One. Two."}, {"text": "One. Two. "}]
+    found = sentences(rows, "en", Tally(), path="x.txt")
+    assert [next(found), next(found)] == [{"text": "One."}, {"text": "Two."}]
+    with pytest.raises(
+        DataError, match=r"x\.txt:2: has 10 characters, expected at most 9 per line"
+    ):
+        next(found)

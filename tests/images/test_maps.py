@@ -55,6 +55,8 @@ def test_a_row_asks_for_its_text_a_part_of_it_or_its_phrases() -> None:
         ({"phrases": {}}, '"phrases" must be a list'),
         ({"phrases": [7]}, "phrase 1 has the span None"),
         ({"phrases": [{}]}, "phrase 1 has the span None"),
+        ({"boxes": [[[[]]]], **SIZE}, r'phrase 1: "boxes" must be a list'),
+        ({"boxes": [[]], **SIZE}, r'phrase 1: "boxes" must be a list'),
         ({"boxes": [[0, 0, 5]], **SIZE}, r'phrase 1: "boxes" must be a list'),
         ({"boxes": [[0, 0, 500, 5]], **SIZE}, "leaves its picture of 100×50"),
         ({"boxes": [[5, 0, 5, 5]], **SIZE}, "has no area"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,23 @@ def test_a_nul_in_the_first_block_of_a_text_is_refused(tmp_path: Path, read: Any
     text = b"a" * (1 << 13) + b"\x00\n\x00"
     path.write_bytes(text)
     assert len(list(io.read_lines(path))) == 2, "one far below is a bad character of a text"
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \r\n\n", b"\xef\xbb\xbf\n"])
+@pytest.mark.parametrize("read", [read_text_rows, lambda path: io.read_windows(path, 9)])
+def test_rows_after_blank_lines_of_a_pipe_are_not_taken_for_text(
+    tmp_path: Path, read: Any, blank: bytes
+) -> None:
+    pipe, path = os.pipe(), tmp_path / "x.txt"
+    rows = b'{"text": "a dog"}\n'
+    line = blank.count(b"\n") + 1
+    os.write(pipe[1], blank + rows)
+    os.close(pipe[1])
+    with pytest.raises(DataError, match=rf":1: is blank, and rows of JSON begin on line {line}"):
+        list(read(f"/dev/fd/{pipe[0]}"))
+    os.close(pipe[0])
+    path.write_bytes(blank + rows)
+    assert list(read(path)), "the name says that it is a text"
 
 
 def test_line_ends_marks_and_bad_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,13 @@ def test_words_without_a_vector_of_their_own_are_refused(tmp_path: Path, more: s
     ids.write_text(ids.read_text() + more)
     io.write_manifest(path, [path, ids], kind="word-vectors")
     with pytest.raises(DataError, match="12 vectors for 13 words"):
+        open_word_vectors(str(path))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_vectors_that_are_not_finite_are_refused(tmp_path: Path, number: float) -> None:
+    path = t.save_vectors(tmp_path / "v.npy", {"cat": (1, 0), "dog": (0, number)})
+    with pytest.raises(DataError, match=r"v\.npy: row 1 \('dog'\) is NaN or infinite"):
         open_word_vectors(str(path))
 
 

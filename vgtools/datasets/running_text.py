@@ -91,6 +91,8 @@ def wikitext(
             yield row | {"text": text.strip()} if trim else row
 
 
+_LONGEST = 1 << 25  # characters of a line; sentencex 1.0 dies of 200 million, by a signal
+
 # Those whose abbreviations sentencex 1.0 knows (Chinese has none); for any other language it takes
 # the English ones without a warning.
 LANGUAGES = (
@@ -100,7 +102,7 @@ LANGUAGES = (
 
 
 def sentences(
-    rows: Iterable[Row], language: str, tally: Tally, drop_empty: bool = False
+    rows: Iterable[Row], language: str, tally: Tally, drop_empty: bool = False, path: str = "-"
 ) -> Iterator[Row]:
     """Yield a row per sentence of each row, in order, with the row's other keys.
 
@@ -109,12 +111,19 @@ def sentences(
     sentence is removed. An empty line stays as the mark between paragraphs unless `drop_empty`.
     WikiText's `@.@` does not end a sentence.
 
-    The language is one of `LANGUAGES`; the tally counts empty lines that are dropped.
+    The language is one of `LANGUAGES`; the tally counts empty lines that are dropped; the path of
+    the rows is for messages.
+
+    Raises:
+        DataError: a text of more than `_LONGEST` characters, on which the splitter crashes (65).
     """
     import sentencex  # type: ignore[import-untyped]
 
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         text = row["text"]
+        if len(text) > _LONGEST:
+            why = f"has {len(text):,} characters, expected at most {_LONGEST:,} per line"
+            raise DataError(f"{why}; break it into lines, for example with fold -s", path, number)
         if not text.strip():
             if drop_empty:
                 tally.left_out["empty line"] += 1

@@ -59,7 +59,7 @@ def phrase_boxes(
     """
     try:
         boxes = np.array(given, np.float64)
-        assert boxes.size == 0 or boxes.shape[1:] == (4,)
+        assert boxes.shape == (0,) or boxes.shape[1:] == (4,)
     except (TypeError, ValueError, AssertionError):
         why = f'phrase {number}: "boxes" must be a list of [x1, y1, x2, y2], got {given!r:.60}'
         raise DataError(why, path, line) from None

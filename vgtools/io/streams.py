@@ -347,6 +347,23 @@ def _text_lines(piece: Piece) -> Iterator[bytes]:
         yield line
 
 
+def _undoubted(lines: Iterator[bytes], path: str) -> Iterator[bytes]:
+    """Yield lines; refuse rows of JSON after blank lines in an input whose name does not say so.
+
+    Raises:
+        DataError: by its first line it would be a text, by the first that is not blank, rows (65).
+    """
+    for number, line in enumerate(lines, 1):
+        text = decode(line, number == 1)
+        if number > 1 and text.strip() and is_unnamed(path) and holds_rows(path, text):
+            why = f"is blank, and rows of JSON begin on line {number}; remove blank lines"
+            raise DataError(why, path, 1)
+        yield line
+        if text.strip():
+            break
+    yield from lines
+
+
 @dataclass
 class TextStats:
     """What reading a text counts."""
@@ -526,7 +543,7 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
 
 
 def _text_rows(path: str | Path, stats: TextStats | None) -> Iterator[dict[str, Any]]:
-    lines = _text_lines(Piece(str(path)))
+    lines = _undoubted(_text_lines(Piece(str(path))), str(path))
     for first in lines:
         if holds_rows(path, decode(first, True)):
             yield from (row for _, row in jsonl_rows(chain([first], lines), path, {"text": str}))
@@ -614,7 +631,7 @@ def read_windows(
         jsonl: bool | None = None
         stats = TextStats()
         number = 0
-        for number, raw in enumerate(_text_lines(piece), 1):
+        for number, raw in enumerate(_undoubted(_text_lines(piece), path), 1):
             if total == limit:
                 number -= 1
                 break

@@ -63,7 +63,7 @@ def read_pairs(path: str) -> Pairs:
             continue
         first = False
         score = _number(cells[column]) if len(cells) > column else None
-        if score is None or not (cells[0] and cells[1]):
+        if score is None or not math.isfinite(score) or not (cells[0] and cells[1]):
             why = f"expected two words and a score in column {column + 1}, got {text!r:.60}"
             raise DataError(why, path, line)
         words.append((cells[0].lower(), cells[1].lower()))
@@ -76,10 +76,9 @@ def read_pairs(path: str) -> Pairs:
 
 def _number(cell: str) -> float | None:
     try:
-        value = float(cell)
+        return float(cell)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def word_states(ref: str, words: Sequence[str], *, offline: bool = False) -> Array:

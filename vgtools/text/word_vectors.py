@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, open_npy, read_lines, read_manifest, sha256_file
+from vgtools.io import DataError, Exit, open_npy, read_lines, read_manifest, sha256_file, trust
 from vgtools.io.arrays import Array
 from vgtools.text.tokens import load_stop_words, row_starts, word_runs
 
+_BLOCK = 1 << 16  # vectors that are looked through at a time
 KIND = "word-vectors"  # of the manifest of vg prepare vectors
 # name -> (distribution, module, array, words)
 BUILTIN = {
@@ -98,6 +99,12 @@ def _word_vectors(
     if len({len(rows), len(names), len(array)}) > 1:
         why = f"has {len(array)} vectors for {len(names)} words, {len(rows)} of them different"
         raise DataError(f"{why}; both must come from the same run", ref)
+    for start in range(0, 0 if trust.trusted() else len(array), _BLOCK):
+        odd = ~np.isfinite(array[start : start + _BLOCK]).all(1)
+        if odd.any():
+            row = start + int(odd.argmax())
+            why = f"row {row} ({names[row]!r:.80}) is NaN or infinite; prepare the vectors again"
+            raise DataError(why, ref)
     return WordVectors(ref, array, hashlib.sha256(repr(hashes).encode()).hexdigest(), rows)
 
 

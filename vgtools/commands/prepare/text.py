@@ -154,6 +154,6 @@ def sentences(
     unknown = f"{language!r} is not one of {', '.join(running_text.LANGUAGES)}"
     refuse_if(language not in running_text.LANGUAGES, "--language", unknown)
     tally = Tally()
-    rows = running_text.sentences(read_text_rows(text), language, tally, drop_empty)
+    rows = running_text.sentences(read_text_rows(text), language, tally, drop_empty, text)
     config = {"command": "sentences", "language": language, "drop_empty": drop_empty}
     save(rows, target.output, tally, "sentences", config, [text], target.restart, quiet)
