@@ -42,6 +42,22 @@ EXIT_STATUS = (
     ("130, 141, 143", "Ended by Ctrl-C, a closed pipe, or SIGTERM."),
 )
 
+# How files that a command reads together are joined; `pairs.tsv` lists them under these names.
+JOINED = {
+    "parts": "Parts of one artifact: the manifest X.json has the sha256 of each. Another order, or "
+    "a part of another artifact, ends with 65 and both hashes.",
+    "hash": "By row number or id. The manifest or run.json of the one names the sha256 of the "
+    "other's image ids, examples or predictions; others end with 65 and both hashes. Rows from a "
+    "pipe name none.",
+    "model": "Made by one model, whose fingerprint both name; another ends with 65 and both.",
+    "content": "In one order, or with one label: texts, words or classes of both are compared; "
+    "others end with 65 and the first that differs.",
+    "name": "By the name of the image, the id or the text: their order does not matter, and what "
+    "is missing is an error.",
+    "line": "Line N of the one belongs to line N of the other, and both come from elsewhere: only "
+    "their numbers can be compared. Others end with 65.",
+}
+
 
 def roff(text: str) -> str:
     """Return text with the characters that have a meaning in troff escaped."""
@@ -95,6 +111,19 @@ def summary(command: Any) -> str:
     return paragraph.replace("\n", " ")
 
 
+def joined() -> list[str]:
+    """Return the pairs of files that commands read together, by how they are joined."""
+    table = Path(__file__).with_name("pairs.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines()]
+    lines: list[str] = []
+    for rule, meaning in JOINED.items():
+        lines += [".PP", roff(meaning)]
+        for how, command, pair in rows:
+            if how == rule:
+                lines += [".TP", f".B {roff(command)}", roff(pair)]
+    return lines
+
+
 def page(name: str, command: Any) -> str:
     """Return one man page in roff."""
     children = getattr(command, "commands", {})
@@ -122,6 +151,7 @@ def page(name: str, command: Any) -> str:
         lines += [".SH COMMANDS"]
         for child in COMMANDS:
             lines += [".TP", f".B {roff('vg ' + child)}", roff(summary(children[child]))]
+        lines += [".SH FILES THAT ARE READ TOGETHER", *joined()]
     if examples.strip():
         lines += [".SH EXAMPLES", *paragraphs(examples.strip("\n"))]
     lines += [".SH EXIT STATUS"]

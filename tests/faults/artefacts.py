@@ -228,8 +228,11 @@ def _bank() -> None:
         "-o",
         "v.jsonl",
     )
-    flags = ("--index", "vg.faiss", "-k", 4, "--device", "cpu", "-q")
-    _run("retrieve", "text.txt", *flags, "-o", "found.jsonl")
+    for k, name in ((4, "found.jsonl"), (2, "found2.jsonl")):
+        flags = ("--index", "vg.faiss", "-k", k, "--device", "cpu", "-q")
+        _run("retrieve", "text.txt", *flags, "-o", name)
+    save_feats(Path("feats2.npy"), first=60)
+    _run("build-index", "feats2.npy", "-m", "matcher", "-o", "vg2.faiss", "--device", "cpu", "-q")
     from PIL import Image
 
     Path("bank").mkdir()
@@ -304,6 +307,7 @@ def _language() -> None:
     tiny_lm.save_rows(Path("valid.jsonl"), tiny_lm.voken_rows(tiny_lm.sentences(12, seed=9), 11))
     Path("plain.txt").write_text("".join(t + "\n" for t in texts))
     _run("revokenize", "rows.jsonl", "-t", "tokenizer", "-q", "-o", "packed.npy")
+    _run("revokenize", "v.jsonl", "-t", "tokenizer", "-q", "-o", "counted.npy")
     folder = Path("published")
     folder.mkdir()
     (folder / "ids").write_text("".join(f"vg/{n}\n" for n in range(11)))
@@ -400,6 +404,8 @@ def _tasks() -> None:
     from tests.tiny import tasks as tiny_tasks
     from tests.tiny import translation as tiny_translation
     from tests.tiny import vtasks as tiny_vtasks
+    from vgtools.tasks.dispatch import read_examples
+    from vgtools.tasks.examples import hash_of
 
     tiny_tasks.save_sst2(Path("sst-2"), test=3)
     tiny_tasks.save_stsb(Path("sts-b"))
@@ -414,6 +420,9 @@ def _tasks() -> None:
     words = {text for split in ("train", "dev", "test") for text in _sentences(split)}
     rows = [{"text": text, "images": [len(text) % 8, 8][: len(text) % 3]} for text in sorted(words)]
     _jsonl(Path("sst-2.images.jsonl"), rows)
+    _jsonl(Path("sst-2.jsonl"), ({"text": text} for text in sorted(words)))
+    flags = ("--index", "vg.faiss", "-k", 2, "--device", "cpu", "-q")
+    _run("retrieve", "sst-2.jsonl", *flags, "-o", "sst.found.jsonl")
     tiny_tasks.save_squad(Path("squad-1.1"))
     tiny_tasks.save_squad(Path("squad-2.0"), "2.0")
     pictures = tiny_vtasks.save_vqa(Path("vqa"), 6)
@@ -435,12 +444,14 @@ def _tasks() -> None:
         Path(f"tables/{task}.tsv").write_text(text)
         for name, wrong in (("mlm", 5), ("vokens", 1)):
             said = {s: [1 - x if k < wrong else x for k, x in enumerate(gold)] for s in ("1", "2")}
-            data = {"train": {"file": f"in/tables/{task}.tsv"}}
+            data = {"train": {"file": f"in/tables/{task}.tsv"}, "dev": {"sha256": "1" * 64}}
             tiny_finetune.save_finetuned(Path("compare", name, task), task, gold, said, data=data)
     _jsonl(Path("grounded.jsonl"), [{"image": "i", "text": "dog dog"}])
     tiny_finetune.save_rte(Path("tables/answers.tsv"))
     for name, right in (("bert", (0, 1, 1, 1)), ("xdbert", (1, 0, 0, 1))):
-        data = {"dev": {"file": "in/tables/answers.tsv"}}
+        examples = list(read_examples("rte", "tables/answers.tsv"))
+        data = {"dev": {"file": "in/tables/answers.tsv", "sha256": hash_of(examples)}}
+        data["dev"]["examples"] = len(examples)
         tiny_finetune.save_answers(Path("answers", name), [right], data=data)
 
     pictures = tiny_vtasks.save_vcr(Path("vcr"), 2)

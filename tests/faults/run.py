@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.faults import changes, damage, inputs, kills, planted, races
+from tests.faults import changes, damage, inputs, kills, pairs, planted, races
 from tests.faults.cases import BY_NAME, CASES, Case
 from tests.faults.server import QUIET, ROOT, Server
 from tests.faults.trials import VERDICTS, Outcome, Workspace
@@ -27,6 +27,7 @@ SUITES = {
     "changes": changes,
     "planted": planted,
     "races": races,
+    "pairs": pairs,
 }
 
 
@@ -42,7 +43,7 @@ def build_artefacts(folder: Path) -> Path:
 def attempt(space: Workspace, trial: str) -> Outcome:
     """Run the trial of an id."""
     name, case, *detail = trial.split()
-    outcome: Outcome = SUITES[name].attempt(space, BY_NAME[case], " ".join(detail))
+    outcome: Outcome = SUITES[name].attempt(space, (BY_NAME | pairs.CASES)[case], " ".join(detail))
     return outcome
 
 
@@ -130,6 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--changes", type=int, default=150, help="inputs that change [%(default)s]")
     parser.add_argument("--planted", type=int, default=400, help="files in the way [%(default)s]")
     parser.add_argument("--races", type=int, default=2, help="races of each case [%(default)s]")
+    parser.add_argument("--pairs", type=int, default=2, help="orders of each pair [%(default)s]")
     parser.add_argument("--only", default="*", metavar="CASE", help="cases, by shell pattern")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="begin no trial after them")
@@ -168,4 +170,6 @@ def jobs(cases: list[Case], given: argparse.Namespace) -> list[tuple[str, Case, 
             ("planted", case, -(-given.planted // len(CASES))),
             ("races", case, given.races),
         ]
+    chosen = [c for c in pairs.CASES.values() if fnmatch.fnmatch(c.name, given.only)]
+    found += [("pairs", case, given.pairs) for case in chosen]
     return [job for job in found if job[2]]

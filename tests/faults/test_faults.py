@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,37 +15,12 @@ from tests.faults import mutations
 from tests.faults.cases import BY_NAME, CASES
 from tests.faults.mutations import FORMATS, mutated
 from tests.faults.operations import Fault
-from tests.faults.run import SUITES, attempt, build_artefacts, main
-from tests.faults.server import Call, Done, Server
+from tests.faults.run import SUITES, attempt, main
+from tests.faults.server import Call, Done
 from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter
 
 # Trials of each quick case in `make test`; `make faults` runs thousands.
 SHARE = {"kills": 2, "inputs": 2, "damage": 1, "planted": 1, "races": 1}
-
-
-@pytest.fixture(scope="session")
-def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The good inputs, made once for all test processes."""
-    base = tmp_path_factory.getbasetemp()
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        base = base.parent
-    with open(base / "artefacts.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (base / "artefacts.done").exists():
-            build_artefacts(base / "artefacts")
-            (base / "artefacts.done").touch()
-    return base / "artefacts"
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def space(artefacts: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return Workspace(tmp_path_factory.mktemp("faults") / "w", artefacts, server)
 
 
 # ------------------------------------------------------------------------------------ quick share

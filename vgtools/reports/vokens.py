@@ -25,7 +25,7 @@ from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
 from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
 from vgtools.text.tokens import WORD
-from vgtools.text.vokens import bank_of, check_rows, is_packed
+from vgtools.text.vokens import bank_of, check_rows, hashes_of, is_packed
 
 _T = TypeVar("_T")
 
@@ -160,7 +160,8 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
             _check_origin(vokens, ids, io.sha256_file(ids))
         return Bank(found, io.manifest_beside(ids))
     manifest = io.read_manifest(index, "index")
-    _check_origin(vokens, index, manifest["files"][Path(index).name]["sha256"])
+    for name, sha256 in hashes_of(manifest["files"]).items():
+        _check_origin(vokens, str(Path(index).with_name(name)), sha256)
     return Bank(io.read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
 
 

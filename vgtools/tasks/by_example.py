@@ -21,6 +21,7 @@ from vgtools.io import DataError
 from vgtools.io.arrays import Array
 from vgtools.tasks.compare import ORDER, Row, TaskRun, aligned, check_examples, data_of
 from vgtools.tasks.dispatch import read_examples
+from vgtools.tasks.examples import hash_of
 from vgtools.tasks.kinds.classify import class_name
 from vgtools.tasks.predictions import Items
 from vgtools.tasks.table import Task
@@ -197,5 +198,11 @@ def _texts(run: TaskRun, items: Items, file: str | None) -> list[list[str]]:
         why = f"{len(odd)} of the {len(items.ids)} examples that {run.path} answered are not in it"
         way_out = f"--text {run.task.name}=FILE names the file that was predicted"
         raise DataError(f"{why} with their label, the first {odd[0]!r:.80}; {way_out}", path)
-    chosen = (known[name] for name in items.ids)
+    chosen = [known[name] for name in items.ids]
+    facts = run.info.get("data", {}).get(run.split, {})
+    whole = facts.get("examples") == len(chosen) and all(e.label is not None for e in chosen)
+    made = facts.get("sha256")
+    if whole and made not in (None, hash_of(chosen)):
+        why = f"its examples have sha256 {hash_of(chosen)}, those that {run.path} answered {made}"
+        raise DataError(f"{why}; --text {run.task.name}=FILE names the file", path)
     return [[e.text] if e.pair is None else [e.text, e.pair] for e in chosen]

@@ -336,7 +336,22 @@ def gather(
     in_order = [by_id[name] for name in gold]
     predicted = [kind.parse(task, "prediction", r["prediction"], file, None) for r in in_order]
     labels = [kind.parse(task, "label", value, file, None) for value in gold.values()]
+    if examples is not None:
+        _check_labels(task, in_order, labels, file)
     return kind.score(task, Joined(list(gold), predicted, labels, in_order, file), threshold)
+
+
+def _check_labels(
+    task: Task, rows: list[Mapping[str, Any]], labels: list[Any], file: str | Path | None
+) -> None:
+    """Refuse gold of other examples: ids are often mere numbers, the rows' own labels are not."""
+    for row, label in zip(rows, labels, strict=True):
+        own = row.get("label")
+        if own is None:
+            continue
+        if KINDS[task.kind].parse(task, "label", own, file, None) != label:
+            why = f"the id {row['id']!r:.80} has the label {own!r:.60}, the gold has another"
+            raise DataError(f'{why}; name the file that was predicted, or drop "label"', file)
 
 
 def score_predictions(

@@ -5,9 +5,10 @@ A kind's `read` makes `Example`s of these rows, or of a format of its own.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -62,6 +63,11 @@ class Example:
     def context(self) -> str:
         """Return the context of a span example."""
         return self.pair or ""
+
+
+def hash_of(examples: Iterable[Example]) -> str:
+    """Return the sha256 of examples in any order: predictions are joined by id."""
+    return hashlib.sha256("\n".join(sorted(map(repr, examples))).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

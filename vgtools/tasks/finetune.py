@@ -30,7 +30,7 @@ from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.tasks import dispatch
 from vgtools.tasks.dispatch import encode, majority, predictions, score_predictions
-from vgtools.tasks.examples import Example, ReadStats
+from vgtools.tasks.examples import Example, ReadStats, hash_of
 from vgtools.tasks.kinds import KINDS
 from vgtools.tasks.predictions import with_answers
 from vgtools.tasks.sequences import Inputs, InputsWithImages
@@ -296,10 +296,7 @@ class Split:
         return {
             "file": self.path,
             "examples": len(self.examples),
-            # In any order: predictions are joined by id.
-            "sha256": hashlib.sha256(
-                "\n".join(sorted(map(repr, self.examples))).encode()
-            ).hexdigest(),
+            "sha256": hash_of(self.examples),
             "balance": self.stats.balance(),
             "units": len(inputs),
             "tokens": len(inputs.ids),

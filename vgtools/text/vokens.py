@@ -56,7 +56,11 @@ def is_packed(path: str | Path) -> bool:
 def bank_of(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of the index of vokens, name -> sha256, as their manifest has them."""
     config = manifest.get("config")
-    files = config.get("index_sha256") if isinstance(config, dict) else None
+    return hashes_of(config.get("index_sha256") if isinstance(config, dict) else None)
+
+
+def hashes_of(files: Any) -> dict[str, str]:
+    """Return name -> sha256 of the files that a manifest names; an edited one may hold anything."""
     if not isinstance(files, dict):
         return {}
     return {
@@ -83,6 +87,14 @@ def are_ids_of(hashes: Sequence[str], ids: Iterable[str]) -> bool:
     return not left and digest.digest() == hashlib.sha256().digest()
 
 
+def hash_of(ids: Iterable[str]) -> str:
+    """Return the sha256 of a file of ids, one per line."""
+    digest = hashlib.sha256()
+    for name in ids:
+        digest.update(f"{name}\n".encode())
+    return digest.hexdigest()
+
+
 def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | None) -> list[str]:
     """Refuse voken files that count other images than one another or than the rows of features.
 
@@ -105,9 +117,8 @@ def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | Non
             why += f", those of {known[0]} with {', '.join(made[known[0]])}; use one image bank"
             raise DataError(why, path)
         if ids is not None and not are_ids_of(made[path], ids):
-            own = hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()
-            why += f"; {file} has {own}, other images or another order"
-            raise DataError(f"{why}: name features of the vokens' images", path)
+            why += f"; {file} has {hash_of(ids)}, other images or another order"
+            raise DataError(f"{why}: name those of the vokens' images", path)
     return [path for path in paths if not made[path]]
 
 

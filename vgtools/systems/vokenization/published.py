@@ -16,7 +16,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from vgtools.io import (
     DataError,
     Exit,
     Inputs,
+    manifest_beside,
     open_features,
     read_ids,
     read_lines,
@@ -37,7 +37,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import file_errors
 from vgtools.io.output import Output
 from vgtools.text.blocks import check_range, open_packed
-from vgtools.text.vokens import VokenWriter, are_ids_of, ids_hashes
+from vgtools.text.vokens import VokenWriter, check_banks, hash_of, hashes_of
 
 _STEP = 1 << 22  # tokens, or numbers of keys, between commits
 _ROWS = 1 << 16  # sentences between commits, at most
@@ -115,6 +115,21 @@ def _beside(path: str, suffix: str) -> str:
     return str(Path(path).with_suffix(suffix))
 
 
+def _ids_of(made: str, listed: str | Path, count: int | None = None) -> list[str]:
+    """Return the ids of images that published vokens number, or keys are of.
+
+    Raises:
+        DataError: not `count`; or vg wrote what `made` names with other ids (65, both hashes).
+    """
+    names = read_ids(listed, count)
+    found = hash_of(names)
+    for name, expected in hashes_of(manifest_beside(made).get("files")).items():
+        if name.endswith(".ids") and expected != found:
+            why = f"has ids of sha256 {found}, {made} was written with {expected}"
+            raise DataError(f"{why}: other images or another order", listed)
+    return names
+
+
 def _windows(path: str, total: int, done: int) -> Iterator[Array]:
     """Yield the edges of successive rows after `done` ones: (R + 1,) first tokens, and their end.
 
@@ -184,11 +199,10 @@ def read_vokens(
     config: dict[str, Any] = {"command": "vokens", "tokenizer": tokenizer["sha256"]}
     count = 0
     if listed:
-        names = read_ids(listed)
+        names = _ids_of(vokens or tokens, listed)
         count = len(names)
-        digest = sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
         # As of vokens made here: by it vg pretrain knows features of the same images.
-        bank = {os.path.basename(listed): {"sha256": digest}}
+        bank = {os.path.basename(listed): {"sha256": hash_of(names)}}
         config |= {"level": level, "index_sha256": bank}
     with VokenWriter(output, config, inputs=inputs, restart=restart) as out:
         if out.complete:
@@ -259,10 +273,7 @@ def write_vokens(
     sentences = manifest.get("level") == "sentence"
     parts = open_packed(packed)
     names = read_ids(ids, parts[0].vokens)
-    made = ids_hashes(manifest)
-    if made and not are_ids_of(made, names):
-        why = f"has other images than the vokens, whose ids have the sha256 {', '.join(made)}"
-        raise DataError(why, ids)
+    check_banks([packed], names, ids)
     total = sum(len(part.tokens) for part in parts)
     if not total:
         raise DataError("holds no token", packed)
@@ -349,7 +360,7 @@ def read_keys(
             raise DataError(f"expected numbers, got none: shape {keys.shape}", keys.path)
     images = list[list[str]]()
     for keys in sets:
-        names = read_ids(_beside(keys.path, ".ids"), len(keys))
+        names = _ids_of(keys.path, _beside(keys.path, ".ids"), len(keys))
         images.append([_in_set(Path(keys.path).stem, name) for name in names])
         for others in images[:-1]:
             if both := set(others).intersection(images[-1]):

@@ -1,0 +1,338 @@
+"""Pairs of artefacts that a command reads together, one of them in another order or of others.
+
+`man/pairs.tsv` lists the pairs and the rule that joins each; `vg` (1) prints it. A trial is `pairs
+NAME SEED`, NAME the row of that table without blanks; the seed decides the order. By the rule the
+command has to refuse and show both sides, or write what it writes without the change.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.faults.cases import BY_NAME as CALLS
+from tests.faults.cases import Case
+from tests.faults.mutations import reseal, reseal_run
+from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
+from vgtools.io import Exit
+
+TABLE = Path(__file__).parents[2] / "man" / "pairs.tsv"
+
+# Changes files below a folder, and yields their names.
+Change = Callable[[Path, random.Random], Iterator[str]]
+
+HASHES = r"\b([0-9a-f]{64})\b.*\b(?!\1)[0-9a-f]{64}\b"  # two, which differ
+COUNTS = r"\b(\d+)\b.*\b(?!\1)\d+\b"
+SAME = ""
+
+
+# ---------------------------------------------------------------------------------------- changes
+
+
+def _order(count: int, rng: random.Random) -> list[int]:
+    """Return another order of `count` things."""
+    order = list(range(count))
+    while order == sorted(order):
+        rng.shuffle(order)
+    return order
+
+
+def _write(folder: Path, name: str, data: bytes, fit: bool = True) -> Iterator[str]:
+    """Write a file; the manifest beside it fits, if it is to."""
+    file = folder / name
+    file.write_bytes(data)
+    yield name
+    manifest = file.with_name(f"{file.name.split('.')[0]}.json")
+    if fit and manifest.is_file():
+        manifest.write_bytes(reseal(file.name, data, manifest.read_bytes()))
+        yield str(manifest.relative_to(folder))
+
+
+def _array(folder: Path, name: str, array: np.ndarray[Any, Any], fit: bool = True) -> Iterator[str]:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    yield from _write(folder, name, stream.getvalue(), fit)
+
+
+def lines(name: str, end: bytes = b"\n", fit: bool = True, head: int = 0) -> Change:
+    """Shuffle the lines of a file after its head, or its paragraphs."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        parts = (folder / name).read_bytes().removesuffix(end).split(end)
+        order = [i + head for i in _order(len(parts) - head, rng)]
+        data = b"".join(parts[i] + end for i in [*range(head), *order])
+        yield from _write(folder, name, data, fit)
+
+    return change
+
+
+def shorter(name: str) -> Change:
+    """Drop the last line of a file."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        rows = (folder / name).read_bytes().splitlines(keepends=True)
+        yield from _write(folder, name, b"".join(rows[:-1]))
+
+    return change
+
+
+def rows(name: str) -> Change:
+    """Shuffle the rows of an array alone; its manifest is that of the old order."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        array = np.load(folder / name)
+        yield from _array(folder, name, array[_order(len(array), rng)], fit=False)
+
+    return change
+
+
+def features(stem: str) -> Change:
+    """Shuffle the images of features or regions, the rows with the names: a good artefact."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        array = np.load(folder / f"{stem}.npy")
+        name = f"{stem}.regions.jsonl"
+        if (folder / name).exists():
+            found = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+            parts = [array[r["start"] : r["start"] + len(r["boxes"])] for r in found]
+            order = _order(len(found), rng)
+            start = 0
+            for i in order:
+                found[i]["start"] = start
+                start += len(parts[i])
+            table = [json.dumps(found[i]) for i in order]
+        else:
+            name = f"{stem}.ids"
+            names = (folder / name).read_text().splitlines()
+            parts = [array[i : i + 1] for i in range(len(array))]
+            order = _order(len(names), rng)
+            table = [names[i] for i in order]
+        yield from _write(folder, name, "".join(f"{line}\n" for line in table).encode())
+        yield from _array(folder, f"{stem}.npy", np.concatenate([parts[i] for i in order]))
+
+    return change
+
+
+def edit(name: str, pattern: str, new: str) -> Change:
+    """Replace a pattern in a file; the seal of a run fits."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        text, count = re.subn(pattern, new, (folder / name).read_text())
+        assert count, f"{name} has no {pattern}"
+        data = text.encode()
+        yield from _write(folder, name, (name.endswith("run.json") and reseal_run(data)) or data)
+
+    return change
+
+
+def made_with(name: str, key: str) -> Change:
+    """Say in a manifest that another model or tokenizer made the artefact."""
+    return edit(name, rf'("{key}": {{[^{{}}]*"(fingerprint|sha256)": ")\w+', r"\g<1>" + "0" * 64)
+
+
+def both(*changes: Change) -> Change:
+    """Make several changes."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        for one in changes:
+            yield from one(folder, rng)
+
+    return change
+
+
+# -------------------------------------------------------------------------------------- the pairs
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A row of the table and how it is tried.
+
+    Args:
+        row: "command: one × other", as the table has them.
+        call: a row of `cases.py`, or a command line.
+        change: puts one of them in another order, or makes it one of others.
+        says: what a refusal shows, a regular expression; or SAME, as the output has to be.
+    """
+
+    row: str
+    call: str
+    change: Change
+    says: str = HASHES
+
+    @property
+    def case(self) -> Case:
+        """The command, under the name of the pair."""
+        name = self.row.replace(" ", "_")
+        return Case(name, CALLS[self.call].argv if self.call in CALLS else self.call)
+
+
+_EVALUATE = "evaluate-matcher in/captions.jsonl in/feats.npy in/matcher --device cpu -q"
+_TUNE = " --epochs 1 --batch-size 8 --max-length 40 --device cpu -q -o run"
+_FOUND = "finetune sst-2 in/sst-2 -e in/encoder --retrieved in/sst.found.jsonl --feats in/feats.npy"
+_SCORE = "score rte in/answers/bert/seed-1/predictions.jsonl --gold in/tables/answers.tsv"
+_JOINT = (
+    "score vcr-qar in/vcr-qar/seed-9595/predictions.jsonl"
+    " --joint in/vcr-qa/seed-9595/predictions.jsonl"
+)
+_REGRESS = (
+    "pretrain in/v.jsonl --valid in/counted.npy --shape in/shape.json -t in/tokenizer"
+    " --weight mlm=1 --weight voken_reg=1 --feats in/feats.npy --block 16 --batch-size 8 --steps 3"
+    " --device cpu -q -o run"
+)
+_VALID = _REGRESS.replace(" --weight voken_reg=1 --feats in/feats.npy", "")
+_PARTS = "vokenize in/text.txt --index in/vg.faiss --index in/vg2.faiss --device cpu -o w.jsonl"
+_SCENE = "retrieve in/text.txt --index in/associated/scene.faiss -o r.jsonl"
+_TWO = "show in/found.jsonl in/found2.jsonl --index in/vg.faiss --images in/bank.jsonl -o p.html"
+_HDF5 = "prepare hdf5 in/counted.npy --ids in/vg.ids --tokens c.t.hdf5 -o c.vg.hdf5"
+
+PAIRS = (
+    Pair("every command: X.npy × X.ids", "build-index", lines("feats.ids", fit=False)),
+    Pair("every command: X.faiss × X.ids", "vokenize", lines("vg.ids", fit=False)),
+    Pair(
+        "every command: X.npy × X.regions.jsonl",
+        "pretrain-visualbert",
+        lines("regions.regions.jsonl", fit=False),
+    ),
+    Pair("every command: X.npy × X.rows.npy", "pretrain-further", rows("packed.rows.npy")),
+    Pair("build-index: features × matcher", "build-index", made_with("feats.json", "backbone")),
+    Pair("vokenize: index × matcher", "vokenize", made_with("vg.json", "matcher")),
+    Pair("vokenize: index × index", _PARTS, made_with("vg2.json", "matcher")),
+    Pair("vokenize: captions × index", "vokenize-control", lines("captions.jsonl"), SAME),
+    Pair("retrieve: index × word vectors", _SCENE, features("associated/words")),
+    Pair("show: vokens × index", "show-page", lines("vg.ids")),
+    Pair("show: vokens × ids", "show-sheet", lines("vg.ids")),
+    Pair("show: retrieved rows × index", "show-retrieved", lines("vg.ids")),
+    Pair("show: retrieved rows × retrieved rows", _TWO, lines("found2.jsonl"), "another text"),
+    Pair("show: vokens × images", "show-page", lines("bank.jsonl"), SAME),
+    Pair("show: heat × images", "show-heat", lines("bank.jsonl"), SAME),
+    Pair("locate: queries × features", "locate", features("cells"), SAME),
+    Pair("locate: features × matcher", "locate", made_with("cells.json", "backbone")),
+    Pair("extract-image-feats: images × boxes", "extract-regions", lines("boxes.jsonl"), SAME),
+    Pair("prepare hdf5: vokens × ids", _HDF5, lines("vg.ids")),
+    Pair("prepare vokens: vokens × ids", "prepare-vokens", lines("published/c.vg.ids", fit=False)),
+    Pair("prepare keys: features × ids", "prepare-keys", lines("published/vg.ids", fit=False)),
+    Pair("prepare sbu: URLs × texts", "prepare-sbu", shorter("sets/texts.txt"), r"\d"),
+    Pair("prepare pairs: source × target", "prepare-pairs", shorter("sets/train.de"), r"\d"),
+    Pair("prepare regions: array × boxes", "prepare-arrays", shorter("sets/others.jsonl"), r"\d"),
+    Pair("evaluate-matcher: features × matcher", _EVALUATE, made_with("feats.json", "backbone")),
+    Pair("score: predictions × gold", _SCORE, lines("tables/answers.tsv", head=1), SAME),
+    Pair(
+        "score: labels of predictions × gold",
+        _SCORE,
+        edit("tables/answers.tsv", "(?m)0$", "1"),
+        "has the label",
+    ),
+    Pair(
+        "score: vcr-qar × vcr-qa",
+        _JOINT,
+        lines("vcr-qa/seed-9595/predictions.jsonl", fit=False),
+    ),
+    Pair(
+        "compare: run × run",
+        "compare",
+        edit("compare/vokens/rte/run.json", r'("dev":{"sha256":")\w+', r"\g<1>" + "0" * 64),
+    ),
+    Pair(
+        "compare --by-example: run × examples",
+        "compare-examples",
+        edit("tables/answers.tsv", "red dog", "cat"),
+    ),
+    Pair("perplexity: texts × features", "perplexity", features("photos"), SAME),
+    Pair("perplexity: features × run", "perplexity", made_with("photos.json", "backbone")),
+    Pair("pretrain: vokens × features", _REGRESS, features("feats")),
+    Pair(
+        "pretrain: vokens × validation vokens",
+        _VALID,
+        edit("counted.json", r'("vg.ids": {[^}]*"sha256": ")\w+', r"\g<1>" + "0" * 64),
+    ),
+    Pair(
+        "pretrain: packed vokens × tokenizer",
+        "pretrain-further",
+        made_with("packed.json", "tokenizer"),
+    ),
+    Pair(
+        "pretrain visualbert: captions × regions", "pretrain-visualbert", features("regions"), SAME
+    ),
+    Pair("pretrain grounding: texts × features", "pretrain-grounding", features("photos"), SAME),
+    Pair(
+        "pretrain grounding: index × features", "pretrain-grounding-scene", features("photos"), SAME
+    ),
+    Pair(
+        "train-matcher visual-awareness: words × table",
+        "train-retriever",
+        shorter("skip/dictionary.txt"),
+        COUNTS,
+    ),
+    Pair("finetune: retrieved rows × features", _FOUND + _TUNE, features("feats"), SAME),
+    Pair(
+        "finetune: retrieved rows × index",
+        _FOUND + _TUNE,
+        both(features("feats"), lines("vg.ids")),
+    ),
+    Pair("finetune: texts × retrieved rows", "finetune-fused", lines("sst-2.images.jsonl"), SAME),
+    Pair("finetune: index × run", "finetune-grounded", features("associated/words")),
+    Pair("finetune: index × features", "finetune-grounded", features("associated/feats"), SAME),
+    Pair("finetune: pictures × regions", "finetune-vqa", features("vqa"), SAME),
+    Pair(
+        "finetune: regions × run",
+        "finetune-vqa",
+        made_with("vqa.json", "backbone"),
+    ),
+    Pair(
+        "finetune: objects × regions",
+        "finetune-vcr",
+        edit("vcr.regions.jsonl", r'"person", ?"dog"', '"dog", "person"'),
+        "its objects are",
+    ),
+    Pair(
+        "probe-attention: captions × parses",
+        "probe",
+        lines("entities.conllu", b"\n\n"),
+        "no sentence for the text",
+    ),
+    Pair("probe-attention: captions × regions", "probe", features("scenes"), SAME),
+)
+
+PAIR = {pair.case.name: pair for pair in PAIRS}
+CASES = {name: pair.case for name, pair in PAIR.items()}
+
+
+def plan(space: Workspace, case: Case, count: int, seed: int) -> list[str]:
+    """Return ids of other orders."""
+    return [f"pairs {case.name} {seed + number}" for number in range(count)]
+
+
+def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
+    """Run one trial."""
+    trial = f"pairs {case.name} {detail}"
+    pair = PAIR[case.name]
+    expected = space.reference(case)
+    space.clear()
+    changed: list[str] = []
+    try:
+        changed += pair.change(space.folder / "in", random.Random(f"{case.name} {detail}"))
+        done = space.run(case, limit=True)
+        tree = space.tree(data_only=True)
+    finally:
+        for name in changed:
+            space.restore(name)
+    if pair.says != SAME:
+        verdict, said = fault_of(done, (Exit.DATA,))
+        if not verdict and not re.search(pair.says, done.err):
+            return Outcome(trial, "message", f"expected {pair.says}: {done.err[-300:]}")
+        return Outcome(trial, verdict, said)
+    verdict, said = fault_of(done, (Exit.OK,))
+    if verdict:
+        return Outcome(trial, verdict, said)
+    changes = difference(tree, data_of(expected.tree))
+    if not changes and done.out != expected.out:
+        changes = f"stdout {done.out[:150]!r}"
+    return Outcome(trial, "different" if changes else "", changes)
