@@ -104,4 +104,5 @@ endef
 $(foreach r,$(ROWS),$(foreach t,$(TASKS),$(eval $(call score,$(r),$(t)))))
 
 table3: $(foreach r,$(ROWS),$(TASKS:%=$(F)/$(r)/%/run.json))
-	$(VG) compare $(ROWS:%=$(F)/%) --split test --median --majority --holm --reported grounding:3 --table | tee $(OUT)/table3.md
+	$(VG) compare $(ROWS:%=$(F)/%) --split test --median --majority --holm --reported grounding:3 --table > $(OUT)/table3.md
+	@cat $(OUT)/table3.md

@@ -123,7 +123,7 @@ endef
 $(foreach t,snli conll-2003 sick,$(foreach a,base va random shuffle none,$(eval $(call RULES,$(t),$(a)))))
 
 # TABLE TASK [FLAGS]: all rows; a gain is that over the encoder alone, with its p-value.
-TABLE = $(VG) compare $(ARMS:%=$(OUT)/$(1).runs/%) --split $(SPLIT) --median --majority --holm --table $(2) | tee $(OUT)/$(1).md
+TABLE = $(VG) compare $(ARMS:%=$(OUT)/$(1).runs/%) --split $(SPLIT) --median --majority --holm --table $(2) > $(OUT)/$(1).md && cat $(OUT)/$(1).md
 
 table2: $(ARMS:%=$(OUT)/snli.runs/%/run.json)
 	$(call TABLE,snli,--reported visual-awareness:2)

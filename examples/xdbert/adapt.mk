@@ -128,11 +128,13 @@ $(foreach r,$(ABLATED),$(foreach t,$(TASKS3),$(eval $(call tune,ft3,$(r),$(t),--
 $(foreach r,$(FULL),$(foreach t,$(TASKS),$(eval $(call tune,ft8,$(r),$(t),--full --lr $(call RATE,$(r),$(t)),$(SEEDS.$(t))))))
 
 table3: given-tasks $(foreach r,$(ABLATED),$(TASKS3:%=$(OUT)/ft3/$(r)/%/run.json))
-	$(VG) compare $(ABLATED:%=$(OUT)/ft3/%) --median --reported xdbert:3 --table | tee $(OUT)/table3.md
+	$(VG) compare $(ABLATED:%=$(OUT)/ft3/%) --median --reported xdbert:3 --table > $(OUT)/table3.md
+	@cat $(OUT)/table3.md
 
 # The students of table 1, then each with everything.
 table8: given-tasks $(foreach r,$(FULL),$(TASKS:%=$(OUT)/ft8/$(r)/%/run.json) $(call runs_of,$(r)))
-	$(VG) compare $(FULL:%=$(OUT)/ft/%) $(FULL:%=$(OUT)/ft8/%) --median --reported xdbert:8 --table | tee $(OUT)/table8.md
+	$(VG) compare $(FULL:%=$(OUT)/ft/%) $(FULL:%=$(OUT)/ft8/%) --median --reported xdbert:8 --table > $(OUT)/table8.md
+	@cat $(OUT)/table8.md
 
 # ----------------------------------------------------------------------------------------------------------------- table 9
 MAPS_OF ?= $(if $(GLUE),rte=$(call dev_of,$(GLUE)/RTE),$(VALID))

@@ -74,7 +74,8 @@ TOY = {
     "LENGTH.bert6.captions='--steps 2' LENGTH.bert6.reduced='--steps 2' "
     "FINETUNE='--epochs 1 --batch-size 8 --max-length 48'",
     "xdbert": f"BACKBONE={{resnet}} HEAD='{_STEPS} --steps 1' SEEDS=2 SEEDS.rte=2 EPOCHS=1 BATCH=8 "
-    "LIMIT=16 LENGTH=32 LENGTH.commonlit=48 TOKENS={bert} ENCODERS='{bert} {electra} {clip}' "
+    "GROUNDED='--grounded-above 3' LIMIT=16 LENGTH=32 LENGTH.commonlit=48 "
+    "TOKENS={bert} ENCODERS='{bert} {electra} {clip}' "
     "TEACHING='--shape {tower_shape} --tokenizer builtin:clip-bpe --epochs 1 --batch-size 8'",
     "xdbert:small": f"BARE={{bert}} SCHEDULE='{_STEPS} --steps 2 --lr 1e-4 --eval-every 1'",
     "xdbert:paper": "STUDENT={bert} STUDENT.electra-b={electra} STUDENT.electra-l={electra} "
@@ -222,7 +223,7 @@ ROWS = (
     Row("xdbert", "small", "adapt"),
     Row("xdbert", "small", "table1", "clip-t|xdbert"),
     Row("xdbert", "small", "table2", "bert-tiny"),
-    Row("xdbert", "small", "figure4 appendix-d", "ground"),
+    Row("xdbert", "small", "figure4 appendix-d", "On par|Visually-grounded ratio"),
     Row("xdbert", "small", "table3", "one-layer"),
     Row("xdbert", "small", "table8 table9", "xdbert"),
     Row("xdbert", "small", "adapt", files="WIKITEXT={wikitext}", folder="xdbert-wikitext"),
@@ -230,7 +231,7 @@ ROWS = (
     Row("xdbert", "paper", "adapt"),
     Row("xdbert", "paper", "table1", "clip-t|xdelectra-l"),
     Row("xdbert", "paper", "table2", "bert-tiny"),
-    Row("xdbert", "paper", "figure4 appendix-d", "ground"),
+    Row("xdbert", "paper", "figure4 appendix-d", "On par|Visually-grounded ratio"),
     Row("xdbert", "paper", "table3", "one-layer|twenty-epochs|wiki"),
     Row("xdbert", "paper", "table8 table9", "xdelectra-b"),
 )  # fmt: skip

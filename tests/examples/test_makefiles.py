@@ -121,6 +121,14 @@ def test_what_needs_a_program_says_so_before_any_work(
     assert found
 
 
+def test_no_pipe_hides_that_vg_failed() -> None:
+    """The exit code of `vg … | tee` is that of tee."""
+    files = [path for path in (make.ROOT / "examples").glob("*/*") if path.suffix in ("", ".mk")]
+    lines = [line for path in files if path.is_file() for line in path.read_text().splitlines()]
+    assert sum("$(VG) compare" in line for line in lines) > 10
+    assert not [line for line in lines if "$(VG)" in line and "| tee" in line]
+
+
 def test_every_example_is_in_the_table() -> None:
     assert {name for name in FILES if ":" not in name} == {*make.EXAMPLES}
 
