@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -297,8 +296,9 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(command)
     def spread(**values: Any) -> Result:
-        for name, value in values.items():
-            _check_numbers(f"--{name.replace('_', '-')}", value)
+        for name, one in values.items():
+            odd = isinstance(one, int | float) and not abs(one) < _MOST  # NaN is below nothing
+            refuse_if(odd, f"--{name.replace('_', '-')}", f"must be finite, below 2**63, got {one}")
         for name, group in groups.items():
             values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return command(**values)
@@ -306,15 +306,6 @@ def flags(command: Callable[..., Result]) -> Callable[..., Result]:
     spread.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     spread.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return spread
-
-
-def _check_numbers(flag: str, value: Any) -> None:
-    """Refuse numbers of a flag that no counter holds, infinity and NaN, which pass every bound."""
-    for one in value if isinstance(value, list | tuple) else [value]:
-        huge = isinstance(one, int) and abs(one) >= _MOST
-        refuse_if(huge, flag, f"must be below 2**63, got {one}")
-        odd = isinstance(one, float) and not math.isfinite(one)
-        refuse_if(odd, flag, f"must be a finite number, got {one}")
 
 
 def _parameters(group: type[Any]) -> list[inspect.Parameter]:
