@@ -61,8 +61,15 @@ def calls_of(
             (folder / name).touch()
 
 
+def absent(call: calls.Call, folder: Path) -> list[str]:
+    """Return what a call names in a folder of invented files that is not there; networks aside."""
+    named = [Path(word) for word in call.words if word.startswith(f"{folder}/")]
+    tops = {path: folder / path.relative_to(folder).parts[0] for path in named}
+    return [str(path) for path, top in tops.items() if top.exists() and not path.exists()]
+
+
 @pytest.mark.parametrize("example", make.EXAMPLES)
-def test_calls_parse_and_write_different_files(
+def test_calls_parse_name_files_and_write_different_ones(
     example: str, places: make.Places, tmp_path: Path
 ) -> None:
     faults: list[str] = []
@@ -72,6 +79,8 @@ def test_calls_parse_and_write_different_files(
         folder.mkdir()
         found, wrong = calls_of(example, targets, given, folder)
         faults += [f"{place} {' '.join(targets)}: {fault}" for fault in wrong]
+        for call in found:
+            faults += [f"{path} is not there:\n    {call}" for path in absent(call, places.folder)]
         by_place.setdefault(place, {}).update(dict.fromkeys(found))
     for found_there in by_place.values():
         faults += calls.collisions(found_there)
