@@ -191,7 +191,7 @@ ROWS = (
     Row("visualbert", "", "boxes", "regions-1/|regions-2/|9 regions"),
     Row("visualbert", "", "servers"),
     # ------------------------------------------------------------------------------ vokenization
-    Row("vokenization", "", "demo nouns", "vokens.html|commonest nouns", folder="vokenization-demo"),
+    Row("vokenization", "", "demo nouns", "vokens.html|of all", folder="vokenization-demo"),
     Row("vokenization", "", "flickr8k-files entities-files flickr8k", "paper.s0|text.s1"),
     Row("vokenization", "", "wiki", "wiki.train.txt", files="WIKI= WIKI_DUMP={dump}",
         toy="HELD=5", folder="vokenization-wiki"),
