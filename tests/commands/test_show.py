@@ -185,7 +185,7 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
     for faiss, listed, codes in (
         (true, ids, (0, 0)),
         (other, ids, (io.Exit.DATA, 0)),
-        (true, other, (0, io.Exit.DATA)),
+        (true, other, (io.Exit.DATA, io.Exit.DATA)),
     ):
         made = {"a.faiss": {"sha256": faiss}, "a.ids": {"sha256": listed}}
         io.write_manifest(

@@ -540,7 +540,7 @@ def test_flags_out_of_range(main: Any, tmp_path: Path, flags: tuple[str, str]) -
 
 def test_a_diverging_run_stops_with_70_and_names_the_checkpoint(main: Any, tmp_path: Path) -> None:
     code, _, err = main(
-        "-o", tmp_path / "run", "--lr", "1e30", "--schedule", "constant", "--epochs", "9"
+        "-o", tmp_path / "run", "--lr", "1e18", "--schedule", "constant", "--epochs", "9"
     )
     assert code == Exit.CANNOT_CONTINUE
     assert "no longer a number" in err

@@ -308,11 +308,14 @@ def atomic_write(
     path = Path(path)
     if _holds(path, data):
         return
-    check(path, ours)
     new = temporary(path)
     with file_errors(path, reading=False):
         fd = _take(new, path)
         try:
+            if _holds(path, data):  # by another writer of the same, meanwhile
+                remove(new)
+                return
+            check(path, ours)
             with open(fd, "wb", closefd=False) as stream:
                 stream.write(data)
                 stream.flush()

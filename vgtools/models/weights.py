@@ -171,15 +171,20 @@ def _save_noisy(
     copied = {name: _read(source / name) for name in TOKENIZER_FILES if (source / name).exists()}
     digest = fingerprint(encoder_weights(noisy))
     network = {"ref": ref, "fingerprint": digest, "tokenizer": tokenizer}
-    with file_errors(folder, reading=False):
+    try:
+        with file_errors(folder, reading=False):
+            own.remove_tree(work)
+            (work / "encoder").mkdir(parents=True)
+        for name, data in copied.items():
+            atomic_write(work / "encoder" / name, data)
+        weights = save(noisy, metadata={"format": "pt"})
+        atomic_write(work / "encoder" / "model.safetensors", weights)
+        save_run(work, _KIND, {}, {"noise": facts, "encoder": network})
+        with file_errors(folder, reading=False):
+            own.swap(work, folder)
+    except BaseException:  # a signal, too: nothing is left beside the folder
         own.remove_tree(work)
-        (work / "encoder").mkdir(parents=True)
-    for name, data in copied.items():
-        atomic_write(work / "encoder" / name, data)
-    atomic_write(work / "encoder" / "model.safetensors", save(noisy, metadata={"format": "pt"}))
-    save_run(work, _KIND, {}, {"noise": facts, "encoder": network})
-    with file_errors(folder, reading=False):
-        own.swap(work, folder)
+        raise
     sync_dir(folder.parent)
     return {**facts, "fingerprint": digest}
 
