@@ -129,11 +129,11 @@ ROWS = (
     # ----------------------------------------------------------------------------------- compare
     Row("compare", "small", "files"),
     Row("compare", "small", "table", "nothing|visualbert|xdbert-words"),
-    Row("compare", "small", "similarity"),
+    Row("compare", "small", "similarity", "mlm"),
     Row("compare", "small", "all", "Against mlm|scene-random"),
     Row("compare", "paper", "files"),
     Row("compare", "paper", "table", "nothing|visualbert"),
-    Row("compare", "paper", "similarity"),
+    Row("compare", "paper", "similarity", "mlm"),
     Row("compare", "paper", "all", "Against mlm|scene-random"),
     # --------------------------------------------------------------------------------- grounding
     Row("grounding", "", "files"),
