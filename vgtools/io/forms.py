@@ -23,7 +23,7 @@ from vgtools.io.errors import DataError
 NAME: Final = "NAME"
 SIZE: Final = "SIZE"  # an integer that is not negative
 FILES = {NAME: {"bytes": SIZE, "sha256": str}}  # of a manifest, a journal, a commit
-_TYPES = {
+TYPE_NAMES: Final = {
     str: "a string",
     int: "an integer",
     float: "a number",
@@ -57,7 +57,7 @@ def fault_in(value: Any, form: Any, at: str = "") -> str:
     types = form if isinstance(form, tuple) else (form,)
     allowed = (*types, int) if float in types else types
     right = isinstance(value, allowed) and (bool in types or not isinstance(value, bool))
-    return "" if right else _wrong(at, " or ".join(_TYPES[one] for one in types), value)
+    return "" if right else _wrong(at, " or ".join(TYPE_NAMES[one] for one in types), value)
 
 
 def _fault_in_object(value: Any, form: Mapping[Any, Any], at: str) -> str:

@@ -22,6 +22,7 @@ import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
 from vgtools.io.folders import ShardFile, Shards, check_facts, is_shards, open_file
+from vgtools.io.forms import TYPE_NAMES
 from vgtools.io.remote import file_size, is_url, open_url
 
 if sys.version_info >= (3, 14):
@@ -438,16 +439,6 @@ def parse_json(text: str | bytes, path: str | Path, line: int) -> dict[str, Any]
     return row
 
 
-_TYPE_NAMES = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    bool: "a boolean",
-}
-
-
 def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, line: int) -> None:
     """Check that a row has the keys with the types that a reader needs.
 
@@ -462,7 +453,7 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
         types = (int, float) if expected is float else expected
         # In Python a boolean is an integer; in a file it is not.
         if not isinstance(value, types) or (isinstance(value, bool) and expected is not bool):
-            name = _TYPE_NAMES.get(expected, expected.__name__)
+            name = TYPE_NAMES.get(expected, expected.__name__)
             raise DataError(f'"{key}" must be {name}, got {value!r:.60}', path, line)
 
 
