@@ -147,7 +147,7 @@ def run(row: Row, folder: Path, places: Places, vg: str) -> Outcome:
         return Outcome(None, faults=(f"left out: {row.needs} is not installed",))
     folder.mkdir(parents=True, exist_ok=True)
     command = [
-        "make", "-f", makefile(row.example), f"VG={vg}", f"PYTHON={sys.executable}",
+        "make", "-s", "-f", makefile(row.example), f"VG={vg}", f"PYTHON={sys.executable}",
         *row.targets.split(), *variables(row, places),
     ]  # fmt: skip
     before = count(folder)
