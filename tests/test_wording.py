@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wording import counts, find, python_prose
+from tests.wording import ROOT, counts, find, python_prose
 
 # Highest allowed counts; `python tests/wording.py --ceilings` prints today's. Lower them as they
 # fall, to 0.
@@ -103,3 +103,20 @@ def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
 def test_man_pages_are_read_without_their_marks(tmp_path: Path) -> None:
     (tmp_path / "x.1").write_text(".TP\n.B \\-k\nImages a token; what is \\(aqwanted\\(aq.\n")
     assert [hit.pattern for hit in find([tmp_path / "x.1"])] == ["a (per)", "wanted"]
+
+
+# What a reader is asked to read first, in words. What is longer goes to `man/reference.md`.
+LIMITS = {"README.md": 1300}
+
+
+@pytest.mark.parametrize(
+    ("file", "limit"),
+    [
+        (file, limit)
+        for pattern, limit in LIMITS.items()
+        for file in sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
+    ],
+)
+def test_documents_are_short(file: str, limit: int) -> None:
+    words = len((ROOT / file).read_text(encoding="utf-8").split())
+    assert words <= limit, f"{file} has {words} words, {limit} are allowed"

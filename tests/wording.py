@@ -25,6 +25,7 @@ PLACES = (
     "vgtools/**/*.js",
     "man/*.py",
     "man/*.1",
+    "man/*.md",
     "examples/**/*.md",
     "examples/**/*.py",
     "examples/**/Makefile",

@@ -1,4 +1,6 @@
-"""Every `vg` line of README, CONTRIBUTING, the notes of examples and the help parses."""
+"""Every `vg` line of README, the reference, CONTRIBUTING, the notes and logs of examples and the
+help parses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from tests.examples.make import ROOT
 
 TEXTS = sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("examples/*/NOTES.md"))
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "man" / "reference.md",
+        *ROOT.glob("examples/*/*.md"),
+    )
 )
 
 
