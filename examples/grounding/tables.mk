@@ -109,7 +109,7 @@ $(PP)/pages.txt:
 $(PP)/wiki-bc.txt: $(PP)/pages.txt $(BOOKS)
 	$(call given,BOOKS)
 	awk '{ p = p (p ? " " : "") $$0; n += NF } n >= 64 { print p; p = ""; n = 0 }' $(BOOKS) > $(PP)/passages.txt
-	{ cat $(PP)/pages.txt && yes | shuf -n "$$(wc -l < $(PP)/pages.txt)" --random-source=/dev/stdin $(PP)/passages.txt; } > $@
+	{ cat $(PP)/pages.txt && shuf -n "$$(wc -l < $(PP)/pages.txt)" --random-source=<(yes) $(PP)/passages.txt; } > $@
 
 # 90, 5 and 5 of 100.
 $(PP)/wiki.train.txt: $(filter $(PP)/%,$(WIKI_BC))
@@ -122,7 +122,7 @@ $(PP)/wiki.test.txt $(PP)/wiki.dev.txt: $(PP)/wiki.train.txt ;
 
 # Section 3.2: as many captions as passages.
 $(PP)/captions.jsonl: $(PP)/bank.jsonl $(PP)/wiki.train.txt
-	yes | shuf -n "$$(wc -l < $(PP)/wiki.train.txt)" --random-source=/dev/stdin $(PP)/bank.jsonl > $@
+	shuf -n "$$(wc -l < $(PP)/wiki.train.txt)" --random-source=<(yes) $(PP)/bank.jsonl > $@
 
 # ----------------------------------------------------------------------------------------------------------- the runs
 # PAPER/s0/run.NAME learns from Wiki-BC, PAPER/coco/run.NAME from COCO. The associative ones find images in CC, SBU and ImageNet.

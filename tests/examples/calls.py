@@ -63,7 +63,7 @@ def record(lines: Iterable[str], folder: Path) -> list[tuple[str, ...]]:
         starters = "".join(f'{name}() {{ within "$@"; }}\n' for name in _STARTERS)
         script = silent + starters + _FUNCTIONS + "\n".join(f"(\n{line}\n)" for line in lines)
         subprocess.run(
-            ["/bin/sh"],
+            ["bash"],
             input=script.encode(),
             cwd=folder,
             env=os.environ | {"CALLS": calls.name},
