@@ -4,6 +4,7 @@ falls.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,7 @@ def test_man_pages_are_read_without_their_marks(tmp_path: Path) -> None:
 
 # What a reader is asked to read first, in words. What is longer goes to `man/reference.md`.
 LIMITS = {"README.md": 1300}
+RELEASE = 300  # of a version in CHANGELOG.md
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,12 @@ LIMITS = {"README.md": 1300}
 def test_documents_are_short(file: str, limit: int) -> None:
     words = len((ROOT / file).read_text(encoding="utf-8").split())
     assert words <= limit, f"{file} has {words} words, {limit} are allowed"
+
+
+def test_releases_are_short() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.split(r"(?m)^## ", text)[1:]
+    assert releases
+    for release in releases:
+        name = release.splitlines()[0]
+        assert len(release.split()) <= RELEASE, f"{name} has {len(release.split())} words"
