@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgtools import __version__, cli
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 
 from .conftest import Runner, vg_command
 

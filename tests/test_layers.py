@@ -154,6 +154,57 @@ def test_no_packages_and_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def second_addresses(source: str) -> Iterator[str]:
+    """Yield what is imported from `vgtools.io` by another address than that of its definition."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.module == "vgtools" and "io" in [alias.name for alias in node.names]:
+            yield "vgtools.io"
+        if not str(node.module).startswith("vgtools.io"):
+            continue
+        for alias in node.names:
+            if f"{node.module}.{alias.name}" in MODULES:
+                continue
+            if node.module == "vgtools.io" or alias.name not in defined_in(str(node.module)):
+                yield f"{node.module}.{alias.name}"
+
+
+@cache
+def defined_in(module: str) -> frozenset[str]:
+    """Return the names that a module defines at its top, not those that it imports from us."""
+    names = set[str]()
+    for node in ast.parse(MODULES[module].read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif not (isinstance(node, ast.ImportFrom) and str(node.module).startswith("vgtools.")):
+            # `import` under a condition, and whatever is assigned.
+            names |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+            names |= {x.asname for x in ast.walk(node) if isinstance(x, ast.alias) and x.asname}
+    return frozenset(names)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [*FILES, *sorted((ROOT / "tests").rglob("*.py"))],
+    ids=lambda file: str(file.relative_to(ROOT)),
+)
+def test_a_thing_of_io_has_one_address(file: Path) -> None:
+    assert list(second_addresses(file.read_text())) == []
+
+
+def test_a_second_address_is_found() -> None:
+    assert [*second_addresses("from vgtools import io")] == ["vgtools.io"]
+    assert [*second_addresses("def f():\n    from vgtools.io import DataError")] == [
+        "vgtools.io.DataError"
+    ]
+    assert [*second_addresses("from vgtools.io.files import DataError, read_json")] == [
+        "vgtools.io.files.DataError"
+    ]
+    right = "from vgtools.io import own\nfrom vgtools.io.streams import Window, zstd"
+    assert [*second_addresses(right)] == []
+
+
 def test_the_root_holds_packages_and_nothing_of_weight() -> None:
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
     assert files == {"__init__.py", "__main__.py", "cli.py", "py.typed"}

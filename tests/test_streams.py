@@ -19,9 +19,11 @@ import pytest
 from tests.conftest import vg_command
 from tests.tiny import lm as t
 from tests.tiny import text
-from vgtools import io
 from vgtools.cli import run
 from vgtools.commands.options import open_vocabulary
+from vgtools.io.errors import DataError
+from vgtools.io.files import compress, dumps
+from vgtools.io.streams import read_lines, read_texts
 
 ROWS = [{"image": f"image{i:03}", "text": line} for i, line in enumerate(text(12, longest=8))]
 
@@ -29,7 +31,7 @@ ROWS = [{"image": f"image{i:03}", "text": line} for i, line in enumerate(text(12
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    (folder / "x.jsonl").write_bytes(b"".join(map(io.dumps, ROWS)))
+    (folder / "x.jsonl").write_bytes(b"".join(map(dumps, ROWS)))
     (folder / "x.txt").write_text("".join(row["text"] + "\n" for row in ROWS))
     t.save_tokenizer(folder / "tok")
     t.save_shape(folder / "shape.json")
@@ -173,17 +175,17 @@ def test_a_stream_that_begins_like_json_and_is_no_row_is_refused(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(line.encode() + b"\n")))
-    with pytest.raises(io.DataError, match="begins like JSON"):
-        list(io.read_texts("-"))
+    with pytest.raises(DataError, match="begins like JSON"):
+        list(read_texts("-"))
 
 
 def test_a_name_decides_and_a_brace_is_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "x.txt").write_text('{"text": "a"}\n')
-    assert list(io.read_texts(tmp_path / "x.txt")) == ['{"text": "a"}']
+    assert list(read_texts(tmp_path / "x.txt")) == ['{"text": "a"}']
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"{a} b\n")))
-    assert list(io.read_texts("-")) == ["{a} b"]
+    assert list(read_texts("-")) == ["{a} b"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -195,11 +197,11 @@ def test_a_compressed_stream_may_come_byte_by_byte(
             return super().read1(size)
 
     for suffix in (".gz", ".zst"):
-        whole = io.compress(b"one\ntwo\n", Path("x" + suffix))
+        whole = compress(b"one\ntwo\n", Path("x" + suffix))
         monkeypatch.setattr(sys, "stdin", TextIOWrapper(Slow(whole)))  # type: ignore[type-var]
-        assert list(io.read_lines("-")) == ["one", "two"]
+        assert list(read_lines("-")) == ["one", "two"]
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(Slow(b"(a\nb")))  # type: ignore[type-var]
-    assert list(io.read_lines("-")) == ["(a", "b"]
+    assert list(read_lines("-")) == ["(a", "b"]
 
 
 def test_what_is_read_twice_cannot_be_a_pipe(
@@ -262,7 +264,7 @@ def test_a_pipe_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with fed(pipe, b"one\n"):
-        assert list(io.read_lines(pipe)) == ["one"]
-    with pytest.raises(io.DataError, match="can be read only once") as caught:
-        list(io.read_lines(pipe))
+        assert list(read_lines(pipe)) == ["one"]
+    with pytest.raises(DataError, match="can be read only once") as caught:
+        list(read_lines(pipe))
     assert caught.value.code == 2

@@ -110,7 +110,7 @@ def _help_of(command: Any) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run `vg` and exit with the code that `vgtools.io.Exit` documents."""
+    """Run `vg` and exit with the code that `vgtools.io.errors.Exit` documents."""
     if not sys.warnoptions:  # warnings of libraries are for developers; -W shows them
         warnings.simplefilter("ignore")
     try:

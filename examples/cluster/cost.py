@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 
 from vgtools.images.featurizer import Featurizer
-from vgtools.io import compress, dumps
+from vgtools.io.files import compress, dumps
 from vgtools.models.backbone import load_backbone
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import pick_device

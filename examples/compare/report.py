@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import atomic_write
+from vgtools.io.own import atomic_write
 from vgtools.reports.drawing import ACCENT, LINE, PALE, SOFT, Figure, ticks
 from vgtools.reports.tables import Table, markdown
 

@@ -14,7 +14,8 @@ import argparse
 import sys
 from collections import Counter
 
-from vgtools.io import dumps, read_jsonl
+from vgtools.io.files import dumps
+from vgtools.io.streams import read_jsonl
 from vgtools.text.parses import open_tagger
 
 

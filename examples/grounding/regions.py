@@ -16,7 +16,8 @@ import sys
 import numpy as np
 import torch
 
-from vgtools.io import dumps, read_jsonl
+from vgtools.io.files import dumps
+from vgtools.io.streams import read_jsonl
 from vgtools.systems.grounding.inputs import Examples, Recipe
 from vgtools.systems.grounding.model import open_grounding
 from vgtools.systems.grounding.pictures import open_pictures

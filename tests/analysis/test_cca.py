@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vgtools.analysis.cca import Space, compare_spaces, correlate
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 
 X = np.array([[1, 0], [2, 1], [0, 3], [4, 1], [1, 5], [3, 2]])
 Y = np.array([[1, 1], [3, 0], [1, 2], [4, 3], [0, 4], [2, 2]])

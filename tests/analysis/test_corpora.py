@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vgtools.analysis.corpora import CorpusStats, Grounding, content_types, diversity
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.text.ngrams import Words, count
 from vgtools.text.vokens import VokenWriter
 

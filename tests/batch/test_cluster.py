@@ -19,7 +19,7 @@ from tests.tiny import text
 from tests.tiny.cluster import Cluster, Work, until
 from vgtools import cli
 from vgtools.batch import cluster
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.folders import Shards
 
 TOY = "tests.tiny.cluster"

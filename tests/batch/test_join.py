@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tests.batch.test_shards import Lengths, run
-from vgtools import io
 from vgtools.batch import run as batch
 from vgtools.batch.join import join, shards_beside
 from vgtools.commands.options import ShardTarget
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import read_manifest
 from vgtools.io.output import Output
+from vgtools.io.streams import Piece, open_read
 
 LINES = b"".join(b"%s %d\r\n" % (b"x" * (n % 17), n) for n in range(90))
 
@@ -30,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 def one(source: Path, output: Path) -> None:
     task = Lengths()
     with task.open(str(output), Output) as out:
-        list(task.steps([io.Piece(str(source))], out))
+        list(task.steps([Piece(str(source))], out))
 
 
 def joined(folder: Path, output: Path, stop_after: int | None = None) -> None:
@@ -72,7 +73,7 @@ def test_joined_shards_are_the_file(
     if ending == ".npy":
         ends = np.load(tmp_path / "x.rows.npy")
         assert (ends == np.load(tmp_path / "one.rows.npy")).all()
-    manifest = io.read_manifest(output)
+    manifest = read_manifest(output)
     assert (manifest["kind"], manifest["rows"], "plan" in manifest) == ("lengths", 90, False)
 
 
@@ -80,7 +81,7 @@ def test_compressed_shards_hold_the_same_rows(source: Path, tmp_path: Path) -> N
     one(source, tmp_path / "one.jsonl")
     run(tmp_path / "many.jsonl.zst", source, size=80)
     joined(tmp_path / "many.jsonl.zst", tmp_path / "x.jsonl.zst")
-    with io.open_read(tmp_path / "x.jsonl.zst") as stream:
+    with open_read(tmp_path / "x.jsonl.zst") as stream:
         assert stream.read() == (tmp_path / "one.jsonl").read_bytes()
 
 
@@ -91,7 +92,7 @@ def test_an_unfinished_run_of_one_process_is_refused(source: Path, tmp_path: Pat
         pytest.raises(KeyboardInterrupt),
         task.open(str(tmp_path / "x.jsonl"), Output) as out,
     ):
-        for _ in task.steps([io.Piece(str(source))], out):
+        for _ in task.steps([Piece(str(source))], out):
             raise KeyboardInterrupt
     with pytest.raises(DataError, match="without --ray it resumes") as caught:
         joined(tmp_path / "many.jsonl", tmp_path / "x.jsonl")

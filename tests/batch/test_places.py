@@ -16,12 +16,15 @@ from tests.batch.test_shards import Lengths
 from tests.tiny import text
 from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.s3 import Server
-from vgtools import cli, io
+from vgtools import cli
 from vgtools.batch import places, run
 from vgtools.batch.plan import text_source
 from vgtools.batch.shards import ShardedOutput, open_folder
-from vgtools.io import DataError, Exit, remote
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import final_path, open_features
 from vgtools.io.output import Output
+from vgtools.io.streams import Piece, open_read
 
 pytestmark = pytest.mark.slow
 LINES = b"".join(b"%s %d\r\n" % (b"x" * (n % 17), n) for n in range(500))
@@ -50,7 +53,7 @@ def test_a_folder_at_a_url_is_the_file_of_one_process(
         name.write_bytes(data)
     task = Lengths()
     with task.open(str(tmp_path / "whole.jsonl"), Output) as out:
-        list(task.steps([io.Piece(str(name)) for name in names], out))
+        list(task.steps([Piece(str(name)) for name in names], out))
     expected = (tmp_path / "whole.jsonl").read_bytes()
 
     texts = [upload(f"{bucket}/{name.name}", name.read_bytes(), tmp_path) for name in names]
@@ -64,7 +67,7 @@ def test_a_folder_at_a_url_is_the_file_of_one_process(
     assert len(s3.busy(0)) > 5
     assert shards.is_complete()
     assert manifest["rows"] == expected.count(b"\n")
-    with io.open_read(url) as stream:
+    with open_read(url) as stream:
         assert stream.read() == expected
     names_there = remote.sizes(url)
     assert not [name for name in names_there if name.startswith(".")], "private files stay here"
@@ -77,17 +80,17 @@ def test_what_is_missing_at_a_url_is_made_again(bucket: str, tmp_path: Path) -> 
     url = f"{bucket}/out.jsonl/"
     shards = opened(url, texts)
     make(shards)
-    with io.open_read(url) as stream:
+    with open_read(url) as stream:
         before = stream.read()
     (data,) = [name for name in remote.sizes(url) if name.startswith("000002-")]
     remote.remove(f"{url}{data}")
     remote.remove(f"{url}000004.json")
     assert [*shards.missing()] == [2, 4]
     with pytest.raises(DataError, match="is missing") as caught:
-        io.open_read(url).read()
+        open_read(url).read()
     assert caught.value.code == Exit.NO_INPUT
     make(shards)
-    with io.open_read(url) as stream:
+    with open_read(url) as stream:
         assert stream.read() == before
 
 
@@ -107,7 +110,7 @@ def test_other_settings_inputs_and_places_are_refused(bucket: str, tmp_path: Pat
         opened(f"{bucket}/", texts)
     assert caught.value.code == Exit.CANNOT_CREATE
     with pytest.raises(DataError, match=r"a / after the name"):
-        io.final_path(f"{bucket}/out.jsonl", [])
+        final_path(f"{bucket}/out.jsonl", [])
 
 
 def test_an_upload_that_breaks_leaves_no_shard(
@@ -188,7 +191,7 @@ def test_features_of_tars_and_lists_at_urls(
         return cli.run([*map(str, ("extract-image-feats", *args, *flags))])
 
     assert extract(tmp_path / "a.tar", tmp_path / "b.tar", "-o", tmp_path / "one.npy") == 0
-    expected = io.open_features(tmp_path / "one.npy")
+    expected = open_features(tmp_path / "one.npy")
     s3.busy(9)
     assert extract(f"{bucket}/*.tar", "-o", f"{bucket}/tars.npy/") == 0
     # A list at a URL, of URLs and of names beside it.
@@ -198,7 +201,7 @@ def test_features_of_tars_and_lists_at_urls(
     assert extract(*listed) == 0
     assert s3.busy(0)
     for url, ids in (("tars", names), ("list", lines.splitlines())):
-        found = io.open_features(f"{bucket}/{url}.npy/")
+        found = open_features(f"{bucket}/{url}.npy/")
         assert found.ids == ids
         assert np.asarray(found.array).tobytes() == expected.array.tobytes()
 
@@ -215,7 +218,7 @@ def test_features_of_tars_and_lists_at_urls(
 
 
 def test_an_index_of_features_at_urls(bucket: str, tmp_path: Path, tiny: Path) -> None:
-    feats = io.open_features(tiny / "feats.npy")
+    feats = open_features(tiny / "feats.npy")
     manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
     save_features(f"{tmp_path}/shards.npy/", feats.array, feats.ids, manifest)
     files = [*tiny.glob("feats.*"), *tmp_path.glob("shards.npy/*"), tmp_path / "shards.json"]

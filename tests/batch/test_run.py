@@ -21,7 +21,6 @@ from tests.conftest import vg_command
 from tests.tiny import text
 from tests.tiny.images import save_backbone, save_photo
 from tests.tiny.lm import save_shape, save_tokenizer
-from vgtools import io
 from vgtools.batch.plan import Source
 from vgtools.batch.run import check_target, part_of
 from vgtools.batch.run import run as run_shards
@@ -29,9 +28,11 @@ from vgtools.batch.shards import open_folder
 from vgtools.cli import run
 from vgtools.commands.options import ShardTarget
 from vgtools.images.regions import open_regions
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, open_features, read_manifest
 from vgtools.io.folders import Shards
+from vgtools.io.streams import read_lines
 from vgtools.text.blocks import Corpus, open_packed
 from vgtools.text.retrieved import open_retrieved
 
@@ -112,7 +113,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny: Path, texts: list[Path]
 def test_the_rows_of_shards_joined_are_one_process_s_file(made: Path, name: str) -> None:
     folder = made / f"many-{name}.jsonl"
     assert joined(folder) == (made / f"one-{name}.jsonl").read_bytes()
-    one, many = (io.read_manifest(made / f"{x}-{name}.jsonl") for x in ("one", "many"))
+    one, many = (read_manifest(made / f"{x}-{name}.jsonl") for x in ("one", "many"))
     assert many["shards"] == len(Shards(folder)) > 3
     same = one.keys() - {"argv", "files", "inputs", "config", "versions"}
     assert {key: many[key] for key in same} == {key: one[key] for key in same}
@@ -120,7 +121,7 @@ def test_the_rows_of_shards_joined_are_one_process_s_file(made: Path, name: str)
 
 
 def test_compressed_shards_hold_the_rows_of_one_process(made: Path) -> None:
-    rows = [list(io.read_lines(made / f"{x}-jsonlz.jsonl.zst")) for x in ("one", "many")]
+    rows = [list(read_lines(made / f"{x}-jsonlz.jsonl.zst")) for x in ("one", "many")]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 122
 
@@ -173,30 +174,30 @@ def test_retrieved_images_and_features_are_read_from_folders(
     made: Path, tiny: Path, tmp_path: Path
 ) -> None:
     """What `vg finetune --retrieved --feats` opens."""
-    feats = io.open_features(tiny / "feats.npy")
+    feats = open_features(tiny / "feats.npy")
     manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
     order = np.arange(60)[::-1]
     folder = f"{tmp_path}/back.npy/"
     save_features(folder, np.asarray(feats.array)[order], [feats.ids[i] for i in order], manifest)
     one = open_retrieved(f"{made}/one-images.jsonl", feats, f"{tiny}/feats.npy")
     many = open_retrieved(f"{made}/many-images.jsonl/", feats, f"{tiny}/feats.npy")
-    back = open_retrieved(f"{made}/many-images.jsonl", io.open_features(folder), folder)
+    back = open_retrieved(f"{made}/many-images.jsonl", open_features(folder), folder)
     assert len(one) == len(many) == 122
     assert one.digest() == many.digest()
     assert np.array_equal(np.where(back.rows < 0, -1, 59 - back.rows), one.rows)
     numbers = np.array([3, 0, 100])
     for expected, got in zip(
         one.gather(feats.array, numbers),
-        back.gather(io.open_features(folder).array, numbers),
+        back.gather(open_features(folder).array, numbers),
         strict=True,
     ):
         assert np.array_equal(expected, got)
     # Without a manifest the rows are those of the index that is named.
     bare = tmp_path / "bare.jsonl"
     bare.write_bytes((made / "one-images.jsonl").read_bytes())
-    named = open_retrieved(str(bare), io.open_features(folder), folder, index=folder)
+    named = open_retrieved(str(bare), open_features(folder), folder, index=folder)
     assert np.array_equal(named.rows, one.rows)
-    other = open_retrieved(str(bare), io.open_features(folder), folder, index=f"{tiny}/vg.faiss")
+    other = open_retrieved(str(bare), open_features(folder), folder, index=f"{tiny}/vg.faiss")
     assert np.array_equal(other.rows, back.rows)
 
 
@@ -222,7 +223,7 @@ def test_a_quoted_pattern_is_all_files_it_means(
     args = ("--index", tiny / "vg.faiss", "--device", "cpu", "-q", "-o", tmp_path / "v.jsonl")
     vg("vokenize", f"{texts[0].parent}/*.txt", *args)
     assert (tmp_path / "v.jsonl").read_bytes() == (made / "one-jsonl.jsonl").read_bytes()
-    inputs = io.read_manifest(tmp_path / "v.jsonl")["inputs"]
+    inputs = read_manifest(tmp_path / "v.jsonl")["inputs"]
     assert [entry["path"] for entry in inputs][:2] == [*map(str, texts)]
 
 
@@ -358,7 +359,7 @@ def test_features_in_shards_are_those_of_one_process(
         vg("extract-image-feats", *sources, *flags, "-o", f"{many}/", *size, "--shard", "1/2")
         capsys.readouterr()
         vg("extract-image-feats", *sources, *flags, "-o", f"{many}/", *size)
-        expected, found = io.open_features(one), io.open_features(f"{many}/")
+        expected, found = open_features(one), open_features(f"{many}/")
         shards = Shards(many)
         assert len(shards) == {"dir": 5, "tars": 2, "both": 6}[name]
         assert found.ids == expected.ids
@@ -383,7 +384,7 @@ def test_regions_in_shards_are_those_of_one_process(pictures: Path, tmp_path: Pa
         {"image": f"p{n}.png", "boxes": [[i, i, 30 + i, 20 + n] for i in range(n % 3)]}
         for n in range(21)
     ]
-    boxes.write_bytes(b"".join(map(io.dumps, rows)))
+    boxes.write_bytes(b"".join(map(dumps, rows)))
     flags = ("-b", pictures / "net", "--device", "cpu", "--batch-size", 4, "--on-error", "skip")
     total = sum(path.stat().st_size for path in (pictures / "photos").iterdir())
     one, many = tmp_path / "one.npy", tmp_path / "many.npy"
@@ -414,7 +415,7 @@ def test_tars_with_one_image_twice_are_refused(
 
 
 def test_an_index_of_shards_is_that_of_the_file(tiny: Path, tmp_path: Path) -> None:
-    feats = io.open_features(tiny / "feats.npy")
+    feats = open_features(tiny / "feats.npy")
     manifest = {"kind": "image-features", "backbone": feats.manifest["backbone"]}
     save_features(f"{tmp_path}/feats.npy/", feats.array, feats.ids, manifest)
     index = ("--matcher", tiny / "run", "--device", "cpu", "-q")

@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgtools import io
 from vgtools.batch import places, shards
 from vgtools.batch import run as batch
 from vgtools.batch.plan import Plan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
-from vgtools.io import DataError, Exit, Piece
-from vgtools.io.folders import Shards
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, manifest_beside, read_manifest, sha256_file
+from vgtools.io.folders import Shards, manifest_path
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
+from vgtools.io.streams import Piece, read_jsonl, read_lines, read_texts, read_windows
 
 
 class Lengths:
@@ -49,7 +51,7 @@ class Lengths:
         self.made += 1
         rows = 0
         packed = len(out._parts) > 1
-        for window in io.read_windows(pieces, 3):
+        for window in read_windows(pieces, 3):
             for number, line in enumerate(window.lines, window.first):
                 if line == "bad":
                     raise DataError("is bad", window.path, number)
@@ -58,7 +60,7 @@ class Lengths:
                     out.write(np.int32([len(line)]).tobytes())
                     out.write(np.int64([rows]).tobytes(), 1)
                 else:
-                    out.write(io.dumps({"text": line, "length": len(line)}))
+                    out.write(dumps({"text": line, "length": len(line)}))
             out.commit({"rows": rows, "digest": window.digest, "counts": {"rows": rows}})
             yield len(window.lines)
         out.finish(kind="lengths", rows=rows, form="rows")
@@ -69,7 +71,7 @@ def complete(
 ) -> dict[str, Any] | None:
     """Do what is missing of a part; return the manifest of a complete folder."""
     batch.run(out, task, part, name="lengths", say=lambda message: None, quiet=True)
-    return io.read_manifest(out.folder) if out.is_complete() else None
+    return read_manifest(out.folder) if out.is_complete() else None
 
 
 def run(
@@ -126,7 +128,7 @@ def test_pieces_hold_every_line_once_for_any_text_and_cut(tmp_path: Path) -> Non
         for shard in range(len(plan)):
             for piece in plan.pieces(shard):
                 before = piece.lines_before()
-                for window in io.read_windows([piece], 2):
+                for window in read_windows([piece], 2):
                     for at, line in enumerate(window.lines, window.first + before):
                         found.append((texts.index(Path(piece.path)), at, line))
         assert found == expected
@@ -164,7 +166,7 @@ def test_compressed_texts_are_shards_of_their_own_and_nothing_is_one_empty_shard
     empty = plan_of(2, tmp_path / "none")
     assert (len(empty), empty.pieces(0)) == (1, [])
     assert run(tmp_path / "o.jsonl", tmp_path / "none")["shards"] == 1  # type: ignore[index]
-    assert list(io.read_lines(tmp_path / "o.jsonl")) == []
+    assert list(read_lines(tmp_path / "o.jsonl")) == []
 
 
 TEXT = "".join(f"line {n}\n" for n in range(50)).encode()
@@ -205,7 +207,7 @@ def test_packed_and_compressed_shards(tmp_path: Path) -> None:
     expected = whole(tmp_path, tmp_path / "a.txt")
     for name in ("gzip.jsonl.gz", "zstd.jsonl.zst"):
         run(tmp_path / name, tmp_path / "a.txt")
-        lines = list(io.read_lines(tmp_path / name))
+        lines = list(read_lines(tmp_path / name))
         assert "".join(f"{line}\n" for line in lines).encode() == expected
     arrays = [np.load(file.path) for file in Shards(tmp_path / "o.npy").files()]
     ends = [np.load(file.path) for file in Shards(tmp_path / "o.npy").files(".rows.npy")]
@@ -220,28 +222,26 @@ def test_a_folder_is_read_as_its_file(tmp_path: Path) -> None:
     folder, file = tmp_path / "o.jsonl", tmp_path / "whole.jsonl"
     whole(tmp_path, text)
     (tmp_path / "whole.json").unlink()
-    assert list(io.read_jsonl(folder)) == list(io.read_jsonl(file))
-    assert list(io.read_lines(folder)) == list(io.read_lines(file))
-    assert list(io.read_texts(f"{folder}/")) == list(io.read_texts(file))
+    assert list(read_jsonl(folder)) == list(read_jsonl(file))
+    assert list(read_lines(folder)) == list(read_lines(file))
+    assert list(read_texts(f"{folder}/")) == list(read_texts(file))
     # What a resumed run compares: of a file its lines, of a folder the list of all hashes.
-    windows = list(io.read_windows(folder, 7))
+    windows = list(read_windows(folder, 7))
     listed = hashlib.sha256(Shards(folder).sha256.encode()).hexdigest()
     assert {window.digest for window in windows} == {listed}
     state = {"rows": 14, "digest": listed}
-    rest = [x for w in io.read_windows(folder, 7, state) for x in w.lines]
-    assert rest == list(io.read_lines(file))[14:]
+    rest = [x for w in read_windows(folder, 7, state) for x in w.lines]
+    assert rest == list(read_lines(file))[14:]
     with pytest.raises(DataError, match="its first 14 lines had sha256 0") as caught:
-        next(io.read_windows(folder, 7, state | {"digest": "0" * 64}))
+        next(read_windows(folder, 7, state | {"digest": "0" * 64}))
     assert caught.value.code == Exit.CONFIG
-    assert io.Inputs([folder]).sha256(folder) == Shards(folder).sha256
+    assert Inputs([folder]).sha256(folder) == Shards(folder).sha256
     # Shards of shards: one each at most, whole, and errors count the joined lines.
     plan = plan_of(1, folder)
     assert len(plan) == len(Shards(folder)) > 3
     assert [p.start for i in range(len(plan)) for p in plan.pieces(i)] == list(range(len(plan)))
-    lines = [
-        x for i in range(len(plan)) for w in io.read_windows(plan.pieces(i), 9) for x in w.lines
-    ]
-    assert lines == list(io.read_lines(file))
+    lines = [x for i in range(len(plan)) for w in read_windows(plan.pieces(i), 9) for x in w.lines]
+    assert lines == list(read_lines(file))
     before = [plan.pieces(i)[0].lines_before() for i in range(len(plan))]
     rows = [file.rows for file in Shards(folder).files()]
     assert before == [sum(rows[:i]) for i in range(len(rows))]
@@ -253,9 +253,9 @@ def test_a_link_to_a_folder_is_the_folder(tmp_path: Path) -> None:
     folder.parent.mkdir()
     made = run(folder, text)
     link.symlink_to(folder)
-    assert list(io.read_lines(link)) == list(io.read_lines(folder))
-    assert io.manifest_path(link) == tmp_path / "there/o.json"
-    for read in (io.read_manifest, io.manifest_beside):
+    assert list(read_lines(link)) == list(read_lines(folder))
+    assert manifest_path(link) == tmp_path / "there/o.json"
+    for read in (read_manifest, manifest_beside):
         assert read(link) == read(folder)
     task = Lengths()
     assert run(link, text, task=task) == made
@@ -273,7 +273,7 @@ def test_of_a_complete_folder_nothing_is_written(
     def refuse(path: object) -> None:
         raise DataError("read-only", str(path), code=Exit.CANNOT_CREATE)
 
-    monkeypatch.setattr(io, "Lock", refuse)
+    monkeypatch.setattr("vgtools.batch.shards.Lock", refuse)
     assert run(folder, text) == made
     stray = folder / "000000-00000000.jsonl"
     stray.write_bytes(b"of a second try")
@@ -337,7 +337,7 @@ def test_parts_in_any_order_complete_the_folder(tmp_path: Path) -> None:
     text.write_bytes(TEXT)
     assert run(tmp_path / "o.jsonl", text, part=(2, 3)) is None
     with pytest.raises(DataError, match="not complete") as error:
-        list(io.read_lines(tmp_path / "o.jsonl"))
+        list(read_lines(tmp_path / "o.jsonl"))
     assert error.value.code == Exit.NO_INPUT
     assert run(tmp_path / "o.jsonl", text, part=(0, 3)) is None
     assert run(tmp_path / "o.jsonl", text, part=(1, 3)) is not None
@@ -381,9 +381,7 @@ def test_a_file_that_is_given_twice_is_cut_twice(tmp_path: Path) -> None:
     assert (error.value.file, error.value.line) == (str(b), 2)
     b.write_bytes(b"6\n7\n")
     assert run(tmp_path / "q.jsonl", b, a, b, a, size=3) is not None
-    assert [row["text"] for row in map(json.loads, io.read_lines(tmp_path / "q.jsonl"))] == [
-        *"67x67x"
-    ]
+    assert [row["text"] for row in map(json.loads, read_lines(tmp_path / "q.jsonl"))] == [*"67x67x"]
 
 
 def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
@@ -406,7 +404,7 @@ def test_another_plan_is_refused_with_both_sides(tmp_path: Path) -> None:
     a.write_bytes(TEXT + b"more\n")
     refused(r"a\.txt changed: bytes was 390, is now 395", a)
     assert run(folder, a, size=60, restart=True) is not None
-    assert len(list(io.read_lines(folder))) == 51
+    assert len(list(read_lines(folder))) == 51
 
 
 def test_a_plan_without_a_shard_is_replaced(tmp_path: Path) -> None:
@@ -495,14 +493,13 @@ def test_a_damaged_shard_that_another_process_removes_first_is_made_again(
     victim = damages(folder)["data"]
     whole = victim.read_bytes()
     flip(victim)
-    sha256_file = io.sha256_file
 
     def raced(path: str) -> str:
         if path == str(victim):
             victim.unlink(missing_ok=True)
         return sha256_file(path)
 
-    monkeypatch.setattr(io, "sha256_file", raced)
+    monkeypatch.setattr("vgtools.batch.shards.sha256_file", raced)
     run(folder, text)
     assert victim.read_bytes() == whole
 
@@ -545,14 +542,14 @@ def test_a_damaged_shard_is_made_again_or_refused_where_it_is_read(
         assert task.made == rest + (not unseen)
     if what == "data" and how == "flip" and not complete:
         with pytest.raises(DataError, match="is damaged: its sha256 is") as error:
-            list(io.read_lines(folder))
+            list(read_lines(folder))
         assert (error.value.code, error.value.file) == (Exit.DATA, str(victim))
         run(folder, text, part=(1, 2))
         assert victim.read_bytes() != data, "of the other part"
         again = Lengths()
         run(folder, text, task=again)
         assert again.made == 1
-    assert "".join(f"{x}\n" for x in io.read_lines(folder)).encode() == expected
+    assert "".join(f"{x}\n" for x in read_lines(folder)).encode() == expected
 
 
 def test_a_damaged_list_or_plan_is_refused_or_made_again(tmp_path: Path) -> None:
@@ -564,7 +561,7 @@ def test_a_damaged_list_or_plan_is_refused_or_made_again(tmp_path: Path) -> None
     for damaged in (listed[:-5], listed.replace(b'"shard":1', b'"shard":7', 1)):
         (folder / "shards.jsonl").write_bytes(damaged)
         with pytest.raises(DataError, match="sha256") as error:
-            list(io.read_lines(folder))
+            list(read_lines(folder))
         assert error.value.code == Exit.DATA
         task = Lengths()
         run(folder, text, task=task)
@@ -627,7 +624,7 @@ def test_who_finds_its_files_swept_looks_for_the_commit(tmp_path: Path, name: st
 
     complete(output_of(folder, text), Slow())
     assert Shards(folder).files()
-    assert io.read_manifest(folder)["rows"] == 50
+    assert read_manifest(folder)["rows"] == 50
 
 
 def test_places_that_are_not_folders_of_shards_are_refused(tmp_path: Path) -> None:
@@ -666,7 +663,7 @@ def test_several_processes_on_one_folder_all_end_well(tmp_path: Path, name: str)
         for process in processes:
             process.join()
         assert [process.exitcode for process in processes] == [0, 0, 0]
-        assert io.read_manifest(folder)["rows"] == 50
+        assert read_manifest(folder)["rows"] == 50
         files = {path.name for path in folder.iterdir()}
         each = 2 if name == "o.jsonl" else 3
         assert len(files) == each * len(Shards(folder)) + 2, sorted(files)

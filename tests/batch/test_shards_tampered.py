@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.batch.test_shards import TEXT, joined, output_of, run, whole
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.folders import Shards
 from vgtools.io.output import seal_of
 

@@ -22,7 +22,7 @@ from typing import Any
 import bench
 import numpy as np
 
-from vgtools.io import write_manifest
+from vgtools.io.files import write_manifest
 from vgtools.retrieval import METRIC, Plan, exact_search, open_index, write_index
 
 _STEP = 4096  # images that are drawn at a time

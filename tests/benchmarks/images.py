@@ -32,7 +32,7 @@ from timm.data import create_transform
 from vgtools.images.extract import FeatureOutput, extract
 from vgtools.images.featurizer import Featurizer, describe, emulates_bfloat16
 from vgtools.images.sources import open_source
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.backbone import load_backbone
 from vgtools.models.references import pick_device
 

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the tiny networks of the t
 
 from search import unit
 
-from vgtools.io import Window, dumps
+from vgtools.io.files import dumps
+from vgtools.io.streams import Window
 from vgtools.models.encoder import load_encoder
 from vgtools.retrieval import Index, exact_search, retrieve
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher

@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-from vgtools import io
+from vgtools.io.files import dumps
+from vgtools.io.streams import read_lines
 from vgtools.models.references import load_tokenizer
 from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import span_iou_align, tokenize
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
-    sentences = list(io.read_lines(options.text)) if options.text else list(python_help())
+    sentences = list(read_lines(options.text)) if options.text else list(python_help())
     source = load_tokenizer(options.source)
     target = load_tokenizer(options.tokenizer) if options.tokenizer else train(sentences)
     lines = [line.decode() for line in voken_rows(source, sentences)]
@@ -138,7 +139,7 @@ def voken_rows(source: Tokenizer, sentences: list[str]) -> Iterator[bytes]:
             random.integers(0, 50_000, len(spans)),
             random.random(len(spans), np.float32),
         )
-        yield io.dumps({"text": sentence, "spans": spans, "vokens": vokens, "scores": scores})
+        yield dumps({"text": sentence, "spans": spans, "vokens": vokens, "scores": scores})
 
 
 def tokenizer_only(target: Tokenizer, sentences: list[str]) -> list[Any]:
@@ -156,7 +157,7 @@ def ours(lines: list[str], target: Tokenizer) -> list[bytes]:
         return [
             b"".join(
                 map(
-                    io.dumps,
+                    dumps,
                     revokenize(parse_rows(lines[i : i + WINDOW], "-", i + 1), target).rows,
                 )
             )

@@ -28,11 +28,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from vgtools import io
 from vgtools.batch import cluster
 from vgtools.batch.plan import text_source
 from vgtools.batch.shards import Attempt, ShardedOutput, open_folder
 from vgtools.io.folders import Shards
+from vgtools.io.streams import read_windows
 
 
 class Busy:
@@ -124,7 +124,7 @@ def folder_of(text: Path, folder: Path, size: int) -> ShardedOutput:
     for number in range(len(out.plan)):
         with Attempt(out, number, [str(folder)], {}) as attempt:
             rows = 0
-            for window in io.read_windows(out.plan.pieces(number), 4096):
+            for window in read_windows(out.plan.pieces(number), 4096):
                 attempt.write("".join(line + "\n" for line in window.lines).encode())
                 rows += len(window.lines)
             attempt.commit({"counts": {"rows": rows}})
@@ -144,7 +144,7 @@ def reading(megabytes: int) -> None:
         shards = len(Shards(folder))
 
         def read(path: Path) -> int:
-            return sum(len(window.rows()) for window in io.read_windows(str(path), 4096))
+            return sum(len(window.rows()) for window in read_windows(str(path), 4096))
 
         ways = {"folder": functools.partial(read, folder), "file": functools.partial(read, text)}
         seconds = bench.in_turns(ways, 3)

@@ -27,7 +27,7 @@ import numpy as np
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from vgtools.io import read_texts
+from vgtools.io.streams import read_texts
 from vgtools.models.references import load_tokenizer
 from vgtools.text.ngrams import PairCounts, Pieces, Words, count
 

@@ -22,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the tiny networks of the tests
 
 from tests.tiny.translation import SOURCE, network, tokenizer
-from vgtools.io import Window
+from vgtools.io.streams import Window
 from vgtools.models.encoder import as_encoder
 from vgtools.models.seq2seq import Decoding, generate, translate
 from vgtools.systems.visual_awareness.translation import Model, StreamTranslator

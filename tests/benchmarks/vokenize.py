@@ -35,7 +35,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the tiny networks of the tests
 
-from vgtools.io import Window, dumps
+from vgtools.io.files import dumps
+from vgtools.io.streams import Window
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.retrieval import Index
 from vgtools.systems.vokenization import vokenize as system

@@ -16,7 +16,7 @@ import pytest
 from tests.tiny import save_encoder
 from tests.tiny.finetune import save_finetuned
 from vgtools.cli import run
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 from ..conftest import vg_command
 

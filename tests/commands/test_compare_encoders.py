@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny import save_encoder
 from vgtools.cli import run
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "xdbert" / "configs"
 BERT = str(CONFIGS / "bert-base.json")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tiny.finetune import GOLD, RIGHT, save_answers, save_finetuned, save_rte
 from vgtools.cli import run
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 FIRST = ((0, 1, 1, 1), (0, 1, 0, 1))
 SECOND = ((1, 0, 0, 1), (1, 0, 1, 1))

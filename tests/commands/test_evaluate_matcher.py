@@ -11,7 +11,8 @@ import pytest
 
 from tests.tiny import BACKBONE, save_feats, save_run_of
 from vgtools.cli import run
-from vgtools.io import Exit, dumps
+from vgtools.io.errors import Exit
+from vgtools.io.files import dumps
 
 WORDS = ["bam", "dor", "lis", "gem"]
 CONLLU = "1\t{0}\t{0}\tNOUN\t_\t_\t0\troot\t_\t_\n\n"

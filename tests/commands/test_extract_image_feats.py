@@ -32,7 +32,8 @@ from vgtools.images.boxes import grid
 from vgtools.images.extract import Batch, FeatureOutput
 from vgtools.images.region_features import pool_regions, region_featurizer, whole_picture
 from vgtools.images.regions import backbone_of, open_regions, regions_path
-from vgtools.io import Exit, open_features, open_npy, read_manifest
+from vgtools.io.errors import Exit
+from vgtools.io.files import open_features, open_npy, read_manifest
 
 FILES = ("f.npy", "f.ids", "f.errors.jsonl")
 REGION_FILES = (Path("f.npy"), regions_path("f.npy"), Path("f.errors.jsonl"))
@@ -371,7 +372,7 @@ def test_sigterm_stops_at_a_checkpoint_and_changed_images_or_settings_are_refuse
 def test_a_second_writer_leaves_at_once(
     photos: Path, backbone: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from vgtools.io import Lock
+    from vgtools.io.process import Lock
 
     lock = Lock("f.npy")
     try:

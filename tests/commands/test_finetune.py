@@ -25,7 +25,7 @@ from tests.tiny import save_encoder
 from tests.tiny import tasks as tiny_tasks
 from vgtools import cli
 from vgtools.batch import cluster
-from vgtools.io import Lock
+from vgtools.io.process import Lock
 from vgtools.models.runs import open_run, read_run
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.finetune import FineTuner, FineTuning, fingerprint, save_pretrained

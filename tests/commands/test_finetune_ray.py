@@ -17,7 +17,7 @@ from tests.tiny import save_encoder
 from tests.tiny import tasks as tiny_tasks
 from tests.tiny.cluster import Cluster, until
 from vgtools import cli
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 SEEDS = ("9595", "9596", "9597")
 FEW = ["--seeds", 3, "--epochs", 12, "--lr", 3e-3, "--batch-size", 8, "--max-length", 40]

@@ -18,9 +18,9 @@ from tests.tiny import WORDS, save_encoder
 from tests.tiny import probe as t
 from tests.tiny.runs import refused
 from tests.tiny.xdbert import save_xdbert
-from vgtools import io
 from vgtools.cli import run
-from vgtools.io import Exit, read_manifest
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import read_manifest
 from vgtools.systems.attention_probes.text import Texts
 
 
@@ -95,7 +95,7 @@ def test_everything_goes_into_the_folder_and_the_records_to_stdout(
     assert controls["first region"]["entities"] == summary["entities"]
     assert 0 < controls["asked by a caption of another photo"]["entities"] < summary["entities"]
     assert [json.loads(line) for line in (out / "probe.jsonl").read_text().splitlines()] == records
-    assert io.read_manifest(out / "probe.jsonl", "attention-probe")["config"]["select_on"] == "val"
+    assert read_manifest(out / "probe.jsonl", "attention-probe")["config"]["select_on"] == "val"
     names = {p.name for p in out.iterdir()}
     assert {
         "tables.md",
@@ -208,7 +208,7 @@ def test_a_classifier_learns_on_one_split_and_heads_are_chosen_on_another(
     assert records[-1]["texts"] == 8
     assert records[-1]["selected_on"] == "b"
     assert "accuracy_where_chosen" in next(r for r in records if r["kind"] == "dependency")
-    assert io.read_manifest(out / "probe.jsonl")["config"]["train_on"] == "c"
+    assert read_manifest(out / "probe.jsonl")["config"]["train_on"] == "c"
     page, tables = (out / "page.html").read_text(), (out / "tables.md").read_text()
     shown = f"{tried[0]['accuracy']:.2f} ({tried[0]['low']:.1f} to {tried[0]['high']:.1f})"
     assert shown in page
@@ -446,7 +446,7 @@ def test_results_go_to_stdout_even_where_the_disk_is_full(
     from vgtools.io.parts import Part
 
     def full(part: Part, data: bytes) -> None:
-        raise io.DataError("no space left", part.final, code=io.Exit.IO)
+        raise DataError("no space left", part.final, code=Exit.IO)
 
     monkeypatch.setattr(Part, "write", full)
     code, records, err = probe(capfdbinary, *world.given, "--samples", 20, "-o", tmp_path / "out")

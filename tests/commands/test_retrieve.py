@@ -20,9 +20,10 @@ import torch
 from tests.conftest import Runner, vg_command
 from tests.tiny import grounding as tiny_grounding
 from tests.tiny import save_encoder, save_run_of, text
-from vgtools import io
 from vgtools.analysis.recall import text_ranks
 from vgtools.cli import run
+from vgtools.io.files import sha256_file
+from vgtools.io.streams import open_read
 from vgtools.retrieval import open_index
 from vgtools.systems.grounding.keys import caption_keys, noun_keys
 from vgtools.systems.vokenization.vokenize import Vokenizer, open_matcher
@@ -146,7 +147,7 @@ def test_a_file_its_compressed_form_and_a_pipe_give_the_same_bytes(
     packed = tmp_path / "c.jsonl.gz"
     packed.write_bytes(gzip.compress(captions.read_bytes()))
     assert vg("retrieve", packed, *flags, "-o", tmp_path / "o.jsonl.zst").returncode == 0
-    assert b"".join(io.open_read(tmp_path / "o.jsonl.zst")) == whole
+    assert b"".join(open_read(tmp_path / "o.jsonl.zst")) == whole
 
 
 def test_the_texts_own_image_is_never_returned(
@@ -197,7 +198,7 @@ def test_the_manifest_names_the_index_and_its_ids(
     assert (body["kind"], body["rows"], body["k"], body["count"]) == ("retrieved", 30, 2, 60)
     assert (tmp_path / body["index"]).resolve() == tiny / "vg.faiss"
     ids = body["config"]["index_sha256"]["vg.ids"]["sha256"]
-    assert ids == io.sha256_file(tiny / "vg.ids")
+    assert ids == sha256_file(tiny / "vg.ids")
     empty = sum(not line for line in corpus.read_text().split("\n")[:30])
     assert body["without"] == empty > 0
 

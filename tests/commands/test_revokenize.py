@@ -20,9 +20,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.conftest import vg_command
-from vgtools import io
 from vgtools.cli import run
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
+from vgtools.io.files import compress, dumps, open_npy, read_manifest
 from vgtools.io.output import Output
 from vgtools.systems.vokenization.revokenize import revokenize
 from vgtools.text.tokens import tokenize
@@ -88,7 +88,7 @@ def rows_of(tokenizer: Tokenizer, sentences: list[str]) -> list[dict[str, Any]]:
 
 
 def jsonl(rows: list[Any]) -> bytes:
-    return b"".join(map(io.dumps, rows))
+    return b"".join(map(dumps, rows))
 
 
 def parse(data: bytes) -> list[dict[str, Any]]:
@@ -223,7 +223,7 @@ def test_as_many_rows_come_out_as_go_in(vg: Runner, target: tuple[Path, Tokenize
 def test_packed_and_compressed_files_hold_the_same(
     vg: Runner, source: Tokenizer, target: tuple[Path, Tokenizer], tmp_path: Path
 ) -> None:
-    (tmp_path / "in.jsonl.zst").write_bytes(io.compress(jsonl(rows_of(source, SENTENCES)), "x.zst"))
+    (tmp_path / "in.jsonl.zst").write_bytes(compress(jsonl(rows_of(source, SENTENCES)), "x.zst"))
     rows = parse(vg("revokenize", tmp_path / "in.jsonl.zst", "-t", target[0], check=True).stdout)
     vg(
         "revokenize",
@@ -244,12 +244,12 @@ def test_packed_and_compressed_files_hold_the_same(
         tmp_path / "packed.npy",
         check=True,
     )
-    packed, ends = io.open_npy(tmp_path / "packed.npy"), io.open_npy(tmp_path / "packed.rows.npy")
+    packed, ends = open_npy(tmp_path / "packed.npy"), open_npy(tmp_path / "packed.rows.npy")
     assert (packed.dtype, ends.dtype) == (np.int32, np.int64)
     assert packed[:, 1].tolist() == [v for r in rows for v in r["vokens"]]
     assert packed[:, 0].tolist() == tokenize(target[1], SENTENCES).ids.tolist()
     assert ends.tolist() == np.cumsum([len(r["vokens"]) for r in rows]).tolist()
-    manifest = io.read_manifest(tmp_path / "packed.npy", "vokens")
+    manifest = read_manifest(tmp_path / "packed.npy", "vokens")
     assert (manifest["rows"], manifest["tokens"], manifest["form"]) == (6, len(packed), "packed")
     assert manifest["tokenizer"]["ref"] == str(target[0])
     assert [Path(i["path"]).name for i in manifest["inputs"]] == ["in.jsonl.zst"]
@@ -268,8 +268,8 @@ def test_nothing_in_is_an_empty_packed_file(
 ) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"")
     vg("revokenize", tmp_path / "in.jsonl", "-t", target[0], "-o", tmp_path / "x.npy", check=True)
-    assert io.open_npy(tmp_path / "x.npy").shape == (0, 2)
-    assert io.open_npy(tmp_path / "x.rows.npy").shape == (0,)
+    assert open_npy(tmp_path / "x.npy").shape == (0, 2)
+    assert open_npy(tmp_path / "x.rows.npy").shape == (0,)
 
 
 def test_the_packed_form_takes_one_voken_a_token(
@@ -320,7 +320,7 @@ def test_the_writer_adds_up_counts_over_runs(tmp_path: Path) -> None:
     assert (
         tmp_path / "x.jsonl"
     ).read_bytes() == b'{"text":"x","spans":[[0,1]],"vokens":[4],"scores":[0.5]}\n' * 2
-    manifest = io.read_manifest(tmp_path / "x.jsonl", "vokens")
+    manifest = read_manifest(tmp_path / "x.jsonl", "vokens")
     assert (manifest["rows"], manifest["tokens"], manifest["seen"]) == (2, 2, 4)
 
 
@@ -330,8 +330,8 @@ def test_packed_rows_end_where_they_end_over_several_writes(tmp_path: Path) -> N
         for _ in range(2):
             out.write(rows, np.array([1, 2, 3]))
         out.finish()
-    assert io.open_npy(tmp_path / "x.npy").tolist() == [[1, 4], [2, 5], [3, 6]] * 2
-    assert io.open_npy(tmp_path / "x.rows.npy").tolist() == [2, 2, 3, 5, 5, 6]
+    assert open_npy(tmp_path / "x.npy").tolist() == [[1, 4], [2, 5], [3, 6]] * 2
+    assert open_npy(tmp_path / "x.rows.npy").tolist() == [2, 2, 3, 5, 5, 6]
 
 
 # ---------------------------------------------------------------------------------------- bad input
@@ -522,7 +522,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     assert subprocess.run(command, capture_output=True, check=True).returncode == 0
     assert bytes_of("out") == bytes_of("whole")
     assert len(bytes_of("out")) == (2 if suffix == "npy" else 1)  # no part, journal or lock is left
-    assert io.read_manifest(out)["rows"] == io.read_manifest(whole)["rows"] == 8_400
+    assert read_manifest(out)["rows"] == read_manifest(whole)["rows"] == 8_400
 
 
 def test_sigterm_stops_at_a_checkpoint(
@@ -594,6 +594,6 @@ def test_the_bank_is_not_lost_on_the_way(
         ).returncode
         == 0
     )
-    manifest = io.read_manifest(tmp_path / "out.jsonl", "vokens")
+    manifest = read_manifest(tmp_path / "out.jsonl", "vokens")
     assert manifest["config"]["index_sha256"] == {"vg.faiss": {"sha256": "0"}}
     assert manifest["count"] == 77

@@ -17,7 +17,9 @@ import pytest
 from PIL import Image
 
 from tests.conftest import Runner, vg_command
-from vgtools import cli, io
+from vgtools import cli
+from vgtools.io.errors import Exit
+from vgtools.io.files import dumps, write_manifest
 
 TEXTS = ["A dog runs", "the red ball", ""]
 
@@ -29,7 +31,7 @@ def bank(tmp_path: Path) -> Path:
     with open(tmp_path / "images.jsonl", "wb") as out:
         for number, colour in enumerate(("red", "green", "blue")):
             Image.new("RGB", (90, 60), colour).save(tmp_path / "photos" / f"{number}.png")
-            out.write(io.dumps({"image": f"{number}.png", "path": f"photos/{number}.png"}))
+            out.write(dumps({"image": f"{number}.png", "path": f"photos/{number}.png"}))
     (tmp_path / "vg.ids").write_text("0.png\n1.png\n2.png\n")
     write(tmp_path / "v.jsonl", [voken_row(t, n) for n, t in enumerate(TEXTS)])
     return tmp_path
@@ -47,7 +49,7 @@ def voken_row(text: str, first: int = 0) -> dict[str, Any]:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_bytes(b"".join(map(io.dumps, rows)))
+    path.write_bytes(b"".join(map(dumps, rows)))
     return path
 
 
@@ -64,7 +66,7 @@ def call(capfdbinary: pytest.CaptureFixture[bytes]) -> Runner:
     return run
 
 
-def failed(done: subprocess.CompletedProcess[bytes], code: io.Exit, said: str) -> None:
+def failed(done: subprocess.CompletedProcess[bytes], code: Exit, said: str) -> None:
     assert (done.returncode, done.stdout) == (code, b"")
     text = done.stderr.decode()
     assert said in text
@@ -135,7 +137,7 @@ def test_a_page_and_a_sheet(call: Runner, bank: Path) -> None:
 def test_a_page_is_limited_and_says_so(call: Runner, bank: Path) -> None:
     rows = [voken_row("A dog")] * 230
     many = bank / "many.jsonl"
-    many.write_bytes(b"".join(map(io.dumps, rows)) + b"{torn")
+    many.write_bytes(b"".join(map(dumps, rows)) + b"{torn")
     source = ["--images", bank / "photos", "--ids", bank / "vg.ids"]
     done = call("show", many, *source, "-o", bank / "p.html", "--png", bank / "s.png")
     assert done.returncode == 0
@@ -149,7 +151,7 @@ def test_a_page_is_limited_and_says_so(call: Runner, bank: Path) -> None:
     assert (bank / "p.html").read_text().count("<article") == 5
     failed(
         call("show", many, *source, "-o", bank / "p.html", "--limit", "300"),
-        io.Exit.DATA,
+        Exit.DATA,
         "many.jsonl:231: not valid JSON",
     )
     assert (bank / "p.html").read_text().count("<article") == 5, (
@@ -165,7 +167,7 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
         "dim": 64,
         "matcher": {"run": "runs/m", "fingerprint": "f" * 64},
     }
-    io.write_manifest(bank / "vg.faiss", [bank / "vg.faiss", bank / "vg.ids"], **facts)
+    write_manifest(bank / "vg.faiss", [bank / "vg.faiss", bank / "vg.ids"], **facts)
     args = [
         "show",
         bank / "v.jsonl",
@@ -184,11 +186,11 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
     by_ids = [*args[:4], "--ids", bank / "vg.ids", *args[6:]]
     for faiss, listed, codes in (
         (true, ids, (0, 0)),
-        (other, ids, (io.Exit.DATA, 0)),
-        (true, other, (io.Exit.DATA, io.Exit.DATA)),
+        (other, ids, (Exit.DATA, 0)),
+        (true, other, (Exit.DATA, Exit.DATA)),
     ):
         made = {"a.faiss": {"sha256": faiss}, "a.ids": {"sha256": listed}}
-        io.write_manifest(
+        write_manifest(
             bank / "v.jsonl", [bank / "v.jsonl"], kind="vokens", config={"index_sha256": made}
         )
         done = [call(*args), call(*by_ids)]
@@ -200,7 +202,7 @@ def test_an_index_gives_ids_and_facts(call: Runner, bank: Path) -> None:
             assert (true in text) or (ids in text)
     (bank / "v.json").unlink()
     (bank / "vg.ids").write_text("0.png\n1.png\n3.png\n")
-    failed(call(*args), io.Exit.DATA, "vg.ids: is damaged or from another run")
+    failed(call(*args), Exit.DATA, "vg.ids: is damaged or from another run")
 
 
 def test_missing_pictures_are_placeholders_and_are_told(call: Runner, bank: Path) -> None:
@@ -230,41 +232,41 @@ def test_missing_pictures_are_placeholders_and_are_told(call: Runner, bank: Path
         "-o",
         bank / "q.html",
     )
-    failed(done, io.Exit.NO_INPUT, "empty: has none of the 3 images that the vokens name")
+    failed(done, Exit.NO_INPUT, "empty: has none of the 3 images that the vokens name")
     assert not (bank / "q.html").exists()
 
 
 def test_wrong_calls_and_inputs_fail_in_one_line(call: Runner, bank: Path) -> None:
     rows, ids, photos = bank / "v.jsonl", ["--ids", bank / "vg.ids"], ["--images", bank / "photos"]
     page = ["-o", bank / "p.html"]
-    failed(call("show", rows, *ids, *page), io.Exit.USAGE, "--images")
-    failed(call("show", rows, *photos, *page), io.Exit.USAGE, "--index or --ids")
-    failed(call("show", rows, *ids, "--index", "x.faiss"), io.Exit.USAGE, "not both")
+    failed(call("show", rows, *ids, *page), Exit.USAGE, "--images")
+    failed(call("show", rows, *photos, *page), Exit.USAGE, "--index or --ids")
+    failed(call("show", rows, *ids, "--index", "x.faiss"), Exit.USAGE, "not both")
     failed(
         call("show", rows, *ids, *photos, "-o", "-", "--png", "-"),
-        io.Exit.USAGE,
+        Exit.USAGE,
         "cannot share stdout",
     )
-    failed(call("show", bank / "none.jsonl"), io.Exit.NO_INPUT, "none.jsonl: cannot be read")
+    failed(call("show", bank / "none.jsonl"), Exit.NO_INPUT, "none.jsonl: cannot be read")
     failed(
         call("show", rows, "--index", bank / "no.faiss"),
-        io.Exit.NO_INPUT,
+        Exit.NO_INPUT,
         "no.faiss: does not exist",
     )
     target = bank / "no" / "p.html"
     failed(
         call("show", rows, *ids, *photos, "-o", target),
-        io.Exit.CANNOT_CREATE,
+        Exit.CANNOT_CREATE,
         "does not exist; create it first",
     )
     failed(
         call("show", rows, *ids, *photos, "-o", rows),
-        io.Exit.CANNOT_CREATE,
+        Exit.CANNOT_CREATE,
         "is an input of this command",
     )
     (bank / "vg.ids").write_text("0.png\n1.png\n")
     done = call("show", rows, *ids, *photos, *page)
-    failed(done, io.Exit.DATA, f"{rows}:1: the voken of token 2 is 2, the image bank has 2 rows")
+    failed(done, Exit.DATA, f"{rows}:1: the voken of token 2 is 2, the image bank has 2 rows")
     assert not (bank / "p.html").exists()
 
 
@@ -325,7 +327,7 @@ def test_a_terminal_gets_a_table(bank: Path) -> None:
 
 
 def test_escape_sequences_do_not_reach_the_terminal(bank: Path) -> None:
-    hostile = io.dumps(voken_row("\x1b]8;;http://x\x07 \x1b[2J [bold]x"))
+    hostile = dumps(voken_row("\x1b]8;;http://x\x07 \x1b[2J [bold]x"))
     _, text = on_terminal(vg_command("show", "-"), 60, stdin=hostile, NO_COLOR="1")
     assert not re.search(r"\x1b(?!\[[0-9;]*m)", text)
     assert "\\x1b]8;;http://x\\x07" in text
@@ -334,6 +336,6 @@ def test_escape_sequences_do_not_reach_the_terminal(bank: Path) -> None:
 
 def test_a_terminal_with_nothing_to_read_gets_help() -> None:
     code, text = on_terminal(vg_command("show"), 80)
-    assert code == io.Exit.USAGE
+    assert code == Exit.USAGE
     assert text.startswith("Usage:")
     assert "vg show vokens.jsonl --index vg.faiss" in text

@@ -21,9 +21,10 @@ from tests.conftest import Runner, vg_command
 from tests.precision import rounding
 from tests.tiny import IMAGE, save_encoder, save_feats
 from tests.tiny.retriever import save_grid
-from vgtools import io
 from vgtools.cli import run
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
+from vgtools.io.files import dumps, write_manifest
+from vgtools.io.process import Lock
 
 WORDS = [
     "dog",
@@ -64,7 +65,7 @@ def save_captions(path: Path, images: int = 12, each: int = 2, split: bool = Fal
         for i in range(images)
         for _ in range(each)
     ]
-    path.write_bytes(b"".join(map(io.dumps, rows)))
+    path.write_bytes(b"".join(map(dumps, rows)))
     return path
 
 
@@ -373,7 +374,7 @@ def test_other_settings_are_refused_with_both_sides_and_restart_takes_over(
 
 
 def test_two_writers_on_one_run(main: Any, tmp_path: Path) -> None:
-    lock = io.Lock(tmp_path / "run")
+    lock = Lock(tmp_path / "run")
     try:
         code, _, err = main("-o", tmp_path / "run")
     finally:
@@ -439,7 +440,7 @@ def test_too_few_images(
     main: Any, tmp_path: Path, rows: list[tuple[str, str]], more: tuple[str, ...], wanted: str
 ) -> None:
     path = tmp_path / "captions.jsonl"
-    path.write_bytes(b"".join(io.dumps({"image": i, "text": t}) for i, t in rows))
+    path.write_bytes(b"".join(dumps({"image": i, "text": t}) for i, t in rows))
     code, _, err = main("-o", tmp_path / "run", *more, captions=path)
     assert code == Exit.DATA
     assert wanted in err
@@ -485,7 +486,7 @@ def test_damaged_features_are_refused(
 def test_an_object_array_is_refused_unread(main: Any, tmp_path: Path) -> None:
     save_feats(tmp_path / "feats.npy")
     np.save(tmp_path / "feats.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    io.write_manifest(
+    write_manifest(
         tmp_path / "feats.npy",
         [tmp_path / "feats.npy", tmp_path / "feats.ids"],
         kind="image-features",

@@ -19,9 +19,9 @@ from tests.conftest import Runner, vg_command
 from tests.tiny import BACKBONE, save_encoder, save_feats
 from tests.tiny.retriever import save_captions, save_grid, save_skip_thoughts
 from tests.tiny.runs import hashes, records
-from vgtools import io
 from vgtools.cli import run
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
+from vgtools.io.files import dumps, write_manifest
 from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness import training
 from vgtools.systems.visual_awareness.retrieve import open_retriever
@@ -232,7 +232,7 @@ def test_captions_without_a_known_word_are_left_out_and_counted(
     rows = rows_of(place / "captions.jsonl")
     rows += [{"image": "image001", "text": "yeti", "split": "train"}]
     rows += [{"image": "image002", "text": "dog yeti", "split": "train"}]
-    (tmp_path / "c.jsonl").write_bytes(b"".join(map(io.dumps, rows)))
+    (tmp_path / "c.jsonl").write_bytes(b"".join(map(dumps, rows)))
     files = [tmp_path / "c.jsonl", place / "grid.npy", "--words", place / "skip"]
     args = ["train-matcher", "visual-awareness", *files, "-o", tmp_path / "run", *FAST[:-1]]
     assert run([str(arg) for arg in args]) == 0
@@ -247,7 +247,7 @@ def test_maps_with_nan_and_captions_of_one_photo_are_refused(
     grid = save_grid(tmp_path / "nan.npy")
     np.save(grid, maps)
     facts = {"backbone": BACKBONE, "grid": [3, 3], "pooling": "none"}
-    io.write_manifest(grid, [grid, grid.with_suffix(".ids")], kind="image-grid", **facts)
+    write_manifest(grid, [grid, grid.with_suffix(".ids")], kind="image-grid", **facts)
     assert train(tmp_path / "a", feats=str(grid)) == Exit.DATA
     assert "row 3 (image003) is NaN, infinite or all zero" in capfd.readouterr().err
     one = tmp_path / "one.jsonl"
@@ -260,7 +260,7 @@ def test_words_of_another_language_are_refused(
     train: Train, place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"image": f"image{i:03}", "text": "ein Hund"} for i in range(3)]
-    (place / "german.jsonl").write_bytes(b"".join(map(io.dumps, rows)))
+    (place / "german.jsonl").write_bytes(b"".join(map(dumps, rows)))
     assert train(tmp_path / "run", captions="german.jsonl") == Exit.DATA
     assert "knows no word of the first 3 captions" in capfd.readouterr().err
 

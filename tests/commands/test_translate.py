@@ -168,7 +168,7 @@ class _LineEnds:
 
 
 def _windows(path: Path) -> Any:
-    from vgtools.io import read_windows
+    from vgtools.io.streams import read_windows
 
     return read_windows(str(path), 64)
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.tiny import BACKBONE, save_feats, text
-from vgtools import io
 from vgtools.cli import run
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps, open_features, write_manifest
 from vgtools.text.retrieved import open_retrieved
 
 
@@ -41,7 +42,7 @@ def found(command: str, out: Path, source: Path, indexes: list[Path], *flags: ob
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "t.jsonl"
     rows = [{"text": line, "image": f"image{i % 60:03}"} for i, line in enumerate(text(90, 4))]
-    path.write_bytes(b"".join(map(io.dumps, rows)))
+    path.write_bytes(b"".join(map(dumps, rows)))
     return path
 
 
@@ -73,22 +74,22 @@ def test_images_of_a_bank_in_parts_find_their_features(
     out = tmp_path / "r.jsonl"
     found("retrieve", out, source, parts, "-k", 2)
     feats = tiny / "feats.npy"
-    opened = open_retrieved(str(out), io.open_features(feats), str(feats))
+    opened = open_retrieved(str(out), open_features(feats), str(feats))
     images = [json.loads(line)["images"] or [-1, -1] for line in out.read_bytes().splitlines()]
     assert opened.rows.tolist() == images
     feats = parts[0].with_name("feats.npy")
-    with pytest.raises(io.DataError, match="has no features"):
-        open_retrieved(str(out), io.open_features(feats), str(feats))
+    with pytest.raises(DataError, match="has no features"):
+        open_retrieved(str(out), open_features(feats), str(feats))
     file = save_feats(tmp_path / "turned.npy", np.load(tiny / "feats.npy")[::-1])
     ids = file.with_suffix(".ids")
     ids.write_text("".join(f"image{i:03}\n" for i in range(59, -1, -1)))
-    io.write_manifest(file, [file, ids], kind="image-features", backbone=BACKBONE)
-    turned = io.open_features(file)
+    write_manifest(file, [file, ids], kind="image-features", backbone=BACKBONE)
+    turned = open_features(file)
     opened = open_retrieved(str(out), turned, "turned.npy")
     assert opened.rows.tolist() == [[-1 if i < 0 else 59 - i for i in row] for row in images]
     parts[1].with_suffix(".ids").rename(tmp_path / "moved")
     try:
-        with pytest.raises(io.DataError, match=r"whose ids .* do not exist"):
+        with pytest.raises(DataError, match=r"whose ids .* do not exist"):
             open_retrieved(str(out), turned, "turned.npy")
     finally:
         (tmp_path / "moved").rename(parts[1].with_suffix(".ids"))

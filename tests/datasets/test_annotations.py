@@ -21,8 +21,7 @@ from vgtools.datasets.annotations import (
     vqa,
 )
 from vgtools.datasets.box_files import FileBoxes
-from vgtools.io import DataError
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
 
 # --------------------------------------------------------------------------------------------- COCO
 

@@ -18,8 +18,7 @@ from vgtools.datasets.captions import (
     parse_entities,
     sbu,
 )
-from vgtools.io import DataError, Exit
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Exit, Tally
 
 # ----------------------------------------------------------------------------------------- Flickr8k
 

@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 
 from vgtools.datasets.openmoji import CARRIERS, openmoji, openmoji_captions, rasterise
-from vgtools.io import DataError, Exit
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Exit, Tally
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vgtools.datasets.pairs import pairs
-from vgtools.io import DataError, TextStats
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
+from vgtools.io.streams import TextStats
 
 
 def save(folder: Path, source: str | bytes, target: str | bytes) -> tuple[str, str]:

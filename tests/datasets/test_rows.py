@@ -12,8 +12,7 @@ from PIL import Image
 
 from tests.tiny.datasets import lists
 from vgtools.datasets.rows import Folder, read_splits, save, with_photos, with_split
-from vgtools.io import DataError, Exit
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Exit, Tally
 
 Row = dict[str, Any]
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vgtools.datasets.running_text import is_heading, sentences, squad, wikitext
-from vgtools.io import DataError
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
 
 LINES = [
     " ",

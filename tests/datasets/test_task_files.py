@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from vgtools.datasets import task_files
-from vgtools.io import DataError, Exit, TextStats
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Exit, Tally
+from vgtools.io.streams import TextStats
 
 PDTB = ("Relation", "Section", "FileNumber", "ConnHeadSemClass1", "Arg1_RawText", "Arg2_RawText")
 RELATIONS = (

@@ -14,8 +14,7 @@ import pytest
 
 from vgtools.cli import run
 from vgtools.datasets.wikipedia import page_views, paragraphs, wikipedia
-from vgtools.io import DataError
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">
   <siteinfo><sitename>Wikipedia</sitename><namespaces>

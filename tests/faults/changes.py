@@ -14,7 +14,7 @@ from tests.faults.cases import Case
 from tests.faults.mutations import mutated
 from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Workspace, difference, fault_of, overwrite
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 WAYS = {
     "text": ("lines",),

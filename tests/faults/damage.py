@@ -15,7 +15,7 @@ from tests.faults.cases import Case
 from tests.faults.mutations import FORMATS, mutated
 from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 FORMAT_OF = {
     ".journal": "json",

@@ -28,7 +28,7 @@ from tests.faults.trials import (
     overwrite,
     remove,
 )
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 SPECIAL = ("missing", "folder", "dangling", "device", "fifo", "stdin")
 LISTS = ("list.txt", "images.jsonl", "bank.jsonl", "photos.tar")  # messages name what they list

@@ -12,7 +12,7 @@ import random
 from tests.faults.cases import Case
 from tests.faults.operations import KINDS, Fault
 from tests.faults.trials import Outcome, Workspace, difference, fault_of, litter
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 # What a harmed run may end with: it was not reached, or its end was in sight (0).
 CODES = {

@@ -22,7 +22,7 @@ from tests.faults.cases import BY_NAME as CALLS
 from tests.faults.cases import Case
 from tests.faults.mutations import reseal, reseal_run
 from tests.faults.trials import Outcome, Workspace, data_of, difference, fault_of
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 TABLE = Path(__file__).parents[2] / "man" / "pairs.tsv"
 

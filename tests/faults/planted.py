@@ -12,7 +12,7 @@ import random
 
 from tests.faults.cases import Case
 from tests.faults.trials import Outcome, Workspace, fault_of
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 KINDS = {
     "text": b"Dear diary\n",

@@ -15,7 +15,7 @@ import threading
 from tests.faults.cases import Case
 from tests.faults.operations import Fault
 from tests.faults.trials import Outcome, Tree, Workspace, data_of, difference, fault_of
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 
 def plan(space: Workspace, case: Case, count: int, seed: int) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.faults.cases import Case
 from tests.faults.operations import Fault
 from tests.faults.server import Call, Done, Server
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 
 ALLOWED = frozenset(Exit) - {Exit.INTERNAL, Exit.INTERRUPTED, Exit.PIPE, Exit.TERMINATED}
 VERDICTS = ("different", "internal", "hang", "leftover", "message", "exit", "stuck", "harness")

@@ -15,7 +15,7 @@ from PIL import Image
 from vgtools.datasets.box_files import FileBoxes
 from vgtools.images.boxes import Boxes, concat_sources, grid, iou, placeholder_confidence
 from vgtools.images.sources import ImageError
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 
 PICTURE = Image.new("RGB", (40, 20))
 

@@ -17,7 +17,7 @@ from vgtools.images.decoding import decode
 from vgtools.images.extract import Batch, extract
 from vgtools.images.featurizer import Featurizer, describe
 from vgtools.images.sources import ImageError, Item, Source
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 
 Array = np.ndarray[Any, Any]
 

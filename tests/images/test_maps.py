@@ -20,8 +20,9 @@ from vgtools.images.maps import (
     queries_of,
     read_heat,
 )
-from vgtools.io import DataError, dumps
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps
 
 SIZE = {"width": 100, "height": 50}
 PHRASES = [

@@ -24,7 +24,7 @@ from vgtools.images.region_features import (
     whole_picture,
 )
 from vgtools.images.sources import Item
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 
 
 def brute_force(table: Any, box: Any) -> Any:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny.vtasks import save_pictures
-from vgtools import io
 from vgtools.images.boxes import box_fault, iou
 from vgtools.images.regions import RegionSet, open_regions, parse_boxes, regions_path, write_regions
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import write_manifest
 
 BACKBONE = {"ref": "tiny", "fingerprint": "b" * 64}
 
@@ -165,7 +165,7 @@ def test_an_interrupted_run_resumes_and_other_items_are_refused(tmp_path: Path) 
 
 def reseal(path: Path) -> None:
     """Write the manifest of files that were changed on purpose."""
-    io.write_manifest(path, [path, regions_path(path)], kind="region-features")
+    write_manifest(path, [path, regions_path(path)], kind="region-features")
 
 
 def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_row_with_nan_is_named_by_its_image(tmp_path: Path) -> None:
 
 def test_image_features_are_not_region_features(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
-    io.write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
+    write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
     with pytest.raises(
         DataError, match="expected the manifest of 'region-features', got 'image-features'"
     ):

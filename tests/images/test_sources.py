@@ -24,7 +24,8 @@ from vgtools.images.sources import (
     open_source,
     read_image,
 )
-from vgtools.io import DataError, Exit, remote
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.streams import zstd
 
 
@@ -252,7 +253,7 @@ def test_a_tar_is_streamed_in_its_own_order(tmp_path: Path, suffix: str) -> None
         "w:" + (suffix[5:] if suffix[5:] in ("gz", "xz", "bz2") else ""),
     )
     if suffix == ".tar.zst":
-        from vgtools.io import compress
+        from vgtools.io.files import compress
 
         path.write_bytes(compress(path.read_bytes(), path))
     source = open_source(str(path))

@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import (
+    final_path,
+    manifest_beside,
+    open_features,
+    read_made,
+    read_manifest,
+    write_manifest,
+)
+from vgtools.io.own import atomic_write
 
 LOOP = """
 import sys
@@ -57,7 +65,7 @@ def test_what_has_the_name_of_the_temporary_file_is_replaced_not_written(
         os.mkfifo(temporary)
     else:
         temporary.write_text("half of a fi")
-    io.atomic_write(path, b"new\n")
+    atomic_write(path, b"new\n")
     assert path.read_text() == "new\n"
     assert stat.S_ISREG(path.lstat().st_mode)
     assert outside.read_text() == "mine\n"
@@ -68,7 +76,7 @@ def test_small_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     for mask, mode in ((0o022, 0o644), (0o027, 0o640), (0o002, 0o664)):
         before = os.umask(mask)
         try:
-            io.atomic_write(tmp_path / "x", b"")
+            atomic_write(tmp_path / "x", b"")
         finally:
             os.umask(before)
         assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode
@@ -85,7 +93,7 @@ def test_a_stop_in_the_write_leaves_the_old_file_alone(
 
     monkeypatch.setattr(os, "fsync", stopped)
     with pytest.raises(SystemExit):
-        io.atomic_write(path, b"new", lambda path: True)
+        atomic_write(path, b"new", lambda path: True)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("x", "old")]
 
 
@@ -98,14 +106,14 @@ def test_another_writer_that_never_ends_is_reported(
     with open(tmp_path / ".x.vg.tmp", "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="x: is being written by another process") as caught:
-            io.atomic_write(tmp_path / "x", b"new")
+            atomic_write(tmp_path / "x", b"new")
     assert caught.value.code == Exit.STOPPED
     assert not (tmp_path / "x").exists()
 
 
 def test_a_folder_that_is_gone_is_not_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=os.strerror(errno.ENOENT)) as caught:
-        io.atomic_write(tmp_path / "none" / "x", b"")
+        atomic_write(tmp_path / "none" / "x", b"")
     assert "free some space" not in str(caught.value)
     assert caught.value.code == Exit.CANNOT_CREATE
 
@@ -117,7 +125,7 @@ def test_a_name_without_a_file_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match=r"a file name") as caught:
-        io.final_path(name, [])
+        final_path(name, [])
     assert caught.value.code == (Exit.CANNOT_CREATE if name else Exit.USAGE)
 
 
@@ -125,13 +133,13 @@ def test_another_file_than_the_expected_is_named_with_the_command_that_writes_it
     tmp_path: Path,
 ) -> None:
     with pytest.raises(DataError, match=r"no\.faiss: does not exist; expected X\.faiss of vg"):
-        io.read_manifest(tmp_path / "no.faiss", "index")
+        read_manifest(tmp_path / "no.faiss", "index")
     (tmp_path / "c.jsonl").touch()
     with pytest.raises(DataError, match=r"X\.npy of vg extract-image-feats, got .*c\.jsonl"):
-        io.read_manifest(tmp_path / "c.jsonl", "image-features")
-    io.write_manifest(tmp_path / "c.jsonl", [tmp_path / "c.jsonl"], kind="captions")
+        read_manifest(tmp_path / "c.jsonl", "image-features")
+    write_manifest(tmp_path / "c.jsonl", [tmp_path / "c.jsonl"], kind="captions")
     with pytest.raises(DataError, match=r"got 'captions'; name X\.faiss of vg build-index"):
-        io.read_manifest(tmp_path / "c.jsonl", "index")
+        read_manifest(tmp_path / "c.jsonl", "index")
 
 
 def test_a_pipe_or_device_is_written_to_not_replaced(tmp_path: Path) -> None:
@@ -141,7 +149,7 @@ def test_a_pipe_or_device_is_written_to_not_replaced(tmp_path: Path) -> None:
     got = list[bytes]()
     reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe.svg").read_bytes()))
     reader.start()
-    io.atomic_write(tmp_path / "pipe.svg", b"<svg/>")
+    atomic_write(tmp_path / "pipe.svg", b"<svg/>")
     reader.join(10)
     assert got == [b"<svg/>"]
     assert (tmp_path / "pipe.svg").is_fifo()
@@ -150,31 +158,31 @@ def test_a_pipe_or_device_is_written_to_not_replaced(tmp_path: Path) -> None:
 
 def test_a_name_with_a_nul_is_refused() -> None:
     with pytest.raises(DataError, match="has a NUL in its name") as caught:
-        io.final_path("a\0b.jsonl", [])
+        final_path("a\0b.jsonl", [])
     assert caught.value.code == Exit.USAGE
 
 
 def test_rows_are_compared_with_the_manifest_beside_them(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"a": 1}\n{"a": 2}\n')
-    io.write_manifest(rows, [rows], kind="rows")
-    assert list(io.read_made(rows)) == [(1, {"a": 1}), (2, {"a": 2})]
+    write_manifest(rows, [rows], kind="rows")
+    assert list(read_made(rows)) == [(1, {"a": 1}), (2, {"a": 2})]
     rows.write_bytes(b'{"a": 1}\n{"a": 3}\n')  # of the same size
-    read = io.read_made(rows)
+    read = read_made(rows)
     assert next(read) == (1, {"a": 1})
     with pytest.raises(DataError, match=r"rows\.jsonl: is damaged or was rewritten"):
         list(read)
     rows.write_bytes(b'{"a": 1}\n')
     with pytest.raises(DataError, match="has 9 bytes, its manifest says 18"):
-        io.read_made(rows)
+        read_made(rows)
 
 
 @pytest.mark.parametrize("made", [1, {"ref": "net", "preprocessing": "none"}])
 def test_a_manifest_names_its_backbone_as_an_object(tmp_path: Path, made: object) -> None:
-    io.write_manifest(tmp_path / "c.jsonl", [], kind="captions", backbone=made)
+    write_manifest(tmp_path / "c.jsonl", [], kind="captions", backbone=made)
     key = "backbone" if made == 1 else "preprocessing"
     with pytest.raises(DataError, match=f'c.json: "{key}" must be an object'):
-        io.read_manifest(tmp_path / "c.jsonl")
+        read_manifest(tmp_path / "c.jsonl")
 
 
 @pytest.mark.parametrize("kind", [["image-features"], {"a": 1}, 5, True])
@@ -185,10 +193,10 @@ def test_a_kind_of_another_type_is_one_line(tmp_path: Path, kind: object) -> Non
 
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
     (tmp_path / "x.ids").write_text("a\nb\n")
-    io.write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
+    write_manifest(tmp_path / "x.npy", [tmp_path / "x.npy"], kind="image-features")
     body = json.loads((tmp_path / "x.json").read_text())
     (tmp_path / "x.json").write_text(json.dumps(body | {"kind": kind}))
-    reads = (io.open_features, io.read_manifest, io.manifest_beside)
+    reads = (open_features, read_manifest, manifest_beside)
     for read in reads:
         with pytest.raises(DataError, match=r'x\.json: "kind": expected a string') as caught:
             read(tmp_path / "x.npy")
@@ -202,7 +210,7 @@ def test_features_without_numbers_are_refused(tmp_path: Path, shape: tuple[int, 
     np.save(tmp_path / "x.npy", np.ones(shape, np.float32))
     (tmp_path / "x.ids").write_text("a\nb\n"[: 2 * shape[0]])
     files = [tmp_path / "x.npy", tmp_path / "x.ids"]
-    io.write_manifest(files[0], files, kind="image-features")
+    write_manifest(files[0], files, kind="image-features")
     with pytest.raises(DataError, match="expected numbers, got none") as caught:
-        io.open_features(tmp_path / "x.npy")
+        open_features(tmp_path / "x.npy")
     assert caught.value.code == Exit.DATA

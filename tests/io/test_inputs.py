@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from vgtools import io
-from vgtools.io import DataError, Exit, Inputs, remote
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import read_manifest
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
-from vgtools.io.streams import PIPES
+from vgtools.io.streams import PIPES, read_windows
 
 
 def sha256(text: str) -> str:
@@ -26,7 +28,7 @@ def copy(source: Path, target: Path, after: Any = None) -> bool:
     with Output([target], {}, inputs=[source]) as out:
         if out.complete:
             return False
-        for window in io.read_windows(source, 1, out.state):
+        for window in read_windows(source, 1, out.state):
             out.write("".join(f"{line}\n" for line in window.lines).encode())
             out.commit({"rows": window.first, "digest": window.digest})
             if after is not None:
@@ -66,7 +68,7 @@ def test_an_input_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
     source.write_text("a\nb\n")
     assert copy(source, target, lambda _: os.utime(source, (1, 1)))
     entry = {"path": str(source), "bytes": 4, "sha256": sha256("a\nb\n")}
-    assert io.read_manifest(target)["inputs"] == [entry]
+    assert read_manifest(target)["inputs"] == [entry]
 
 
 def stop_at_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def test_what_was_finished_is_not_published_for_another_input(
         assert not (tmp_path / "out.txt.lock").exists()
     source.write_text("old\n")
     assert not copy(source, target), "published without work"
-    assert io.read_manifest(target)["inputs"][0]["sha256"] == sha256("old\n")
+    assert read_manifest(target)["inputs"][0]["sha256"] == sha256("old\n")
 
 
 def test_what_was_finished_from_a_pipe_is_made_again(
@@ -177,7 +179,7 @@ def test_other_facts_are_compared_as_well(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DataError, match='listing was "one", is now "two"'):
         run("two")
     run("one")
-    assert io.read_manifest(tmp_path / "x.txt")["inputs"] == [{"path": str(tmp_path)}]
+    assert read_manifest(tmp_path / "x.txt")["inputs"] == [{"path": str(tmp_path)}]
 
 
 def test_a_pattern_is_what_it_means_and_a_file_of_its_name_is_itself(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.io.json_items import json_items
 
 VALUES = st.recursive(

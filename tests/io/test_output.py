@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vgtools import io
-from vgtools.io import DataError, Exit, output
+from vgtools.io import output
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import read_manifest
 from vgtools.io.output import Output
+from vgtools.io.streams import read_lines
 
 
 def numbered(
@@ -50,7 +52,7 @@ def test_resumed_output_is_byte_identical(tmp_path: Path, suffix: str) -> None:
     part.write_bytes(part.read_bytes() + b"torn")  # written, never committed
     numbered(cut, 45)
     assert cut.read_bytes() == whole.read_bytes()
-    assert list(io.read_lines(cut)) == [str(i) for i in range(45)]
+    assert list(read_lines(cut)) == [str(i) for i in range(45)]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         [whole.name, cut.name, "whole.json", "cut.json"]
     )
@@ -96,7 +98,7 @@ def test_kill_at_every_step_of_publishing(tmp_path: Path, monkeypatch: pytest.Mo
             assert path.read_bytes() == expected, "a published file is whole"
         numbered(path, 30)
         assert path.read_bytes() == expected
-        io.read_manifest(path, "numbers")
+        read_manifest(path, "numbers")
         names = {p.name for p in tmp_path.iterdir() if p.name.startswith(f"x{steps}.")}
         assert names == {path.name, f"x{steps}.json"}
         if finished:
@@ -289,7 +291,7 @@ def test_a_manifest_of_another_artifact_is_never_written_over(tmp_path: Path) ->
     bank.unlink()  # its manifest may go now
     with Output([tmp_path / "vg.jsonl"], {}) as out:
         out.finish(kind="vokens")
-    assert io.read_manifest(tmp_path / "vg.jsonl", "vokens")
+    assert read_manifest(tmp_path / "vg.jsonl", "vokens")
 
 
 def test_a_read_only_file_system_is_exit_73() -> None:
@@ -322,9 +324,7 @@ def test_names_that_are_not_utf8_are_written_out_in_manifests_and_refused_as_out
             if not again:
                 out.write(b"{}\n")
                 out.finish(kind="rows")
-    assert (
-        io.read_manifest(tmp_path / "out.jsonl")["inputs"][0]["path"] == f"{tmp_path}/\\udcffin.txt"
-    )
+    assert read_manifest(tmp_path / "out.jsonl")["inputs"][0]["path"] == f"{tmp_path}/\\udcffin.txt"
     with (
         pytest.raises(DataError, match="not UTF-8") as caught,
         Output([str(source) + ".jsonl"], {}),
@@ -352,7 +352,7 @@ def refused(path: Path, rows: int = 45) -> DataError:
         assert not out.complete
         out.write(b"again\n")
         out.finish(kind="numbers")
-    assert len(io.read_manifest(path)["files"]) == 1
+    assert len(read_manifest(path)["files"]) == 1
     return caught.value
 
 
@@ -497,7 +497,7 @@ def test_an_array_resumes_and_a_damaged_one_does_not(tmp_path: Path) -> None:
             array(path)
             assert path.read_bytes() == (tmp_path / "whole.npy").read_bytes()
             assert np.load(path).tolist() == [[i, i] for i in range(10)]
-            assert io.read_manifest(path, "array")
+            assert read_manifest(path, "array")
 
 
 @pytest.mark.parametrize("renamed", [False, True])
@@ -527,7 +527,7 @@ def test_a_finished_file_that_was_damaged_before_its_manifest_is_not_published(
     assert not (tmp_path / "x.json").exists()
     file.write_bytes(whole)
     array(tmp_path / "x.npy")
-    assert io.read_manifest(tmp_path / "x.npy", "array")
+    assert read_manifest(tmp_path / "x.npy", "array")
 
 
 @pytest.mark.parametrize("plant", ["link", "hard", "pipe"])
@@ -697,7 +697,7 @@ def test_a_manifest_with_another_config_is_that_of_an_older_output(
     manifest = json.loads((tmp_path / "x.json").read_text())
     (tmp_path / "x.json").write_text(json.dumps(manifest | {"config": config}))
     numbered(path, 30)
-    assert io.read_manifest(path)["rows"] == 30
+    assert read_manifest(path)["rows"] == 30
 
 
 def test_parts_have_the_permissions_of_the_umask(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vgtools.io import DataError, Exit, own, page_path, write_page
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import page_path
+from vgtools.io.own import write_page
 
 
 def png(colour: str) -> bytes:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.tiny.s3 import Server
-from vgtools.io import DataError, Exit, remote
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit
 
 DATA = os.urandom(3 << 20)
 pytestmark = pytest.mark.slow
@@ -144,7 +145,8 @@ def test_a_folder_is_fetched_whole(bucket: str, tmp_path: Path) -> None:
 def test_a_missing_package_is_named() -> None:
     code = """if True:
         import sys
-        from vgtools.io import DataError, remote
+        from vgtools.io import remote
+        from vgtools.io.errors import DataError
         sys.modules["s3fs"] = None
         try:
             remote.facts("s3://b/x")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from vgtools import cli
-from vgtools.io import DataError, Exit, remote
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit
 
 URLS = ("s3://bucket/a.txt", "gs://bucket/a.txt", "https://host.invalid/a.txt", "hf://x/y/a.txt")
 

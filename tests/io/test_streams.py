@@ -14,9 +14,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgtools import io
-from vgtools.io import DataError, Exit, TextStats, Window, read_text_rows, read_texts
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import (
+    compress,
+    manifest_beside,
+    open_features,
+    open_npy,
+    read_ids,
+    read_manifest,
+    versions,
+    write_manifest,
+)
 from vgtools.io.output import Output
+from vgtools.io.streams import (
+    TextStats,
+    Window,
+    read_jsonl,
+    read_lines,
+    read_text_rows,
+    read_texts,
+    read_windows,
+)
 
 # ------------------------------------------------------------------------------------------ reading
 
@@ -30,10 +48,10 @@ def test_n_lines_in_are_n_strings_out(
     path = tmp_path_factory.mktemp("lines") / "x.txt"
     path.write_bytes(b"\n".join(lines) + (b"\n" if last and lines else b""))
     expected = len(lines) if last or not lines or lines[-1] else len(lines) - 1
-    assert len(list(io.read_lines(path))) == expected
+    assert len(list(read_lines(path))) == expected
 
 
-@pytest.mark.parametrize("read", [io.read_lines, read_texts, lambda path: io.read_windows(path, 9)])
+@pytest.mark.parametrize("read", [read_lines, read_texts, lambda path: read_windows(path, 9)])
 def test_a_nul_in_the_first_block_of_a_text_is_refused(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"a\n\xff\x00b\n")
@@ -42,11 +60,11 @@ def test_a_nul_in_the_first_block_of_a_text_is_refused(tmp_path: Path, read: Any
     assert bad.value.code == Exit.DATA
     text = b"a" * (1 << 13) + b"\x00\n\x00"
     path.write_bytes(text)
-    assert len(list(io.read_lines(path))) == 2, "one far below is a bad character of a text"
+    assert len(list(read_lines(path))) == 2, "one far below is a bad character of a text"
 
 
 @pytest.mark.parametrize("blank", [b"\n", b" \r\n\n", b"\xef\xbb\xbf\n"])
-@pytest.mark.parametrize("read", [read_text_rows, lambda path: io.read_windows(path, 9)])
+@pytest.mark.parametrize("read", [read_text_rows, lambda path: read_windows(path, 9)])
 def test_rows_after_blank_lines_of_a_pipe_are_not_taken_for_text(
     tmp_path: Path, read: Any, blank: bytes
 ) -> None:
@@ -65,21 +83,21 @@ def test_rows_after_blank_lines_of_a_pipe_are_not_taken_for_text(
 def test_line_ends_marks_and_bad_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n\xff\xfe d\n\xe2\x80\xa8e\n\x01\n\nlast")
-    stats = io.TextStats()
-    assert list(io.read_lines(path, stats)) == ["a", "b\rc", "�� d", "\u2028e", "\x01", "", "last"]
+    stats = TextStats()
+    assert list(read_lines(path, stats)) == ["a", "b\rc", "�� d", "\u2028e", "\x01", "", "last"]
     assert (stats.lines, stats.replaced) == (7, 1)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_every_cut_of_an_archive_is_refused(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.txt{suffix}"
-    whole = io.compress(b"".join(b"line %d\n" % i for i in range(50)), path)
+    whole = compress(b"".join(b"line %d\n" % i for i in range(50)), path)
     path.write_bytes(whole)
-    assert len(list(io.read_lines(path))) == 50
+    assert len(list(read_lines(path))) == 50
     for cut in range(1, len(whole)):
         path.write_bytes(whole[:cut])
         with pytest.raises(DataError) as caught:
-            list(io.read_lines(path))
+            list(read_lines(path))
         assert caught.value.code == Exit.DATA
         assert str(path) in str(caught.value)
 
@@ -88,12 +106,12 @@ def test_every_cut_of_an_archive_is_refused(tmp_path: Path, suffix: str) -> None
 def test_a_flipped_bit_in_an_archive_is_refused(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.txt{suffix}"
     text = b"".join(b"line %d\n" % i for i in range(50))
-    whole = io.compress(text, path)
+    whole = compress(text, path)
     start = 10 if suffix == ".gz" else 6  # a gzip header has a name and a time that nobody reads
     for position in range(start, len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         try:
-            read = [x.encode() + b"\n" for x in io.read_lines(path)]
+            read = [x.encode() + b"\n" for x in read_lines(path)]
         except DataError:
             continue
         assert read == text.splitlines(keepends=True), "only a flip that changes nothing may pass"
@@ -117,7 +135,7 @@ def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: bytes, why: str) -> Non
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\n' + line + b"\n")
     with pytest.raises(DataError) as caught:
-        list(io.read_jsonl(path, {"a": int}))
+        list(read_jsonl(path, {"a": int}))
     assert f"{path}:2:" in str(caught.value)
     assert why in str(caught.value)
 
@@ -125,32 +143,32 @@ def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: bytes, why: str) -> Non
 def test_missing_and_unreadable_inputs_are_exit_66(tmp_path: Path) -> None:
     for path in (tmp_path / "none.txt", tmp_path, tmp_path / "none.gz"):
         with pytest.raises(DataError) as caught:
-            list(io.read_lines(path))
+            list(read_lines(path))
         assert caught.value.code == Exit.NO_INPUT
 
 
 def test_windows_resume_after_a_committed_one(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("".join(f"{i}\n" for i in range(10)))
-    whole = list(io.read_windows(path, 3))
+    whole = list(read_windows(path, 3))
     assert [w.lines for w in whole] == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"]]
     assert [w.first for w in whole] == [1, 4, 7, 10]
     assert whole[-1].digest == hashlib.sha256(path.read_bytes()).hexdigest()
-    rest = list(io.read_windows(path, 3, {"rows": 3, "digest": whole[0].digest}))
+    rest = list(read_windows(path, 3, {"rows": 3, "digest": whole[0].digest}))
     assert rest == whole[1:]
-    assert [w.lines for w in io.read_windows(path, 3, limit=4)] == [["0", "1", "2"], ["3"]]
+    assert [w.lines for w in read_windows(path, 3, limit=4)] == [["0", "1", "2"], ["3"]]
 
 
 def test_a_changed_beginning_refuses_to_resume(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes(b"\xff\nb\n\xfe\xff\n")
-    assert [w.replaced for w in io.read_windows(path, 2)] == [1, 1]
+    assert [w.replaced for w in read_windows(path, 2)] == [1, 1]
     path.write_text("a\nb\nc\n")
-    state = {"rows": 2, "digest": next(iter(io.read_windows(path, 2))).digest}
+    state = {"rows": 2, "digest": next(iter(read_windows(path, 2))).digest}
     for text in ("a\nX\nc\n", "a\n"):
         path.write_text(text)
         with pytest.raises(DataError, match="changed since") as caught:
-            list(io.read_windows(path, 2, state))
+            list(read_windows(path, 2, state))
         assert caught.value.code == Exit.CONFIG
 
 
@@ -161,32 +179,32 @@ def test_npy_cut_grown_or_pickled_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.arange(6, dtype=np.float32).reshape(3, 2))
     whole = path.read_bytes()
-    assert io.open_npy(path, 2).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert open_npy(path, 2).tolist() == [[0, 1], [2, 3], [4, 5]]
     for data in [whole[:cut] for cut in range(len(whole))] + [whole + b"x"]:
         path.write_bytes(data)
         with pytest.raises(DataError) as caught:
-            io.open_npy(path)
+            open_npy(path)
         assert caught.value.code == Exit.DATA
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="could run code"):
-        io.open_npy(path)
+        open_npy(path)
     np.save(path, np.zeros(3))
     with pytest.raises(DataError, match="expected 2 dimensions"):
-        io.open_npy(path, 2)
+        open_npy(path, 2)
 
 
 def test_ids_must_match_and_be_unique(tmp_path: Path) -> None:
     path = tmp_path / "x.ids"
     path.write_text("a\nb\n")
-    assert io.read_ids(path, 2) == ["a", "b"]
+    assert read_ids(path, 2) == ["a", "b"]
     with pytest.raises(DataError, match="2 ids for 3 rows"):
-        io.read_ids(path, 3)
+        read_ids(path, 3)
     path.write_text("a\nb\na\n")
     with pytest.raises(DataError, match=":3: duplicate image id 'a' \\(first on line 1\\)"):
-        io.read_ids(path)
+        read_ids(path)
     path.write_text("a\n\n")
     with pytest.raises(DataError, match=":2: an empty image id"):
-        io.read_ids(path)
+        read_ids(path)
 
 
 def write_features(folder: Path, array: np.ndarray[Any, Any]) -> Path:
@@ -201,7 +219,7 @@ def write_features(folder: Path, array: np.ndarray[Any, Any]) -> Path:
 
 def test_features_round_trip_and_refuse_bad_rows(tmp_path: Path) -> None:
     array = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
-    found = io.open_features(write_features(tmp_path, array))
+    found = open_features(write_features(tmp_path, array))
     assert found.array.tolist() == array.tolist()
     assert found.ids == ["img0", "img1", "img2"]
     assert np.load(tmp_path / "feats.npy").tolist() == array.tolist(), (
@@ -214,23 +232,23 @@ def test_features_round_trip_and_refuse_bad_rows(tmp_path: Path) -> None:
         folder.mkdir()
         path = write_features(folder, bad)
         with pytest.raises(DataError, match=r"row 1 \(img1\)"):
-            io.open_features(path)
+            open_features(path)
 
 
 def test_feature_maps_and_pooled_features_are_not_taken_for_one_another(tmp_path: Path) -> None:
     grid = np.arange(1, 25, dtype=np.float16).reshape(2, 4, 3)
     (tmp_path / "grid").mkdir()
     path = write_features(tmp_path / "grid", grid)
-    assert io.open_features(path, positions=4).array.tolist() == grid.tolist()
+    assert open_features(path, positions=4).array.tolist() == grid.tolist()
     why = r"expected pooled features \(N, D\), got feature maps \(2, 4, 3\); .*--pooling mean -o"
     with pytest.raises(DataError, match=why):
-        io.open_features(path)
+        open_features(path)
     with pytest.raises(DataError, match=r"P >= 5 positions, got \(2, 4, 3\): --picture N"):
-        io.open_features(path, positions=5)
+        open_features(path, positions=5)
     pooled = write_features(tmp_path, np.ones((2, 3), np.float32))
     why = r"expected feature maps \(N, P, D\), got pooled features \(2, 3\); .*--pooling none -o"
     with pytest.raises(DataError, match=why):
-        io.open_features(pooled, positions=1)
+        open_features(pooled, positions=1)
 
 
 def test_any_flip_in_an_artifact_or_its_manifest_is_refused(tmp_path: Path) -> None:
@@ -243,15 +261,15 @@ def test_any_flip_in_an_artifact_or_its_manifest_is_refused(tmp_path: Path) -> N
                 whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :]
             )
             with pytest.raises(DataError, match="sha256"):
-                io.open_features(path)
+                open_features(path)
         file.write_bytes(whole)
-    io.open_features(path)
+    open_features(path)
     manifest = tmp_path / "feats.json"
     whole = manifest.read_bytes()
     for cut in range(len(whole) - 1):
         manifest.write_bytes(whole[:cut])
         with pytest.raises(DataError):
-            io.open_features(path)
+            open_features(path)
 
 
 def test_an_edited_manifest_is_named_not_an_internal_error(tmp_path: Path) -> None:
@@ -261,7 +279,7 @@ def test_an_edited_manifest_is_named_not_an_internal_error(tmp_path: Path) -> No
     for edit in ({"files": {"feats.npy": 3}}, {"files": 3}, {"files": None}):
         manifest.write_text(json.dumps(body | edit))
         with pytest.raises(DataError) as caught:
-            io.open_features(path)
+            open_features(path)
         assert caught.value.code == Exit.DATA
         assert "feats" in str(caught.value)
 
@@ -275,13 +293,13 @@ def test_a_manifest_of_a_newer_format_is_refused_and_one_without_a_format_is_rea
     assert next(iter(body)) == "format"
     assert body.pop("format") == 1
     manifest.write_text(json.dumps(body))  # as files written before the key
-    assert io.open_features(path).manifest == io.manifest_beside(path) == body
+    assert open_features(path).manifest == manifest_beside(path) == body
     manifest.write_text(json.dumps(body | {"format": 2, "vg": "3.1", "files": []}))
     why = (
         f"{manifest}: format 2 was written by vg 3.1; "
-        f"this vg ({io.versions()['vgtools']}) reads format 1; upgrade vgtools"
+        f"this vg ({versions()['vgtools']}) reads format 1; upgrade vgtools"
     )
-    for read in (io.open_features, io.manifest_beside):
+    for read in (open_features, manifest_beside):
         with pytest.raises(DataError) as caught:
             read(path)
         assert str(caught.value) == why
@@ -297,7 +315,7 @@ def test_what_has_no_files_beside_it_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
-        io.read_manifest(name)
+        read_manifest(name)
     assert caught.value.code == code
 
 
@@ -309,7 +327,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(name: str, tmp_path: P
         json.dumps(body | {"files": {name: {"bytes": 1, "sha256": "0"}}})
     )
     with pytest.raises(DataError, match=r"feats\.json: has"):
-        io.open_features(path)
+        open_features(path)
     with (
         pytest.raises(DataError),
         Output([path], {}),
@@ -320,7 +338,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(name: str, tmp_path: P
 def test_a_gzip_file_of_no_bytes_is_not_an_empty_text(tmp_path: Path) -> None:
     (tmp_path / "x.gz").touch()
     with pytest.raises(DataError, match="without even a gzip header") as caught:
-        list(io.read_lines(tmp_path / "x.gz"))
+        list(read_lines(tmp_path / "x.gz"))
     assert caught.value.code == Exit.DATA
 
 
@@ -334,13 +352,13 @@ def test_the_manifest_beside_a_stream_is_its_own_or_none(tmp_path: Path) -> None
         '{"vg": "0", "files": {"other": {"bytes": 1}}}',
     ):
         (tmp_path / "v.json").write_text(strange)
-        assert io.manifest_beside(path) == {}
-    io.write_manifest(path, [path], kind="vokens")
-    assert io.manifest_beside(path)["kind"] == "vokens"
-    assert io.manifest_beside("-") == io.manifest_beside(tmp_path / "none.jsonl") == {}
+        assert manifest_beside(path) == {}
+    write_manifest(path, [path], kind="vokens")
+    assert manifest_beside(path)["kind"] == "vokens"
+    assert manifest_beside("-") == manifest_beside(tmp_path / "none.jsonl") == {}
     path.write_text("{}\n{}\n")
     with pytest.raises(DataError, match="has 6 bytes, its manifest says 3"):
-        io.manifest_beside(path)
+        manifest_beside(path)
 
 
 def test_texts_and_jsonl_are_read_alike(tmp_path: Path) -> None:
@@ -386,11 +404,11 @@ def test_a_window_of_long_lines_ends_early_and_resumes_alike(
     path = tmp_path / "x.txt"
     lines = ["aaaa", "bbbbbb", "c", "dddddddddddd", "e", "f", "g", "h"]
     path.write_text("".join(line + "\n" for line in lines))
-    whole = list(io.read_windows(path, 3))
+    whole = list(read_windows(path, 3))
     assert [w.lines for w in whole] == [lines[:2], lines[2:4], lines[4:7], lines[7:]]
     for number, window in enumerate(whole, 1):
         rows = sum(len(w.lines) for w in whole[:number])
-        rest = io.read_windows(path, 3, {"rows": rows, "digest": window.digest})
+        rest = read_windows(path, 3, {"rows": rows, "digest": window.digest})
         assert [w.lines for w in rest] == [w.lines for w in whole[number:]]
 
 
@@ -408,5 +426,5 @@ def test_arrays_that_are_no_numbers_are_refused(tmp_path: Path, header: str) -> 
     path = tmp_path / "x.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8))
     with pytest.raises(DataError, match=r"x\.npy") as caught:
-        io.open_npy(path)
+        open_npy(path)
     assert caught.value.code == Exit.DATA

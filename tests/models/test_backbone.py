@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.models.test_encoder import save_tiny_bert
 from tests.tiny.images import save_backbone
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.backbone import load_backbone
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
 from vgtools.models.references import fingerprint, read_weights

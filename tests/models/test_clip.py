@@ -16,7 +16,7 @@ from transformers import CLIPConfig, CLIPModel, CLIPTextModel, CLIPTextModelWith
 
 from tests.tiny.clip import TOWER, clip_tokenizer, new_tower, save_tower
 from tests.tiny.lm import make_tokenizer
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models import runs
 from vgtools.models.clip import (
     block_states,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tiny import save_encoder
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.describe import describe
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "xdbert" / "configs"

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 
 from tests.tiny import WIDTH, WORDS, save_encoder
-from vgtools import io
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
+from vgtools.io.files import write_manifest
 from vgtools.models.embeddings import input_embeddings, open_words, read_word_list, whole_words
 
 
@@ -79,7 +79,7 @@ def test_word_vectors_are_words(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", array)
     (tmp_path / "w.ids").write_text("dog\nCat\ncat\n")
     files = [tmp_path / "w.npy", tmp_path / "w.ids"]
-    io.write_manifest(tmp_path / "w.npy", files, kind="word-vectors")
+    write_manifest(tmp_path / "w.npy", files, kind="word-vectors")
     table = open_words(str(tmp_path / "w.npy"))
     assert table.rows == {"dog": 0, "cat": 2}
     assert table.vectors(["cat"]).tolist() == [[4, 5]]

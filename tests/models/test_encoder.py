@@ -20,7 +20,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from tests.tiny.probe import save_visualbert
 from vgtools import __version__
-from vgtools.io import DataError, Exit, dumps
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
 from vgtools.models import backbone, references, runs
 from vgtools.models.encoder import (
     load_encoder,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.tiny.visual import encoder_of
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.layers import LayerStack
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.models.memory import in_batches
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tests.precision import assert_as_exact_as
 from tests.tiny import WIDTH, save_encoder, text
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.masked_lm import SHAPES, linear_cross_entropy
 from vgtools.models.packed import PackedEncoder

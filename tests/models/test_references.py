@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.models.test_backbone import change_json, change_weights, refusal
 from tests.models.test_encoder import save_tiny_bert
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 from vgtools.models import references
 from vgtools.models.encoder import load_encoder, load_masked_lm
 from vgtools.models.references import load_tokenizer, read_weights

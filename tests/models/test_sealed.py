@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tests.models.test_encoder import save_tiny_bert
-from vgtools.io import DataError, Exit, dumps
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
 from vgtools.models import runs, sealed
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
 from vgtools.models.references import fingerprint, load_tokenizer, read_weights

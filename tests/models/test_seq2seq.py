@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models
 
 from tests.tiny import save_encoder
 from tests.tiny.translation import network, save_model, tokenizer
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models import seq2seq
 from vgtools.models.encoder import load_seq2seq
 from vgtools.models.seq2seq import GREEDY, Decoding, new_seq2seq, shift_right, translate

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.tiny import save_encoder, save_run_of
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models import weights
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import read_weights

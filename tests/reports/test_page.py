@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.reports import page
 from vgtools.reports.page import ImageFile
 

@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from tests.tiny.report import check_policy
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.reports import retrieved
 from vgtools.reports.page import ImageFile
 from vgtools.reports.retrieved import Hits, Source, Text, read_texts, source_names

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny.finetune import save_two
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.reports.tables import (
     Table,
     corpora_table,

@@ -16,7 +16,7 @@ from PIL import Image, ImageFont
 from rich.console import Console
 
 from tests.tiny.report import check_policy
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.reports import vokens
 from vgtools.reports.page import ImageFile
 from vgtools.reports.vokens import Bank, Pictures, Sentence, Token

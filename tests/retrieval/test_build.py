@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.tiny.banks import Array, brute_force, save_index, unit
-from vgtools import io, retrieval
-from vgtools.io import DataError, Exit
+from vgtools import retrieval
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import write_manifest
 from vgtools.retrieval import (
     Plan,
     build,
@@ -193,7 +194,7 @@ def test_lists_of_an_older_version_say_nothing_of_nprobe(tmp_path: Path) -> None
     file.nprobe = 1
     path.write_bytes(bytes(retrieval.serialize(file)))
     facts = {"kind": "index", "count": 400, "dim": 8, "metric": retrieval.METRIC}
-    io.write_manifest(path, [path, path.with_suffix(".ids")], **facts, recall_at_1=0.5)
+    write_manifest(path, [path, path.with_suffix(".ids")], **facts, recall_at_1=0.5)
     assert open_index(path).approximate["recall_at_1"] == 0.5
     assert open_index(path).approximate["nprobe"] == 1
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny.banks import brute_force, hard_bank, unit
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.retrieval import exact, exact_search, largest_norm
 from vgtools.retrieval.device import DeviceBank
 

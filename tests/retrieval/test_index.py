@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from tests.tiny.banks import hard_bank, save_index, unit
-from vgtools import io, retrieval
-from vgtools.io import DataError, Exit
+from vgtools import retrieval
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import write_manifest
 from vgtools.retrieval import exact_search, open_index, open_indexes
 
 
@@ -86,7 +87,7 @@ def test_another_metric_is_refused(tmp_path: Path) -> None:
     index.add(unit(6, 4))
     path.write_bytes(bytes(retrieval.serialize(index)))
     known = json.loads(path.with_suffix(".json").read_text())
-    io.write_manifest(
+    write_manifest(
         path, [path, path.with_suffix(".ids")], kind="index", count=6, dim=4, metric=known["metric"]
     )
     with pytest.raises(
@@ -121,7 +122,7 @@ def test_an_index_without_images_or_training_is_refused(tmp_path: Path) -> None:
     path.write_bytes(bytes(faiss.serialize_index(index)))
     ids = path.with_suffix(".ids")
     facts = {"kind": "index", "count": 400, "dim": 8, "metric": retrieval.METRIC}
-    io.write_manifest(path, [path, ids], **facts)
+    write_manifest(path, [path, ids], **facts)
     with pytest.raises(DataError, match="was never trained"):
         open_index(path)
 

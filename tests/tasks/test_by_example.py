@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny.finetune import GOLD, RIGHT, save_answers, save_finetuned, save_rte
 from vgtools.analysis.grounded_words import GroundedWords
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.by_example import Answers, read_answers
 from vgtools.tasks.compare import read_rows
 from vgtools.text.ngrams import Words

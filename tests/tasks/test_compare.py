@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.tiny.finetune import GOLD, POOR, RIGHT, save_finetuned, save_two
-from vgtools.io import DataError, Exit, dumps
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
 from vgtools.models.runs import save_run
 from vgtools.reports.figures import gain_figure
 from vgtools.reports.tables import gain_table, score_table

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny.examples import rows
-from vgtools.io import DataError, Exit, dumps
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
 from vgtools.tasks.dispatch import (
     gather,
     prediction_row,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiny.examples import SWAG, fails, qa, read, squad, write
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.table import TASKS

@@ -18,7 +18,7 @@ from tests.precision import assert_as_exact_as
 from tests.tiny import save_encoder
 from tests.tiny.lm import SHAPE, make_tokenizer
 from tests.tiny.tasks import NO, YES, sentences
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.encoder import as_encoder, load_encoder
 from vgtools.models.masked_lm import new_lm
 from vgtools.models.runs import save_run

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks.image_controls import Choice, choose_images
 
 # Of the words below the third finds no image and the fourth a single one; "a" and "b" are repeated.

@@ -15,7 +15,8 @@ import pytest
 from tests.tiny import save_encoder
 from tests.tiny.examples import token_rows, tokenizer
 from vgtools import cli
-from vgtools.io import DataError, read_jsonl
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl
 from vgtools.tasks import table
 from vgtools.tasks.dispatch import encode, majority, predictions, read_examples, read_predictions
 from vgtools.tasks.examples import Example

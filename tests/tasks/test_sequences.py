@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiny.examples import token_rows, tokenizer
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks import sequences as e
 from vgtools.tasks.dispatch import encode
 from vgtools.tasks.examples import Example

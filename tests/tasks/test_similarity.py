@@ -12,7 +12,7 @@ import torch
 
 from tests.tiny import save_encoder
 from vgtools.cli import run
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.encoder import load_encoder
 from vgtools.tasks.similarity import compare_similarity, cosines, read_pairs, word_states
 

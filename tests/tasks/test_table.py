@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.table import find_files, find_task, table
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny.lm import make_tokenizer, save_packed, save_rows, sentences, voken_rows
-from vgtools import io
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
+from vgtools.io.files import write_manifest
 from vgtools.text.blocks import (
     Corpus,
     Packed,
@@ -198,7 +198,7 @@ def test_packed_of_another_tokenizer_is_refused_with_both_fingerprints(tmp_path:
 def test_row_ends_that_do_not_fit_are_refused(tmp_path: Path, ends: list[int], why: str) -> None:
     path = save_packed(tmp_path / "x.npy", [[(5, 1), (6, 1)], [(7, 1)]])
     np.save(tmp_path / "x.rows.npy", np.array(ends))
-    io.write_manifest(path, [path, tmp_path / "x.rows.npy"], kind="vokens")
+    write_manifest(path, [path, tmp_path / "x.rows.npy"], kind="vokens")
     with pytest.raises(DataError, match=why):
         open_packed(path)
 
@@ -266,6 +266,6 @@ def test_a_manifest_with_facts_of_other_types_is_refused(
     path = tmp_path / "x.npy"
     np.save(path, np.zeros((2, 2), np.int32))
     np.save(tmp_path / "x.rows.npy", np.array([2]))
-    io.write_manifest(path, [path, tmp_path / "x.rows.npy"], kind="vokens", **facts)
+    write_manifest(path, [path, tmp_path / "x.rows.npy"], kind="vokens", **facts)
     with pytest.raises(DataError, match=r"x\.json: has .tokenizer."):
         open_packed(path)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny.clip import clip_tokenizer
 from tests.tiny.lm import make_tokenizer, save_tokenizer
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import builtin_path, load_tokenizer
 from vgtools.tasks.sequences import special_tokens
 from vgtools.text import clip_bpe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.text.parses import CoNLLU, open_parser, stanford
 
 FILE = """# text = A dog doesn't run.

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgtools import io
-from vgtools.io import DataError, Exit, Window
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, open_features, sha256_file, write_manifest
+from vgtools.io.streams import Window
 from vgtools.text import retrieved
 from vgtools.text.retrieved import (
     Retrieved,
@@ -46,14 +47,14 @@ def test_keys_that_identify_a_row_are_kept_and_others_are_not() -> None:
     (kept,) = input_rows(window(given_row))
     assert kept == {"text": "a", "id": 7, "split": None, "image": "x", "target": "b"}
     made = output_row(kept, np.array([3, 1, -1], np.int32), np.array([0.5, 0.25, 0], np.float32))
-    assert io.dumps(made) == (
+    assert dumps(made) == (
         b'{"text":"a","images":[3,1],"scores":[0.5,0.25],"id":7,"split":null,"image":"x","target":"b"}\n'
     )
 
 
 def test_a_text_without_images_has_two_empty_lists() -> None:
     none = np.full(3, -1, np.int32), np.zeros(3, np.float32)
-    assert io.dumps(output_row({"text": ""}, *none)) == b'{"text":"","images":[],"scores":[]}\n'
+    assert dumps(output_row({"text": ""}, *none)) == b'{"text":"","images":[],"scores":[]}\n'
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def save_feats(path: Path, ids: list[str] = IDS) -> Path:
     np.save(path, np.array(values, np.float16))
     names = path.with_suffix(".ids")
     names.write_text("".join(f"{name}\n" for name in ids))
-    io.write_manifest(path, [path, names], kind="image-features", backbone={"ref": "x"})
+    write_manifest(path, [path, names], kind="image-features", backbone={"ref": "x"})
     return path
 
 
@@ -115,8 +116,8 @@ def save_rows(folder: Path, *rows: dict[str, Any], k: int | None = None) -> str:
     index = folder / "x.faiss"
     index.with_suffix(".ids").write_text("".join(f"{name}\n" for name in IDS))
     path = write(folder / "r.jsonl", *rows)
-    files = {"x.ids": {"sha256": io.sha256_file(index.with_suffix(".ids"))}}
-    io.write_manifest(
+    files = {"x.ids": {"sha256": sha256_file(index.with_suffix(".ids"))}}
+    write_manifest(
         path,
         [path],
         kind="retrieved",
@@ -129,7 +130,7 @@ def save_rows(folder: Path, *rows: dict[str, Any], k: int | None = None) -> str:
 
 def opened(folder: Path, rows: str, ids: list[str] = IDS, **keywords: Any) -> Retrieved:
     path = save_feats(folder / "f.npy", ids)
-    return open_retrieved(rows, io.open_features(path), str(path), **keywords)
+    return open_retrieved(rows, open_features(path), str(path), **keywords)
 
 
 ROWS = [row("one", [2, 0], [0.75, 0.5]), row("", []), row("two", [3])]
@@ -167,12 +168,12 @@ def test_images_are_matched_by_name_where_the_features_have_another_order(tmp_pa
 
 def test_an_index_with_other_ids_is_refused_with_both_hashes(tmp_path: Path) -> None:
     path = save_rows(tmp_path, *ROWS)
-    before = io.sha256_file(tmp_path / "x.ids")
+    before = sha256_file(tmp_path / "x.ids")
     (tmp_path / "x.ids").write_text("b.jpg\na.jpg\nc.jpg\nd.jpg\n")
     with pytest.raises(DataError, match="ids of sha256") as caught:
         opened(tmp_path, path, IDS[::-1])
     assert before in str(caught.value)
-    assert io.sha256_file(tmp_path / "x.ids") in str(caught.value)
+    assert sha256_file(tmp_path / "x.ids") in str(caught.value)
     (tmp_path / "x.ids").unlink()
     with pytest.raises(DataError, match="do not exist; name its new place"):
         opened(tmp_path, path, IDS[::-1])

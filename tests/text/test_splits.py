@@ -15,7 +15,7 @@ from tests.tiny.lm import save_shape, save_tokenizer
 from tests.tiny.runs import refused
 from tests.tiny.visual import open_tiny
 from vgtools import cli
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import load_tokenizer
 from vgtools.tasks.dispatch import read_split
 from vgtools.tasks.table import find_task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tiny.translation import SOURCE, TARGET, tokenizer
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.text.subwords import SPECIAL, encode_all, train_bpe
 
 

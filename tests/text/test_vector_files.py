@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiny.retriever import NAMES, save_skip_thoughts
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.text import vector_files
 from vgtools.text.vector_files import (
     VectorFile,

@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 import pytest
 
-from vgtools import io
-from vgtools.io import DataError, Window
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps
+from vgtools.io.streams import Window
 from vgtools.text import vokens
 from vgtools.text.vokens import VokenWriter, check_rows, parse_row, parse_rows
 
@@ -59,7 +60,7 @@ def test_a_long_line_is_the_same_row_and_the_same_line(
     assert all(isinstance(found[key], np.ndarray) for key in ("spans", "vokens", "scores"))
     assert list(found) == list(row)
     assert lists(found) == row
-    assert b"".join(vokens._write_long(found)) == io.dumps(row)
+    assert b"".join(vokens._write_long(found)) == dumps(row)
     checked = parse_rows([line, line], "x")
     assert checked.spans.tolist() == row["spans"] * 2
     assert checked.starts.tolist() == [0, count, 2 * count]
@@ -110,7 +111,7 @@ def test_scores_of_several_types_stay_as_they_are() -> None:
     for scores in ([1, 0.5], [1, 2], []):
         row = row_of(len(scores)) | {"scores": scores}
         checked = check_rows([parse_row(json.dumps(row), "x", 1)])
-        assert io.dumps(checked.rows[0]) == io.dumps(row)
+        assert dumps(checked.rows[0]) == dumps(row)
 
 
 def test_the_memory_of_a_long_line_is_that_of_its_numbers() -> None:

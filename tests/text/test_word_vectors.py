@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny import grounding as t
-from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import write_manifest
 from vgtools.text.tokens import word_runs
 from vgtools.text.word_vectors import (
     find_words,
@@ -67,7 +67,7 @@ def test_words_without_a_vector_of_their_own_are_refused(tmp_path: Path, more: s
     path = t.save_vectors(tmp_path / "v.npy")
     ids = path.with_suffix(".ids")
     ids.write_text(ids.read_text() + more)
-    io.write_manifest(path, [path, ids], kind="word-vectors")
+    write_manifest(path, [path, ids], kind="word-vectors")
     with pytest.raises(DataError, match="12 vectors for 13 words"):
         open_word_vectors(str(path))
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from vgtools import io
+from vgtools.io.files import write_manifest
 from vgtools.models.encoder import load_encoder
 from vgtools.models.runs import save_run
 from vgtools.systems.vokenization.matcher import MatcherConfig, TokenImageMatcher
@@ -132,7 +132,7 @@ def save_feats(
     np.save(path, feats.astype(np.float32))
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"image{first + i:03}\n" for i in range(len(feats))))
-    io.write_manifest(path, [path, ids], kind="image-features", backbone=backbone)
+    write_manifest(path, [path, ids], kind="image-features", backbone=backbone)
     return path
 
 
@@ -160,5 +160,5 @@ def save_grids(
     names = ids or [f"image{i:03}" for i in range(len(array))]
     table.write_text("".join(f"{name}\n" for name in names))
     made = backbone or BACKBONE | {"preprocessing": seen}
-    io.write_manifest(path, [path, table], kind="image-grid", grid=shape, backbone=made)
+    write_manifest(path, [path, table], kind="image-grid", grid=shape, backbone=made)
     return path

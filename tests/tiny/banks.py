@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools import io, retrieval
+from vgtools import retrieval
+from vgtools.io.files import write_manifest
 
 Array = np.ndarray[Any, Any]
 
@@ -48,5 +49,5 @@ def save_index(
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"i{first + i}\n" for i in range(len(emb))))
     known = {"kind": "index", "count": len(emb), "dim": emb.shape[1], "metric": retrieval.METRIC}
-    io.write_manifest(path, [path, ids], **(known | facts))
+    write_manifest(path, [path, ids], **(known | facts))
     return path

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from vgtools.batch import cluster
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 
 # A node that does not answer is lost after 15 s, not after a minute.
 QUICK = {

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from vgtools.io import DataError
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
 
 
 def stops_at(tmp_path: Path, parse: Any, text: str, why: str, name: str = "x.txt") -> None:

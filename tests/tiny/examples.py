@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from tests.tiny import WORDS
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.sequences import Inputs

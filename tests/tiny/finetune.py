@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import dumps
+from vgtools.io.files import dumps
 from vgtools.models.runs import save_run
 from vgtools.tasks.dispatch import prediction_row, score_predictions
 from vgtools.tasks.examples import Answer, Example, VisualExample

@@ -14,8 +14,8 @@ from tests.tiny import WORDS, save_feats
 from tests.tiny import grounding as t
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import encoder_of
-from vgtools.io import open_features
 from vgtools.io.arrays import Array
+from vgtools.io.files import open_features
 from vgtools.systems.grounding import association, keys
 from vgtools.systems.grounding.inputs import Bank, Examples, Recipe
 from vgtools.systems.grounding.model import Grounding, GroundingConfig

@@ -11,7 +11,7 @@ import torch
 
 from tests.tiny import BACKBONE, save_encoder, save_feats
 from tests.tiny import grounding as tiny
-from vgtools.io import write_manifest
+from vgtools.io.files import write_manifest
 from vgtools.models.encoder import load_masked_lm
 from vgtools.models.runs import save_run
 from vgtools.systems.grounding import keys

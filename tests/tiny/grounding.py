@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vgtools import io, retrieval
+from vgtools import retrieval
+from vgtools.io.files import write_manifest
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.grounding import association, keys
 from vgtools.systems.grounding.keys import Bank, InvertedFile
@@ -87,7 +88,7 @@ def save_vectors(path: Path, table: Mapping[str, Sequence[float]] = VECTORS) -> 
     np.save(path, np.array(list(table.values()), np.float32))
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"{word}\n" for word in table))
-    io.write_manifest(path, [path, ids], kind=KIND, rows=len(table))
+    write_manifest(path, [path, ids], kind=KIND, rows=len(table))
     return path
 
 
@@ -98,7 +99,7 @@ def save_index(path: Path, bank: Bank, kind: str, words: Path, stop: frozenset[s
     path.write_bytes(bytes(retrieval.serialize(make_index(bank.keys))))
     ids = path.with_suffix(".ids")
     ids.write_text("".join(f"{name}\n" for name in bank.ids))
-    io.write_manifest(
+    write_manifest(
         path,
         [path, ids],
         kind="index",

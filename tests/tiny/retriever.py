@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tests.tiny import BACKBONE, IMAGE
-from vgtools import io
+from vgtools.io.files import dumps, write_manifest
 from vgtools.models.encoder import load_encoder
 from vgtools.models.runs import save_run
 from vgtools.systems.visual_awareness.recipe import RetrieverConfig
@@ -27,7 +27,7 @@ def save_grid(path: Path, images: int = 12, positions: int = 9, seed: int = 0) -
     ids.write_text("".join(f"image{i:03}\n" for i in range(images)))
     side = int(positions**0.5)
     facts = {"backbone": BACKBONE, "grid": [side, side], "pooling": "none"}
-    io.write_manifest(path, [path, ids], kind="image-grid", **facts)
+    write_manifest(path, [path, ids], kind="image-grid", **facts)
     return path
 
 
@@ -53,7 +53,7 @@ def save_captions(path: Path, images: int = 12, each: int = 2) -> Path:
         for i in range(images)
         for k in range(each)
     ]
-    path.write_bytes(b"".join(map(io.dumps, rows)))
+    path.write_bytes(b"".join(map(dumps, rows)))
     return path
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.precision import rounding
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import fingerprint
 from vgtools.training import processes
 from vgtools.training.loop import TrainConfig, TrainState, halves, learning_rate, train

@@ -20,7 +20,7 @@ from tests.conftest import Runner, vg_command
 from tests.tiny import save_encoder
 from tests.tiny import tasks as tiny_tasks
 from tests.tiny.lm import save_rows, save_shape, save_tokenizer, sentences, voken_rows
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.training import processes
 
 CPU = ["--device", "cpu", "-q"]
@@ -317,7 +317,8 @@ import hashlib, sys, time
 from datetime import timedelta
 from pathlib import Path
 import torch
-from vgtools.io import DataError, sha256_file
+from vgtools.io.errors import DataError
+from vgtools.io.files import sha256_file
 from vgtools.training import processes
 
 rank = processes.rank()

@@ -14,7 +14,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, Inputs, Lock
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.inputs import Inputs
+from vgtools.io.process import Lock
 from vgtools.models.runs import open_run
 from vgtools.training.loop import TrainConfig, train
 from vgtools.training.session import Session, TrainingRun, mean_record

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.training import processes, steps
 from vgtools.training.loop import learning_rate
 from vgtools.training.steps import (

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 
 SHUFFLES = 5  # of the control
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from vgtools import io
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import check_made, manifest_beside, open_arrays, read_manifest
+from vgtools.io.process import Progress
+from vgtools.io.streams import TextStats, read_texts, read_windows
 from vgtools.text.ngrams import Counts, Ids, PairCounts, Vocabulary, count, jsd, jsd_pairs
 from vgtools.text.tokens import load_stop_words
 from vgtools.text.vokens import is_packed, parse_rows
@@ -108,8 +110,8 @@ class CorpusStats:
     memory: int = 1 << 30  # bytes for the 2-gram counts of one corpus
     limit: int | None = None  # lines of each text
     keep: Sequence[str] = ()  # corpora that will be asked for
-    stats: io.TextStats | None = None  # counts lines and replaced bytes
-    progress: io.Progress | None = None  # advances by tokens
+    stats: TextStats | None = None  # counts lines and replaced bytes
+    progress: Progress | None = None  # advances by tokens
 
     def __post_init__(self) -> None:
         self._content = np.zeros(0, bool)
@@ -140,7 +142,7 @@ class CorpusStats:
         return self._content
 
     def _count(self, name: str, pairs: bool) -> Counts:
-        sentences = islice(io.read_texts(name, self.stats), self.limit)
+        sentences = islice(read_texts(name, self.stats), self.limit)
         counter = PairCounts(self.memory) if pairs else None
         return count(sentences, self.types, counter, self.progress)
 
@@ -215,7 +217,7 @@ class CorpusStats:
 
 
 def diversity(
-    path: str, progress: io.Progress | None = None, memory: int = 1 << 30, limit: int | None = None
+    path: str, progress: Progress | None = None, memory: int = 1 << 30, limit: int | None = None
 ) -> dict[str, Any]:
     """Return how many different images the tokens of voken rows got, in all and per token type.
 
@@ -275,9 +277,9 @@ def _grown(counts: Array, ids: Array) -> Array:
 
 def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield token ids and vokens of a packed file, both int64."""
-    io.read_manifest(path, "vokens")
-    ends = io.open_arrays(path, 1, ".rows.npy")
-    for array, rows in zip(io.open_arrays(path, 2), ends, strict=True):
+    read_manifest(path, "vokens")
+    ends = open_arrays(path, 1, ".rows.npy")
+    for array, rows in zip(open_arrays(path, 2), ends, strict=True):
         if array.shape[1] != 2 or array.dtype.kind != "i":
             found = f"{array.shape} of {array.dtype}"
             raise DataError(f"expected packed vokens, (tokens, 2) integers, got {found}", path)
@@ -292,13 +294,13 @@ def _packed(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
 def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
     """Yield ids of lower-case token texts and vokens of voken rows, both int64."""
     ids = Ids()
-    io.manifest_beside(path)
+    manifest_beside(path)
     digest = ""
-    for window in io.read_windows(path, 2048, limit=limit):
+    for window in read_windows(path, 2048, limit=limit):
         digest = window.digest
         rows = parse_rows(window.lines, path, window.first).rows
         types = [ids[row["text"][start:end].lower()] for row in rows for start, end in row["spans"]]
         vokens = [v[0] if isinstance(v, list) else v for row in rows for v in row["vokens"]]
         yield np.array(types, np.int64), np.array(vokens, np.int64)
     if digest and limit is None:
-        io.check_made(path, digest)
+        check_made(path, digest)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import open_npy, sha256_file
 from vgtools.io.folders import Shards, check_facts, ending_of
 from vgtools.io.output import Output
 from vgtools.io.streams import open_shard
@@ -75,8 +75,8 @@ def _copy_array(
 ) -> int:
     """Append an array of a shard, return its rows; ends of rows count from the first shard on."""
     (file,) = shards.files(ending, number, number + 1)
-    check_facts(file.path, "sha256", file.sha256, io.sha256_file(file.path))
-    array: Any = io.open_npy(Path(file.path))
+    check_facts(file.path, "sha256", file.sha256, sha256_file(file.path))
+    array: Any = open_npy(Path(file.path))
     for start in range(0, len(array), _BLOCK):
         block = array[start : start + _BLOCK]
         out.write((block + before if ending == ".rows.npy" else block.copy()).data.cast("B"), index)

@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 from uuid import uuid4
 
-from vgtools import io
-from vgtools.io import DataError, Exit, own, remote
-from vgtools.io.errors import file_errors
+from vgtools.io import own, remote
+from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import is_manifest
 from vgtools.io.folders import PLAN
+from vgtools.io.own import atomic_write, sync_dir
 from vgtools.io.remote import is_url
 
 PRIVATE = r"\.(plan|shards|\d+)(\.json)?\.[^/]+\.\d+\.[0-9a-f]{8}(\..*)?"
@@ -68,7 +68,7 @@ def adopt(file: Path, path: str) -> None:
         own.remove(file, is_ours)
     else:
         own.replace(file, Path(path), is_ours)
-        io.sync_dir(Path(path).parent)
+        sync_dir(Path(path).parent)
 
 
 def create(path: str, data: bytes) -> None:
@@ -118,7 +118,7 @@ def write_beside(path: str, data: bytes) -> None:
     if is_url(path):
         remote.write(path, data)
     else:
-        io.atomic_write(path, data, is_manifest)
+        atomic_write(path, data, is_manifest)
 
 
 def read(path: str) -> bytes | None:

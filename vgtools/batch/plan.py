@@ -16,12 +16,13 @@ from functools import cached_property
 from itertools import accumulate, groupby
 from typing import Any, Literal, NamedTuple
 
-from vgtools import io
-from vgtools.io import DataError, Exit, Piece, remote
-from vgtools.io.errors import amount
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.files import config_difference, plain_json, sha256_file
 from vgtools.io.folders import Shards, is_shards
 from vgtools.io.output import seal_of
 from vgtools.io.remote import is_url
+from vgtools.io.streams import Piece, is_unnamed, open_read
 
 
 class Source(NamedTuple):
@@ -42,7 +43,7 @@ def text_source(path: str) -> Source:
     Raises:
         DataError: it can be read only once (usage), or is missing (66).
     """
-    if io.is_unnamed(path):
+    if is_unnamed(path):
         why = "is a pipe, which shards cannot be cut from; write it to a file and name that"
         raise DataError(why, path, code=Exit.USAGE)
     if is_shards(path):
@@ -51,8 +52,8 @@ def text_source(path: str) -> Source:
     if is_url(path):
         size, sha256 = remote.facts(path)
     else:
-        io.open_read(path).close()
-        sha256 = io.sha256_file(path)
+        open_read(path).close()
+        sha256 = sha256_file(path)
         size = os.path.getsize(path)
     if path.endswith((".gz", ".zst")):
         return Source(path, size, sha256, "whole", 1)
@@ -126,7 +127,7 @@ class Plan:
         inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
         body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
         joined = {"joined": self.joined} if self.joined else {}
-        return io.plain_json(body | {"shard_size": self.shard_size} | joined)
+        return plain_json(body | {"shard_size": self.shard_size} | joined)
 
     def check_same(self, before: Mapping[str, Any], folder: str) -> None:
         """Refuse a folder that was begun with another plan.
@@ -135,17 +136,17 @@ class Plan:
             DataError: settings, inputs or shard size differ (78, both sides).
         """
         now = self.record()
-        difference = io.config_difference(before["config"], now["config"])
+        difference = config_difference(before["config"], now["config"])
         old, new = ([tuple(x.values()) for x in side["inputs"]] for side in (before, now))
         if not difference and len(old) != len(new):
             difference = f"it had {amount(len(old), 'input')}, has now {len(new)}"
         if not difference and old != new:
             i = next(i for i, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1])
-            changed = io.config_difference(before["inputs"][i], now["inputs"][i])
+            changed = config_difference(before["inputs"][i], now["inputs"][i])
             difference = f"the input {self.sources[i].path} changed: {changed}"
         if not difference:
             sizes = ({"shard_size": side["shard_size"]} for side in (before, now))
-            difference = io.config_difference(*sizes)
+            difference = config_difference(*sizes)
         if difference:
             why = f"its shards have different settings: {difference}. Use the same settings, "
             raise DataError(f"{why}another -o, or --restart", folder, code=Exit.CONFIG)

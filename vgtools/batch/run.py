@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from vgtools import io
 from vgtools.batch import cluster
 from vgtools.batch.join import join, shards_beside
 from vgtools.batch.plan import Source, text_source
@@ -23,10 +22,13 @@ from vgtools.batch.shards import (
     open_folder,
     remove_shards,
 )
-from vgtools.io import DataError, Exit, Piece, own, trust
-from vgtools.io.errors import amount
+from vgtools.io import own, trust
+from vgtools.io.errors import DataError, Exit, amount, name_of, storable
 from vgtools.io.folders import Shards
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
+from vgtools.io.process import Progress, Stop
+from vgtools.io.streams import Piece, is_unnamed
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
 GPU_SHARD = 256 << 20
@@ -122,8 +124,8 @@ def check_target(
     named = os.path.basename(output.rstrip("/")).partition(".")
     wrong = not named[0] or not output.rstrip("/").endswith(tuple(forms))
     refuse(wrong, f"-o {output}: a folder of shards is named as its file, expected {expected}")
-    piped = next((name for name in inputs if io.is_unnamed(name)), "")
-    why = f"{io.name_of(piped)} cannot be cut into shards; write it to a file and name that"
+    piped = next((name for name in inputs if is_unnamed(name)), "")
+    why = f"{name_of(piped)} cannot be cut into shards; write it to a file and name that"
     refuse(bool(piped), why)
     for flag, given in excluded.items():
         name = flag.replace("_", "-")
@@ -137,7 +139,7 @@ def write(
     *,
     name: str,
     unit: str,
-    inputs: io.Inputs | Sequence[str],
+    inputs: Inputs | Sequence[str],
     default_size: int = CPU_SHARD,
     cut: Callable[[str], Source] = text_source,
     total: int | None = None,
@@ -189,7 +191,7 @@ def write(
         return _joined(task, target, made, finish, inputs, say)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=target.restart)
-    with task.open(output, opened) as out, io.Progress(name, unit, total, quiet) as bar:
+    with task.open(output, opened) as out, Progress(name, unit, total, quiet) as bar:
         if out.complete:
             say(f"{output} is up to date")
             return None
@@ -244,7 +246,7 @@ def run(
         total = len(todo)
         make = _Make(shards, where.make)
         records = cluster.run(make, todo, where.address, where.workers, where.gpu, quiet)
-    with contextlib.closing(records), io.Progress(name, "shards", total, quiet) as bar:
+    with contextlib.closing(records), Progress(name, "shards", total, quiet) as bar:
         for _ in records:
             bar.advance(1)
     missing = shards.finish()
@@ -263,7 +265,7 @@ def _here(
     shards: ShardedOutput, task: Task, part: tuple[int, int]
 ) -> Generator[Record, None, None]:
     """Make the shards of a part in this process."""
-    with io.Stop(patience=5) as stop:
+    with Stop(patience=5) as stop:
         make = shards.worker(task, stop.check)
         for number in shards.missing(part):
             stop.check()
@@ -289,7 +291,7 @@ def _joined(
     target: Target,
     made: Callable[[], ShardedOutput],
     finish: Callable[[ShardedOutput], Any],
-    inputs: io.Inputs | Sequence[str],
+    inputs: Inputs | Sequence[str],
     say: Callable[[str], None],
 ) -> Counter[str] | None:
     """Write a file by way of the shards in the folder `shards_beside` it, which goes at the end."""
@@ -311,7 +313,7 @@ def _joined(
             finish(shards)
             counts = join(shards.folder, *opened[0])
     if os.path.isdir(folder):
-        if joined_into(folder) == io.storable(os.path.basename(output)):
+        if joined_into(folder) == storable(os.path.basename(output)):
             remove_shards(folder)
         own.remove_folder(folder)  # unless it has somebody else's files, or a worker's, too late
     return counts

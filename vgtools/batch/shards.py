@@ -30,12 +30,19 @@ from typing import Any, Protocol
 
 import orjson
 
-from vgtools import io
 from vgtools.batch import places
 from vgtools.batch.plan import Plan, Source
-from vgtools.io import DataError, Exit, Piece, own
-from vgtools.io.errors import file_errors
-from vgtools.io.files import is_manifest, manifest_bytes, refuse_inputs
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit, file_error, file_errors, storable
+from vgtools.io.files import (
+    dumps,
+    is_manifest,
+    manifest_bytes,
+    plain_json,
+    refuse_inputs,
+    sha256_file,
+    versions,
+)
 from vgtools.io.folders import (
     COMMIT,
     LIST,
@@ -44,11 +51,14 @@ from vgtools.io.folders import (
     ending_of,
     fault_in_record,
     manifest_of,
+    manifest_path,
 )
 from vgtools.io.forms import SIZE
 from vgtools.io.output import check_manifest, read_sealed, seal_of
 from vgtools.io.parts import Rows, new_part, part_path
+from vgtools.io.process import Lock, when_free
 from vgtools.io.remote import file_size, is_url
+from vgtools.io.streams import Piece
 
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
 
@@ -138,7 +148,7 @@ class Attempt:
             if shards.commit(number) is not None:
                 return
             if isinstance(error, OSError):
-                raise io.file_error(error, shards.folder, reading=False) from None
+                raise file_error(error, shards.folder, reading=False) from None
             raise
 
     def __exit__(self, *error: object) -> None:
@@ -229,8 +239,8 @@ class ShardedOutput:
         """Write the commit of a shard whose files are in place."""
         pieces = [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
         body = {"shard": number, "plan": self.plan.name, "input": pieces, **body}
-        body = io.plain_json({**body, "versions": io.versions()})
-        data = io.dumps(body | {"sha256": seal_of(body)})
+        body = plain_json({**body, "versions": versions()})
+        data = dumps(body | {"sha256": seal_of(body)})
         places.write(self._path(f"{self.stem(number)}.json"), data)
 
     def commit(self, number: int) -> dict[str, Any] | None:
@@ -304,7 +314,7 @@ class ShardedOutput:
 
     def _has_hash(self, name: str, sha256: str) -> bool:
         try:
-            return io.sha256_file(self._path(name)) == sha256
+            return sha256_file(self._path(name)) == sha256
         except DataError:
             if self._size(name) is not None:
                 raise
@@ -345,7 +355,7 @@ class ShardedOutput:
                     total.missing += 1
                     continue
                 total.add(record)
-                line = io.dumps(record)
+                line = dumps(record)
                 digest.update(line)
                 stream.write(line)
             stream.flush()
@@ -359,7 +369,7 @@ class ShardedOutput:
         about = {"plan": self.plan.name, "shards": len(self.plan), "bytes": total.size}
         inputs = [{"path": s.path, "bytes": s.bytes, "sha256": s.sha256} for s in self.plan.sources]
         files = {os.path.basename(self.folder): total.listed}
-        config = io.storable(dict(self.plan.config))
+        config = storable(dict(self.plan.config))
         facts = {**total.facts, **total.counts, **about, "made_by": total.makers()}
         body = manifest_bytes(files, inputs, config=config, **facts)
         places.write_beside(manifest_of(self.folder), body)
@@ -402,7 +412,7 @@ def _in_whole_input(pieces: Sequence[Piece]) -> Iterator[None]:
 
 def _turn(target: str) -> AbstractContextManager[object]:
     """Wait until no other process has the lock of a file, and hold it; a URL has none."""
-    return nullcontext() if is_url(target) else io.when_free(partial(io.Lock, target), 0.05)
+    return nullcontext() if is_url(target) else when_free(partial(Lock, target), 0.05)
 
 
 def open_folder(
@@ -433,16 +443,16 @@ def open_folder(
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
     _check_folder(path, folder, sources)
-    _check_purpose(path, folder, io.storable(joined))
+    _check_purpose(path, folder, storable(joined))
     if not is_url(path):
-        check_manifest(io.manifest_path(folder), [Path(folder)])
+        check_manifest(manifest_path(folder), [Path(folder)])
     if restart:
         remove_shards(folder)
     if not is_url(path):
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
     config = {key: value for key, value in config.items() if key != "device"}
-    planned = partial(Plan, io.storable(config), tuple(sources), joined=io.storable(joined))
+    planned = partial(Plan, storable(config), tuple(sources), joined=storable(joined))
     plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
@@ -469,7 +479,7 @@ def _planned(
 
 def _sealed(plan: Plan) -> bytes:
     body = plan.record()
-    return io.dumps(body | {"sha256": seal_of(body)})
+    return dumps(body | {"sha256": seal_of(body)})
 
 
 def _is_begun(folder: str) -> bool:
@@ -488,7 +498,7 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
     inputs = [source.path.rstrip("/") for source in sources]
     if local:
         lock = Path(folder, f"{LIST}.lock")
-        ours = (Path(folder), io.manifest_path(folder), *(Path(folder, name) for name in names))
+        ours = (Path(folder), manifest_path(folder), *(Path(folder, name) for name in names))
         refuse_inputs((*ours, lock), inputs)
     if folder in inputs:
         why = "is an input of this command and would be overwritten; choose another -o"
@@ -500,7 +510,7 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
         why = f"holds files but no {PLAN}: it is not a folder of shards; choose another -o"
     elif PLAN in names and not places.is_plan(places.read(os.path.join(folder, PLAN)) or b""):
         why = f"has a {PLAN} that vg did not write or cannot read; choose another -o"
-    elif io.storable(folder) != folder:
+    elif storable(folder) != folder:
         why = "has bytes in its name that are not UTF-8, which a manifest cannot hold"
     else:
         return

@@ -22,12 +22,14 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.io.errors import DataError, amount
+from vgtools.io.inputs import Inputs
+from vgtools.io.output import Output
+from vgtools.io.process import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vgtools.io.arrays import Array
-    from vgtools.io.output import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +184,13 @@ def _embed(
     restart: bool,
 ) -> None:
     """Write the index of image features, embedded by a matcher or a retriever."""
-    from vgtools import io, retrieval
-    from vgtools.io.output import Output
+    from vgtools import retrieval
     from vgtools.models.references import check_same
     from vgtools.models.sealed import read_run
     from vgtools.systems import matcher_system
 
     run = str(keys.matcher)
-    inputs = io.Inputs([feats])
+    inputs = Inputs([feats])
     system = matcher_system(run)
     context = {}
     if keys.context_weight is not None:
@@ -217,7 +218,7 @@ def _embed(
         if out.complete:
             note("build-index", f"{output} is up to date", runtime.quiet)
             return
-        with io.Progress("build-index", "images", len(ids), runtime.quiet) as bar:
+        with Progress("build-index", "images", len(ids), runtime.quiet) as bar:
 
             def each(emb: Array) -> None:
                 if keys.emb:
@@ -248,8 +249,6 @@ def _find_by_words(
     source: str, by: Keys, output: str, runtime: Runtime, limit: int | None, restart: bool
 ) -> None:
     """Write the index of images that are found by vectors or keywords of their captions."""
-    from vgtools.io import Inputs
-    from vgtools.io.output import Output
     from vgtools.systems.grounding import keys
     from vgtools.text.word_vectors import open_word_vectors
 

@@ -13,7 +13,8 @@ from vgtools.commands.options import Count, File, Flag, Runtime, Value, flags, n
 from vgtools.io.errors import amount
 
 if TYPE_CHECKING:
-    from vgtools.io import Features, Progress
+    from vgtools.io.files import Features
+    from vgtools.io.process import Progress
     from vgtools.systems.vokenization.evaluation import Evaluation
 
 
@@ -99,19 +100,22 @@ def evaluate_matcher(
     refuse_if(needed, "--parser", "--phrases and --text need one, which finds the nouns")
     piped = [captions, words.phrases, words.text, words.parser].count("-") > 1 or feats == "-"
     refuse_if(piped, "-", "only one of CAPTIONS, --phrases and --text can come from a pipe")
-    from vgtools import io
+    from vgtools.io.files import dumps, open_features
+    from vgtools.io.own import open_stream
+    from vgtools.io.process import Progress
+    from vgtools.io.streams import arrives_once
 
-    twice = words.text is not None and io.arrives_once(captions)
+    twice = words.text is not None and arrives_once(captions)
     refuse_if(twice, "CAPTIONS", "is read twice with --text; give a file")
     from vgtools.models.references import check_same
     from vgtools.reports import tables
     from vgtools.systems.vokenization.vokenize import open_matcher, with_context
 
-    bank = io.open_features(feats)
-    out = io.open_stream("-")
+    bank = open_features(feats)
+    out = open_stream("-")
     records = list[dict[str, Any]]()
     weights: Sequence[float | None] = context or [None]
-    with io.Progress("evaluate-matcher", "tokens", quiet=runtime.quiet) as bar:
+    with Progress("evaluate-matcher", "tokens", quiet=runtime.quiet) as bar:
         evaluation = _open(captions, bank, split, words, bar, runtime.quiet)
         for ref in runs:
             run = open_matcher(ref, device=runtime.device, offline=runtime.offline)
@@ -122,7 +126,7 @@ def evaluate_matcher(
                 measured = evaluation.measure(with_context(run, weight))
                 records.append({**record, **given, **measured})
                 if not table:
-                    out.write(io.dumps(records[-1]))
+                    out.write(dumps(records[-1]))
                     out.flush()
     if table:
         out.write("\n".join(map(tables.markdown, tables.matcher_tables(records))).encode())
@@ -132,7 +136,7 @@ def _open(
     captions: str, bank: Features, split: str, words: Words, bar: Progress, quiet: bool
 ) -> Evaluation:
     """Read what matchers are evaluated on."""
-    from vgtools.io import read_texts
+    from vgtools.io.streams import read_texts
     from vgtools.systems.vokenization.evaluation import Evaluation
     from vgtools.text.parses import open_parser
     from vgtools.training.splits import read_splits

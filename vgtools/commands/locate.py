@@ -161,13 +161,14 @@ class Work:
 
 def _write(work: Work) -> None:
     """Write a row per query."""
-    from vgtools import io
+    from vgtools.io.files import dumps
     from vgtools.io.output import Output
+    from vgtools.io.process import Progress
 
     target = work.target
     with (
         Output([target.output], work.config, inputs=[work.queries], restart=target.restart) as out,
-        io.Progress("locate", "queries", quiet=work.quiet) as bar,
+        Progress("locate", "queries", quiet=work.quiet) as bar,
     ):
         if out.complete:
             note("locate", f"{target.output} is up to date", work.quiet)
@@ -176,7 +177,7 @@ def _write(work: Work) -> None:
         for step, maps, verdicts in work.found(out.state):
             for each, verdict in zip(maps, verdicts, strict=True):
                 marks: dict[str, Any] = {} if verdict is None else verdict.marks
-                out.write(io.dumps(each.row(**marks)))
+                out.write(dumps(each.row(**marks)))
                 counts.update(
                     queries=1,
                     without=not len(each.heat),
@@ -196,15 +197,16 @@ def _write(work: Work) -> None:
 
 def _score(work: Work, names: Mapping[str, str]) -> None:
     """Write one record of how well queries are found."""
-    from vgtools import io
+    from vgtools.io.files import dumps
     from vgtools.io.output import Output
+    from vgtools.io.process import Progress
     from vgtools.systems.visual_awareness.localisation import score
 
     target = work.target
     config = {**work.config, "score": True}
     with (
         Output([target.output], config, inputs=[work.queries], restart=target.restart) as out,
-        io.Progress("locate", "queries", quiet=work.quiet) as bar,
+        Progress("locate", "queries", quiet=work.quiet) as bar,
     ):
         if out.complete:
             note("locate", f"{target.output} is up to date", work.quiet)
@@ -226,7 +228,7 @@ def _score(work: Work, names: Mapping[str, str]) -> None:
             "left_out": total - len(judged),
             **score(judged),
         }
-        out.write(io.dumps(record))
+        out.write(dumps(record))
         out.finish(kind="heat-score")
 
 
@@ -240,11 +242,11 @@ def _is_coco(queries: str) -> bool:
 
 def _classes(path: str) -> Iterator[Query]:
     """Yield the classes of the pictures of a file of COCO."""
-    from vgtools import io
     from vgtools.datasets.annotations import coco_masks
     from vgtools.images.maps import Query
+    from vgtools.io.streams import refuse_stream
 
-    io.refuse_stream(path)
+    refuse_stream(path)
     for each in coco_masks(path):
         text = f"{each.name} {each.name}s"
         size = (each.width, each.height)

@@ -420,7 +420,7 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
 
 def check_streams(inputs: Sequence[str | None], output: str) -> None:
     """Refuse what training cannot read or write: two pipes, a shared one, a run on stdout."""
-    from vgtools.io import arrives_once
+    from vgtools.io.streams import arrives_once
     from vgtools.training import processes
 
     piped = [*inputs, output].count("-") > 1 or output == "-"

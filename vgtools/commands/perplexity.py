@@ -131,7 +131,8 @@ def perplexity(
     for kind in shown.pictures or ():
         known = kind in _KINDS
         refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
-    from vgtools.io import arrives_once, dumps
+    from vgtools.io.files import dumps
+    from vgtools.io.streams import arrives_once
 
     again = len(encoder) > 1 and any(map(arrives_once, inputs))
     several = again or inputs.count("-") > 1

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools import io
 from vgtools.commands.options import (
     BatchSize,
     Count,
@@ -28,7 +27,10 @@ from vgtools.commands.options import (
     refuse_if,
     run_folder,
 )
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, amount
+from vgtools.io.inputs import Inputs
+from vgtools.io.process import Progress
+from vgtools.io.streams import arrives_once
 
 if TYPE_CHECKING:
     pass
@@ -232,7 +234,7 @@ def probe_attention(
     from vgtools.text.parses import open_parser
 
     folder = None if page.output is None else run_folder(page.output)
-    inputs = io.Inputs(f for f in (captions, regions, learning.vectors) if f and folder is not None)
+    inputs = Inputs(f for f in (captions, regions, learning.vectors) if f and folder is not None)
     parse = None if parser is None else open_parser(parser)
     values = asdict(splits) | asdict(learning) | asdict(questions)
     values |= {"encoder": encoder, "parser": parser, "dtype": dtype, "seed": seed, "limit": limit}
@@ -251,15 +253,15 @@ def probe_attention(
             say(str(error))
     if not found.count:
         left_out = f"no usable captions or texts; {_left_out(found.skipped)}"
-        raise found.failure or io.DataError(left_out, captions)
+        raise found.failure or DataError(left_out, captions)
     records = found.records(questions.names(), splits.select_on)
     records[-1:-1] = reported.heads() if page.reported else []  # the last record sums up
-    fault: io.DataError | None = None
+    fault: DataError | None = None
     if folder is not None:
         config = {name: values[name] for name in _CONFIG}
         try:
             probes.save_findings(folder, found, records, config, inputs, page.images, say)
-        except io.DataError as error:  # of a full disk: the results still go to stdout
+        except DataError as error:  # of a full disk: the results still go to stdout
             fault = error
     probes.print_records(records)
     if +found.skipped:
@@ -295,9 +297,7 @@ def _check(
     why = "--train-on and --vectors are about --classifier; give it"
     refuse_if(classifier is None and (train or learning.vectors), None, why)
     why = "--classifier needs --parser, which says what is right, and a file: it is read more"
-    refuse_if(
-        classifier and (parser is None or io.arrives_once(captions)), None, f"{why} than once"
-    )
+    refuse_if(classifier and (parser is None or arrives_once(captions)), None, f"{why} than once")
     unused = learning.vectors is not None and classifier != "words"
     refuse_if(unused, None, "--vectors is for --classifier words")
     uneven = classifier and (report is None) != (train is None)
@@ -340,13 +340,13 @@ def _cross(
     from vgtools.systems.xdbert.model import open_xdbert
 
     folder = None if page.output is None else run_folder(page.output)
-    inputs = io.Inputs([source.partition("=")[2] or source] if folder else [])
+    inputs = Inputs([source.partition("=")[2] or source] if folder else [])
     run = open_xdbert(encoder, offline=runtime.offline).to(pick_device(runtime.device))
-    with io.Progress("probe-attention", "texts", quiet=runtime.quiet) as bar:
+    with Progress("probe-attention", "texts", quiet=runtime.quiet) as bar:
         probe = CrossProbe(run, samples, seed, batch_size, progress=bar)
         probe.run_on(islice(read_sequences(source), limit), page.examples if folder else 0)
     if not probe.texts:
-        raise io.DataError("holds no text", source)
+        raise DataError("holds no text", source)
     records = list(probe.records())
     if folder is not None:
         config = {"encoder": encoder, "samples": samples, "seed": seed, "limit": limit}

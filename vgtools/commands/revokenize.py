@@ -69,7 +69,8 @@ def revokenize(
     files = all_of(file)
     help_at_terminal(context, *files)
     from vgtools.batch import run
-    from vgtools.io import Inputs, manifest_beside
+    from vgtools.io.files import manifest_beside
+    from vgtools.io.inputs import Inputs
     from vgtools.text.vokens import no_collection
 
     forms = (*run.ROWS, ".npy")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools import io
 from vgtools.commands.options import Count, File, Quiet, flags, help_at_terminal, note, refuse_if
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.files import page_path
+from vgtools.io.own import is_stream, write_page
+from vgtools.io.streams import arrives_once
 
 if TYPE_CHECKING:
     from vgtools.reports.views import View
@@ -87,7 +89,7 @@ def show(
     sources = [name for name in (*paths, *places, *indexes, *lists) if name != "-"]
     sources += [str(Path(i).with_suffix(end)) for i in indexes for end in (".ids", ".json")]
     targets: dict[str, str | Path] = {  # refused before any work; streams stay names
-        name: name if io.is_stream(name) else io.page_path(name, sources)
+        name: name if is_stream(name) else page_path(name, sources)
         for name in (output, png)
         if name is not None
     }
@@ -137,7 +139,7 @@ def _check(
     for flag, values in (("--images", images), ("--index", index), ("--ids", ids)):
         why = f"give it once for all, or once per file ({len(paths)}), got {len(values)}"
         refuse_if(len(values) not in (0, 1, len(paths)), flag, why)
-        shared = len(paths) > 1 and len(values) == 1 and io.arrives_once(values[0])
+        shared = len(paths) > 1 and len(values) == 1 and arrives_once(values[0])
         refuse_if(shared, flag, "is read once per file of rows, and a pipe only once; give a file")
     if output is None and png is None:
         return
@@ -185,11 +187,11 @@ def _find_pictures(view: View, items: Sequence[Any], number: int, images: str) -
     pictures = report.Pictures(bank, page.locate(images, [bank.ids[row] for row in used]))
     if used and not pictures.files:
         example = f"{bank.ids[used[0]]!r:.80}"
-        raise io.DataError(
+        raise DataError(
             f"has none of the {len(used)} images that the {view.noun} name, such as {example}; "
             "name the images that the bank was made from",
             images,
-            code=io.Exit.NO_INPUT,
+            code=Exit.NO_INPUT,
         )
     return pictures
 
@@ -226,7 +228,7 @@ def _write(target: str | Path, data: bytes) -> None:
     from vgtools.io.own import sealed
 
     if isinstance(target, Path):
-        io.write_page(target, data)
+        write_page(target, data)
         return
     with Output([target], {}) as out:
         out.write(sealed(data))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from vgtools import io
 from vgtools.commands.options import (
     Count,
     File,
@@ -26,6 +25,10 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.io.errors import amount
+from vgtools.io.files import dumps, page_path
+from vgtools.io.own import open_stream, write_page
+from vgtools.io.process import Progress
+from vgtools.io.streams import TextStats
 
 if TYPE_CHECKING:
     from vgtools.analysis.corpora import CorpusStats
@@ -162,10 +165,10 @@ def stats(
 
     read = (*names, *voken_files, reference, grounding.captions, grounding.stop_words)
     sources = [str(name) for name in read if name not in (None, "-")]
-    target = None if layout.plot is None else io.page_path(layout.plot, sources)
+    target = None if layout.plot is None else page_path(layout.plot, sources)
     types = open_vocabulary(tokenizer, offline)
-    met = io.TextStats()
-    with io.Progress("stats", "tokens", quiet=quiet) as bar:
+    met = TextStats()
+    with Progress("stats", "tokens", quiet=quiet) as bar:
         counts = s.CorpusStats(
             types,
             load_stop_words(grounding.stop_words),
@@ -186,11 +189,11 @@ def stats(
         form = tables.types_table if grounding.grounded_types else tables.corpora_table
         printed = _print([(form, rows), (tables.diversity_table, diversity)], layout.table)
     if layout.table:
-        io.open_stream("-").write(tables.markdown(tables.corpora_table(printed)).encode())
+        open_stream("-").write(tables.markdown(tables.corpora_table(printed)).encode())
     if target is not None:
         from vgtools.reports.figures import corpora_figure
 
-        io.write_page(target, corpora_figure(printed).svg())
+        write_page(target, corpora_figure(printed).svg())
     if met.replaced:
         lines = amount(met.replaced, "line")
         note("stats", f"{lines} had bytes that are not UTF-8, replaced", quiet)
@@ -249,14 +252,14 @@ def _print(
     from vgtools.reports.tables import print_table
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    out = io.open_stream("-")
+    out = open_stream("-")
     printed: list[tuple[_Show, list[dict[str, Any]]]] = []
     for show, records in parts:
         shown: list[dict[str, Any]] = []
         for record in records:
             shown.append(record)
             if not terminal and not table:
-                out.write(io.dumps(record))
+                out.write(dumps(record))
                 out.flush()
         printed.append((show, shown))
     if terminal and not table:

@@ -100,8 +100,10 @@ def translate(
     help_at_terminal(context, text)
     refuse_if(index and not feats, "--index", "needs --feats, features of the images")
     refuse_if(re.search(NOT_TEXT, target.output), "-o", "expected a text file, or .jsonl")
-    from vgtools import io
+    from vgtools.io.files import dumps
     from vgtools.io.output import Output
+    from vgtools.io.process import Progress
+    from vgtools.io.streams import read_windows
     from vgtools.io.windows import growing_windows
     from vgtools.models.references import pick_device, pick_dtype
     from vgtools.models.seq2seq import Decoding
@@ -125,18 +127,18 @@ def translate(
     inputs = [text, *([feats] if feats else []), *([index] if index else [])]
     with (
         Output([target.output], config, inputs=inputs, restart=target.restart) as out,
-        io.Progress("translate", "lines", quiet=runtime.quiet) as bar,
+        Progress("translate", "lines", quiet=runtime.quiet) as bar,
     ):
         if out.complete:
             note("translate", f"{target.output} is up to date", runtime.quiet)
             return
         counts = Counter[str](out.state.get("counts", {}))
-        lines = io.read_windows(text, 64, out.state, limit)
+        lines = read_windows(text, 64, out.state, limit)
         for window in growing_windows(lines, _WINDOW):
             found = worker(window)
             if json:
                 rows = zip(input_rows(window), found, strict=True)
-                out.write(b"".join(io.dumps(_row(row, said)) for row, said in rows))
+                out.write(b"".join(dumps(_row(row, said)) for row, said in rows))
             else:
                 out.write("".join(f"{said}\n" for said in found).encode())
             counts.update(rows=len(found), replaced=window.replaced, cut=worker.take_cut())

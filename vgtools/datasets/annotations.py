@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, Exit, read_json, read_jsonl
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Exit, Tally
+from vgtools.io.files import read_json
 from vgtools.io.json_items import json_items
+from vgtools.io.streams import read_jsonl
 
 if TYPE_CHECKING:
     from vgtools.images.masks import Outline

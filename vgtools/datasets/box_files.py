@@ -15,9 +15,9 @@ from vgtools.datasets.rows import size_ratio
 from vgtools.images.boxes import Boxes, box_fault, clip, placeholder_confidence
 from vgtools.images.regions import duplicate_image, parse_boxes
 from vgtools.images.sources import ImageError
-from vgtools.io import DataError, read_jsonl, refuse_stream, require
 from vgtools.io.arrays import Array
-from vgtools.io.errors import Tally, amount
+from vgtools.io.errors import DataError, Tally, amount
+from vgtools.io.streams import read_jsonl, refuse_stream, require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

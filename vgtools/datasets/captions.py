@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vgtools.datasets.rows import Folder, Row
-from vgtools.io import DataError, Exit, open_read, read_lines
-from vgtools.io.errors import Tally, amount
+from vgtools.io.errors import DataError, Exit, Tally, amount
 from vgtools.io.json_items import json_items
+from vgtools.io.streams import open_read, read_lines
 
 
 def flickr8k(path: str | Path, tally: Tally) -> Iterator[Row]:

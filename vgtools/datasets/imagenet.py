@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from vgtools.datasets.rows import Folder, Row
 from vgtools.images.sources import is_picture
-from vgtools.io import DataError, Exit, read_lines
-from vgtools.io.errors import Tally, amount
+from vgtools.io.errors import DataError, Exit, Tally, amount
+from vgtools.io.streams import read_lines
 
 _WNID = re.compile(r"(?<![a-z0-9])(n\d{8})(?!\d)")
 _TABLES = "data/_info/imagenet_synset_to_{}.txt"

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, Exit, Progress, write_page
-from vgtools.io.errors import Tally, file_error
+from vgtools.io.errors import DataError, Exit, Tally, file_error
+from vgtools.io.own import write_page
+from vgtools.io.process import Progress
 
 _SKIN = set(range(0x1F3FB, 0x1F400))
 _FLAGS = {

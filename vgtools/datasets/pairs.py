@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, TextStats, read_lines
-from vgtools.io.errors import Tally, amount
+from vgtools.io.errors import DataError, Tally, amount
+from vgtools.io.streams import TextStats, read_lines
 
 
 def pairs(

@@ -12,9 +12,10 @@ import numpy as np
 
 from vgtools.images.boxes import box_fault, clip, placeholder_confidence
 from vgtools.images.regions import RegionSet, duplicate_image, parse_boxes
-from vgtools.io import DataError, open_npy, read_jsonl, read_lines
 from vgtools.io.arrays import Array
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
+from vgtools.io.files import open_npy
+from vgtools.io.streams import read_jsonl, read_lines
 
 # The columns of a line, in order; the arrays are base64 of little-endian numbers.
 _LXMERT = (

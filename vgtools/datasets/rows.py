@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.images.sources import is_picture
-from vgtools.io import DataError, Exit, Inputs, dumps, plain, read_lines, storable
-from vgtools.io.errors import Tally, amount, input_changed
+from vgtools.io.errors import DataError, Exit, Tally, amount, input_changed, plain, storable
+from vgtools.io.files import dumps
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
+from vgtools.io.streams import read_lines
 
 Row = dict[str, Any]
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
 from vgtools.io.json_items import json_items
 
 

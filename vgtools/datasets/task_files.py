@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, TextStats, read_lines, read_quoted
-from vgtools.io.errors import Tally
+from vgtools.io.errors import DataError, Tally
+from vgtools.io.streams import TextStats, read_lines, read_quoted
 
 # texts -> of each, the characters under its common nouns
 FindNouns = Callable[[Sequence[str]], Iterable[Sequence[tuple[int, int]]]]

@@ -14,9 +14,8 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from xml.parsers import expat
 
 from vgtools.datasets.rows import Row
-from vgtools.io import DataError, Exit, open_read
-from vgtools.io.errors import Tally, file_errors
-from vgtools.io.streams import BROKEN_STREAM
+from vgtools.io.errors import DataError, Exit, Tally, file_errors
+from vgtools.io.streams import BROKEN_STREAM, open_read
 
 _CHUNK = 1 << 20
 _LIST = "\0"  # stands for the mark of a list's item; XML cannot hold it

@@ -27,11 +27,12 @@ from PIL import Image
 from vgtools.images.decoding import decode
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, id_fault
-from vgtools.io import DataError, Exit, Piece, dumps, manifest_path, read_json, read_manifest
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount
-from vgtools.io.folders import Shards, is_shards
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.files import dumps, read_json, read_manifest
+from vgtools.io.folders import Shards, is_shards, manifest_path
 from vgtools.io.output import Output
+from vgtools.io.streams import Piece
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from vgtools.images.decoding import DECODER, MAX_PIXELS
 from vgtools.images.sources import ImageError
-from vgtools.io import DataError, Exit, dumps
 from vgtools.io.arrays import Array
-from vgtools.io.errors import is_out_of_memory
+from vgtools.io.errors import DataError, Exit, is_out_of_memory
+from vgtools.io.files import dumps
 
 
 def describe(preprocessing: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,15 +32,10 @@ from vgtools.images.phrases import (
     phrase_span,
     picture_size,
 )
-from vgtools.io import (
-    DataError,
-    Window,
-    open_features,
-    read_made,
-    read_windows,
-    require,
-)
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import open_features, read_made
+from vgtools.io.streams import Window, read_windows, require
 
 _STEP = 64  # lines, or queries, per step
 _DIGITS = 5  # of heat: batches change no more than the last

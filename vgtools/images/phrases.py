@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vgtools.images.boxes import box_fault, clip
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 
 Size = tuple[float, float]  # width and height, px
 PhraseBoxes = tuple[tuple[float, float, float, float], ...]  # x1, y1, x2, y2; px

@@ -29,8 +29,9 @@ from vgtools.images.extract import Batch, FeatureOutput, Work, Worked, printable
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.regions import KIND, RegionSet, encode
 from vgtools.images.sources import Item
-from vgtools.io import DataError, Exit, amount, sha256_file
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.files import sha256_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

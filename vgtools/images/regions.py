@@ -26,14 +26,14 @@ import numpy as np
 
 from vgtools.images.boxes import box_fault
 from vgtools.images.sources import SUFFIXES
-from vgtools.io import DataError, Inputs, dumps, read_jsonl, read_manifest, require
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount, input_changed
-from vgtools.io.files import open_array
+from vgtools.io.errors import DataError, amount, input_changed
+from vgtools.io.files import dumps, open_array, read_manifest
 from vgtools.io.folders import Shards, is_shards
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
 from vgtools.io.remote import local
-from vgtools.io.streams import jsonl_rows, open_shard
+from vgtools.io.streams import jsonl_rows, open_shard, read_jsonl, require
 
 KIND = "region-features"
 _SCAN = 8192  # feature rows checked at a time

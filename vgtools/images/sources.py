@@ -21,9 +21,10 @@ from functools import partial, partialmethod
 from itertools import chain, islice
 from typing import Any, cast
 
-from vgtools.io import (
-    DataError,
-    Exit,
+from vgtools.io import remote
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.remote import is_url
+from vgtools.io.streams import (
     Piece,
     arrives_once,
     holds_rows,
@@ -31,10 +32,8 @@ from vgtools.io import (
     open_read,
     parse_json,
     read_lines,
-    remote,
     require,
 )
-from vgtools.io.remote import is_url
 
 MAX_BYTES = 256 << 20  # of one encoded image
 

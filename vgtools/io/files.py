@@ -20,8 +20,14 @@ import orjson
 from vgtools import __version__
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
-from vgtools.io.folders import LIST, Shards, check_facts, is_shards, real_folder
-from vgtools.io.folders import manifest_path as manifest_path
+from vgtools.io.folders import (
+    LIST,
+    Shards,
+    check_facts,
+    is_shards,
+    manifest_path,
+    real_folder,
+)
 from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write, check, is_sealed
 from vgtools.io.remote import is_url, local

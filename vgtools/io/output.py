@@ -19,13 +19,13 @@ from vgtools.io.files import (
     file_facts,
     final_path,
     is_manifest,
-    manifest_path,
     plain_json,
     read_json,
     read_manifest,
     refuse_inputs,
     write_manifest,
 )
+from vgtools.io.folders import manifest_path
 from vgtools.io.forms import FILES, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
 from vgtools.io.own import is_stream, open_stream, sync_dir

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.encoder import Encoder, load_encoder
 
 if TYPE_CHECKING:

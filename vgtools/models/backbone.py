@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from vgtools.io import DataError, Exit, amount, read_json
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.files import read_json
 from vgtools.models.references import (
     BUILTIN,
     LITE_PREPROCESSING,

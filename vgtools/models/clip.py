@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, read_json
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import read_json
 from vgtools.models.describe import CLIP
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.masked_lm import check_sizes

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import DataError, read_json
+from vgtools.io.errors import DataError
+from vgtools.io.files import read_json
 from vgtools.models.encoder import max_positions
 from vgtools.models.references import first_line, quiet_transformers, resolve
 

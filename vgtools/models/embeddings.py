@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_lines
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_lines
 from vgtools.models.references import ENCODER_FILES, load_tokenizer, resolve, safetensors_files
 from vgtools.text import word_vectors
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from shutil import copymode
 from typing import TYPE_CHECKING, Any, Literal
 
-from vgtools.io import DataError, Exit, atomic_write, own, read_json, sync_dir
-from vgtools.io.errors import file_error, file_errors
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit, file_error, file_errors
+from vgtools.io.files import read_json
+from vgtools.io.own import atomic_write, sync_dir
 from vgtools.models.references import (
     BUILTIN,
     ENCODER_FILES,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 
 # Their layers take states and a mask, and add nothing of their own: no positions, no biases.
 _STACKED = ("bert", "roberta", "xlm-roberta", "camembert")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import first_line, quiet_transformers
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids

@@ -7,9 +7,8 @@ from typing import TypeVar
 
 import torch
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.io.errors import is_out_of_memory
+from vgtools.io.errors import DataError, Exit, is_out_of_memory
 
 Result = TypeVar("Result")
 

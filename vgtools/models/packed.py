@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.io.errors import is_out_of_memory
+from vgtools.io.errors import DataError, Exit, is_out_of_memory
 from vgtools.models.encoder import Encoder
 
 # Matrix products get a multiple of this many rows. BLAS libraries use other kernels, with other

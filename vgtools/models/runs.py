@@ -11,7 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from vgtools.io import FORMAT, DataError, Exit, atomic_write, dumps, own, versions
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import FORMAT, dumps, versions
+from vgtools.io.own import atomic_write
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
 from vgtools.models.sealed import (

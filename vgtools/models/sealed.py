@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vgtools.io import DataError, Exit, check_format, dumps, own, read_json, sha256_file
-from vgtools.io.errors import file_errors
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.files import check_format, dumps, read_json, sha256_file
 from vgtools.io.forms import check_form
 
 KEPT = "step-"  # begins the names of folders of a run that hold the encoder of a step

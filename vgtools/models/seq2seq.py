@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import max_positions
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast

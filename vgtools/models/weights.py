@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from vgtools.io import DataError, Exit, Lock, atomic_write, own, read_json, sync_dir
-from vgtools.io.errors import file_errors
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit, file_errors
+from vgtools.io.files import read_json
+from vgtools.io.own import atomic_write, sync_dir
+from vgtools.io.process import Lock
 from vgtools.models.references import TOKENIZER_FILES, fingerprint, load_tokenizer, read_weights
 from vgtools.models.runs import save_run
 from vgtools.models.sealed import RUN_FILES, files_below

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools import io
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount
+from vgtools.io.errors import amount, plain
 from vgtools.reports.drawing import ACCENT, COLOURS, GREY, INK, LINE, PAPER, SOFT, Figure
 from vgtools.reports.tables import Table, p_value
 from vgtools.tasks.by_example import Answers
@@ -110,7 +109,7 @@ def examples_text(records: Iterable[Record]) -> str:
         answers = zip(record["models"], record["right"], record["seeds"], strict=True)
         lines += [f"{name} answered correctly: {right}/{seeds}" for name, right, seeds in answers]
         blocks += ["  \n".join(lines), *record["texts"]]
-    return "".join(f"{io.plain(block)}\n\n" for block in blocks).rstrip("\n") + "\n" * bool(blocks)
+    return "".join(f"{plain(block)}\n\n" for block in blocks).rstrip("\n") + "\n" * bool(blocks)
 
 
 # ------------------------------------------------------------------------------------------ figure

@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from vgtools import io
 from vgtools.io.arrays import Array
+from vgtools.io.errors import plain
+from vgtools.io.files import dumps
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import write_files
+from vgtools.io.own import open_stream
 from vgtools.reports.drawing import SOFT, Figure
 from vgtools.reports.figures import of_kind
 from vgtools.reports.tables import Table, markdown, print_table
@@ -60,8 +63,8 @@ def print_records(records: Sequence[Record]) -> None:
     if sys.stdout is not None and sys.stdout.isatty():
         print_table(table(records))
         return
-    stream = io.open_stream("-")
-    stream.writelines(map(io.dumps, records))
+    stream = open_stream("-")
+    stream.writelines(map(dumps, records))
     stream.flush()
 
 
@@ -99,7 +102,7 @@ def tokens_text(examples: Sequence[Example]) -> str:
     """
     blocks = list[str]()
     for number, example in enumerate(examples, 1):
-        lines = (f"    {io.plain(' '.join(names))}\n" for names in (example.rows, example.columns))
+        lines = (f"    {plain(' '.join(names))}\n" for names in (example.rows, example.columns))
         heading = f"Example {number}, tokens of the student (rows) and of the teacher (columns):"
         blocks.append(f"\n{heading}\n\n{''.join(lines)}")
     return "".join(blocks)
@@ -121,7 +124,7 @@ def save(
     records: Sequence[Record],
     probe: CrossProbe,
     config: Mapping[str, Any],
-    inputs: io.Inputs,
+    inputs: Inputs,
 ) -> None:
     """Write records, a table and pictures into a folder, with a manifest.
 
@@ -129,7 +132,7 @@ def save(
         DataError: as `write_files`.
     """
     files = {
-        "probe.jsonl": b"".join(map(io.dumps, records)),
+        "probe.jsonl": b"".join(map(dumps, records)),
         "tables.md": (markdown(table(records)) + tokens_text(probe.examples)).encode(),
     }
     for number, example in enumerate(probe.examples, 1):

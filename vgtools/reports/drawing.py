@@ -14,7 +14,7 @@ from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.reports.page import data_uri, readable
 
 if TYPE_CHECKING:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 import orjson
 from markupsafe import Markup
 
-from vgtools import __version__, io
+from vgtools import __version__
 from vgtools.images.sources import read_image
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
+from vgtools.io.files import manifest_beside
+from vgtools.io.streams import read_jsonl
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -138,7 +140,7 @@ def locate(source: str | Path, images: Collection[str]) -> dict[str, ImageFile]:
     found = dict[str, ImageFile]()
     lines = dict[str, int]()
     asked = frozenset(images)
-    for line, row in io.read_jsonl(source, {"image": str, "path": str}):
+    for line, row in read_jsonl(source, {"image": str, "path": str}):
         image = row["image"]
         if image not in asked:
             continue
@@ -171,7 +173,7 @@ def _locate_in(root: str, images: Collection[str]) -> dict[str, ImageFile]:
 
 def credit(source: str | Path) -> str:
     """Return whose the pictures are, from the manifest beside their rows (`"credit"`), or ""."""
-    named = None if os.path.isdir(source) else io.manifest_beside(source).get("credit")
+    named = None if os.path.isdir(source) else manifest_beside(source).get("credit")
     return readable(named) if isinstance(named, str) else ""
 
 

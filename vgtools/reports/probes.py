@@ -16,13 +16,11 @@ import numpy as np
 from markupsafe import Markup
 
 from vgtools.images.sources import read_image
-from vgtools.io import (
-    Inputs,
-    dumps,
-    open_stream,
-    plain,
-)
+from vgtools.io.errors import plain
+from vgtools.io.files import dumps
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import write_files
+from vgtools.io.own import open_stream
 from vgtools.reports.drawing import COLOURS, DARK_STYLE
 from vgtools.reports.figures import (
     FIGURES,

@@ -14,8 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io import DataError
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, amount
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.reports.drawing import ACCENT, GREY, INK, LINE, PAPER, first_fit, lacks
 from vgtools.reports.page import readable
 

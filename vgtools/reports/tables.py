@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit, amount, name_of, plain
+from vgtools.io.files import dumps
+from vgtools.io.own import open_stream
 from vgtools.systems.grounding import reported as grounding_reported
 from vgtools.systems.visual_awareness import reported as visual_awareness_reported
 from vgtools.systems.visualbert import reported as visualbert_reported
@@ -61,7 +62,7 @@ def print_table(table: Table) -> None:
     for number, heading in enumerate(table.headings):
         grid.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(Text(io.plain(cell)) for cell in row))
+        grid.add_row(*(Text(plain(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     console.print(grid)
     for remark in table.remarks:
@@ -72,11 +73,11 @@ def markdown(table: Table) -> str:
     """Return a table as markdown."""
 
     def line(cells: Sequence[str]) -> str:
-        escaped = (io.plain(cell).strip().replace("|", "\\|") for cell in cells)
+        escaped = (plain(cell).strip().replace("|", "\\|") for cell in cells)
         return f"| {' | '.join(escaped)} |\n"
 
     rule = "|---|" + "--:|" * (len(table.headings) - 1) + "\n"
-    remarks = (f"\n{io.plain(remark)}\n" for remark in table.remarks)
+    remarks = (f"\n{plain(remark)}\n" for remark in table.remarks)
     return "".join([line(table.headings), rule, *map(line, table.rows), *remarks])
 
 
@@ -93,16 +94,16 @@ def show(
     """
     if as_markdown:
         parts = [*map(markdown, tables), *([more] if more else [])]
-        io.open_stream("-").write("\n".join(parts).encode())
+        open_stream("-").write("\n".join(parts).encode())
     elif sys.stdout is not None and sys.stdout.isatty():
         for table in tables:
             print_table(table)
         if more:
-            print(f"\n{io.plain(more)}", end="")
+            print(f"\n{plain(more)}", end="")
     else:
-        out = io.open_stream("-")
+        out = open_stream("-")
         for record in records:
-            out.write(io.dumps(record))
+            out.write(dumps(record))
 
 
 def reported(name: str) -> list[dict[str, Any]]:
@@ -329,7 +330,7 @@ def perplexity_table(records: Sequence[Record]) -> Table:
         content = _nats(record["content"].get("difference"))
         p = p_value(record["difference"]["p"]) if "difference" in record else "–"
         interval = f"{record['perplexity']:.1f} ({record['low']:.1f} to {record['high']:.1f})"
-        name = io.name_of(record["encoder"])
+        name = name_of(record["encoder"])
         rows.append([name, record["pictures"], interval, change, p, content])
     headings = ["Model", "Images", "Perplexity (95 %)", "Nats less the first (95 %)", "p"]
     first = records[0]
@@ -514,7 +515,7 @@ def corpus_name(record: Record) -> str:
     """Return how a corpus is called in a table and a figure."""
     if "source" in record:
         return f"{record['corpus']} ({record['source']})"
-    return io.plain(io.name_of(record["corpus"]))
+    return plain(name_of(record["corpus"]))
 
 
 def corpora_remarks(records: Sequence[Record]) -> list[str]:
@@ -526,7 +527,7 @@ def corpora_remarks(records: Sequence[Record]) -> list[str]:
     remarks = [f"Tokens are {tokens}; the vocabulary is {vocabulary}."]
     if "reference" in record:
         units = {2: "base 2: 0 to 1 bit", "e": "base e: 0 to 0.69 nats", 10: "base 10: 0 to 0.30"}
-        reference = io.name_of(record["reference"])
+        reference = name_of(record["reference"])
         unit = units[record["jsd_base"]]
         remarks.append(f"JSD: Jensen-Shannon divergence to {reference} ({unit}).")
     if "captions" in record:
@@ -535,7 +536,7 @@ def corpora_remarks(records: Sequence[Record]) -> list[str]:
         share = "all tokens" if everything else "the tokens that these leave"
         remarks.append(
             f"Grounded: the {record['grounded_types']:,} types with more than "
-            f"{record['grounded_above']} occurrences in {io.name_of(record['captions'])}, "
+            f"{record['grounded_above']} occurrences in {name_of(record['captions'])}, "
             f"stop words{punctuation} removed; of {share}."
         )
     if any("source" in record for record in records):
@@ -543,7 +544,7 @@ def corpora_remarks(records: Sequence[Record]) -> list[str]:
             "Reported: Tan & Bansal 2020, Table 1, to English Wikipedia, in a base and with "
             "punctuation that it leaves open."  # the paper names neither
         )
-    return [io.plain(remark) for remark in remarks]
+    return [plain(remark) for remark in remarks]
 
 
 def corpora_table(records: Sequence[Record]) -> Table:
@@ -565,7 +566,7 @@ def types_table(records: Sequence[Record]) -> Table:
     for record in records:
         counts = [record["count"], *(record["in"][name] for name in corpora)]
         rows.append([record["type"], *(f"{count:,}" for count in counts)])
-    headings = ["Grounded type", "In captions", *(f"In {io.name_of(name)}" for name in corpora)]
+    headings = ["Grounded type", "In captions", *(f"In {name_of(name)}" for name in corpora)]
     return Table(headings, rows)
 
 
@@ -577,7 +578,7 @@ def diversity_table(records: Sequence[Record]) -> Table:
         spread = record["images_per_type"]
         rows.append(
             [
-                io.name_of(record["vokens"]),
+                name_of(record["vokens"]),
                 *(f"{record[key]:,.0f}" for key in keys),
                 f"{spread['max']:,}",
                 f"{spread['mean']:.2f}",
@@ -671,7 +672,7 @@ def similarity_table(records: Sequence[Record]) -> Table:
         "p-values by bootstrap over pairs, not corrected for their number. Gain: over the first."
     )
     left = first["left_out"]
-    unknown = [f"Left out: {io.amount(left, 'pair')} that not all of them know."]
+    unknown = [f"Left out: {amount(left, 'pair')} that not all of them know."]
     return Table(headings, rows, [remark, *(unknown if left else [])])
 
 
@@ -708,9 +709,9 @@ def _sources(records: Iterable[Record]) -> list[str]:
 
 def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the downstream tasks: paragraphs on a terminal, else one record per line."""
-    out = io.open_stream("-")
+    out = open_stream("-")
     if not sys.stdout.isatty():
-        out.writelines(map(io.dumps, rows))
+        out.writelines(map(dumps, rows))
         return
     for row in rows:
         print(f"{row['task']}  {row['title']}, {row['kind']}")
@@ -731,14 +732,14 @@ def print_tasks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def print_splits(records: Iterable[Mapping[str, Any]]) -> None:
     """Print the files of a task: lines on a terminal, else one record per line."""
-    out = io.open_stream("-")
+    out = open_stream("-")
     for record in records:
         if not sys.stdout.isatty():
-            out.write(io.dumps(record))
+            out.write(dumps(record))
             continue
         labels = [f"{each['label']} {each['share']:.1%}" for each in record["labels"]]
         facts = "; ".join([f"{record['examples']:,} examples", *labels, *record["notes"]])
-        print(io.plain(f"{record['split']:9}{facts}"))
+        print(plain(f"{record['split']:9}{facts}"))
 
 
 def print_seeds(task: Task, run: Mapping[str, Any]) -> None:

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vgtools import io
 from vgtools.images.sources import read_image
-from vgtools.io import DataError, Exit, plain
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, Exit, amount, plain
+from vgtools.io.files import manifest_beside, read_ids, read_made, read_manifest, sha256_file
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import ImageFile, image_uri, readable, render, thumbnail
 from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
@@ -94,7 +93,7 @@ def read_sentences(
             bank does not have; with file and line.
     """
     refuse_packed(path)
-    for line, row in io.read_made(path) if rows is None else rows:
+    for line, row in read_made(path) if rows is None else rows:
         check_rows([row], str(path), line)
         scores = row.get("scores", [None] * len(row["vokens"]))
         tokens = list[Token]()
@@ -155,19 +154,19 @@ def open_bank(ids: str | None, index: str | None, vokens: str = "-") -> Bank:
     """
     if index is None:
         assert ids is not None
-        found = io.read_ids(ids)
+        found = read_ids(ids)
         if os.path.isfile(ids):
-            _check_origin(vokens, ids, io.sha256_file(ids))
-        return Bank(found, io.manifest_beside(ids))
-    manifest = io.read_manifest(index, "index")
+            _check_origin(vokens, ids, sha256_file(ids))
+        return Bank(found, manifest_beside(ids))
+    manifest = read_manifest(index, "index")
     for name, sha256 in hashes_of(manifest["files"]).items():
         _check_origin(vokens, str(Path(index).with_name(name)), sha256)
-    return Bank(io.read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
+    return Bank(read_ids(Path(index).with_suffix(".ids"), manifest.get("count")), manifest)
 
 
 def _check_origin(vokens: str, file: str, sha256: str) -> None:
     """Refuse vokens whose manifest names another bank than the one of this index or ids file."""
-    for name, made in bank_of(io.manifest_beside(vokens)).items():
+    for name, made in bank_of(manifest_beside(vokens)).items():
         if name.endswith(Path(file).suffix) and made != sha256:
             why = f"was made with {name} of sha256 {made}; {file} has sha256 {sha256}, its rows"
             raise DataError(f"{why} are other images: name the one that made it", vokens)

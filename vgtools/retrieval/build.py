@@ -18,9 +18,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
-from vgtools.io.errors import file_errors
+from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.retrieval.exact import Found, exact_search, merged, nothing_found
 from vgtools.retrieval.index import FLAT, reason, search_faiss
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from vgtools.analysis.grounded_words import GroundedWords, permutation_p, spread
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.tasks.compare import ORDER, Row, TaskRun, aligned, check_examples, data_of
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import hash_of

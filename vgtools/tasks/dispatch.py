@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl, refuse_stream
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl, refuse_stream
 from vgtools.tasks.examples import Example, ReadStats, VisualExample, describe_forms
 from vgtools.tasks.kinds import KINDS, answer
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row

@@ -14,8 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vgtools.io import DataError, TextStats, parse_json, read_lines, read_quoted
+from vgtools.io.errors import DataError
 from vgtools.io.json_items import json_items
+from vgtools.io.streams import TextStats, parse_json, read_lines, read_quoted
 from vgtools.tasks.table import Form, Task, describe_columns
 from vgtools.text.splits import refuse_held_out
 

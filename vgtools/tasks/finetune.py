@@ -22,8 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, atomic_write, dumps, sha256_file
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, sha256_file
+from vgtools.io.own import atomic_write
 from vgtools.models.encoder import Encoder, load_with_head, save_pretrained
 from vgtools.models.memory import in_batches
 from vgtools.models.precision import autocast

@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 
 Choice = Literal["found", "random", "shuffle", "none"]
 _CONTROL = 12  # what a random generator is for, the first of its seeds

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.tasks import metrics
 from vgtools.tasks.table import Task, find_task
 

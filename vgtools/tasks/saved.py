@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vgtools import io
-from vgtools.io import DataError, read_json
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps, final_path, read_json
+from vgtools.io.own import atomic_write, open_stream
 from vgtools.models.sealed import check_predictions
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions
 from vgtools.tasks.examples import Example
@@ -61,7 +62,7 @@ def score_saved(
         answers = gather("vcr-qa", first, examples("vcr-qa"), file=joint)
         rationales = gather(task, rows, examples(task.name), file=path)
         scores |= joint_scores(answers, rationales, joint)
-    io.open_stream("-").write(io.dumps({"task": task.name, **scores}))
+    open_stream("-").write(dumps({"task": task.name, **scores}))
 
 
 def _require_run_of(name: str, path: str) -> None:
@@ -75,7 +76,7 @@ def _require_run_of(name: str, path: str) -> None:
 
 
 def _write_submission(task: Task, path: str, joint: str | None, output: str) -> None:
-    target = None if output == "-" else io.final_path(output, [path, *([joint] if joint else [])])
+    target = None if output == "-" else final_path(output, [path, *([joint] if joint else [])])
     rows = read_predictions(task, path)
     if joint is not None:
         text = leaderboard(read_predictions("vcr-qa", joint), rows, joint)
@@ -83,6 +84,6 @@ def _write_submission(task: Task, path: str, joint: str | None, output: str) -> 
         _require_run_of(task.name, path)
         text = SUBMISSIONS[task.name](task, rows, path)
     if target is None:
-        io.open_stream("-").write(text.encode())
+        open_stream("-").write(text.encode())
     else:
-        io.atomic_write(target, text.encode())
+        atomic_write(target, text.encode())

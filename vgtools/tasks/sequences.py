@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.examples import Example
 from vgtools.tasks.table import Task
 from vgtools.text.tokens import tokenize

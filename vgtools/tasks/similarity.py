@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_lines
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_lines
 from vgtools.models.embeddings import open_words
 from vgtools.tasks import metrics
 from vgtools.text import word_vectors

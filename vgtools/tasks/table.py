@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import DataError, Exit, arrives_once
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.streams import arrives_once
 
 # Metrics of which less is better; they are errors in the unit of the labels, not shares.
 LOWER_IS_BETTER = frozenset({"rmse"})

@@ -17,12 +17,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools import io
-from vgtools.io import DataError, Exit, own
+from vgtools.io import own
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount, file_errors
-from vgtools.io.files import is_manifest
+from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
+from vgtools.io.files import is_manifest, manifest_beside, open_arrays, read_manifest, sha256_file
+from vgtools.io.folders import manifest_path
 from vgtools.io.output import files_of
+from vgtools.io.process import Progress
+from vgtools.io.streams import (
+    Window,
+    arrives_once,
+    read_text_rows,
+    read_windows,
+    refuse_stream,
+    require,
+)
 from vgtools.io.trust import trusted
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
@@ -63,14 +72,14 @@ def open_packed(
             are printed).
     """
     name = str(name or path)
-    manifest = io.read_manifest(path, "vokens")
+    manifest = read_manifest(path, "vokens")
     again = "create the file again with vg revokenize"
     source = manifest.get("tokenizer")
     count = manifest.get("count")
     counted = count is None or (type(count) is int and 0 <= count <= _MOST)
     if not isinstance(source, dict | None) or not counted:
         why = f'has "tokenizer" {source!r:.40} and "count" {count!r:.40}; {again}'
-        raise DataError(why, io.manifest_path(path))
+        raise DataError(why, manifest_path(path))
     made = (source or {}).get("sha256")
     if tokenizer is not None and made != tokenizer:
         why = f"has tokens of the tokenizer {made or 'that its manifest does not name'}, expected"
@@ -78,8 +87,8 @@ def open_packed(
         raise DataError(f"{why} those of {tokenizer}; {way_out}", name)
     parts = list[Packed]()
     before = 0
-    ends_of = io.open_arrays(path, 1, ".rows.npy")
-    for tokens, ends in zip(io.open_arrays(path, 2), ends_of, strict=True):
+    ends_of = open_arrays(path, 1, ".rows.npy")
+    for tokens, ends in zip(open_arrays(path, 2), ends_of, strict=True):
         parts.append(Packed(name, tokens, ends, count, before=before))
         _check(parts[-1])
         before += len(ends)
@@ -137,8 +146,8 @@ def has_vokens(path: str) -> bool:
     """
     if is_packed(path):
         return True
-    io.refuse_stream(path)
-    return "vokens" in next(io.read_text_rows(path), {})
+    refuse_stream(path)
+    return "vokens" in next(read_text_rows(path), {})
 
 
 def pack(
@@ -147,7 +156,7 @@ def pack(
     tokenizer: Tokenizer,
     *,
     train: bool = False,
-    progress: io.Progress | None = None,
+    progress: Progress | None = None,
 ) -> list[Packed]:
     """Return the packed form of an input, converted into a folder unless it is there already.
 
@@ -180,7 +189,7 @@ def pack(
         VokenWriter(str(target), {"tokenizer": fingerprint}, inputs=[path], disposable=True) as out,
         no_collection(),
     ):
-        for window in () if out.complete else io.read_windows(path, _WINDOW, out.state):
+        for window in () if out.complete else read_windows(path, _WINDOW, out.state):
             texts, rows = _rows(path, window, train)
             tokens = tokenize(tokenizer, texts)
             if rows is None:
@@ -198,7 +207,7 @@ def pack(
 
 def _refuse_vokens_held_out(path: str) -> None:
     """Refuse vokens of texts of splits to evaluate on, which their manifest counts."""
-    held_out = io.manifest_beside(path).get("held_out")
+    held_out = manifest_beside(path).get("held_out")
     if held_out:
         why = f"has vokens of {held_out} texts of splits to evaluate on"
         way_out = "vokenize those to learn from alone: jq -c 'select(.split == \"train\")'"
@@ -208,19 +217,17 @@ def _refuse_vokens_held_out(path: str) -> None:
 def _converted(target: Path, fingerprint: str, path: str) -> list[Packed]:
     """Return the packed form of an input that was converted."""
     (packed,) = open_packed(target, fingerprint, name=path)
-    replaced = io.read_manifest(target, verify=False).get("replaced", 0)
+    replaced = read_manifest(target, verify=False).get("replaced", 0)
     return [packed._replace(replaced=replaced)]
 
 
 def _bank_size(path: str) -> int | None:
     """Return the number of images in the bank of a voken file, if its manifest has it."""
-    body = io.manifest_beside(path)
+    body = manifest_beside(path)
     return body.get("count") if body.get("kind") == "vokens" else None
 
 
-def _rows(
-    path: str, window: io.Window, train: bool
-) -> tuple[list[str], list[dict[str, Any]] | None]:
+def _rows(path: str, window: Window, train: bool) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Return the sentences of a window, and its voken rows if it has any."""
     if not window.jsonl:
         return window.lines, None
@@ -229,7 +236,7 @@ def _rows(
         refuse_held_out(row, path, number)
     if not any("vokens" in row for row in rows):
         for number, row in enumerate(rows, window.first):
-            io.require(row, {"text": str}, path, number)
+            require(row, {"text": str}, path, number)
         return [row["text"] for row in rows], None
     rows = check_rows(rows, path, window.first).rows
     for number, row in enumerate(rows, window.first):
@@ -271,18 +278,18 @@ class PackedInputs:
         """Return an input in the packed form, each of its shards if it has several."""
         if path in self._piped:
             return self._piped[path]
-        with io.Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
+        with Progress("pretrain: packing", "tokens", quiet=self.quiet) as bar:
             train = path in self.train
             packed = pack(path, self.folder, self.tokenizer, train=train, progress=bar)
         if packed and packed[0].replaced:
             lines = amount(packed[0].replaced, "line")
-            self.say(f"{io.plain(path)}: {lines} had bytes that are not UTF-8, replaced")
+            self.say(f"{plain(path)}: {lines} had bytes that are not UTF-8, replaced")
         return packed
 
     def digest(self, path: str) -> str:
         """Return the sha256 of an input; what comes from a pipe is packed for that."""
-        if not io.arrives_once(path):
-            return io.sha256_file(path)
+        if not arrives_once(path):
+            return sha256_file(path)
         self._piped[path] = self.open(path)
         return hashlib.sha256(self._piped[path][0].tokens.data).hexdigest()
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgtools.io import DataError
-from vgtools.io.errors import file_errors
+from vgtools.io.errors import DataError, file_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

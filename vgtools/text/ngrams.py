@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from vgtools import io
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.process import Progress
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -285,7 +285,7 @@ def count(
     sentences: Iterable[str],
     types: Vocabulary,
     pairs: PairCounts | None = None,
-    progress: io.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Counts:
     """Count the tokens of a text and, if `pairs` is given, the neighbouring pairs in each sentence.
 

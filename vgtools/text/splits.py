@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 
 _HELD_OUT = re.compile(r"(dev|val|test|eval)", re.IGNORECASE)  # dev_matched, val2014, testA
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, read_lines
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.streams import read_lines
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

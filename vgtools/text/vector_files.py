@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import orjson
 
-from vgtools.io import DataError, Inputs, TextStats, open_npy, read_lines
 from vgtools.io.arrays import Array
-from vgtools.io.errors import input_changed
-from vgtools.io.files import LARGEST
+from vgtools.io.errors import DataError, input_changed
+from vgtools.io.files import LARGEST, open_npy
+from vgtools.io.inputs import Inputs
 from vgtools.io.output import Output
+from vgtools.io.streams import TextStats, read_lines
 from vgtools.text.word_vectors import BUILTIN, KIND, open_word_vectors
 
 _BLOCK = 1 << 18  # code points of the lines that are read together: 5 MB while they are parsed

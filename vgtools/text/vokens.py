@@ -24,9 +24,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import orjson
 
-from vgtools import io
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, manifest_beside
 from vgtools.io.output import Output
+from vgtools.io.streams import Window, parse_json, require
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
 _flat = chain.from_iterable
@@ -109,7 +110,7 @@ def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | Non
     Raises:
         DataError: other images, or another order (65, both hashes).
     """
-    made = {path: ids_hashes(io.manifest_beside(path)) for path in paths}
+    made = {path: ids_hashes(manifest_beside(path)) for path in paths}
     known = [path for path in paths if made[path]]
     for path in known:
         why = f"its vokens count images with ids of sha256 {', '.join(made[path])}"
@@ -138,7 +139,7 @@ def parse_row(line: str, path: str | Path, number: int) -> dict[str, Any]:
     if len(line) > _LONG:
         with suppress(ValueError, TypeError, IndexError, OverflowError, RecursionError):
             return _parse_long(line)
-    return io.parse_json(line, path, number)
+    return parse_json(line, path, number)
 
 
 def _parse_long(line: str) -> dict[str, Any]:
@@ -197,11 +198,11 @@ def _write_long(row: Mapping[str, Any]) -> Iterator[bytes]:
     for i, (key, value) in enumerate(row.items()):
         yield (b"," if i else b"{") + orjson.dumps(key) + b":"
         if not isinstance(value, np.ndarray):
-            yield io.dumps(value)[:-1]
+            yield dumps(value)[:-1]
             continue
         yield b"["
         for at in range(0, len(value), _PIECE):
-            yield b"," * bool(at) + io.dumps(value[at : at + _PIECE])[1:-2]
+            yield b"," * bool(at) + dumps(value[at : at + _PIECE])[1:-2]
         yield b"]"
     yield b"}\n"
 
@@ -336,7 +337,7 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
     keys = {"text": str, "spans": list, "vokens": list}
     if "scores" in row:
         keys["scores"] = list
-    io.require(row, keys, path, line)
+    require(row, keys, path, line)
 
     def refuse(why: str) -> NoReturn:
         raise DataError(why, path, line)
@@ -375,9 +376,9 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
                 refuse(f'"{key}" entry {i} must be {of_k}{expected}, got {entry!r:.60}')
 
 
-def _line(row: Mapping[str, Any], window: io.Window | None, number: int) -> bytes:
+def _line(row: Mapping[str, Any], window: Window | None, number: int) -> bytes:
     try:
-        return io.dumps(row)
+        return dumps(row)
     except TypeError as error:  # orjson reads 1,024 levels and writes 254
         if "Recursion" not in str(error):
             raise
@@ -438,7 +439,7 @@ class VokenWriter:
         self,
         rows: Sequence[Mapping[str, Any]],
         ids: np.ndarray[Any, Any],
-        window: io.Window | None = None,
+        window: Window | None = None,
         **counts: int,
     ) -> None:
         """Append rows.

@@ -20,8 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, open_npy, read_lines, read_manifest, sha256_file, trust
+from vgtools.io import trust
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import open_npy, read_manifest, sha256_file
+from vgtools.io.streams import read_lines
 from vgtools.text.tokens import load_stop_words, row_starts, word_runs
 
 _BLOCK = 1 << 16  # vectors that are looked through at a time

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, atomic_write
-from vgtools.io.errors import is_out_of_memory
+from vgtools.io.errors import DataError, Exit, is_out_of_memory
+from vgtools.io.own import atomic_write
 from vgtools.io.trust import trusted
 from vgtools.models.products import quicken
 from vgtools.models.references import fingerprint, pick_dtype

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vgtools.io import DataError, Exit, trust
-from vgtools.io.errors import is_out_of_memory
+from vgtools.io import trust
+from vgtools.io.errors import DataError, Exit, is_out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,20 +27,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import (
-    DataError,
-    Exit,
-    Inputs,
-    Lock,
-    Progress,
-    Stop,
-    atomic_write,
-    config_difference,
-    dumps,
-    own,
-    sha256_file,
-)
-from vgtools.io.errors import amount
+from vgtools.io import own
+from vgtools.io.errors import DataError, Exit, amount
+from vgtools.io.files import config_difference, dumps, sha256_file
+from vgtools.io.inputs import Inputs
+from vgtools.io.own import atomic_write
+from vgtools.io.process import Lock, Progress, Stop
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import pick_device
 from vgtools.models.runs import NETWORKS, save_run

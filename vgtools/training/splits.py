@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vgtools.io import DataError, dumps, read_jsonl
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, amount
+from vgtools.io.files import dumps
+from vgtools.io.streams import read_jsonl
 
 Rows = list[tuple[int, str]]  # (feature row, caption)
 

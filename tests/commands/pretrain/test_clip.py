@@ -12,7 +12,7 @@ from tests.tiny import save_feats
 from tests.tiny.clip import clip_tokenizer, save_captions, save_shape, save_tower
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.clip import load_teacher
 from vgtools.models.runs import open_run, read_run
 from vgtools.systems.xdbert.teacher import TowerPretraining

@@ -13,7 +13,7 @@ from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from tests.tiny.visual import encoder_of, save_regions
 from tests.training.test_processes import ended, start
 from vgtools import cli
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 from vgtools.models.encoder import load_masked_lm, save_pretrained
 from vgtools.models.layers import LayerStack
 from vgtools.models.references import fingerprint

@@ -26,7 +26,8 @@ from tests.tiny.lm import (
 )
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
-from vgtools.io import DataError, sha256_file, write_manifest
+from vgtools.io.errors import DataError
+from vgtools.io.files import sha256_file, write_manifest
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import open_run

@@ -14,7 +14,7 @@ from tests.tiny.visual import REGION, encoder_of, save_captions, save_regions
 from tests.tiny.vtasks import save_nlvr2, save_pictures
 from vgtools import cli
 from vgtools.images.regions import open_regions
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 from vgtools.models.encoder import save_pretrained
 from vgtools.models.runs import read_run
 from vgtools.systems.visualbert.model import VisualBertConfig, load_visualbert, open_attention

@@ -18,7 +18,7 @@ from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from tests.tiny.visual import encoder_of
 from tests.training.test_processes import ended, start
 from vgtools import cli
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 from vgtools.models.encoder import load_encoder, load_masked_lm, save_pretrained
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run

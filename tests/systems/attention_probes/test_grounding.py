@@ -18,7 +18,7 @@ from tests.tiny import probe as t
 from tests.tiny import save_encoder
 from vgtools.images.boxes import iou
 from vgtools.images.regions import open_regions
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import grounding
 from vgtools.systems.attention_probes.grounding import (

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tests.tiny import probe as t
 from tests.tiny import save_encoder
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import head_classifier as probes
 from vgtools.systems.attention_probes.head_classifier import (

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tests.tiny import WORDS, save_encoder
 from tests.tiny import probe as t
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.attention import open_encoder
 from vgtools.systems.attention_probes import text as probes
 from vgtools.systems.attention_probes.scores import group_of

@@ -25,7 +25,7 @@ from tests.tiny.grounded import (
 )
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import open_tiny
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import load_tokenizer
 from vgtools.systems.grounding.association import Scene
 from vgtools.systems.grounding.inputs import Bank, Sources, mask_regions

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny.grounded import bank_of, examples_of, pictures_of
 from tests.tiny.visual import encoder_of
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.systems.grounding.model import GroundingConfig
 from vgtools.systems.grounding.scoring import Model, score, shown
 

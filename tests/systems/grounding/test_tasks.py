@@ -17,7 +17,7 @@ from tests.tiny.grounded_runs import CAPTIONS, WIDTH, save_bank, save_grounded
 from tests.tiny.runs import hashes, refused
 from tests.tiny.tasks import save_sst2
 from vgtools import cli
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import load_masked_lm
 from vgtools.systems.grounding import keys
 from vgtools.systems.grounding import tasks as g

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.systems.visual_awareness.concepts import (
     concept_weights,
     gradient_maps,

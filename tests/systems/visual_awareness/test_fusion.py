@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.systems.visual_awareness.fusion import (
     Fusion,
     FusionConfig,

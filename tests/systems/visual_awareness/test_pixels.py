@@ -19,7 +19,8 @@ from vgtools.cli import run
 from vgtools.images.featurizer import Featurizer
 from vgtools.images.region_features import whole_picture
 from vgtools.images.sources import open_source
-from vgtools.io import DataError, Exit, dumps
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
 from vgtools.models.backbone import load_backbone
 from vgtools.systems.visual_awareness import training
 from vgtools.systems.visual_awareness.pixels import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.reports.tables import reported, score_table
 from vgtools.systems.visual_awareness.reported import retrieval
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.tiny import BACKBONE, save_feats
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.systems.visual_awareness.slots import TextImages, open_images
 
 TEXTS = [f"text {i}" for i in range(12)]
@@ -105,7 +105,7 @@ def test_a_text_with_other_images_in_another_file_is_refused_with_both_places(
 
 
 def test_files_with_another_number_of_images_are_refused(tmp_path: Path) -> None:
-    from vgtools.io import write_manifest
+    from vgtools.io.files import write_manifest
 
     save_feats(tmp_path / "f.npy", np.ones((14, 2)), BACKBONE)
     paths = [Path(save_rows(tmp_path / name, [name])) for name in ("a.jsonl", "b.jsonl")]

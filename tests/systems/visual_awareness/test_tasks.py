@@ -15,7 +15,7 @@ from tests.tiny import BACKBONE, save_encoder, save_feats
 from tests.tiny.runs import refused
 from tests.tiny.tasks import save_sst2, save_stsb, save_tags
 from vgtools import cli
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run
 from vgtools.systems.visual_awareness import tasks as v

@@ -14,7 +14,9 @@ from tests.tiny import BACKBONE, save_feats
 from tests.tiny.runs import refused
 from tests.tiny.translation import network, pairs, save_pairs, save_tokenizer, tokenizer
 from vgtools.cli import run
-from vgtools.io import Exit, manifest_path, open_features, read_ids, write_manifest
+from vgtools.io.errors import Exit
+from vgtools.io.files import open_features, read_ids, write_manifest
+from vgtools.io.folders import manifest_path
 from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.models.seq2seq import GREEDY, SHAPES, new_seq2seq, shift_right, translate
 from vgtools.systems.visual_awareness.fusion import (
@@ -204,7 +206,7 @@ def test_images_are_matched_by_name(
             for row in rows
         )
     )
-    from vgtools.io import sha256_file
+    from vgtools.io.files import sha256_file
 
     files = {"bank.ids": {"sha256": sha256_file(tmp_path / "bank.ids")}}
     write_manifest(

@@ -10,7 +10,7 @@ import torch
 
 from tests.tiny import save_encoder
 from tests.tiny.retriever import save_retriever
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.runs import open_run
 from vgtools.systems.visual_awareness.words import (

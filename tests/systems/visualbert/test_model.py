@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.precision import rounding
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import REGION, encoder_of, model_of
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models import masked_lm
 from vgtools.models.encoder import save_pretrained
 from vgtools.systems.visualbert.model import (

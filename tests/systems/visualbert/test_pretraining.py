@@ -13,7 +13,7 @@ import torch
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import REGION, encoder_of, model_of, open_tiny, save_captions
 from vgtools.images.regions import Regions
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.systems.visualbert.captions import Captions, read_captions
 from vgtools.systems.visualbert.model import halve
 from vgtools.systems.visualbert.pretraining import (

@@ -13,7 +13,7 @@ import torch
 from tests.tiny.lm import make_tokenizer
 from tests.tiny.visual import encoder_of, save_captions
 from vgtools.images.regions import Regions, RegionSet, open_regions, write_regions
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.systems.visualbert.captions import Captions, read_captions
 from vgtools.systems.visualbert.model import VisualBert, VisualBertConfig, make_visualbert
 from vgtools.systems.visualbert.region_start import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tiny.finetune import save_finetuned
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.reports.tables import reported, score_table
 from vgtools.systems.visualbert.reported import heads
 from vgtools.tasks.compare import compare, read_rows

@@ -27,7 +27,7 @@ from tests.tiny.vtasks import (
     save_vqa,
 )
 from vgtools import cli
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 from vgtools.models.runs import read_run
 from vgtools.systems.visualbert import tasks
 from vgtools.tasks.finetune import LOSS, Split

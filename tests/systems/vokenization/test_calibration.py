@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration, reliability
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.tiny import save_feats, save_run_of
-from vgtools.io import DataError, dumps, open_features
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps, open_features
 from vgtools.systems.vokenization.evaluation import (
     POS,
     Bootstrap,

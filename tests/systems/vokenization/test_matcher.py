@@ -16,7 +16,7 @@ import torch
 
 from tests.precision import rounding
 from tests.tiny import IMAGE, WIDTH, save_encoder
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization import matcher_training

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.tiny import save_encoder, save_feats, save_run_of, text
-from vgtools import io
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import open_features
 from vgtools.retrieval import Index, make_index
 from vgtools.systems.vokenization import retrieve as system
 from vgtools.systems.vokenization.retrieve import SentenceRetriever
@@ -28,7 +28,7 @@ def matcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def index_of(matcher: Matcher, folder: Path) -> Index:
-    features = io.open_features(save_feats(folder / "f.npy"))
+    features = open_features(save_feats(folder / "f.npy"))
     bank = embed_bank(matcher, features.array, features.ids)(np.arange(len(features.ids)))
     return Index("x.faiss", features.ids, {"dim": bank.shape[1]}, make_index(bank), bank)
 

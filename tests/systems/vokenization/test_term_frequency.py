@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny.lm import make_tokenizer, save_rows
 from vgtools.cli import run
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.systems.vokenization.term_frequency import TermFrequency
 
 CAPTIONS = [

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tests.precision import assert_as_exact_as
 from tests.tiny.lm import SHAPE, make_tokenizer
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.encoder import as_encoder
 from vgtools.models.masked_lm import new_lm
 from vgtools.models.references import fingerprint

@@ -18,8 +18,9 @@ import torch
 
 from tests.precision import allowed_error
 from tests.tiny import DIM, IMAGE, save_feats, save_run_of, text
-from vgtools import io
-from vgtools.io import DataError, Window
+from vgtools.io.errors import DataError
+from vgtools.io.files import open_features
+from vgtools.io.streams import Window
 from vgtools.retrieval import METRIC, Index
 from vgtools.systems.vokenization import vokenize as system
 from vgtools.systems.vokenization.calibration import Calibration
@@ -357,7 +358,7 @@ def test_features_of_another_width_or_a_dead_embedding_are_refused(matcher: Matc
 def test_equal_features_have_equal_embeddings_wherever_they_stand(
     matcher: Matcher, tmp_path: Path
 ) -> None:
-    feats = np.asarray(io.open_features(save_feats(tmp_path / "f.npy")).array)
+    feats = np.asarray(open_features(save_feats(tmp_path / "f.npy")).array)
     many = np.concatenate([feats] * 5)[:277]
     ids = [str(i) for i in range(277)]
     embed = system.embed_bank(matcher, many, ids)

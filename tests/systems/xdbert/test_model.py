@@ -19,7 +19,7 @@ from tests.systems.xdbert.test_pairs import batch_of, corpus_of
 from tests.tiny.clip import clip_tokenizer, new_tower
 from tests.tiny.lm import SHAPE, make_tokenizer
 from tests.tiny.visual import encoder_of
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.layers import Attention
 from vgtools.models.masked_lm import mlm_hidden, new_lm

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.reports.tables import reported, reported_rows, score_table
 from vgtools.systems.vokenization import reported as vokenization
 from vgtools.systems.xdbert import reported as own

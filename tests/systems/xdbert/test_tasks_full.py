@@ -16,7 +16,7 @@ from tests.tiny import tasks as tiny_tasks
 from tests.tiny.runs import refused
 from tests.tiny.xdbert import save_xdbert
 from vgtools import cli
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.clip import block_states, load_teacher
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import read_run

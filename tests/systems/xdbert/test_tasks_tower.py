@@ -19,7 +19,7 @@ from tests.tiny.clip import new_tower, save_tower
 from tests.tiny.runs import hashes, refused
 from tests.tiny.tasks import save_mnli, save_sst2
 from vgtools import cli
-from vgtools.io import Exit
+from vgtools.io.errors import Exit
 from vgtools.models.clip import load_teacher
 from vgtools.models.encoder import Encoder
 from vgtools.systems.xdbert.tasks import HEAD, TowerTuner

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.tiny import WORDS, save_encoder
-from vgtools import io
 from vgtools.analysis.cca import Space, compare_spaces
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
+from vgtools.io.files import write_manifest
 from vgtools.models.embeddings import open_words
 from vgtools.systems.xdbert.vocabularies import compare_words
 
@@ -22,7 +22,7 @@ def save_vectors(path: Path, words: list[str], width: int = 10, seed: int = 1) -
     array[:, 0] = 1  # says nothing
     np.save(path, array)
     path.with_suffix(".ids").write_text("".join(f"{word}\n" for word in words))
-    io.write_manifest(path, [path, path.with_suffix(".ids")], kind="word-vectors")
+    write_manifest(path, [path, path.with_suffix(".ids")], kind="word-vectors")
     return str(path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tiny.vtasks import save_vqa
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Answer
 from vgtools.tasks.kinds import answer

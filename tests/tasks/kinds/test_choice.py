@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny.examples import SWAG, fails, read
 from tests.tiny.vtasks import vcr_row
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks.dispatch import read_examples
 from vgtools.tasks.examples import Example
 

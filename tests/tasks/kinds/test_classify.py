@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks.dispatch import prediction_row, read_examples, score_predictions
 from vgtools.tasks.examples import VisualExample
 from vgtools.tasks.table import find_task

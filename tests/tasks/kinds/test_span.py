@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.tiny import WORDS
 from tests.tiny.examples import fails, qa, read, rows, squad, token_rows, tokenizer
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.dispatch import encode, gather, predictions, score_predictions
 from vgtools.tasks.examples import Answer, Example
 from vgtools.tasks.kinds.span import (

@@ -11,7 +11,7 @@ import torch
 
 from tests.tiny import save_encoder
 from tests.tiny.examples import fails, read, tokenizer
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks.dispatch import (
     encode,
     gather,

@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from tests.tiny.examples import fails, read
 from tests.tiny.translation import tokenizer
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import encode, gather, majority, predictions, score_predictions
 from vgtools.tasks.finetune import collate

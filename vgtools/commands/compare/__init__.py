@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vgtools import io
 from vgtools.commands.compare.encoders import (
     compare_similarity,
     compare_weights,
@@ -27,6 +26,10 @@ from vgtools.commands.options import (
     note,
     open_vocabulary,
 )
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import page_path
+from vgtools.io.own import write_page
+from vgtools.io.process import Progress
 
 if TYPE_CHECKING:
     from vgtools.tasks.compare import Row
@@ -158,10 +161,10 @@ def _compare_scores(
         for folder in row.left_out:
             note("compare", f"{folder} has no finished run, skipped", quiet)
     inputs = [*runs, ground.grounding or ""]
-    target = None if ground.plot is None else io.page_path(ground.plot, inputs)
+    target = None if ground.plot is None else page_path(ground.plot, inputs)
     ratios = {} if ground.grounding is None else _ratios(rows, ground.grounding, ground, offline)
     records: list[dict[str, Any]] = []
-    with io.Progress("compare", "models", len(rows), quiet) as bar:
+    with Progress("compare", "models", len(rows), quiet) as bar:
         for record in c.compare(rows, samples=samples, seed=seed) if rows else ():
             records.append(record)
             bar.advance(1)
@@ -179,11 +182,11 @@ def _compare_scores(
     tables.show([*records, *gains], shown, markdown)
     if ground.grounding is not None and not gains:
         why = "no gain to draw: expected two RUNs with a task in common"
-        raise io.DataError(why, code=io.Exit.USAGE)
+        raise DataError(why, code=Exit.USAGE)
     if target is not None:
         from vgtools.reports.figures import gain_figure
 
-        io.write_page(target, gain_figure(gains, rows[0].name).render(target.suffix))
+        write_page(target, gain_figure(gains, rows[0].name).render(target.suffix))
 
 
 def _ratios(

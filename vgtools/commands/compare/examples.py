@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vgtools import io
 from vgtools.commands.compare.flags import Examples, Grounding
 from vgtools.commands.options import note, open_vocabulary
+from vgtools.io.files import page_path
+from vgtools.io.own import write_page
 
 
 def compare_examples(
@@ -31,7 +32,7 @@ def compare_examples(
 
     target = None
     if ground.plot is not None:
-        target = io.page_path(ground.plot, [*runs, ground.grounding or ""])
+        target = page_path(ground.plot, [*runs, ground.grounding or ""])
     first, second = c.read_rows(runs, split=split)
     for row in (first, second):
         for folder in row.left_out:
@@ -50,4 +51,4 @@ def compare_examples(
     tables = [page.examples_table(records)]
     show([*records, *found], tables, markdown, page.examples_text(found))
     if target is not None:
-        io.write_page(target, page.ratio_figure(tasks, records).render(target.suffix))
+        write_page(target, page.ratio_figure(tasks, records).render(target.suffix))

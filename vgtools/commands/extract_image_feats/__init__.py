@@ -25,6 +25,7 @@ from vgtools.commands.options import (
     refuse_if,
 )
 from vgtools.io.errors import amount
+from vgtools.io.inputs import Inputs
 from vgtools.io.remote import all_of, file_size
 from vgtools.io.streams import Piece
 
@@ -122,8 +123,9 @@ def extract_image_feats(
     help_at_terminal(context, *places)
     from vgtools.batch import run
     from vgtools.images import extract, sources
-    from vgtools.io import Inputs, atomic_write, dumps, read_ids
+    from vgtools.io.files import dumps, read_ids
     from vgtools.io.folders import manifest_of
+    from vgtools.io.own import atomic_write
     from vgtools.models.references import device_type
 
     joined = target.ray is not None and not output.endswith("/")

@@ -215,7 +215,7 @@ def _run(
     import torch
 
     from vgtools.commands.finetune.spread import Make, fit_spread
-    from vgtools.io import read_json
+    from vgtools.io.files import read_json
     from vgtools.models.references import device_type
     from vgtools.training import processes
     from vgtools.training.session import Session, process_device

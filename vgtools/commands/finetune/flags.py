@@ -257,7 +257,7 @@ class Spread:
 
     def check(self, inputs: Sequence[str | None]) -> None:
         """Refuse what does not go with a cluster."""
-        from vgtools.io import arrives_once
+        from vgtools.io.streams import arrives_once
         from vgtools.training import processes
 
         refuse_if(self.workers and self.ray is None, "--workers", "belongs to --ray")

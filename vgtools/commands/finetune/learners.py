@@ -11,7 +11,7 @@ from vgtools.commands.options import Runtime, note, refuse_if
 if TYPE_CHECKING:
     import torch
 
-    from vgtools.io import Inputs
+    from vgtools.io.inputs import Inputs
     from vgtools.tasks.finetune import FineTuning, Learner
     from vgtools.tasks.table import Task
 
@@ -33,7 +33,7 @@ def open_tuning(
     work: Work, pictures: Pictures, shown: FoundImages, device: torch.device, runtime: Runtime
 ) -> tuple[FineTuning, Inputs]:
     """Return what learns the seeds, and the files that it reads."""
-    from vgtools.io import Inputs
+    from vgtools.io.inputs import Inputs
     from vgtools.tasks.finetune import FineTuning
 
     read = [*work.files.values(), *(shown.retrieved or ())]

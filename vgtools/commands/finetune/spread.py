@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from vgtools.io import Inputs
+    from vgtools.io.inputs import Inputs
     from vgtools.tasks.finetune import FineTuning
     from vgtools.training.session import Session
 
@@ -54,7 +54,9 @@ class Make:
         Raises:
             DataError: the inputs are not those of the driver (78), or as `FineTuning.fit_alone`.
         """
-        from vgtools.io import DataError, Exit, config_difference, when_free
+        from vgtools.io.errors import DataError, Exit
+        from vgtools.io.files import config_difference
+        from vgtools.io.process import when_free
         from vgtools.training.session import Session
 
         one = tuning.alone(seed)

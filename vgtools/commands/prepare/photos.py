@@ -36,7 +36,9 @@ class Photos:
             typer.BadParameter: no photos to list, or the two outputs would share a manifest.
             DataError: the list cannot be written there.
         """
-        from vgtools.io import final_path, is_stream, manifest_path
+        from vgtools.io.files import final_path
+        from vgtools.io.folders import manifest_path
+        from vgtools.io.own import is_stream
 
         if not self.images_out:
             return
@@ -74,8 +76,8 @@ class Rows(Errors, Target, Photos):
         The rows are called `what`, in the plural; `config` is what decides them, beside the photos.
         """
         from vgtools.datasets.rows import Row, listing, save, with_photos
-        from vgtools.io import Inputs
         from vgtools.io.errors import Tally
+        from vgtools.io.inputs import Inputs
 
         self.check(self.output, inputs, urls)
         folder = self.open()

@@ -156,7 +156,9 @@ def regions(
     refuse_if(unpaired, "BOXES", "is required with features .npy, and only then")
     from vgtools.datasets import region_files
     from vgtools.images.regions import write_regions
-    from vgtools.io import Inputs, read_lines, refuse_stream, sha256_file
+    from vgtools.io.files import sha256_file
+    from vgtools.io.inputs import Inputs
+    from vgtools.io.streams import read_lines, refuse_stream
 
     paths = [path for path in (source, boxes, labels) if path]
     for path in paths:

@@ -76,7 +76,7 @@ def vua(
     """
     from vgtools.datasets import task_files
     from vgtools.datasets.rows import save
-    from vgtools.io import TextStats
+    from vgtools.io.streams import TextStats
 
     tally = Tally()
     stats = TextStats()

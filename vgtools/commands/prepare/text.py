@@ -36,7 +36,7 @@ def wikitext(
         vg prepare wikitext wiki.valid.tokens --drop-empty | wc -l
     """
     from vgtools.datasets import running_text
-    from vgtools.io import read_text_rows
+    from vgtools.io.streams import read_text_rows
 
     tally = Tally()
     filters: dict[str, Any] = {
@@ -91,7 +91,7 @@ def wikipedia(
     least = 20 if least_views is None else least_views
     project = project or "en"
     from vgtools.datasets import wikipedia as source
-    from vgtools.io import Inputs
+    from vgtools.io.inputs import Inputs
 
     tally = Tally()
     inputs = Inputs([dump, *(page_views or ())])
@@ -149,7 +149,7 @@ def sentences(
             | vg prepare sentences - | gzip > wiki.txt.gz
     """
     from vgtools.datasets import running_text
-    from vgtools.io import read_text_rows
+    from vgtools.io.streams import read_text_rows
 
     unknown = f"{language!r} is not one of {', '.join(running_text.LANGUAGES)}"
     refuse_if(language not in running_text.LANGUAGES, "--language", unknown)

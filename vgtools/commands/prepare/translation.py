@@ -58,7 +58,7 @@ def pairs(
     """
     from vgtools.datasets import pairs as parallel
     from vgtools.datasets.rows import save
-    from vgtools.io import TextStats
+    from vgtools.io.streams import TextStats
 
     both = source == translations == "-"
     refuse_if(both, "TARGET", "only one of the files can come from a pipe")
@@ -97,7 +97,9 @@ def tokenizer(
 
         cat train.en train.de | vg prepare tokenizer - --vocabulary 8000 -o bpe
     """
-    from vgtools.io import atomic_write, dumps, read_text_rows
+    from vgtools.io.files import dumps
+    from vgtools.io.own import atomic_write
+    from vgtools.io.streams import read_text_rows
     from vgtools.text import subwords
 
     check_streams(texts, output)

@@ -22,7 +22,7 @@ from vgtools.datasets import annotations as annotations_module
 from vgtools.datasets import captions as captions_module
 from vgtools.datasets.annotations import visual_genome_regions
 from vgtools.datasets.rows import Row, in_split, listing, save, with_photos
-from vgtools.io import Inputs
+from vgtools.io.inputs import Inputs
 
 
 @flags

@@ -57,7 +57,7 @@ class TowerStart(Start):
 
     def open(self, offline: bool) -> Encoder:
         """Return the tower to start from, with its tokenizer."""
-        from vgtools.io import read_json
+        from vgtools.io.files import read_json
         from vgtools.models.clip import SHAPES, load_teacher, new_teacher
         from vgtools.models.references import load_tokenizer
 

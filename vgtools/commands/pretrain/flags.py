@@ -78,7 +78,7 @@ class Start:
 
     def shape_mark(self) -> str | None:
         """Return what identifies --shape in `run.json`: its name, or the sha256 of a file."""
-        from vgtools.io import sha256_file
+        from vgtools.io.files import sha256_file
         from vgtools.models.masked_lm import SHAPES
 
         named = self.shape is None or self.shape in SHAPES
@@ -86,7 +86,8 @@ class Start:
 
     def open(self, offline: bool) -> Encoder:
         """Return the model to start from, with its tokenizer."""
-        from vgtools.io import read_json, require
+        from vgtools.io.files import read_json
+        from vgtools.io.streams import require
         from vgtools.models.encoder import as_encoder, load_masked_lm
         from vgtools.models.masked_lm import SHAPES, new_lm
         from vgtools.models.references import load_tokenizer

@@ -71,10 +71,10 @@ def open_retriever(indexes: Sequence[str], search: Search, runtime: Runtime) -> 
     Raises:
         DataError: an index of another version, or flags that do not fit it (usage).
     """
-    from vgtools import io
+    from vgtools.io.files import manifest_beside
 
     index = indexes[0]
-    keys = io.manifest_beside(index).get("keys", "matcher")
+    keys = manifest_beside(index).get("keys", "matcher")
     if keys not in RETRIEVERS:
         why = f'has keys "{keys}", expected one of {", ".join(RETRIEVERS)}; build it again'
         raise DataError(why, index)
@@ -113,12 +113,12 @@ def _by_matcher(indexes: Sequence[str], search: Search, runtime: Runtime) -> Ope
 
 def _by_words(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opened:
     """Return the search by scene, object or keyword: an index of captions, nouns or keywords."""
-    from vgtools import io
+    from vgtools.io.files import manifest_beside
     from vgtools.systems.grounding.association import open_associator
     from vgtools.systems.grounding.retrieve import AssociativeRetriever
 
     (index,) = indexes
-    nouns = io.manifest_beside(index)["keys"] == "nouns"
+    nouns = manifest_beside(index)["keys"] == "nouns"
     how: dict[str, Any] = {}
     if nouns:
         how = {"clusters": search.clusters or 8, "tagger": search.tagger or "builtin:spacy-sm"}
@@ -128,7 +128,7 @@ def _by_words(indexes: Sequence[str], search: Search, runtime: Runtime) -> Opene
             f"{search.clusters} clusters need as many images; raise -k ({search.k})",
         )
     associator = open_associator(index, **how)
-    files = io.manifest_beside(index)["files"]
+    files = manifest_beside(index)["files"]
     config = {"command": "retrieve", "index_sha256": files, **how}
     return Opened(AssociativeRetriever(associator), associator.ids, config)
 

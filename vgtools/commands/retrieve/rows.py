@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vgtools.commands.retrieve.retrievers import Opened, Search
 
 if TYPE_CHECKING:
-    from vgtools.io import Piece
     from vgtools.io.arrays import Array
+    from vgtools.io.streams import Piece
 
 _WINDOW = 4096  # lines per step
 
@@ -59,7 +59,8 @@ class Rows:
         """Write the rows of pieces of the input and finish; yield the texts of each step."""
         import numpy as np
 
-        from vgtools import io
+        from vgtools.io.files import dumps
+        from vgtools.io.streams import read_windows
         from vgtools.io.windows import growing_windows
         from vgtools.retrieval import retrieve
         from vgtools.text.retrieved import input_rows, output_row
@@ -69,14 +70,14 @@ class Rows:
         if self._search.emb is not None:
             opened.keep(kept)
         counts = Counter[str](out.state.get("counts", {}))
-        lines = io.read_windows(pieces, 64, out.state, self._limit)
+        lines = read_windows(pieces, 64, out.state, self._limit)
         windows = growing_windows(lines, _WINDOW)
         k = self._search.k
         found = retrieve(windows, input_rows, opened.retriever, self._own, k)
         with closing(found) as steps:  # its threads end here, whatever happens
             for window, (rows, (images, scores)) in steps:
                 parts = zip(rows, images, np.round(scores, 4), strict=True)
-                out.write(b"".join(io.dumps(output_row(*part)) for part in parts))
+                out.write(b"".join(dumps(output_row(*part)) for part in parts))
                 if self._search.emb is not None:
                     out.write(kept.popleft().data, 1)
                 counts.update(

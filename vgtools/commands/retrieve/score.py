@@ -28,9 +28,11 @@ def score(
     """Write one record of how well rows find their own images, and the reverse."""
     import numpy as np
 
-    from vgtools import io
     from vgtools.analysis.recall import both_ways, mean_of_folds
+    from vgtools.io.errors import Exit
+    from vgtools.io.files import dumps
     from vgtools.io.output import Output
+    from vgtools.io.streams import read_windows
     from vgtools.retrieval import rank
     from vgtools.text.retrieved import input_rows
 
@@ -41,7 +43,7 @@ def score(
         if out.complete:
             note("retrieve", f"{target.output} is up to date", quiet)
             return
-        windows = io.read_windows(text, _WINDOW, limit=limit)
+        windows = read_windows(text, _WINDOW, limit=limit)
         rows = [row for window in windows for row in input_rows(window)]
         used = [row for row in rows if row.get("image") in row_of]
         if not used:
@@ -51,7 +53,7 @@ def score(
         images, own = np.unique([row_of[row["image"]] for row in used], return_inverse=True)
         if folds > len(images):
             why = f"--folds {folds}: expected at most {len(images)}, one image in each"
-            raise DataError(why, text, code=io.Exit.USAGE)
+            raise DataError(why, text, code=Exit.USAGE)
         texts = [row["text"] for row in used]
         record = {
             "index": index,
@@ -66,15 +68,15 @@ def score(
                 return rank([texts[i] for i in texts_of], images[fold], opened.retriever)
 
             record["folds"] = mean_of_folds(own, folds, ranked)
-        out.write(io.dumps(record))
+        out.write(dumps(record))
         out.finish(kind="retrieval-score")
 
 
 def _counted(blocks: Iterable[Ranking], total: int, quiet: bool) -> Iterator[Ranking]:
     """Yield blocks of texts, and show how many of all are done."""
-    from vgtools import io
+    from vgtools.io.process import Progress
 
-    with io.Progress("retrieve", "texts", total, quiet) as bar:
+    with Progress("retrieve", "texts", total, quiet) as bar:
         for block in blocks:
             yield block
             bar.advance(len(block.order))

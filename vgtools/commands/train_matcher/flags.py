@@ -35,7 +35,7 @@ def refuse_processes() -> None:
     Raises:
         DataError: there are several (usage).
     """
-    from vgtools.io import DataError, Exit
+    from vgtools.io.errors import DataError, Exit
     from vgtools.training import processes
 
     if processes.world() > 1:

@@ -232,7 +232,7 @@ def visual_awareness(
     first = pixels.first_epoch(context, preset, settings["epochs"])
     piped = "-" in (feats, target.output) or validation.valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
-    from vgtools import io
+    from vgtools.io.inputs import Inputs
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.visual_awareness import training as system
     from vgtools.systems.visual_awareness.pixels import BACKBONE
@@ -249,7 +249,7 @@ def visual_awareness(
         feats, pixels, first, settings["regions"], str(device), runtime.offline
     )
     named = (captions, validation.valid, feats, *(files or []))
-    inputs = io.Inputs(name for name in named if name)
+    inputs = Inputs(name for name in named if name)
     splits = read_captions(captions, ids, validation, runtime.quiet)
     folder = run_folder(target.output, target.restart, words, pixels.backbone)
     with Session(
@@ -280,11 +280,11 @@ def _open_pictures(
     path: str, pixels: Pixels, first: int, regions: int, device: str, offline: bool
 ) -> tuple[list[str], Pictures, dict[str, Any]]:
     """Return the ids of the images, what the retriever sees of them, and both for `run.json`."""
-    from vgtools import io
+    from vgtools.io.files import open_features
     from vgtools.systems.visual_awareness.training import Maps
 
     if pixels.backbone is None:
-        bank = io.open_features(path, positions=regions)
+        bank = open_features(path, positions=regions)
         return bank.ids, Maps(bank), {"feats": bank.manifest["files"]}
     from vgtools.images.sources import open_source
     from vgtools.models.backbone import load_backbone

@@ -220,7 +220,8 @@ def vokenization(
     valid = validation.valid
     piped = "-" in (feats, target.output) or valid == "-" == captions
     refuse_if(piped, "-", "only CAPTIONS or --valid can come from a pipe")
-    from vgtools import io
+    from vgtools.io.files import open_features
+    from vgtools.io.inputs import Inputs
     from vgtools.models.encoder import load_encoder
     from vgtools.systems.vokenization import matcher_training as system
     from vgtools.text.tokens import NLTK, load_stop_words
@@ -228,8 +229,8 @@ def vokenization(
     from vgtools.training.splits import digest
 
     refuse_processes()
-    bank = io.open_features(feats)
-    inputs = io.Inputs(x for x in (captions, valid, feats, stop_words) if x not in (None, NLTK))
+    bank = open_features(feats)
+    inputs = Inputs(x for x in (captions, valid, feats, stop_words) if x not in (None, NLTK))
     splits = read_captions(captions, bank.ids, validation, runtime.quiet)
     device = process_device(runtime.device)
     folder = run_folder(target.output, target.restart, encoder)

@@ -27,9 +27,11 @@ from torch import Tensor
 
 from vgtools.images.boxes import box_fault, clip, iou
 from vgtools.images.regions import Regions, RegionSet, backbone_of
-from vgtools.io import DataError, Progress, read_json, read_jsonl
 from vgtools.io.arrays import Array, padded
-from vgtools.io.errors import Tally, is_out_of_memory
+from vgtools.io.errors import DataError, Tally, is_out_of_memory
+from vgtools.io.files import read_json
+from vgtools.io.process import Progress
+from vgtools.io.streams import read_jsonl
 from vgtools.models.attention import JointEncoder
 from vgtools.models.references import check_same
 from vgtools.systems.attention_probes.controls import (

@@ -9,8 +9,9 @@ from itertools import takewhile
 from typing import Any
 
 from vgtools.images.regions import open_regions
-from vgtools.io import DataError, Progress, Stop, arrives_once
-from vgtools.io.errors import Tally, amount
+from vgtools.io.errors import DataError, Tally, amount
+from vgtools.io.process import Progress, Stop
+from vgtools.io.streams import arrives_once
 from vgtools.systems.attention_probes import grounding, head_classifier
 from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
 from vgtools.systems.attention_probes.head_classifier import ClassifierProbe

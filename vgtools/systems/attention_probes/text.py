@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, read_jsonl, read_texts
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl, read_texts
 from vgtools.systems.attention_probes.grounding import (
     Probe,
     check_finite,

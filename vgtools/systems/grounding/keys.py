@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vgtools import retrieval
-from vgtools.io import DataError, dumps, read_jsonl, require
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import dumps
+from vgtools.io.streams import read_jsonl, require
 from vgtools.text.tokens import load_stop_words, row_starts
 from vgtools.text.word_vectors import (
     Words,

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
-from vgtools.io import Features, open_features
 from vgtools.io.arrays import Array
+from vgtools.io.files import Features, open_features
 
 
 class Pictures(Protocol):

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Inputs, Progress
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount, plain
+from vgtools.io.errors import DataError, Exit, amount, plain
+from vgtools.io.inputs import Inputs
+from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, max_positions
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.grounding.inputs import Examples, Recipe, Sources

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Progress
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, load_masked_lm, max_positions
 from vgtools.models.masked_lm import mlm_hidden, token_losses
 from vgtools.models.references import check_same

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, atomic_write, dumps
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps
+from vgtools.io.own import atomic_write
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.precision import autocast
 from vgtools.models.references import check_same, fingerprint, pick_dtype

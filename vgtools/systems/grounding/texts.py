@@ -17,9 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Progress, parse_json, read_windows, require
 from vgtools.io.arrays import Array
-from vgtools.io.errors import file_error
+from vgtools.io.errors import DataError, file_error
+from vgtools.io.process import Progress
+from vgtools.io.streams import parse_json, read_windows, require
 from vgtools.systems.grounding.pictures import Pictures
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import content_mask, tokenize

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.systems.visual_awareness.retrieve import Opened, embed_texts
 from vgtools.systems.visual_awareness.retriever import ImagePath
 

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from vgtools.io import DataError, Exit, atomic_write, dumps, read_json
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import dumps, read_json
+from vgtools.io.own import atomic_write
 from vgtools.models.references import fill, fingerprint, read_safetensors
 from vgtools.models.runs import as_config
 

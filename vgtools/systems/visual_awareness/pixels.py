@@ -22,8 +22,8 @@ from vgtools.images.decoding import decode
 from vgtools.images.featurizer import map_positions
 from vgtools.images.region_features import whole_picture
 from vgtools.images.sources import ImageError, Item
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.backbone import Backbone, save_backbone
 from vgtools.models.references import fingerprint, first_line
 from vgtools.systems.visual_awareness.retriever import Batch, Retriever

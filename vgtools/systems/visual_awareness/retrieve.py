@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, open_features
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import open_features
 from vgtools.models.references import check_same
 from vgtools.models.runs import Run
 from vgtools.retrieval import Bank, Index, NearestImages, check_embeddings

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import Features, open_features
 from vgtools.io.arrays import Array
+from vgtools.io.files import Features, open_features
 from vgtools.tasks.image_controls import Choice, choose_images
 from vgtools.text.retrieved import Retrieved, gather, open_retrieved
 

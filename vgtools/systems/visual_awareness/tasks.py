@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import check_same, fingerprint, pick_dtype
 from vgtools.systems.visual_awareness.fusion import (

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from vgtools.analysis.recall import KS, image_ranks, text_ranks
-from vgtools.io import DataError, Features, Progress
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, amount
+from vgtools.io.files import Features
+from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder
 from vgtools.systems.visual_awareness.recipe import MILESTONES, RetrieverConfig, retriever_config
 from vgtools.systems.visual_awareness.retrieve import embed_images, embed_texts

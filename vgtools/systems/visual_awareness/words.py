@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.models.references import check_same

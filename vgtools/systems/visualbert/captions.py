@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of
-from vgtools.io import DataError, read_jsonl
 from vgtools.io.arrays import Array, padded
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl
 from vgtools.models.references import check_same
 from vgtools.models.runs import read_run
 from vgtools.text.splits import refuse_held_out

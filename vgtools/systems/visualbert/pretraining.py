@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from vgtools.images.regions import Regions, backbone_of, open_regions
-from vgtools.io import DataError, Exit, Inputs, Progress
 from vgtools.io.arrays import Array, padded
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.inputs import Inputs
+from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder, as_encoder
 from vgtools.models.references import fingerprint, pick_dtype
 from vgtools.systems.visualbert.captions import (

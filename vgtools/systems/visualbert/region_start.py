@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vgtools.images.regions import Regions
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.systems.visualbert.captions import Captions, regions_of
 from vgtools.systems.visualbert.model import VisualBert
 from vgtools.training import processes

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from vgtools.images.boxes import iou
 from vgtools.images.regions import Regions, RegionSet, open_regions, pick
-from vgtools.io import DataError, atomic_write
 from vgtools.io.arrays import Array, padded
+from vgtools.io.errors import DataError
+from vgtools.io.own import atomic_write
 from vgtools.models.encoder import Encoder, is_visualbert, read_config, save_pretrained
 from vgtools.models.layers import draw_linear_layers
 from vgtools.models.precision import autocast

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 
 _STEPS = 50  # of Newton's method at most; five to ten do
 _RIDGE = 1e-3  # keeps the weights finite where the classes are separable

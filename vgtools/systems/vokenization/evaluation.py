@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from vgtools.images.phrases import image_finder
-from vgtools.io import DataError, Features, read_jsonl
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import Features
+from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.calibration import Calibration, reliability

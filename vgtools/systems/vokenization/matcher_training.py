@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Features, Progress
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import Features
+from vgtools.io.process import Progress
 from vgtools.models.encoder import Encoder
 from vgtools.models.packed import PackedEncoder
 from vgtools.systems.vokenization.calibration import Calibration, fit_calibration

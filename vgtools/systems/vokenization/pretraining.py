@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vgtools.io import DataError, Exit, Inputs, open_features, plain
-from vgtools.io.errors import about
+from vgtools.io.errors import DataError, Exit, about, plain
+from vgtools.io.files import open_features
+from vgtools.io.inputs import Inputs
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations
 from vgtools.models.references import fingerprint, pick_dtype

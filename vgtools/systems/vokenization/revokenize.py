@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import Piece, read_windows
 from vgtools.io.arrays import Array
 from vgtools.io.output import Output
+from vgtools.io.streams import Piece, read_windows
 from vgtools.text.tokens import Tokens, span_iou_align, tokenize, tokenizer_fingerprint
 from vgtools.text.vokens import VokenRows, VokenWriter, parse_rows
 

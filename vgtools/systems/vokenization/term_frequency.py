@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl, read_windows, sha256_file
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.files import sha256_file
+from vgtools.io.streams import read_jsonl, read_windows
 from vgtools.models.references import load_tokenizer
 from vgtools.retrieval import Index, matcher_path
 from vgtools.systems.vokenization.vokenize import Vokens, Work

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from vgtools.io import DataError, Exit, Piece, Window, read_windows
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.output import Output
+from vgtools.io.streams import Piece, Window, read_windows
 from vgtools.io.windows import growing_windows as growing_windows
 from vgtools.io.windows import pipelined
 from vgtools.models.encoder import Encoder, load_encoder

@@ -20,8 +20,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from vgtools.io import Progress, read_texts
 from vgtools.io.arrays import Array
+from vgtools.io.process import Progress
+from vgtools.io.streams import read_texts
 from vgtools.models.clip import block_states, clip_blocks, ends_of, most_blocks, stack_blocks
 from vgtools.models.encoder import Encoder
 from vgtools.systems.xdbert.model import CrossLayer, XDBertRun

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Exit
+from vgtools.io.errors import DataError, Exit
 from vgtools.models.clip import block_states, lay_out, load_teacher
 from vgtools.models.encoder import Encoder, load_encoder
 from vgtools.models.layers import Attention, draw_linear_layers

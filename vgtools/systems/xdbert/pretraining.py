@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vgtools.io import DataError, Inputs
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount
+from vgtools.io.errors import DataError, amount
+from vgtools.io.inputs import Inputs
 from vgtools.io.trust import trusted
 from vgtools.models.encoder import Encoder
 from vgtools.models.layers import checkpoint_activations

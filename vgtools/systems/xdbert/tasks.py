@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vgtools.io import DataError, Exit, atomic_write
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.own import atomic_write
 from vgtools.models.clip import (
     block_states,
     clip_blocks,

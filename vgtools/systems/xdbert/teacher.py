@@ -25,9 +25,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools.analysis.recall import both_ways
-from vgtools.io import DataError, Exit, Features, Inputs, dumps, open_features, read_jsonl
 from vgtools.io.arrays import Array
-from vgtools.io.errors import amount, plain
+from vgtools.io.errors import DataError, Exit, amount, plain
+from vgtools.io.files import Features, dumps, open_features
+from vgtools.io.inputs import Inputs
+from vgtools.io.streams import read_jsonl
 from vgtools.models.encoder import Encoder
 from vgtools.models.precision import autocast
 from vgtools.models.references import fingerprint, pick_dtype

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vgtools.analysis.cca import Space, compare_spaces
-from vgtools.io import DataError
+from vgtools.io.errors import DataError
 from vgtools.models.embeddings import WordTable, open_words, read_word_list
 
 RANDOM = "RANDOM"

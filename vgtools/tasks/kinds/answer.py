@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, Exit, read_lines
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.streams import read_lines
 from vgtools.tasks.examples import Answer, Example, ReadStats, VisualExample, json_field, json_rows
 from vgtools.tasks.kinds.classify import most_likely
 from vgtools.tasks.kinds.span import parse

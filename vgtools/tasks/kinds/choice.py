@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import (
     Example,
     ReadStats,

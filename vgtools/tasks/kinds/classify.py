@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import (
     Example,
     ReadStats,

@@ -13,8 +13,9 @@ import numpy as np
 
 from vgtools.images.boxes import iou
 from vgtools.images.phrases import phrase_boxes, phrase_span, picture_size
-from vgtools.io import DataError, read_jsonl
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import Encoding, Inputs, SequenceBuilder

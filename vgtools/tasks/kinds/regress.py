@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io import DataError
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
 from vgtools.tasks.examples import Example, ReadStats, read_sentences
 from vgtools.tasks.kinds.classify import named_outputs
 from vgtools.tasks.predictions import check_number, make_row

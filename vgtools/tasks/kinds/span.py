@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from vgtools.io import DataError, Exit
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError, Exit
 from vgtools.tasks.examples import Answer, Example, ReadStats, describe_forms, json_field, json_rows
 from vgtools.tasks.predictions import Items, Joined, make_row, score_items
 from vgtools.tasks.sequences import CHUNK, Encoding, Inputs, SequenceBuilder

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, parse_json, read_lines, require
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import parse_json, read_lines, require
 from vgtools.tasks import metrics
 from vgtools.tasks.examples import Example, ReadStats, class_number, describe_forms
 from vgtools.tasks.kinds.classify import class_name, named_outputs

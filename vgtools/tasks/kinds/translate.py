@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgtools.io import DataError, read_jsonl, require
 from vgtools.io.arrays import Array
+from vgtools.io.errors import DataError
+from vgtools.io.streams import read_jsonl, require
 from vgtools.tasks.examples import Example, ReadStats
 from vgtools.tasks.predictions import Items, Joined, check_number, count_items, make_row
 from vgtools.tasks.sequences import Encoding, Inputs
