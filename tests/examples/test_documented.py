@@ -80,3 +80,22 @@ def test_commands_in_sentences_exist(text: str) -> None:
         if command is calls.application() or not flags <= known | {"--help", "--system"}:
             wrong.append(f"vg {line}")
     assert not wrong
+
+
+def anchor(heading: str) -> str:
+    """Return the name that a forge gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_links_lead_somewhere(text: str) -> None:
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / text).read_text()):
+        if link.startswith("https://"):
+            continue
+        name, _, place = link.partition("#")
+        target = (ROOT / text).parent / name if name else ROOT / text
+        headings = re.findall(r"(?m)^#+ (.*)$", target.read_text()) if place else []
+        if not target.exists() or (place and place not in map(anchor, headings)):
+            wrong.append(link)
+    assert not wrong

@@ -27,7 +27,7 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
 }
 
-# What measured best on running text (examples/vokenization/NOTES.md): photos that follow the word,
+# What measured best on running text (examples/vokenization/LOG.md): photos that follow the word,
 # if they are those of training.
 TEXT: dict[str, Any] = {
     "hidden": 1024,
@@ -45,7 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {"default": {}, "text": TEXT, "paper": PAPE
 class MatcherConfig:
     """What a matcher is and what it learns from; stored in `run.json`.
 
-    The defaults are the recipe that measured best (examples/vokenization/NOTES.md). A level
+    The defaults are the recipe that measured best (examples/vokenization/LOG.md). A level
     `sentence` compares [CLS] with the image (appendix A.4).
     """
 
