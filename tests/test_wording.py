@@ -111,6 +111,7 @@ LIMITS = {
     "README.md": 1300,
     "examples/vokenization/NOTES.md": 1000,
     "examples/visualbert/NOTES.md": 1000,
+    "examples/visual-awareness/NOTES.md": 1000,
     "examples/grounding/NOTES.md": 1000,
 }
 RELEASE = 300  # of a version in CHANGELOG.md

@@ -39,7 +39,7 @@ ifeq ($(SCALE),small)
 INSTANCES ?= $(wildcard $(COCO)/annotations*/instances_val2017.json)
 MASKED    ?= $(L)/coco.grid.npy
 SEEN      ?= $(L)/fine.npy
-# Pixels per side of the pictures that are searched: more cells than the retriever was trained with (NOTES.md).
+# Pixels per side of the pictures that are searched: more cells than the retriever was trained with (LOG.md).
 FINE      ?= 416
 
 $(OUT)/images.jsonl: | $(OUT)/captions.jsonl ;

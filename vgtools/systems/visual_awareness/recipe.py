@@ -25,7 +25,7 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
     "clip": 0.0,
 }
-# What measured best at small scale (examples/visual-awareness/NOTES.md), beside `RetrieverConfig`.
+# What measured best at small scale (examples/visual-awareness/LOG.md), next to `RetrieverConfig`.
 DEFAULT: dict[str, Any] = {
     "epochs": 6,
     "batch_size": 160,
@@ -41,7 +41,7 @@ MILESTONES = (2, 3, 4, 5, 6)  # epochs, counted from 0, at whose start the rate 
 class RetrieverConfig:
     """What a retriever is and what it minimises; stored in `run.json`.
 
-    The defaults are the recipe that measured best (examples/visual-awareness/NOTES.md).
+    The defaults are the recipe that measured best (examples/visual-awareness/LOG.md).
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.1.
     """
