@@ -26,8 +26,9 @@ from vgtools.batch.plan import Plan, text_source
 from vgtools.batch.shards import OpenOutput, ShardedOutput
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, manifest_beside, read_manifest, sha256_file
-from vgtools.io.folders import Shards, manifest_path
+from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece, read_jsonl, read_lines, read_texts, read_windows
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgtools.io.folders import manifest_path
+from vgtools.io.names import manifest_path
 
 # The shell itself expands loops, variables and pipes. What it would start is a function that does
 # nothing; `vg` writes down its words. `cut` chooses settings in one recipe, and prints some.

@@ -13,6 +13,7 @@ import pytest
 from tests.tiny.s3 import Server
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.names import is_url
 
 DATA = os.urandom(3 << 20)
 pytestmark = pytest.mark.slow
@@ -160,6 +161,6 @@ def test_a_missing_package_is_named() -> None:
 
 def test_paths_and_urls_are_told_apart() -> None:
     for url in ("s3://b/x", "gs://b/x", "hf://datasets/a/b", "https://x.org/a.txt"):
-        assert remote.is_url(url)
+        assert is_url(url)
     for path in ("a.txt", "./s3:/b", "/tmp/x", "-", "C:x", "x://y"[:2]):
-        assert not remote.is_url(path)
+        assert not is_url(path)

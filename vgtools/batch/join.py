@@ -9,7 +9,8 @@ from typing import Any
 
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import open_npy, sha256_file
-from vgtools.io.folders import Shards, check_facts, ending_of
+from vgtools.io.folders import Shards, check_facts
+from vgtools.io.names import ending_of
 from vgtools.io.output import Output
 from vgtools.io.streams import open_shard
 

@@ -14,9 +14,8 @@ from uuid import uuid4
 from vgtools.io import own, remote
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.files import is_manifest
-from vgtools.io.folders import PLAN
+from vgtools.io.names import PLAN, is_url
 from vgtools.io.own import atomic_write, sync_dir
-from vgtools.io.remote import is_url
 
 PRIVATE = r"\.(plan|shards|\d+)(\.json)?\.[^/]+\.\d+\.[0-9a-f]{8}(\..*)?"
 DATA = r"(\d{6,})-([0-9a-f]{8})\..*"

@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, plain_json, sha256_file
-from vgtools.io.folders import Shards, is_shards
+from vgtools.io.folders import Shards
+from vgtools.io.names import is_compressed, is_shards, is_unnamed, is_url
 from vgtools.io.output import seal_of
-from vgtools.io.remote import is_url
-from vgtools.io.streams import Piece, is_unnamed, open_read
+from vgtools.io.streams import Piece, open_read
 
 
 class Source(NamedTuple):
@@ -55,7 +55,7 @@ def text_source(path: str) -> Source:
         open_read(path).close()
         sha256 = sha256_file(path)
         size = os.path.getsize(path)
-    if path.endswith((".gz", ".zst")):
+    if is_compressed(path):
         return Source(path, size, sha256, "whole", 1)
     return Source(path, size, sha256, "byte", size)
 

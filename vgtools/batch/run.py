@@ -26,9 +26,10 @@ from vgtools.io import own, trust
 from vgtools.io.errors import DataError, Exit, amount, name_of, storable
 from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_unnamed
 from vgtools.io.output import Output
 from vgtools.io.process import Progress, Stop
-from vgtools.io.streams import Piece, is_unnamed
+from vgtools.io.streams import Piece
 
 CPU_SHARD = 4 << 20  # bytes of text that take a CPU, or a GPU, some minutes at most
 GPU_SHARD = 256 << 20

@@ -43,21 +43,13 @@ from vgtools.io.files import (
     sha256_file,
     versions,
 )
-from vgtools.io.folders import (
-    COMMIT,
-    LIST,
-    PLAN,
-    Shards,
-    ending_of,
-    fault_in_record,
-    manifest_of,
-    manifest_path,
-)
+from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
 from vgtools.io.forms import SIZE
+from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
 from vgtools.io.output import check_manifest, read_sealed, seal_of
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.process import Lock, when_free
-from vgtools.io.remote import file_size, is_url
+from vgtools.io.remote import file_size
 from vgtools.io.streams import Piece
 
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"

@@ -101,11 +101,11 @@ def evaluate_matcher(
     piped = [captions, words.phrases, words.text, words.parser].count("-") > 1 or feats == "-"
     refuse_if(piped, "-", "only one of CAPTIONS, --phrases and --text can come from a pipe")
     from vgtools.io.files import dumps, open_features
+    from vgtools.io.names import is_stream
     from vgtools.io.own import open_stream
     from vgtools.io.process import Progress
-    from vgtools.io.streams import arrives_once
 
-    twice = words.text is not None and arrives_once(captions)
+    twice = words.text is not None and is_stream(captions)
     refuse_if(twice, "CAPTIONS", "is read twice with --text; give a file")
     from vgtools.models.references import check_same
     from vgtools.reports import tables

@@ -244,7 +244,7 @@ def _classes(path: str) -> Iterator[Query]:
     """Yield the classes of the pictures of a file of COCO."""
     from vgtools.datasets.annotations import coco_masks
     from vgtools.images.maps import Query
-    from vgtools.io.streams import refuse_stream
+    from vgtools.io.names import refuse_stream
 
     refuse_stream(path)
     for each in coco_masks(path):

@@ -420,12 +420,12 @@ def open_vocabulary(tokenizer: str, offline: bool) -> Vocabulary:
 
 def check_streams(inputs: Sequence[str | None], output: str) -> None:
     """Refuse what training cannot read or write: two pipes, a shared one, a run on stdout."""
-    from vgtools.io.streams import arrives_once
+    from vgtools.io.names import is_stream
     from vgtools.training import processes
 
     piped = [*inputs, output].count("-") > 1 or output == "-"
     refuse_if(piped, "-", "only one input can come from a pipe, and a run is a directory")
-    several = processes.world() > 1 and any(arrives_once(name) for name in inputs if name)
+    several = processes.world() > 1 and any(is_stream(name) for name in inputs if name)
     refuse_if(several, "-", "several processes cannot read one pipe; write a file first")
 
 

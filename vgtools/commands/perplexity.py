@@ -132,9 +132,9 @@ def perplexity(
         known = kind in _KINDS
         refuse_if(not known, "--pictures", f"{kind!r} is not one of {', '.join(_KINDS)}")
     from vgtools.io.files import dumps
-    from vgtools.io.streams import arrives_once
+    from vgtools.io.names import is_stream
 
-    again = len(encoder) > 1 and any(map(arrives_once, inputs))
+    again = len(encoder) > 1 and any(map(is_stream, inputs))
     several = again or inputs.count("-") > 1
     refuse_if(several, "TEXT", "is read once per model, and a pipe only once; write a file first")
     from vgtools.io.output import Output

@@ -29,8 +29,8 @@ from vgtools.commands.options import (
 )
 from vgtools.io.errors import DataError, amount
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_stream
 from vgtools.io.process import Progress
-from vgtools.io.streams import arrives_once
 
 if TYPE_CHECKING:
     pass
@@ -297,7 +297,7 @@ def _check(
     why = "--train-on and --vectors are about --classifier; give it"
     refuse_if(classifier is None and (train or learning.vectors), None, why)
     why = "--classifier needs --parser, which says what is right, and a file: it is read more"
-    refuse_if(classifier and (parser is None or arrives_once(captions)), None, f"{why} than once")
+    refuse_if(classifier and (parser is None or is_stream(captions)), None, f"{why} than once")
     unused = learning.vectors is not None and classifier != "words"
     refuse_if(unused, None, "--vectors is for --classifier words")
     uneven = classifier and (report is None) != (train is None)

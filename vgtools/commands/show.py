@@ -13,8 +13,8 @@ import typer
 from vgtools.commands.options import Count, File, Quiet, flags, help_at_terminal, note, refuse_if
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import page_path
-from vgtools.io.own import is_stream, write_page
-from vgtools.io.streams import arrives_once
+from vgtools.io.names import is_stream
+from vgtools.io.own import write_page
 
 if TYPE_CHECKING:
     from vgtools.reports.views import View
@@ -139,7 +139,7 @@ def _check(
     for flag, values in (("--images", images), ("--index", index), ("--ids", ids)):
         why = f"give it once for all, or once per file ({len(paths)}), got {len(values)}"
         refuse_if(len(values) not in (0, 1, len(paths)), flag, why)
-        shared = len(paths) > 1 and len(values) == 1 and arrives_once(values[0])
+        shared = len(paths) > 1 and len(values) == 1 and is_stream(values[0])
         refuse_if(shared, flag, "is read once per file of rows, and a pipe only once; give a file")
     if output is None and png is None:
         return

@@ -17,7 +17,8 @@ from vgtools.images.regions import duplicate_image, parse_boxes
 from vgtools.images.sources import ImageError
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Tally, amount
-from vgtools.io.streams import read_jsonl, refuse_stream, require
+from vgtools.io.names import refuse_stream
+from vgtools.io.streams import read_jsonl, require
 
 if TYPE_CHECKING:
     from PIL.Image import Image

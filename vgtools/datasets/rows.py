@@ -20,6 +20,7 @@ from vgtools.images.sources import is_picture
 from vgtools.io.errors import DataError, Exit, Tally, amount, input_changed, plain, storable
 from vgtools.io.files import dumps
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import bare, is_jsonl, is_stream
 from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
 
@@ -45,13 +46,12 @@ def save(
     from the start, compares what it would have written, and writes only what is new. Further
     keywords go into the manifest. The report goes to stderr.
     """
-    bare = path.removesuffix(".gz").removesuffix(".zst")
-    is_corpus = what in ("lines", "sentences") and not bare.endswith(".jsonl")
-    as_text = bare.endswith(".txt") or is_corpus
-    stream = path == "-" or (os.path.exists(path) and not os.path.isfile(path))
+    name = bare(path)
+    is_corpus = what in ("lines", "sentences") and not is_jsonl(path)
+    as_text = name.endswith(".txt") or is_corpus
     files = [path]
-    if tally.skip and not stream:
-        files.append(f"{bare.removesuffix('.jsonl')}.errors.jsonl")
+    if tally.skip and not is_stream(path):
+        files.append(f"{name.removesuffix('.jsonl')}.errors.jsonl")
     digest = hashlib.sha256()
     count = 0
     with Output(files, config, inputs=inputs, restart=restart) as out:
@@ -75,7 +75,7 @@ def save(
                 out.write(dumps(error.record()), 1)
             out.finish(kind=what, rows=count, left_out=dict(+tally.left_out), **facts)
     if not quiet:
-        for error in tally.errors if stream else ():
+        for error in tally.errors if len(files) == 1 else ():
             print(f"vg: skipped: {plain(error)}", file=sys.stderr)
         report = f"vg prepare: {amount(count, what[:-1], what)} in "
         report += "stdout" if path == "-" else path

@@ -30,7 +30,8 @@ from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import dumps, read_json, read_manifest
-from vgtools.io.folders import Shards, is_shards, manifest_path
+from vgtools.io.folders import Shards
+from vgtools.io.names import is_shards, manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece
 

@@ -29,8 +29,9 @@ from vgtools.images.sources import SUFFIXES
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, amount, input_changed
 from vgtools.io.files import dumps, open_array, read_manifest
-from vgtools.io.folders import Shards, is_shards
+from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_shards
 from vgtools.io.output import Output
 from vgtools.io.remote import local
 from vgtools.io.streams import jsonl_rows, open_shard, read_jsonl, require

@@ -23,17 +23,8 @@ from typing import Any, cast
 
 from vgtools.io import remote
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.remote import is_url
-from vgtools.io.streams import (
-    Piece,
-    arrives_once,
-    holds_rows,
-    is_unnamed,
-    open_read,
-    parse_json,
-    read_lines,
-    require,
-)
+from vgtools.io.names import is_stream, is_unnamed, is_url
+from vgtools.io.streams import Piece, holds_rows, open_read, parse_json, read_lines, require
 
 MAX_BYTES = 256 << 20  # of one encoded image
 
@@ -333,7 +324,7 @@ def _is_tar(path: str) -> bool:
     """Return whether a file is a tar by its suffix or first block; refuse other binary files."""
     if path.endswith(_TAR_SUFFIXES):
         return True
-    if arrives_once(path):
+    if is_stream(path):
         return False
     with open_read(path) as stream:
         try:

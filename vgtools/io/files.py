@@ -20,24 +20,24 @@ import orjson
 from vgtools import __version__
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
-from vgtools.io.folders import (
-    LIST,
-    Shards,
-    check_facts,
+from vgtools.io.folders import LIST, Shards, check_facts
+from vgtools.io.forms import check_form
+from vgtools.io.names import (
+    is_compressed,
     is_shards,
+    is_url,
     manifest_path,
     real_folder,
+    refuse_stream,
 )
-from vgtools.io.forms import check_form
 from vgtools.io.own import atomic_write, check, is_sealed
-from vgtools.io.remote import is_url, local
+from vgtools.io.remote import local
 from vgtools.io.streams import (
     BROKEN_STREAM,
     jsonl_rows,
     open_read,
     raw_lines,
     read_lines,
-    refuse_stream,
     shard_lines,
     zstd,
 )
@@ -328,7 +328,7 @@ def check_made(path: str | Path, sha256: str) -> None:
 
 
 def _has_own_hash(path: str | Path) -> bool:
-    return Path(path).suffix not in (".gz", ".zst") and not is_shards(path)
+    return not is_compressed(path) and not is_shards(path)
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:

@@ -19,9 +19,9 @@ import orjson
 
 from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.forms import FILES, SIZE, fault_in
-from vgtools.io.remote import file_size, is_url, open_url
+from vgtools.io.names import ending_of, is_url, manifest_of, real_folder
+from vgtools.io.remote import file_size, open_url
 
-PLAN = "plan.json"
 LIST = "shards.jsonl"
 
 
@@ -60,43 +60,6 @@ class ShardFile(NamedTuple):
     bytes: int
     sha256: str
     rows: int  # of the shard
-
-
-def manifest_path(artifact: str | Path) -> Path:
-    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.jsonl.gz`, a folder `X.npy/` …"""
-    path = Path(real_folder(artifact))
-    return path.parent / f"{_stem(path)}.json"
-
-
-def real_folder(path: str | Path) -> str:
-    """Return where a folder is, which has its manifest there; anything else as it is.
-
-    A link to a folder is followed: the manifest names the folder by its own name.
-    """
-    name = str(path)
-    return os.path.realpath(name) if os.path.isdir(name) and Path(name).is_symlink() else name
-
-
-def _stem(path: Path) -> str:
-    return path.with_suffix("").stem if path.suffix in (".gz", ".zst") else path.stem
-
-
-def manifest_of(folder: str) -> str:
-    """Return the manifest of a folder of shards, here or at a URL."""
-    folder = real_folder(folder)
-    return os.path.join(os.path.dirname(folder), manifest_path(folder).name)
-
-
-def ending_of(artifact: str | Path) -> str:
-    """Return what follows the stem of an artifact's name: `.npy`, `.jsonl.gz` …"""
-    return Path(artifact).name.removeprefix(_stem(Path(artifact)))
-
-
-def is_shards(path: str | Path) -> bool:
-    """Return whether a path is a folder of shards, complete or not; a URL is, if it ends in /."""
-    if is_url(path):
-        return str(path).endswith("/")
-    return os.path.isfile(os.path.join(path, PLAN))
 
 
 class Shards:

@@ -25,10 +25,10 @@ from vgtools.io.files import (
     refuse_inputs,
     write_manifest,
 )
-from vgtools.io.folders import manifest_path
 from vgtools.io.forms import FILES, check_form, is_name
 from vgtools.io.inputs import Inputs, as_inputs
-from vgtools.io.own import is_stream, open_stream, sync_dir
+from vgtools.io.names import is_stream, manifest_path
+from vgtools.io.own import open_stream, sync_dir
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
 from vgtools.io.process import Lock, Stop
 

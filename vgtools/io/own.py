@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
+from vgtools.io.names import is_stream
 from vgtools.io.trust import file_hash
 
 Proof = Callable[[Path], bool]
@@ -361,16 +362,6 @@ def _errors_of(path: str | Path) -> Any:
         raise
     except OSError as error:
         raise file_error(error, path, reading=False) from None
-
-
-def is_stream(path: str) -> bool:
-    """Return whether bytes written there cannot be read back: `-`, a pipe, a terminal, a device."""
-    if path == "-":
-        return True
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
-    except (OSError, ValueError):
-        return False
 
 
 def open_stream(path: str) -> IO[bytes]:

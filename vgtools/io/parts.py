@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from vgtools.io import own
 from vgtools.io.errors import DataError, file_error
 from vgtools.io.files import compress, file_facts
+from vgtools.io.names import is_compressed
 
 if TYPE_CHECKING:
     import numpy as np  # at run time inside the functions that need it, as in `vgtools.io`
@@ -59,7 +60,7 @@ class Part:
     @property
     def compressed(self) -> bool:
         """Whether it is a .gz or .zst, written as one piece per commit."""
-        return self.final.suffix in (".gz", ".zst")
+        return is_compressed(self.final)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes; they count once they are flushed."""

@@ -24,16 +24,12 @@ import orjson
 
 from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.names import is_url
 
 _AHEAD = 1 << 22  # bytes fetched beyond those that are read
 _ASKED = 16  # objects that a store is asked about at a time
 # What says that an object has changed, by the names that stores have for it.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "last_modified", "mtime")
-
-
-def is_url(path: str | Path) -> bool:
-    """Return whether a path is a URL, not a file of this machine."""
-    return re.match(r"[a-z][a-z0-9+.-]*://", str(path)) is not None
 
 
 class Facts(NamedTuple):

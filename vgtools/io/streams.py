@@ -21,9 +21,10 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
-from vgtools.io.folders import ShardFile, Shards, check_facts, is_shards, open_file
+from vgtools.io.folders import ShardFile, Shards, check_facts, open_file
 from vgtools.io.forms import TYPE_NAMES
-from vgtools.io.remote import file_size, is_url, open_url
+from vgtools.io.names import bare, is_jsonl, is_shards, is_stream, is_unnamed, is_url
+from vgtools.io.remote import file_size, open_url
 
 if sys.version_info >= (3, 14):
     from compression import zstd as zstd
@@ -198,34 +199,6 @@ class Piece:
         return count
 
 
-def arrives_once(path: str | Path) -> bool:
-    """Return whether an input can be read only once: standard input, a pipe, a FIFO or a device."""
-    name = str(path)
-    if name == "-":
-        return True
-    try:
-        mode = os.stat(name).st_mode
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def is_unnamed(path: str | Path) -> bool:
-    """Return whether a path says nothing of what it holds: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
-    return arrives_once(path) or str(path).startswith(("/dev/", "/proc/"))
-
-
-def refuse_stream(path: str | Path) -> None:
-    """Refuse an input that is read twice if it can be read only once.
-
-    Raises:
-        DataError: standard input, a pipe, a FIFO or a device (usage).
-    """
-    if arrives_once(path):
-        why = "is read twice, and a pipe can be read only once; write it to a file and name that"
-        raise DataError(why, path, code=Exit.USAGE)
-
-
 def open_read(path: str | Path) -> BinaryIO:
     """Open a byte stream of a file or URL: `-` is standard input, `.gz`, `.zst` are decompressed.
 
@@ -253,7 +226,7 @@ def open_read(path: str | Path) -> BinaryIO:
             _refuse_again(name)
         if name.endswith(".gz"):
             # Python reads a .gz of 0 bytes as empty data, but it is a file that was cut off.
-            if not arrives_once(name) and file_size(name) == 0:
+            if not is_stream(name) and file_size(name) == 0:
                 raise DataError("is empty, without even a gzip header; create it again", path)
             return cast(BinaryIO, gzip.open(source, "rb"))
         if name.endswith(".zst"):
@@ -485,11 +458,6 @@ def jsonl_rows(
         yield number, row
 
 
-def is_jsonl(path: str | Path) -> bool:
-    """Return whether a file's name, compressed or not, says that it holds JSON lines."""
-    return str(path).rstrip("/").removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
-
-
 def holds_rows(path: str | Path, first: str, keys: Iterable[str] = ("text",)) -> bool:
     """Return whether an input holds JSON lines; the one rule for every command.
 
@@ -527,8 +495,7 @@ def read_text_rows(path: str | Path, stats: TextStats | None = None) -> Iterator
     Raises:
         DataError: it cannot be read, is an array, or a row has no "text".
     """
-    name = str(path).rstrip("/").removesuffix(".gz").removesuffix(".zst")
-    if name.endswith((".npy", ".npz", ".faiss", ".safetensors")):
+    if bare(path).endswith((".npy", ".npz", ".faiss", ".safetensors")):
         raise DataError("is not text; expected a text or a .jsonl", path)
     return _text_rows(path, stats)
 

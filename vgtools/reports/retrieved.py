@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgtools.io.errors import DataError, amount
+from vgtools.io.names import bare
 from vgtools.reports.drawing import GREY, INK, first_fit, fonts
 from vgtools.reports.page import readable, render
 from vgtools.reports.sheets import CAPTION, EDGE, TITLE, WIDTH, Sheet, Tile
@@ -61,10 +62,7 @@ def source_names(paths: Sequence[str]) -> list[str]:
     `wiki.scene.jsonl` and `wiki.object.jsonl` are scene and object. Files of one name in several
     folders are called by their paths.
     """
-    stems = [
-        Path(path).name.removesuffix(".gz").removesuffix(".zst").removesuffix(".jsonl")
-        for path in paths
-    ]
+    stems = [Path(bare(path)).name.removesuffix(".jsonl") for path in paths]
     if len(set(stems)) < len(stems):
         return list(paths)
     parts = [stem.split(".") for stem in stems]

@@ -21,7 +21,8 @@ from vgtools.analysis.corpora import CorpusStats
 from vgtools.io import arrays
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_json, sha256_file
-from vgtools.io.streams import read_jsonl, refuse_stream
+from vgtools.io.names import refuse_stream
+from vgtools.io.streams import read_jsonl
 from vgtools.models.runs import read_run
 from vgtools.tasks import metrics
 from vgtools.tasks.dispatch import gather, read_examples, read_predictions, score_predictions

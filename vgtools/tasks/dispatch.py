@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgtools.io.errors import DataError
-from vgtools.io.streams import read_jsonl, refuse_stream
+from vgtools.io.names import refuse_stream
+from vgtools.io.streams import read_jsonl
 from vgtools.tasks.examples import Example, ReadStats, VisualExample, describe_forms
 from vgtools.tasks.kinds import KINDS, answer
 from vgtools.tasks.predictions import Items, Joined, check_row, headline, make_row

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.streams import arrives_once
+from vgtools.io.names import is_stream
 
 # Metrics of which less is better; they are errors in the unit of the labels, not shares.
 LOWER_IS_BETTER = frozenset({"rmse"})
@@ -537,7 +537,7 @@ def _check_hold_out(share: float, files: Mapping[str, str]) -> None:
     elif "dev" in files:
         why = f"--hold-out makes a dev set of the training file, but there is {files['dev']}"
         why += "; drop one of them, or name --train FILE alone"
-    elif "train" in files and arrives_once(files["train"]):
+    elif "train" in files and is_stream(files["train"]):
         why = "--hold-out reads the training file twice; give a file, not a pipe"
     if why:
         raise DataError(why, code=Exit.USAGE)

@@ -21,17 +21,10 @@ from vgtools.io import own
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, amount, file_errors, plain
 from vgtools.io.files import is_manifest, manifest_beside, open_arrays, read_manifest, sha256_file
-from vgtools.io.folders import manifest_path
+from vgtools.io.names import is_stream, manifest_path, refuse_stream
 from vgtools.io.output import files_of
 from vgtools.io.process import Progress
-from vgtools.io.streams import (
-    Window,
-    arrives_once,
-    read_text_rows,
-    read_windows,
-    refuse_stream,
-    require,
-)
+from vgtools.io.streams import Window, read_text_rows, read_windows, require
 from vgtools.io.trust import trusted
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
@@ -288,7 +281,7 @@ class PackedInputs:
 
     def digest(self, path: str) -> str:
         """Return the sha256 of an input; what comes from a pipe is packed for that."""
-        if not arrives_once(path):
+        if not is_stream(path):
             return sha256_file(path)
         self._piped[path] = self.open(path)
         return hashlib.sha256(self._piped[path][0].tokens.data).hexdigest()

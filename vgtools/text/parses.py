@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vgtools.io.errors import DataError, Exit
+from vgtools.io.names import bare
 from vgtools.io.streams import read_lines
 
 # name -> (distribution, module)
@@ -78,7 +79,7 @@ def open_parser(ref: str, lemmas: bool = False) -> Parser:
         DataError: spaCy or the model is not installed (69, with the pip command), or the file is
             not there (66).
     """
-    if ref.removesuffix(".gz").removesuffix(".zst").endswith((".conllu", ".conll")):
+    if bare(ref).endswith((".conllu", ".conll")):
         return CoNLLU(ref)
     return _spacy(ref, lemmas)
 

@@ -24,6 +24,7 @@ from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, input_changed
 from vgtools.io.files import LARGEST, open_npy
 from vgtools.io.inputs import Inputs
+from vgtools.io.names import bare
 from vgtools.io.output import Output
 from vgtools.io.streams import TextStats, read_lines
 from vgtools.text.word_vectors import BUILTIN, KIND, open_word_vectors
@@ -72,7 +73,7 @@ class VectorFile:
     """
 
     def __init__(self, path: str, limit: int | None = None) -> None:
-        if Path(path.removesuffix(".gz").removesuffix(".zst")).suffix in _BINARY:
+        if Path(bare(path)).suffix in _BINARY:
             why = "is a binary form, which may run code when read; take the text form (.vec, .txt)"
             raise DataError(why, path)
         self.path = path
@@ -219,7 +220,7 @@ def vector_files(ref: str) -> list[str] | None:
         return []
     if all((Path(ref) / name).is_file() for name in SKIP_THOUGHTS):
         return [str(Path(ref) / name) for name in SKIP_THOUGHTS]
-    suffix = Path(ref.removesuffix(".gz").removesuffix(".zst")).suffix
+    suffix = Path(bare(ref)).suffix
     if suffix == ".npy":
         return [ref, str(Path(ref).with_suffix(".ids"))]
     return [ref] if suffix in (".vec", ".txt") and not Path(ref).is_dir() else None

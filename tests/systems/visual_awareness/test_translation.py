@@ -16,7 +16,7 @@ from tests.tiny.translation import network, pairs, save_pairs, save_tokenizer, t
 from vgtools.cli import run
 from vgtools.io.errors import Exit
 from vgtools.io.files import open_features, read_ids, write_manifest
-from vgtools.io.folders import manifest_path
+from vgtools.io.names import manifest_path
 from vgtools.models.encoder import as_encoder, save_pretrained
 from vgtools.models.seq2seq import GREEDY, SHAPES, new_seq2seq, shift_right, translate
 from vgtools.systems.visual_awareness.fusion import (

@@ -124,7 +124,7 @@ def extract_image_feats(
     from vgtools.batch import run
     from vgtools.images import extract, sources
     from vgtools.io.files import dumps, read_ids
-    from vgtools.io.folders import manifest_of
+    from vgtools.io.names import manifest_of
     from vgtools.io.own import atomic_write
     from vgtools.models.references import device_type
 

@@ -257,13 +257,13 @@ class Spread:
 
     def check(self, inputs: Sequence[str | None]) -> None:
         """Refuse what does not go with a cluster."""
-        from vgtools.io.streams import arrives_once
+        from vgtools.io.names import is_stream
         from vgtools.training import processes
 
         refuse_if(self.workers and self.ray is None, "--workers", "belongs to --ray")
         if self.ray is None:
             return
-        piped = any(arrives_once(name) for name in inputs if name)
+        piped = any(is_stream(name) for name in inputs if name)
         refuse_if(piped, "--ray", "workers cannot read a pipe; write a file first")
         why = "learns each seed in one process; leave out torchrun, or --ray"
         refuse_if(processes.world() > 1, "--ray", why)

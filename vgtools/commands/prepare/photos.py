@@ -37,8 +37,7 @@ class Photos:
             DataError: the list cannot be written there.
         """
         from vgtools.io.files import final_path
-        from vgtools.io.folders import manifest_path
-        from vgtools.io.own import is_stream
+        from vgtools.io.names import is_stream, manifest_path
 
         if not self.images_out:
             return

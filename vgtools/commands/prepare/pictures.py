@@ -158,7 +158,8 @@ def regions(
     from vgtools.images.regions import write_regions
     from vgtools.io.files import sha256_file
     from vgtools.io.inputs import Inputs
-    from vgtools.io.streams import read_lines, refuse_stream
+    from vgtools.io.names import refuse_stream
+    from vgtools.io.streams import read_lines
 
     paths = [path for path in (source, boxes, labels) if path]
     for path in paths:

@@ -10,8 +10,8 @@ from typing import Any
 
 from vgtools.images.regions import open_regions
 from vgtools.io.errors import DataError, Tally, amount
+from vgtools.io.names import is_stream
 from vgtools.io.process import Progress, Stop
-from vgtools.io.streams import arrives_once
 from vgtools.systems.attention_probes import grounding, head_classifier
 from vgtools.systems.attention_probes.grounding import Caption, GroundingProbe
 from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
@@ -132,7 +132,7 @@ def probe_caption_file(
     """
     opened = open_regions(regions)
     grounding.check_backbone(settings.encoder, opened)
-    if not tally.skip and not arrives_once(settings.path):
+    if not tally.skip and not is_stream(settings.path):
         grounding.check_captions(settings.path, opened, settings.sides, settings.limit)
     model = open_model()
     rows = grounding.read_captions(settings.path, opened, settings.sides, tally, settings.limit)
@@ -162,7 +162,7 @@ def probe_text_file(
     kind = settings.classifier
     drawn = kind is not None and settings.sides is None
     texts = Texts(settings.path, settings.sides, settings.limit, settings.seed if drawn else None)
-    counts = Counter[str]() if arrives_once(settings.path) else texts.check()
+    counts = Counter[str]() if is_stream(settings.path) else texts.check()
     vectors = head_classifier.open_vectors(settings.vectors) if settings.vectors else None
     if drawn:
         rest = f"all that is reported is of the other {counts['report']:,}"

@@ -22,7 +22,8 @@ import numpy as np
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_ids, read_manifest
-from vgtools.io.streams import is_jsonl, read_jsonl
+from vgtools.io.names import is_jsonl
+from vgtools.io.streams import read_jsonl
 from vgtools.retrieval import Found, Index, first_of, leave_out, nothing_found, open_index
 from vgtools.systems.grounding.keys import CAPTIONS, KEYWORDS, NOUNS, stop_words_of
 from vgtools.text.parses import Tagger, open_tagger

@@ -1,0 +1,96 @@
+"""What a name says of what it leads to: asked here, so that all commands give the same answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from vgtools.io.errors import DataError, Exit
+
+PLAN = "plan.json"  # of a folder of shards
+
+
+def is_url(path: str | Path) -> bool:
+    """Return whether a path is a URL, not a file of this machine."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", str(path)) is not None
+
+
+def is_shards(path: str | Path) -> bool:
+    """Return whether a path is a folder of shards, complete or not; a URL is, if it ends in /."""
+    if is_url(path):
+        return str(path).endswith("/")
+    return os.path.isfile(os.path.join(path, PLAN))
+
+
+def is_stream(path: str | Path) -> bool:
+    """Return whether bytes pass once, and not again: `-`, a pipe, a FIFO, a terminal, a device."""
+    if str(path) == "-":
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def is_unnamed(path: str | Path) -> bool:
+    """Return whether a path says nothing of what it holds: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
+    return is_stream(path) or str(path).startswith(("/dev/", "/proc/"))
+
+
+def refuse_stream(path: str | Path) -> None:
+    """Refuse an input that is read twice if it can be read only once.
+
+    Raises:
+        DataError: standard input, a pipe, a FIFO or a device (usage).
+    """
+    if is_stream(path):
+        why = "is read twice, and a pipe can be read only once; write it to a file and name that"
+        raise DataError(why, path, code=Exit.USAGE)
+
+
+def is_compressed(path: str | Path) -> bool:
+    """Return whether a name says that its bytes are compressed, and so have checksums."""
+    return str(path).endswith((".gz", ".zst"))
+
+
+def bare(path: str | Path) -> str:
+    """Return a name without what says that it is a folder or compressed: `X.jsonl`."""
+    return str(path).rstrip("/").removesuffix(".gz").removesuffix(".zst")
+
+
+def is_jsonl(path: str | Path) -> bool:
+    """Return whether a name, compressed or not, says that there are JSON lines."""
+    return bare(path).endswith(".jsonl")
+
+
+def manifest_path(artifact: str | Path) -> Path:
+    """Return an artifact's manifest: `X.json` beside `X.npy`, `X.jsonl.gz`, a folder `X.npy/` …"""
+    path = Path(real_folder(artifact))
+    return path.parent / f"{_stem(path)}.json"
+
+
+def manifest_of(folder: str) -> str:
+    """Return the manifest of a folder of shards, here or at a URL."""
+    folder = real_folder(folder)
+    return os.path.join(os.path.dirname(folder), manifest_path(folder).name)
+
+
+def real_folder(path: str | Path) -> str:
+    """Return where a folder is, which has its manifest there; anything else as it is.
+
+    A link to a folder is followed: the manifest names the folder by its own name.
+    """
+    name = str(path)
+    return os.path.realpath(name) if os.path.isdir(name) and Path(name).is_symlink() else name
+
+
+def ending_of(artifact: str | Path) -> str:
+    """Return what follows the stem of an artifact's name: `.npy`, `.jsonl.gz` …"""
+    return Path(artifact).name.removeprefix(_stem(Path(artifact)))
+
+
+def _stem(path: Path) -> str:
+    return path.with_suffix("").stem if is_compressed(path) else path.stem
