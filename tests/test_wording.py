@@ -113,6 +113,7 @@ LIMITS = {
     "examples/visualbert/NOTES.md": 1000,
     "examples/visual-awareness/NOTES.md": 1000,
     "examples/grounding/NOTES.md": 1000,
+    "examples/xdbert/NOTES.md": 1000,
 }
 RELEASE = 300  # of a version in CHANGELOG.md
 

@@ -28,7 +28,7 @@ STUDENT.electra-b   ?= google/electra-base-discriminator
 STUDENT.electra-l   ?= google/electra-large-discriminator
 STUDENT.xdelectra-b ?= $(STUDENT.electra-b)
 STUDENT.xdelectra-l ?= $(STUDENT.electra-l)
-# The published schedule: 40 epochs, ended after 1, still in the warm-up (NOTES.md).
+# The published schedule: 40 epochs, ended after 1, still in the warm-up.
 SCHEDULE ?= --block 512 --batch-size 256 --micro-batch 8 --lr 1e-4 --warmup 0.05 --dtype bfloat16
 STOP     ?= --epochs 40 --stop-epoch 1
 TWO      ?= --epochs 40 --stop-epoch 2
@@ -53,7 +53,7 @@ STUDENT_RUN := $(if $(filter $(OUT)/run.student,$(STUDENT)),$(STUDENT)/run.json)
 HEAD     ?= --block 32 --batch-size 64 --lr 5e-4 --steps 100
 STEPS    ?= 120
 SCHEDULE ?= --block 32 --batch-size 64 --lr 1e-4 --warmup 0.1 --steps $(STEPS) --log-every 20 --eval-every 40
-# New layers learn faster than what they join, and match weighs more: it needs that within so few rows (NOTES.md).
+# New layers learn faster than what they join, and match weighs more: it needs that within so few rows (LOG.md).
 FASTER   ?= --cross-lr 1e-3
 MATCH    ?= 20
 STOP     ?=

@@ -1,4 +1,4 @@
-# A teacher where no CLIP is at hand: a text tower of CLIP's form learns from captions and frozen image features (NOTES.md).
+# A teacher where no CLIP is at hand: a text tower of CLIP's form learns from captions and frozen image features (LOG.md).
 #
 #   make teacher FLICKR=…       small: Flickr8k, 4 minutes of one core after 3 for the features; recall on 1,000 other photos
 #

@@ -77,7 +77,7 @@ class TowerStart(Start):
 
 @dataclass(frozen=True, kw_only=True)
 class ClipOptimizer(Optimizer):
-    """How the tower learns: the recipe that measured best (examples/xdbert/NOTES.md).
+    """How the tower learns: the recipe that measured best (examples/xdbert/LOG.md).
 
     Deviation: CLIP's is for 400 million captions (Radford et al. 2021, table 18).
     """
