@@ -217,7 +217,7 @@ def test_what_is_read_twice_cannot_be_a_pipe(
     for args in (
         ["vokenize", str(data / "x.txt"), *index, *drawn],
         ["extract-image-feats", str(photos), "--regions", pipe, "-o", f"{tmp_path}/f.npy"],
-        ["probe-attention", pipe, *probed],
+        ["probe-attention", "text", pipe, *probed],
     ):
         assert run(args) == 2
         assert "read" in capsys.readouterr().err

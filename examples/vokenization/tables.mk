@@ -266,7 +266,7 @@ $(T)/%.roberta.jsonl.zst: $(T)/%.jsonl.zst
 # ----------------------------------------------------------------------------------------------------------------- models
 $(T)/lm/%-noise/run.json: $(addsuffix /run.json,$(filter $(T)/%,$(BASE)))
 	@mkdir -p $(T)/lm
-	$(VG) compare --weights $(BASE) --noise $(@D) --magnitude 6.5e-3 --seed 95 > $(@D).jsonl
+	$(VG) compare weights $(BASE) --noise $(@D) --magnitude 6.5e-3 --seed 95 > $(@D).jsonl
 
 $(T)/lm/%/run.json: $$(call input,$$*) $$(call json,$$(SHAPE.$$(call setting,$$*)))
 	@mkdir -p $(T)/lm
@@ -304,7 +304,7 @@ $(T)/table2.md: $(call tuned,$(foreach s,$(TABLE2),$s-mlm $s-vokens),$(TASKS.2))
 	{ true $(foreach s,$(TABLE2), && $(call compare,$s-mlm $s-vokens) $(if $(filter $s,$(lastword $(TABLE2))),--reported 2)); } > $@
 
 $(T)/table3.md: $(call tuned,$(ROWS.3),$(TASKS)) $(addsuffix /run.json,$(filter $(T)/%,$(WEIGHTS)))
-	{ $(VG) compare --weights $(BASE) $(WEIGHTS) --table && echo && $(call compare,$(ROWS.3)) --reported 3; } > $@
+	{ $(VG) compare weights $(BASE) $(WEIGHTS) --table && echo && $(call compare,$(ROWS.3)) --reported 3; } > $@
 
 $(T)/table4.md $(T)/table5.md $(T)/table6.md: $(T)/table%.md: $$(call tuned,$$(ROWS.$$*),$(TASKS))
 	$(call compare,$(ROWS.$*)) --reported $* > $@

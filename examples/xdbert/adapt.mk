@@ -139,5 +139,5 @@ table8: given-tasks $(foreach r,$(FULL),$(TASKS:%=$(OUT)/ft8/$(r)/%/run.json) $(
 # ----------------------------------------------------------------------------------------------------------------- table 9
 MAPS_OF ?= $(if $(GLUE),rte=$(call dev_of,$(GLUE)/RTE),$(VALID))
 table9: $(MAPPED:%=$(OUT)/run.%/run.json)
-	@$(foreach r,$(MAPPED),$(VG) probe-attention $(MAPS_OF) -e $(OUT)/run.$(r) --cross --limit 200 --examples 1 \
+	@$(foreach r,$(MAPPED),$(VG) probe-attention cross $(MAPS_OF) -e $(OUT)/run.$(r) --limit 200 --examples 1 \
 	  -o $(OUT)/maps.$(r) > $(OUT)/maps.$(r).jsonl && echo "$(r):" && cat $(OUT)/maps.$(r)/tables.md &&) true

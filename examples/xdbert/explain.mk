@@ -124,7 +124,7 @@ LAST     ?= $(or $(filter xdbert,$(ROWS)),$(lastword $(ROWS)))
 EXAMPLES ?= 3
 # With few captions, for example --grounded-above 10.
 GROUNDED ?=
-BY_EXAMPLE = $(VG) compare $(OUT)/ft/$(FIRST) $(OUT)/ft/$(LAST) --by-example --grounding $(CAPTIONS) $(GROUNDED) -t $(TOKENS)
+BY_EXAMPLE = $(VG) compare examples $(OUT)/ft/$(FIRST) $(OUT)/ft/$(LAST) --grounding $(CAPTIONS) $(GROUNDED) -t $(TOKENS)
 
 figure4: given-captions $(call runs_of,$(FIRST)) $(call runs_of,$(LAST))
 	$(BY_EXAMPLE) --plot $(OUT)/figure4.svg --reported xdbert:4 --table > $(OUT)/figure4.md
@@ -137,15 +137,15 @@ appendix-d: given-captions $(call runs_of,$(FIRST)) $(call runs_of,$(LAST))
 # ------------------------------------------------------------------------------------------------------ tables 2, 4, 6 and 7
 table2:
 	@mkdir -p $(OUT)
-	$(VG) compare --pwcca $(ENCODERS) --reported xdbert:2 --table > $(OUT)/table2.md
+	$(VG) compare words $(ENCODERS) --reported xdbert:2 --table > $(OUT)/table2.md
 	@cat $(OUT)/table2.md
 
 table4:
-	$(VG) compare --describe $(CONFIGS)/bert-base.json $(CONFIGS)/bert-large.json $(CONFIGS)/clip-vit-b32.json \
+	$(VG) compare sizes $(CONFIGS)/bert-base.json $(CONFIGS)/bert-large.json $(CONFIGS)/clip-vit-b32.json \
 	  --reported xdbert:4 --table
 
 table6:
-	$(VG) compare --describe $(CONFIGS)/bert-base.json $(CONFIGS)/electra-base.json $(CONFIGS)/electra-large.json \
+	$(VG) compare sizes $(CONFIGS)/bert-base.json $(CONFIGS)/electra-base.json $(CONFIGS)/electra-large.json \
 	  $(CONFIGS)/clip-vit-b32.json --cross-layers 2 --reported xdbert:6 --table
 
 # Table 7 repeats numbers of Vokenization; `make -C ../vokenization table3` measures them.

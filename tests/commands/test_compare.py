@@ -150,7 +150,7 @@ def test_weights_and_noise(
     far, noise = records(
         vg(
             "compare",
-            "--weights",
+            "weights",
             "a",
             "b",
             "--noise",
@@ -165,11 +165,11 @@ def test_weights_and_noise(
     assert far["not_shared"] == []
     assert noise["magnitude"] == far["difference"]
     monkeypatch.chdir(tmp_path)  # in this process, which has torch already
-    assert run(["compare", "--weights", "a", "./noisy"]) == 0
+    assert run(["compare", "weights", "a", "./noisy"]) == 0
     assert json.loads(capfdbinary.readouterr().out)["difference"] == pytest.approx(
         far["difference"], rel=0.05
     )
-    assert run(["compare", "--weights", "a", "--noise", "small", "--magnitude", "6.5e-3"]) == 0
+    assert run(["compare", "weights", "a", "--noise", "small", "--magnitude", "6.5e-3"]) == 0
     only = json.loads(capfdbinary.readouterr().out)
     assert (only["magnitude"], only["std"]) == (6.5e-3, pytest.approx(8.146e-3, rel=1e-3))
 
@@ -194,8 +194,10 @@ def test_weights_and_noise(
             Exit.DATA,
             "no word but stop words occurs more than 100",
         ),
-        (["mlm", "--noise", "x"], Exit.USAGE, "belongs to --weights"),
-        (["--weights", "mlm"], Exit.USAGE, "needs two encoders"),
+        (["mlm", "--noise", "x"], Exit.USAGE, "No such option: --noise"),
+        (["weights", "mlm"], Exit.USAGE, "needs a second one, or --noise DIR with --magnitude"),
+        (["weights", "mlm", "x", "--magnitude", "1"], Exit.USAGE, "belongs to --noise"),
+        (["weigths", "mlm", "x"], Exit.USAGE, "Did you mean 'weights'?"),
         (
             ["mlm", "--reported", "7"],
             Exit.USAGE,
@@ -207,7 +209,7 @@ def test_mistakes_are_named(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, args: list[str], code: int, why: str
 ) -> None:
     monkeypatch.chdir(here)
-    assert run(["compare", *args, "-q"]) == code
+    assert run(["compare", *args]) == code
     assert why in capsys.readouterr().err
 
 

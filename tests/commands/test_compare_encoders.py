@@ -1,4 +1,4 @@
-"""`vg compare --pwcca` and `--describe`: records, tables, the paper's rows, and mistakes."""
+"""`vg compare words` and `sizes`: records, tables, the paper's rows, and mistakes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def records(capfd: Any, *args: str) -> list[dict[str, Any]]:
 
 
 def test_words_of_two_encoders(here: Path, capfd: Any) -> None:
-    pair, random, *reported = records(capfd, "--pwcca", "./a", "./b", "--reported", "xdbert:2")
+    pair, random, *reported = records(capfd, "words", "./a", "./b", "--reported", "xdbert:2")
     assert (pair["first"], pair["second"], random["second"]) == ("./a", "./b", "RANDOM")
     assert pair["n"] == random["n"] == 176
     assert len(reported) == 4
-    assert run(["compare", "--pwcca", "./a", "./b", "--table", "--reported", "2"]) == 0
+    assert run(["compare", "words", "./a", "./b", "--table", "--reported", "2"]) == 0
     lines = capfd.readouterr().out.splitlines()
     chance = pair["shuffled"]
     assert lines[2] == (
@@ -44,16 +44,16 @@ def test_words_of_two_encoders(here: Path, capfd: Any) -> None:
         f"{pair['mean_cca']:.4f} | {chance['mean_cca']:.4f} |"
     )
     assert lines[4] == "| BERT / ELECTRA (reported) | – | 0.5498 | – | – | – | – |"
-    again, _ = records(capfd, "--pwcca", "./a", "./b", "--seed", "1")
+    again, _ = records(capfd, "words", "./a", "./b", "--seed", "1")
     assert again["pwcca"] == pair["pwcca"]
     assert again["shuffled"] != pair["shuffled"]
 
 
 def test_tables_4_and_6(capfd: Any) -> None:
-    found = records(capfd, "--describe", BERT, CLIP, "--cross-layers", "2")
+    found = records(capfd, "sizes", BERT, CLIP, "--cross-layers", "2")
     assert [row["parameters"] for row in found] == [109_482_240, 63_428_096, 202_059_009]
     args = ["--cross-layers", "2", "--table", "--reported", "xdbert:6"]
-    assert run(["compare", "--describe", BERT, CLIP, *args]) == 0
+    assert run(["compare", "sizes", BERT, CLIP, *args]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[2] == "| bert-base | 768 | 512 | 12 | 12 | 109,482,240 |"
     joined = "bert-base + clip-vit-b32, 2 cross-modal layers"
@@ -65,16 +65,16 @@ def test_tables_4_and_6(capfd: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "why"),
     [
-        (["--pwcca", "--describe", "./a"], Exit.USAGE, "conflicts with --pwcca"),
-        (["--pwcca", "./a", "--median"], Exit.USAGE, "is about encoders and cannot be combined"),
-        (["--describe", "./a", "--split", "test"], Exit.USAGE, "is about encoders"),
-        (["./a", "--words", "w.txt"], Exit.USAGE, "belongs to --pwcca"),
-        (["./a", "--cross-layers", "2"], Exit.USAGE, "belongs to --describe"),
-        (["--describe", BERT, "--cross-layers", "2"], Exit.USAGE, "needs a CLIP and a language"),
-        (["--pwcca", "./a", "./nothing"], Exit.NO_INPUT, "is not a model directory"),
-        (["--pwcca", "./a", "./b", "--words", "w.txt"], Exit.DATA, "3 common words, but 16 and 16"),
-        (["--pwcca", "./a", "--reported", "xdbert:1"], Exit.USAGE, "known are xdbert:2"),
-        (["--weights", "./a", "./b", "--reported", "1"], Exit.USAGE, "compares encoders"),
+        (["words", "./a", "--median"], Exit.USAGE, "No such option: --median"),
+        (["sizes", "./a", "--split", "test"], Exit.USAGE, "No such option: --split"),
+        (["./a", "--words", "w.txt"], Exit.USAGE, "No such option: --words"),
+        (["./a", "--cross-layers", "2"], Exit.USAGE, "No such option: --cross-layers"),
+        (["words"], Exit.USAGE, "Missing argument 'VECTORS'"),
+        (["sizes", BERT, "--cross-layers", "2"], Exit.USAGE, "needs a CLIP and a language"),
+        (["words", "./a", "./nothing"], Exit.NO_INPUT, "is not a model directory"),
+        (["words", "./a", "./b", "--words", "w.txt"], Exit.DATA, "3 common words, but 16 and 16"),
+        (["words", "./a", "--reported", "xdbert:1"], Exit.USAGE, "known are xdbert:2"),
+        (["weights", "./a", "./b", "--reported", "1"], Exit.USAGE, "No such option: --reported"),
     ],
 )
 def test_mistakes_are_named(here: Path, capfd: Any, args: list[str], code: int, why: str) -> None:
@@ -91,6 +91,6 @@ def test_rows_of_a_paper_alone(here: Path, capfd: Any) -> None:
     assert lines[0] == "| Run | SST-2 | QNLI | QQP | MNLI | Avg. |"
     assert lines[5] == "| LXMERT (42.0e-3) (reported) | 82.4 | 50.5 | 79.8 | 31.8 | - |"
     assert len(records(capfd, "--reported", "xdbert:8")) == 3
-    for args in ([], ["--reported", "7", "--median"], ["--pwcca"]):
+    for args in ([], ["--reported", "7", "--median"]):
         assert run(["compare", *args]) == Exit.USAGE
         assert "name a run of vg finetune" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""`vg compare --by-example`: records, examples, figure 4, and what contradicts it."""
+"""`vg compare examples`: records, examples, figure 4, and what contradicts it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compare(*args: str) -> int:
-    return run(["compare", *args, "--by-example", "-q"])
+    return run(["compare", "examples", *args, "-q"])
 
 
 def test_a_record_a_task_then_its_examples(here: Path, capfd: Any) -> None:
@@ -71,7 +71,7 @@ def test_no_torch_is_needed(here: Path) -> None:
         "import sys; from vgtools.cli import run; print(run(sys.argv[1:]), 'torch' in "
         "sys.modules, file=sys.stderr)"
     )
-    args = ["compare", "bert", "xdbert", "--by-example", *GROUNDED, "--plot", "f.svg", "-q"]
+    args = ["compare", "examples", "bert", "xdbert", *GROUNDED, "--plot", "f.svg", "-q"]
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, timeout=60)
     assert done.stderr == b"0 False\n"
 
@@ -79,11 +79,10 @@ def test_no_torch_is_needed(here: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "why"),
     [
-        (["bert"], Exit.USAGE, "needs two RUNs, the baseline first; got 1"),
-        (["bert", "xdbert", "bert"], Exit.USAGE, "got 3"),
-        (["bert", "xdbert", "--median"], Exit.USAGE, "cannot be combined with --baseline"),
-        (["bert", "xdbert", "--pwcca"], Exit.USAGE, "conflicts with --pwcca"),
-        (["bert", "xdbert", "--examples", "2"], Exit.USAGE, "needs --by-example and --grounding"),
+        (["bert"], Exit.USAGE, "Missing argument 'RUN'"),
+        (["bert", "xdbert", "bert"], Exit.USAGE, "unexpected extra argument"),
+        (["bert", "xdbert", "--median"], Exit.USAGE, "No such option: --median"),
+        (["bert", "xdbert", "--examples", "2"], Exit.USAGE, "needs --grounding, which marks"),
         (["bert", "xdbert", "--plot", "f.svg"], Exit.USAGE, "belongs to --grounding"),
         (["bert", "xdbert", "--reported", "1"], Exit.USAGE, "of examples; known are xdbert:4"),
         (["bert", "sst", *GROUNDED], Exit.DATA, "no task with classes in common"),

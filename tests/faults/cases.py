@@ -777,7 +777,7 @@ CASES = (
     ),
     Case(
         "compare-examples",
-        "compare in/answers/bert in/answers/xdbert --by-example --grounding in/grounded.jsonl"
+        "compare examples in/answers/bert in/answers/xdbert --grounding in/grounded.jsonl"
         " --grounded-above 1 --samples 100 --examples 2 --plot figure4.svg",
         (
             "answers/bert/run.json run!",
@@ -790,7 +790,7 @@ CASES = (
     ),
     Case(
         "compare-noise",
-        "compare --weights in/lm in/encoder --seed 4 --offline --magnitude 0.01 --noise noisy",
+        "compare weights in/lm in/encoder --seed 4 --offline --magnitude 0.01 --noise noisy",
         (*_LM, "encoder/config.json json", "encoder/model.safetensors tensors"),
         restart=False,
         folder="noisy",
@@ -815,7 +815,7 @@ CASES = (
     ),
     Case(
         "probe-text",
-        "probe-attention in/plain.txt --encoder in/lm --limit 8 --samples 20 --distances 8"
+        "probe-attention text in/plain.txt --encoder in/lm --limit 8 --samples 20 --distances 8"
         " --device cpu -o probe",
         ("plain.txt text", *_LM),
         restart=False,
@@ -823,7 +823,7 @@ CASES = (
     ),
     Case(
         "probe-cross",
-        "probe-attention in/plain.txt --encoder in/xdbert --cross --limit 8 --samples 20"
+        "probe-attention cross in/plain.txt --encoder in/xdbert --limit 8 --samples 20"
         " --examples 1 --device cpu -q -o probe",
         ("plain.txt text", *_XDBERT),
         restart=False,

@@ -241,7 +241,7 @@ PAIRS = (
         edit("compare/vokens/rte/run.json", r'("dev":{"sha256":")\w+', r"\g<1>" + "0" * 64),
     ),
     Pair(
-        "compare --by-example: run × examples",
+        "compare examples: run × examples",
         "compare-examples",
         edit("tables/answers.tsv", "red dog", "cat"),
     ),

@@ -132,7 +132,7 @@ def test_groups_and_gains(folder: Path) -> None:
 def test_the_command(folder: Path, capfd: Any) -> None:
     vectors = write_vectors(folder, "one", ROWS)
     capfd.readouterr()
-    args = ["compare", "--similarity", f"{folder}/pairs.tsv", vectors, vectors]
+    args = ["compare", "similarity", f"{folder}/pairs.tsv", vectors, vectors]
     args += ["--grounding", f"{folder}/captions.txt", "--grounded-above", "1", "--samples", "200"]
     assert run(args) == 0
     records = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
@@ -143,9 +143,8 @@ def test_the_command(folder: Path, capfd: Any) -> None:
         lines[0] == "| Encoder | All pairs: 7 | Gain | Both grounded: 4 | Gain | Others: 3 | Gain |"
     )
     assert lines[-1] == "Left out: 1 pair that not all of them know."
-    for more, said in ((["--median"], "takes only --grounding"), (["--pwcca"], "conflicts with")):
-        assert run([*args, *more]) == 2
-        assert said in capfd.readouterr().err
+    assert run([*args, "--median"]) == 2
+    assert "No such option: --median" in capfd.readouterr().err
 
 
 def test_pairs_that_nobody_knows_are_refused(folder: Path) -> None:

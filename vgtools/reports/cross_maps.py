@@ -1,4 +1,4 @@
-"""Tables, files and pictures of `vg probe-attention --cross`.
+"""Tables, files and pictures of `vg probe-attention cross`.
 
 Source: Hsu et al. 2022 (XDBERT), table 9.
 """

@@ -175,7 +175,7 @@ def test_a_full_model_is_opened_like_its_run(
     assert started == info["fingerprint"] != read_run(run)["fingerprint"]
     bare = fingerprint(AutoModel.from_pretrained(model / "encoder"))
     assert read_run(tmp_path / "student")["encoder"]["fingerprint"] == bare
-    probe = ["probe-attention", str(tmp_path / "t.txt"), "--cross", "-q", "-e", str(model)]
+    probe = ["probe-attention", "cross", str(tmp_path / "t.txt"), "-q", "-e", str(model)]
     (tmp_path / "t.txt").write_text("bam den\nfur kit lis\n")
     capfd.readouterr()
     assert cli.run(probe) == 0

@@ -1,79 +1,155 @@
-"""`vg compare --weights`, `--pwcca`, `--similarity`, `--describe`: encoders side by side."""
+"""`vg compare weights`, `words`, `similarity`, `sizes`: encoders side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
-from vgtools.commands.compare.flags import Encoders, Grounding
-from vgtools.commands.options import open_vocabulary, refuse_if
+import typer
+
+from vgtools.commands.compare.flags import Grounding, Reported, Samples, Table
+from vgtools.commands.options import Count, File, Offline, Seed, Value, flags, refuse_if
 
 
-def compare_weights(
-    refs: Sequence[str], encoders: Encoders, seed: int, offline: bool, markdown: bool
+@flags
+def weights(
+    refs: Annotated[
+        list[str],
+        typer.Argument(metavar="ENCODER", help="Hub name, directory, vg run or builtin:NAME."),
+    ],
+    *,
+    noise: Annotated[
+        str | None, Value("DIR", "Write the first encoder with Gaussian noise to DIR.")
+    ] = None,
+    magnitude: Annotated[
+        float | None,
+        Value(
+            "NUMBER",
+            "Mean |noise|.",
+            min=0,
+            show_default="the second encoder's distance from the first",
+        ),
+    ] = None,
+    table: Table = False,
+    seed: Seed = 0,
+    offline: Offline = False,
 ) -> None:
-    """Print how far encoders are from the first one; write the first with noise."""
-    unknown = encoders.magnitude is None
-    lone = len(refs) < 2 and (encoders.noise is None or unknown)
-    refuse_if(lone, "--weights", "needs two encoders, or --noise DIR with --magnitude")
-    many = encoders.noise is not None and unknown and len(refs) > 2
+    """Compare weights: how far encoders are from the first one.
+
+    Mean |difference| over the parameters that both have, in total and by name. --noise writes the
+    first with noise of that size, the control of the Vokenization paper's Table 3.
+
+    Examples:
+
+        vg compare weights google-bert/bert-base-uncased run.vokens | jq .difference
+
+        vg compare weights google-bert/bert-base-uncased --noise bert.noise --magnitude 6.5e-3
+    """
+    unknown = magnitude is None
+    why = "needs a second one, or --noise DIR with --magnitude"
+    refuse_if(len(refs) < 2 and (noise is None or unknown), "ENCODER", why)
+    refuse_if(magnitude is not None and noise is None, "--magnitude", "belongs to --noise")
+    many = noise is not None and unknown and len(refs) > 2
     refuse_if(many, "--noise", "needs --magnitude, or exactly two encoders")
     from vgtools.models.weights import compare_encoders
     from vgtools.reports.tables import show, weights_table
 
-    records = compare_encoders(refs, encoders.noise, encoders.magnitude, seed, offline)
-    show(records, [weights_table(records)], markdown)
+    records = compare_encoders(refs, noise, magnitude, seed, offline)
+    show(records, [weights_table(records)], table)
 
 
-def compare_words(
-    refs: Sequence[str],
-    words: str | None,
-    reported: str | None,
-    seed: int,
-    offline: bool,
-    markdown: bool,
+@flags
+def words(
+    refs: Annotated[
+        list[str], typer.Argument(metavar="VECTORS", help="Encoders, CLIPs or word vectors.")
+    ],
+    *,
+    words: Annotated[
+        str | None, File("Words to compare, one per line.", show_default="all common")
+    ] = None,
+    reported: Reported = None,
+    table: Table = False,
+    seed: Seed = 0,
+    offline: Offline = False,
 ) -> None:
-    """Print how alike the word vectors of vocabularies are, beside chance."""
+    """Compare vocabularies: how alike the input vectors of their common words are.
+
+    By projection-weighted canonical correlations (XDBERT, Table 2). Chance alone gives far more
+    than 0, and more for fewer words: the same with shuffled rows, and random vectors, are beside
+    it.
+
+    Examples:
+
+        vg compare words builtin:minilm builtin:glove-50d --table
+
+        vg compare words google-bert/bert-base-uncased openai/clip-vit-base-patch32 --reported 2
+    """
     from vgtools.reports.tables import pwcca_table, reported_rows, show
     from vgtools.systems.xdbert import vocabularies
 
     more = reported_rows(reported, "pwcca") if reported else []
     records = [*vocabularies.compare_words(refs, words, seed, offline=offline), *more]
-    show(records, [pwcca_table(records)], markdown)
+    show(records, [pwcca_table(records)], table)
 
 
-def compare_similarity(
-    refs: Sequence[str],
-    path: str,
+@flags
+def similarity(
+    pairs: Annotated[
+        str, typer.Argument(metavar="PAIRS", help="WordSim-353, SimLex-999 or a file like them.")
+    ],
+    refs: Annotated[list[str], typer.Argument(metavar="VECTORS", help="Encoders or word vectors.")],
+    *,
     ground: Grounding,
-    samples: int,
-    seed: int,
-    offline: bool,
-    markdown: bool,
+    samples: Samples = 10_000,
+    table: Table = False,
+    seed: Seed = 0,
+    offline: Offline = False,
 ) -> None:
-    """Print how well encoders rank pairs of words, those of grounded words apart."""
+    """Compare similarities of words: how well encoders rank pairs as people do.
+
+    Spearman's correlation of the cosines of words with what people said of the pairs, its interval,
+    and the gain over the first encoder (of these very models: other training seeds are not
+    counted); with --grounding, pairs of grounded words apart from all others.
+
+    Examples:
+
+        vg compare similarity simlex.txt builtin:minilm run.vokens --grounding captions.jsonl
+    """
     from vgtools.reports.tables import show, similarity_table
-    from vgtools.tasks import similarity
-    from vgtools.tasks.compare import grounded_types
+    from vgtools.tasks.similarity import compare_similarity
 
-    grounded = None
-    if ground.grounding is not None:
-        types = open_vocabulary(ground.tokenizer, offline)
-        grounded = grounded_types(ground.grounding, types, ground.grounded_above)
-    found = similarity.compare_similarity(refs, path, grounded, samples, seed, offline=offline)
+    known = ground.types(offline)
+    grounded = None if known is None else known[1]
+    found = compare_similarity(refs, pairs, grounded, samples, seed, offline=offline)
     records = list(found)
-    show(records, [similarity_table(records)], markdown)
+    show(records, [similarity_table(records)], table)
 
 
-def describe(
-    refs: Sequence[str], layers: int | None, reported: str | None, offline: bool, markdown: bool
+@flags
+def sizes(
+    refs: Annotated[
+        list[str],
+        typer.Argument(metavar="ENCODER", help="Encoder, CLIP, or the config.json of one."),
+    ],
+    *,
+    cross_layers: Annotated[
+        int | None, Count("Add each encoder joined to each CLIP by N cross-modal layers.")
+    ] = None,
+    reported: Reported = None,
+    table: Table = False,
+    offline: Offline = False,
 ) -> None:
-    """Print the sizes of encoders, and of those that are joined to a CLIP."""
+    """Compare sizes: widths, layers and parameters of configurations; no weights are read.
+
+    Examples:
+
+        vg compare sizes bert-base.json clip.json --cross-layers 2 --reported xdbert:6
+    """
     from vgtools.reports.tables import reported_rows, show, sizes_table
     from vgtools.systems.xdbert.parameters import describe_all
 
     more = reported_rows(reported, "sizes") if reported else []
-    records = [*describe_all(refs, layers, offline=offline), *more]
+    records = [*describe_all(refs, cross_layers, offline=offline), *more]
     joined = any(record["type"] == "xdbert" for record in records if "source" not in record)
     why = "needs a CLIP and a language encoder to join"
-    refuse_if(layers is not None and not joined, "--cross-layers", why)
-    show(records, [sizes_table(records)], markdown)
+    refuse_if(cross_layers is not None and not joined, "--cross-layers", why)
+    show(records, [sizes_table(records)], table)

@@ -1,54 +1,77 @@
-"""`vg compare --by-example`: what a second model answers better and worse."""
+"""`vg compare examples`: what a second model answers better and worse."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from vgtools.commands.compare.flags import Examples, Grounding
-from vgtools.commands.options import note, open_vocabulary
+import typer
+
+from vgtools.commands.compare.flags import GroundedTasks, Reported, Samples, Split, Table
+from vgtools.commands.options import Count, Offline, Quiet, Seed, flags, note, refuse_if
 from vgtools.io.files import page_path
 from vgtools.io.own import write_page
 
 
-def compare_examples(
-    runs: Sequence[str],
-    single: Examples,
-    ground: Grounding,
-    split: str,
-    reported: str | None,
-    samples: int,
-    seed: int,
-    offline: bool,
-    quiet: bool,
-    markdown: bool,
+@flags
+def examples(
+    baseline: Annotated[
+        str, typer.Argument(metavar="BASELINE", help="Run of vg finetune, or a folder of them.")
+    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Another one, of the same tasks.")],
+    *,
+    split: Split = "dev",
+    ground: GroundedTasks,
+    examples: Annotated[
+        int, Count("With --grounding: print the N most extreme of each group.", 0)
+    ] = 0,
+    reported: Reported = None,
+    table: Table = False,
+    samples: Samples = 10_000,
+    seed: Seed = 0,
+    offline: Offline = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Print a record per task, then single examples; draw figure 4."""
+    """Compare two fine-tuned models by example: what the second answers better and worse.
+
+    The examples of each task with classes are divided into those that more seeds of RUN answer
+    right than of BASELINE (improved), fewer (worsened), and the others; the difference is
+    accumulated over seeds.
+
+    With --grounding, the share of grounded tokens among all but stop words and punctuation is
+    compared between improved and worsened examples: quartiles, median, mean, and a p-value of the
+    difference by permutation. --plot draws XDBERT's figure 4; --examples prints single examples as
+    its appendix D, **grounded** and (stop) words.
+
+    Examples:
+
+        vg compare examples bert xdbert | jq '{improved, worsened}'
+
+        vg compare examples bert xdbert --grounding captions.jsonl --plot fig4.svg --examples 3
+    """
     from vgtools.analysis.grounded_words import GroundedWords
     from vgtools.reports import by_example as page
     from vgtools.reports.tables import reported_rows, show
     from vgtools.tasks import compare as c
     from vgtools.tasks.by_example import read_answers
 
+    ground.check()
+    unmarked = examples and ground.grounding is None
+    refuse_if(unmarked, "--examples", "needs --grounding, which marks their words")
     target = None
     if ground.plot is not None:
-        target = page_path(ground.plot, [*runs, ground.grounding or ""])
-    first, second = c.read_rows(runs, split=split)
-    for row in (first, second):
-        for folder in row.left_out:
-            note("compare", f"{folder} has no finished run, skipped", quiet)
-    words: GroundedWords | None = None
-    if ground.grounding is not None:
-        types = open_vocabulary(ground.tokenizer, offline)
-        grounded = c.grounded_types(ground.grounding, types, ground.grounded_above)
-        words = GroundedWords(types, grounded)
+        target = page_path(ground.plot, [baseline, run, ground.grounding or ""])
+    first, second = c.read_rows([baseline, run], split=split)
+    for folder in (*first.left_out, *second.left_out):
+        note("compare", f"{folder} has no finished run, skipped", quiet)
+    known = ground.types(offline)
+    words = None if known is None else GroundedWords(*known)
     tasks = list(read_answers(first, second, words, ground.files()))
     records = [task.record(samples, seed) for task in tasks]
     records += reported_rows(reported, "examples") if reported else []
     found: list[dict[str, Any]] = []
     if words is not None:
-        found += [row for task in tasks for row in task.examples(single.examples, words)]
+        found += [row for task in tasks for row in task.examples(examples, words)]
     tables = [page.examples_table(records)]
-    show([*records, *found], tables, markdown, page.examples_text(found))
+    show([*records, *found], tables, table, page.examples_text(found))
     if target is not None:
         write_page(target, page.ratio_figure(tasks, records).render(target.suffix))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -18,6 +18,11 @@ from vgtools.systems.attention_probes.head_classifier import ClassifierProbe
 from vgtools.systems.attention_probes.scores import Relations
 from vgtools.systems.attention_probes.text import TextProbe, Texts
 from vgtools.text.parses import Parser
+
+_CONFIG = (
+    "encoder", "parser", "split", "select_on", "phrase", "entity_word", "samples", "seed", "limit",
+    "classifier", "train_on", "epochs", "vectors", "dtype",
+)  # fmt: skip
 
 
 def probe_all(
@@ -99,19 +104,42 @@ class Settings:
 
     path: str  # of captions or texts
     encoder: str
-    sides: Mapping[str, str] | None  # split of the rows -> what it is for
+    parser: str | None
+    relations: str  # how many of the most frequent, all, or names
+    split: str | None
+    select_on: str | None
+    train_on: str | None = None
     limit: int | None
     seed: int
     batch_size: int
     samples: int
-    phrase: Any
-    entity_word: Any
-    examples: int
-    distances: int
-    classifier: Any
-    vectors: str | None
-    epochs: int
+    dtype: Any
+    phrase: Any = "last"
+    entity_word: Any = "head"
+    examples: int = 0
+    distances: int = 0
+    classifier: Any = None
+    vectors: str | None = None
+    epochs: int = 2
     quiet: bool
+
+    def config(self) -> dict[str, Any]:
+        """Return what the manifest of the results names, in its order."""
+        return {name: getattr(self, name) for name in _CONFIG}
+
+    @property
+    def sides(self) -> dict[str, str] | None:
+        """What each split is for; None if all rows are reported on."""
+        if self.split is None:
+            return None
+        named = ((self.split, "report"), (self.select_on, "select"), (self.train_on, "train"))
+        return {name: side for name, side in named if name is not None}
+
+    def names(self) -> Relations:
+        """Return the relations to report: names, how many, or None for all."""
+        if self.relations == "all":
+            return None
+        return int(self.relations) if self.relations.isdecimal() else self.relations.split(",")
 
     def common(self, bar: Progress) -> dict[str, Any]:
         """Return the fields of `grounding.Probe`."""

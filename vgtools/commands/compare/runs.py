@@ -1,0 +1,145 @@
+"""`vg compare`: scores of fine-tuned models, their spread, and which differences exceed chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vgtools.commands.compare.flags import GroundedTasks, Samples, Split, Table
+from vgtools.commands.options import Flag, Offline, Quiet, Seed, Value, flags, note, refuse_if
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import page_path
+from vgtools.io.own import write_page
+from vgtools.io.process import Progress
+
+if TYPE_CHECKING:
+    from vgtools.tasks.compare import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """How scores are compared."""
+
+    baseline: Annotated[
+        str | None, Value("RUN", "Run that the others are compared with.", show_default="the first")
+    ] = None
+    median: Annotated[bool, Flag("--median", help="Show the median over seeds, not the mean.")] = (
+        False
+    )
+    majority: Annotated[
+        bool, Flag("--majority", help="Add the score of the most frequent label.")
+    ] = False
+    holm: Annotated[
+        bool, Flag("--holm", help="Correct p-values for the number of comparisons.")
+    ] = False
+
+
+@flags
+def runs(
+    scores: Scores,
+    split: Split = "dev",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Run of vg finetune, or a folder of them, one per task.",
+            show_default=False,
+        ),
+    ] = None,
+    reported: Annotated[
+        str | None,
+        Value(
+            "[PAPER:]N",
+            "Add the rows of a paper's table N, marked as reported: grounding:3, xdbert:1, or 2 "
+            "for vokenization:2; without a RUN they are alone.",
+        ),
+    ] = None,
+    table: Table = False,
+    *,
+    ground: GroundedTasks,
+    samples: Samples = 10_000,
+    seed: Seed = 0,
+    offline: Offline = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare fine-tuned models: scores, their spread over seeds, which differences exceed chance.
+
+    One JSON record per RUN goes into a pipe, the layout of the Vokenization paper's Table 2 to a
+    terminal: QQP as the mean of F1 and accuracy, SQuAD as exact match/F1, Avg. over the tasks that
+    all rows have. NLVR2's consistency, R@5 and R@10 of phrases, and Q→AR of a folder with vcr-qa
+    and vcr-qar are columns of their own. p-values are two-sided, from a paired bootstrap of the
+    saved predictions: what other examples, the same for both models, and other seeds of each would
+    give is chance. A model with a single seed has no p-value: what another seed would give is
+    unknown. --holm corrects them for all differences of the table together.
+
+    With --grounding the gain on each task is shown beside the share of its tokens that are visually
+    grounded, with their correlation (appendix A.7); --plot draws it.
+
+    Examples:
+
+        vg compare glue/mlm glue/vokens --reported 2
+
+        vg compare glue/mlm glue/vokens --grounding captions.jsonl --plot gain.svg --table > gain.md
+
+        vg compare table3/* --split test --median --majority --holm --reported grounding:3
+
+        vg compare paper/tasks/visualbert --reported visualbert:1
+    """
+    from vgtools.reports import tables
+    from vgtools.tasks import compare as c
+
+    ground.check()
+    names = names or []
+    lone = not names and (reported is None or scores != Scores() or ground.grounding)
+    refuse_if(lone, "RUN", "name a run of vg finetune; only --reported has rows of its own")
+    rows = c.read_rows(names, scores.baseline, split) if names else []
+    for row in rows:
+        for folder in row.left_out:
+            note("compare", f"{folder} has no finished run, skipped", quiet)
+    inputs = [*names, ground.grounding or ""]
+    target = None if ground.plot is None else page_path(ground.plot, inputs)
+    ratios = _ratios(rows, ground, offline)
+    records: list[dict[str, Any]] = []
+    with Progress("compare", "models", len(rows), quiet) as bar:
+        for record in c.compare(rows, samples=samples, seed=seed) if rows else ():
+            records.append(record)
+            bar.advance(1)
+    if scores.holm:
+        c.correct(records)
+    gains = list(c.gains(records, ratios))
+    if scores.majority:
+        records.append(c.majority_row(rows, records[0]))
+    if reported:
+        records += tables.reported(reported)
+    median = "median" if scores.median else "mean"
+    shown = [tables.score_table(records, median, bold=table)]
+    if gains:
+        shown.append(tables.gain_table(gains))
+    tables.show([*records, *gains], shown, table)
+    if ground.grounding is not None and not gains:
+        why = "no gain to draw: expected two RUNs with a task in common"
+        raise DataError(why, code=Exit.USAGE)
+    if target is not None:
+        from vgtools.reports.figures import gain_figure
+
+        write_page(target, gain_figure(gains, rows[0].name).render(target.suffix))
+
+
+def _ratios(rows: Sequence[Row], ground: GroundedTasks, offline: bool) -> dict[str, float]:
+    """Return the grounding ratio of each task that the baseline and another row have."""
+    from vgtools.tasks import compare as c
+
+    files = ground.files()
+    known = ground.types(offline)
+    if known is None:
+        return {}
+    shared = [name for name in rows[0].tasks if any(name in row.tasks for row in rows[1:])]
+    ratios: dict[str, float | None] = {}
+    for name in shared:
+        run = rows[0].tasks[name]
+        texts = c.texts_of(run.task, files.get(name) or c.data_of(run))
+        ratios[name] = c.grounding_ratio(texts, *known)
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}

@@ -1,0 +1,15 @@
+"""`vg probe-attention`: what attention heads ground, and what they look at."""
+
+from __future__ import annotations
+
+import typer
+
+from vgtools.commands.options import DefaultGroup
+from vgtools.commands.probe_attention.cross import cross
+from vgtools.commands.probe_attention.regions import regions
+from vgtools.commands.probe_attention.text import text
+
+probe_attention = typer.Typer(cls=DefaultGroup, rich_markup_mode=None)
+probe_attention.command("regions")(regions)
+probe_attention.command("text")(text)
+probe_attention.command("cross")(cross)

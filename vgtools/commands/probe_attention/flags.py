@@ -1,0 +1,149 @@
+"""What the sub-commands of `vg probe-attention` share: flags, and the way from a probe to files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from vgtools.commands.options import (
+    BatchSize,
+    Count,
+    Dtype,
+    Limit,
+    Runtime,
+    Seed,
+    Value,
+    note,
+    refuse_if,
+)
+from vgtools.io.errors import DataError, amount
+from vgtools.io.inputs import Inputs
+
+if TYPE_CHECKING:
+    from vgtools.systems.attention_probes.probing import Findings, Settings
+
+Encoder = Annotated[
+    str, Value("REF", "Hub name, directory, vg run or builtin:NAME.", "--encoder", "-e")
+]
+Samples = Annotated[int, Count("Resamplings of photos or sentences for the intervals.", 20)]
+Output = Annotated[
+    str | None, Value("DIR", "Folder for results, tables, figures, page.", "--output", "-o")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What is probed, and how; the fields are some of `probing.Settings`."""
+
+    encoder: Encoder
+    parser: Annotated[
+        str | None,
+        Value("REF", "Gold syntax: a spaCy model, builtin:spacy-sm, or a .conllu file in order."),
+    ] = None
+    relations: Annotated[
+        str,
+        Value("N|all|NAMES", "How many of the most frequent relations, all, or names (det,pobj)."),
+    ] = "10"
+    samples: Samples = 1000
+    batch_size: BatchSize = 32
+    limit: Limit = None
+    dtype: Dtype = "float32"
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """Which rows are for what."""
+
+    split: Annotated[str | None, Value("NAME", "Report on the rows of this split.")] = None
+    select_on: Annotated[
+        str | None, Value("NAME", "Choose the best heads on this split instead.")
+    ] = None
+
+    def check(self) -> None:
+        """Refuse a split for both."""
+        why = "names the split to choose heads on, --split another one to report on; give both"
+        alone = self.select_on is not None and self.split in (None, self.select_on)
+        refuse_if(alone, "--select-on", why)
+
+
+def say(runtime: Runtime) -> Callable[[str], None]:
+    """Return what prints a message."""
+    return lambda message: note("probe-attention", message, runtime.quiet)
+
+
+def open_model(settings: Settings, runtime: Runtime) -> Any:
+    """Return the model to probe, a joint one or a text encoder."""
+    from vgtools.models.attention import open_encoder
+    from vgtools.models.encoder import read_config
+    from vgtools.models.references import pick_device
+
+    encoder, dtype = settings.encoder, settings.dtype
+    device, offline = runtime.device, runtime.offline
+    if not read_config(encoder, offline=offline).get("bypass_transformer"):
+        return open_encoder(encoder, device=device, dtype=dtype, offline=offline)
+    # transformers does not return the attention of its last layer, the one that regions enter
+    from vgtools.systems.visualbert.model import open_attention
+
+    return open_attention(encoder, device=pick_device(device), dtype=dtype, offline=offline)
+
+
+def report(
+    found: Findings,
+    settings: Settings,
+    folder: Path | None,
+    inputs: Inputs,
+    runtime: Runtime,
+    unit: str,
+    *,
+    images: str | None = None,
+    reported: bool = False,
+) -> None:
+    """Write what was found into the folder and print its records.
+
+    Args:
+        found: by the probe.
+        settings: of the probe.
+        folder: for results; None: they are printed alone.
+        inputs: that were read.
+        runtime: of the command.
+        unit: what was counted, a caption or a text.
+        images: where the photos are, for the page.
+        reported: add the paper's best heads.
+
+    Raises:
+        DataError: nothing was found, or what ended the probe early, after all is printed.
+    """
+    from vgtools.reports import probes
+    from vgtools.systems.visualbert.reported import heads
+
+    if not found.count:
+        left_out = f"no usable captions or texts; {_left_out(found.skipped)}"
+        raise found.failure or DataError(left_out, settings.path)
+    records = found.records(settings.names(), settings.select_on)
+    records[-1:-1] = heads() if reported else []  # the last record sums up
+    fault: DataError | None = None
+    if folder is not None:
+        config = settings.config()
+        try:
+            probes.save_findings(folder, found, records, config, inputs, images, say(runtime))
+        except DataError as error:  # of a full disk: the results still go to stdout
+            fault = error
+    probes.print_records(records)
+    if +found.skipped:
+        say(runtime)(_left_out(found.skipped))
+    if folder is not None and fault is None:
+        size = amount(found.count, unit)
+        say(runtime)(f"{size}; tables, figures and page.html are in {folder}")
+    for failure in (fault, found.failure):
+        if failure is not None:
+            raise failure
+
+
+def _left_out(skipped: Counter[str]) -> str:
+    """Return what was left out, in words."""
+    parts = [f"{what}: {count:,}" for what, count in skipped.items() if count]
+    return f"skipped: {'; '.join(parts)}"

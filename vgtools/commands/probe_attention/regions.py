@@ -1,0 +1,108 @@
+"""`vg probe-attention`: which image regions attention heads ground words in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Count,
+    Errors,
+    File,
+    Flag,
+    Runtime,
+    Value,
+    flags,
+    help_at_terminal,
+    refuse_if,
+    run_folder,
+)
+from vgtools.commands.probe_attention.flags import Output, Probed, Splits, open_model, report, say
+from vgtools.io.inputs import Inputs
+
+
+@flags
+def regions(
+    context: typer.Context,
+    *,
+    captions: Annotated[
+        str,
+        typer.Argument(
+            metavar="CAPTIONS",
+            help="Captions with phrase boxes (vg prepare flickr30k-entities).",
+        ),
+    ] = "-",
+    regions: Annotated[str, Value("X.npy", "Region features of the photos.")],
+    probed: Probed,
+    splits: Splits,
+    phrase: Annotated[
+        Literal["last", "mean"],
+        Flag(help="A phrase asks with its last sub-word, or with the mean of all."),
+    ] = "last",
+    entity_word: Annotated[
+        Literal["head", "any"],
+        Flag(help="In relations a phrase is represented by its head, or by any of its words."),
+    ] = "head",
+    images: Annotated[
+        str | None, File("Where the photos are, for the page: image jsonl or a directory.")
+    ] = None,
+    examples: Annotated[int, Count("Captions on the page.", 0)] = 8,
+    output: Output = None,
+    reported: Annotated[
+        bool,
+        Flag("--reported", help="Add the paper's best heads (figure 3, table 2), marked as such."),
+    ] = False,
+    errors: Errors,
+    runtime: Runtime,
+) -> None:
+    """Measure what each attention head grounds in image regions.
+
+    For each entity with gold boxes, the region that a head attends to most is its answer, right
+    from an IoU of 0.5 on; ties are broken at random, by seed and photo. The headline is the best
+    head minus the same head asked by a caption of another photo, paired over photos. Beside it: the
+    head asked by another entity of the caption, which draws it to a wrong region and so inflates
+    the difference, the most confident region, and rules that see no word (random, first, largest
+    region; random, largest gold box). Where boxes of the annotation are among the regions, their
+    share is printed. A head is active if over 20 % of the attention goes to regions. With --parser,
+    for each relation: how often a word attends to the region of the entity that it is joined to.
+    Intervals come from resampling photos; p-values are corrected over all heads; --select-on
+    chooses heads on other photos.
+
+    One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
+    tables. Captions longer than the encoder and photos without regions are left out and counted.
+    Any transformers VisualBERT can be probed. If it is interrupted, the results so far are kept.
+
+    Examples:
+
+        vg probe-attention phrases.jsonl --encoder run --regions feats.npy --images photos -o probe
+
+        vg probe-attention phrases.jsonl --encoder run --regions regions.npy --split test | jq -c .
+    """
+    help_at_terminal(context, captions)
+    splits.check()
+    why = "is for the page; -o names the folder of the page"
+    refuse_if(images and output is None, "--images", why)
+    from vgtools.systems.attention_probes import probing
+    from vgtools.text.parses import open_parser
+
+    settings = probing.Settings(
+        path=captions,
+        phrase=phrase,
+        entity_word=entity_word,
+        examples=examples,
+        quiet=runtime.quiet,
+        **asdict(probed),
+        **asdict(splits),
+    )
+    folder = None if output is None else run_folder(output)
+    inputs = Inputs((captions, regions) if folder is not None else ())
+    parse = None if probed.parser is None else open_parser(probed.parser)
+    tally = errors.tally()
+    model = partial(open_model, settings, runtime)
+    found = probing.probe_caption_file(settings, regions, parse, tally, model)
+    for error in tally.errors[:3]:
+        say(runtime)(str(error))
+    report(found, settings, folder, inputs, runtime, "caption", images=images, reported=reported)

@@ -1,0 +1,121 @@
+"""`vg probe-attention text`: what attention heads of a text encoder look at."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Literal
+
+import typer
+
+from vgtools.commands.options import (
+    Count,
+    File,
+    Flag,
+    Runtime,
+    Value,
+    flags,
+    help_at_terminal,
+    refuse_if,
+    run_folder,
+)
+from vgtools.commands.probe_attention.flags import Output, Probed, Splits, open_model, report, say
+from vgtools.io.inputs import Inputs
+from vgtools.io.names import is_stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A classifier over all heads of a text encoder."""
+
+    classifier: Annotated[
+        Literal["attention", "words"] | None,
+        Flag(help="Learn heads of words from attention alone, or from attention and words."),
+    ] = None
+    train_on: Annotated[
+        str | None,
+        Value(
+            "NAME",
+            "Split that the classifier learns from; without it: four of five texts, and all "
+            "that is reported is of the fifth.",
+        ),
+    ] = None
+    epochs: Annotated[int, Count("Passes of the classifier over what it learns from.")] = 2
+    vectors: Annotated[
+        str | None,
+        File(
+            "Word vectors for the classifier, in GloVe's text form.",
+            show_default="the encoder's own embeddings",
+        ),
+    ] = None
+
+    def check(self, splits: Splits, parser: str | None, texts: str) -> None:
+        """Refuse flags that contradict one another."""
+        given = self.classifier is not None
+        why = "is about --classifier; give it"
+        refuse_if(not given and self.train_on, "--train-on", why)
+        refuse_if(not given and self.vectors, "--vectors", why)
+        why = "needs --parser, which says what is right, and a file: it is read more than once"
+        refuse_if(given and (parser is None or is_stream(texts)), "--classifier", why)
+        unused = self.vectors is not None and self.classifier != "words"
+        refuse_if(unused, "--vectors", "is for --classifier words")
+        uneven = given and (splits.split is None) != (self.train_on is None)
+        shared = self.train_on and self.train_on in (splits.split, splits.select_on)
+        why = "names the split to learn from, --split another one to report on; give both"
+        refuse_if(uneven or shared, "--train-on", why)
+
+
+@flags
+def text(
+    context: typer.Context,
+    *,
+    texts: Annotated[
+        str, typer.Argument(metavar="TEXT", help="Any text, or rows with a split.")
+    ] = "-",
+    probed: Probed,
+    splits: Splits,
+    learning: Classifier,
+    distances: Annotated[
+        int, Count("Texts that the distances of heads are averaged over.", 0)
+    ] = 100,
+    output: Output = None,
+    runtime: Runtime,
+) -> None:
+    """Measure what each attention head of a text encoder looks at.
+
+    Attention to [CLS], [SEP], punctuation and neighbours, entropies, distances of heads; with
+    --parser how often a head finds a word's head or dependent, beside the best offset, with
+    intervals over sentences. --classifier learns from all heads together which word is whose head,
+    and reports how often it is right on other sentences.
+
+    One JSON record per head, layer and relation goes to stdout, shares in percent; a terminal gets
+    tables. Texts longer than the encoder are left out and counted. If it is interrupted, the
+    results so far are kept.
+
+    Examples:
+
+        vg probe-attention text wiki.txt --encoder builtin:minilm --parser en_core_web_sm -o probe
+
+        vg probe-attention text wiki.txt -e run --parser wiki.conllu --classifier words | jq -c .
+    """
+    help_at_terminal(context, texts)
+    splits.check()
+    learning.check(splits, probed.parser, texts)
+    from vgtools.systems.attention_probes import probing
+    from vgtools.text.parses import open_parser
+
+    settings = probing.Settings(
+        path=texts,
+        distances=distances,
+        quiet=runtime.quiet,
+        **asdict(probed),
+        **asdict(splits),
+        **asdict(learning),
+    )
+    folder = None if output is None else run_folder(output)
+    inputs = Inputs(f for f in (texts, learning.vectors) if f and folder is not None)
+    parse = None if probed.parser is None else open_parser(probed.parser)
+    again = partial(open_parser, str(probed.parser))
+    model = partial(open_model, settings, runtime)
+    found = probing.probe_text_file(settings, parse, again, model, say(runtime))
+    report(found, settings, folder, inputs, runtime, "text")
