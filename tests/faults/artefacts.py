@@ -36,6 +36,7 @@ def build(folder: Path) -> None:
     _grounded()
     _clip(Path("clip"))
     _tasks()
+    _fused()
 
 
 def _run(*args: object) -> None:
@@ -217,6 +218,20 @@ def _bank() -> None:
         for i, line in enumerate(lines.splitlines())
     ]
     _jsonl(Path("captions.jsonl"), captions)
+    others = [row | {"image": f"image{i % 9 + 12:03}"} for i, row in enumerate(captions)]
+    _jsonl(Path("captions.dev.jsonl"), others)
+    _jsonl(Path("captions.once.jsonl"), {row["text"]: row for row in captions}.values())
+    shown = [
+        row | {"phrases": [{"start": 0, "end": len(row["text"]), "type": "scene"}]}
+        for row in captions[:12]
+    ]
+    _jsonl(Path("captions.phrases.jsonl"), shown)
+    row = "{0}\t{1}\t{1}\tNOUN\t_\t_\t{2}\tdep\t_\t_\n"
+    parses = [
+        "".join(row.format(n, word, n - 1) for n, word in enumerate(caption["text"].split(), 1))
+        for caption in captions
+    ]
+    Path("captions.conllu").write_text("".join(f"{parse}\n" for parse in parses))
     _run(
         "vokenize",
         "text.txt",
@@ -274,6 +289,7 @@ def _words() -> None:
     numbers = "".join(f"{word} {x} {y}\n" for word, (x, y) in VECTORS.items())
     Path("words.vec").write_text(f"{len(VECTORS)} 2\n{numbers}")
     save_vectors(Path("words.npy"))
+    _run("prepare", "vectors", "words.vec", "-q", "-o", "words2.npy")
     names = list(VECTORS)
     pairs = list(pairwise(names))
     _jsonl(
@@ -357,6 +373,10 @@ def _visual() -> None:
     Path("entities.conllu").write_text(tiny_probe.conllu([r["text"] for r in phrases]))
     tiny_probe.save_visualbert(Path("vb"))
     Path("scenes").mkdir()
+    _jsonl(
+        Path("scenes.images.jsonl"),
+        ({"image": image, "path": f"scenes/{image}"} for image in sets),
+    )
     for image in sets:
         Image.new("RGB", (tiny_probe.SIDE, tiny_probe.SIDE), "#4a7").save(f"scenes/{image}")
 
@@ -369,9 +389,13 @@ def _grounded() -> None:
     tiny_grounded.save_texts(Path("mixed.jsonl"), tiny_grounded.sentences(16), own)
     tiny_grounded.save_images(Path("photos.npy"))
     tiny_grounded.save_scene(Path("places.faiss"))
-    args = ["pretrain", "grounding", "mixed.jsonl", "--strategy", "i2t", "--feats", "photos.npy"]
-    args += ["-e", "joint", "--steps", "2", "--batch-size", "8", "--block", "24"]
-    _run(*args, "--device", "cpu", "-q", "-o", "grounded")
+    for name, args in (
+        ("grounded", "mixed.jsonl --strategy i2t --feats photos.npy"),
+        ("grounded-regions", "pairs.jsonl --strategy i2t --regions regions.npy"),
+        ("grounded-scene", "mixed.jsonl --strategy scene --feats photos.npy --index places.faiss"),
+    ):
+        how = "-e joint --steps 2 --batch-size 8 --block 24 --device cpu -q -o"
+        _run("pretrain", "grounding", *args.split(), *how.split(), name)
 
 
 def _sentences(split: str) -> list[str]:
@@ -478,6 +502,20 @@ def _tasks() -> None:
             "-o",
             task,
         )
+
+
+def _fused() -> None:
+    """Write a classifier and a translator with fused images, and rows that these look at."""
+    texts = ("pairs/train.jsonl", "pairs/dev.jsonl")
+    for text, name in ((texts, "pairs.found.jsonl"), (texts[1:], "pairs.dev.found.jsonl")):
+        flags = ("--index", "vg.faiss", "-k", 2, "--device", "cpu", "-q")
+        _run("retrieve", *text, *flags, "-o", name)
+    flags = ("--feats", "feats.npy", "--epochs", 1, "--batch-size", 60, "--device", "cpu", "-q")
+    flags += ("--max-length", 40)
+    start = ("-e", "encoder", "--retrieved", "sst.found.jsonl")
+    _run("finetune", "sst-2", "sst-2", *start, *flags, "-o", "fused")
+    start = ("-e", "translator", "--retrieved", "pairs.found.jsonl")
+    _run("finetune", "translation", "pairs", *start, *flags, "-o", "fused-translator")
 
 
 if __name__ == "__main__":

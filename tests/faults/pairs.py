@@ -2,7 +2,8 @@
 
 `man/pairs.tsv` lists the pairs and the rule that joins each; `vg` (1) prints it. A trial is `pairs
 NAME SEED`, NAME the row of that table without blanks; the seed decides the order. By the rule the
-command has to refuse and show both sides, or write what it writes without the change.
+command has to refuse and show both sides, or write what it writes without the change: byte by byte,
+or, where the order also decides what is drawn at random, in the figures that no draw changes.
 """
 
 from __future__ import annotations
@@ -135,7 +136,19 @@ def edit(name: str, pattern: str, new: str) -> Change:
 
 def made_with(name: str, key: str) -> Change:
     """Say in a manifest that another model or tokenizer made the artefact."""
-    return edit(name, rf'("{key}": {{[^{{}}]*"(fingerprint|sha256)": ")\w+', r"\g<1>" + "0" * 64)
+    return edit(name, rf'("{key}": {{[^{{}}]*?"(fingerprint|sha256)": ")\w+', r"\g<1>" + "0" * 64)
+
+
+def items(name: str, key: str | None = None) -> Change:
+    """Shuffle the list that a JSON file is, or the one under a key of it."""
+
+    def change(folder: Path, rng: random.Random) -> Iterator[str]:
+        found = json.loads((folder / name).read_text())
+        mixed = found if key is None else found[key]
+        mixed[:] = [mixed[i] for i in _order(len(mixed), rng)]
+        yield from _write(folder, name, json.dumps(found).encode(), fit=False)
+
+    return change
 
 
 def both(*changes: Change) -> Change:
@@ -146,6 +159,31 @@ def both(*changes: Change) -> Change:
             yield from one(folder, rng)
 
     return change
+
+
+# ------------------------------------------------------------------------- what has to be the same
+
+# Reads what a command printed.
+Reading = Callable[[bytes], object]
+
+# In records: of steps whose draws follow the order of images, and of samples of these.
+_DRAWN = re.compile("loss|gradient|info_nce|interval|.*_(low|high)")
+
+
+def recalls(out: bytes) -> list[object]:
+    """Return the records of a training whose weights do not move, without what it draws."""
+    return [_settled(json.loads(line)) for line in out.splitlines()]
+
+
+def _settled(record: object) -> object:
+    if isinstance(record, dict):
+        return {name: _settled(v) for name, v in record.items() if not _DRAWN.fullmatch(name)}
+    return record
+
+
+def bag(out: bytes) -> list[bytes]:
+    """Return the lines in one order."""
+    return sorted(out.splitlines())
 
 
 # -------------------------------------------------------------------------------------- the pairs
@@ -160,12 +198,14 @@ class Pair:
         call: a row of `cases.py`, or a command line.
         change: puts one of them in another order, or makes it one of others.
         says: what a refusal shows, a regular expression; or SAME, as the output has to be.
+        of: with SAME: what is compared of standard output alone; None compares all that is written.
     """
 
     row: str
     call: str
     change: Change
     says: str = HASHES
+    of: Reading | None = None
 
     @property
     def case(self) -> Case:
@@ -175,6 +215,51 @@ class Pair:
 
 
 _EVALUATE = "evaluate-matcher in/captions.jsonl in/feats.npy in/matcher --device cpu -q"
+_MATCH = (
+    "train-matcher in/captions.jsonl in/feats.npy --valid in/captions.dev.jsonl -e in/encoder"
+    " --epochs 1 --lr 0 --batch-size 8 --hidden 8 --dim 4 --layers 2 --device cpu -q -o run"
+)
+_AWARE = (
+    "train-matcher visual-awareness in/shown.jsonl in/grid.npy --words in/skip --epochs 1 --lr 0"
+    " --batch-size 6 --dim 6 --layers 1 --regions 3 --valid-split dev --device cpu -q -o run"
+)
+_CLIP = (
+    "pretrain clip in/clip/train.jsonl --feats in/clip/feats.npy --valid in/clip/dev.jsonl"
+    " --shape in/clip/shape.json -t in/clip/tower --batch-size 8 --steps 2 --lr 0 --device cpu -q"
+    " -o run"
+)
+_PARSED = f"{_EVALUATE} --parser in/captions.conllu"
+_NOUNS = f"{_EVALUATE} --phrases in/captions.phrases.jsonl --parser builtin:spacy-sm"
+_RANK = "retrieve in/captions.once.jsonl --index in/vg.faiss --device cpu --score -q -o s.jsonl"
+_OWN = "retrieve in/captions.jsonl --index in/vg.faiss --device cpu -k 2 --not-own -q"
+_BANK = "retrieve in/text.txt --index in/vg.faiss --index in/vg2.faiss --device cpu -o r.jsonl"
+_TRANSLATE = (
+    "translate in/fused-translator/seed-9595/model in/pairs.dev.found.jsonl --feats in/feats.npy"
+    " --longer 2 --beams 2 --device cpu -q -o t.txt"
+)
+_ADAPT = (
+    "pretrain xdbert in/packed.npy -e in/lm --teacher in/clip/tower --batch-size 4 --block 16"
+    " --steps 2 --device cpu -q -o run"
+)
+_ON = (
+    "pretrain visualbert in/pairs.jsonl --regions in/regions.npy --encoder in/visualbert"
+    " --batch-size 4 --block 24 --steps 2 --device cpu -q -o run"
+)
+_REGIONS = (
+    "pretrain grounding in/pairs.jsonl --strategy both --regions in/regions.npy -e in/joint"
+    " --batch-size 8 --block 24 --steps 2 --device cpu -q -o run"
+)
+_FIND = (
+    "perplexity in/mixed.jsonl -e in/grounded-scene --index in/places.faiss --feats in/photos.npy"
+    " --block 24 --samples 20 --device cpu -q -o nll.jsonl"
+)
+_GENOME = CALLS["prepare-genome"].argv.replace("--images-out i.jsonl ", "")
+_PAGE = CALLS["probe"].argv.replace("in/scenes ", "in/scenes.images.jsonl ")
+_SEEN = (
+    "perplexity in/pairs.jsonl -e in/grounded-regions --regions in/regions.npy --block 24"
+    " --samples 20 --device cpu -q -o nll.jsonl"
+)
+_ALIKE = "compare --pwcca in/words.npy in/words2.npy --offline"
 _TUNE = " --epochs 1 --batch-size 8 --max-length 40 --device cpu -q -o run"
 _FOUND = "finetune sst-2 in/sst-2 -e in/encoder --retrieved in/sst.found.jsonl --feats in/feats.npy"
 _SCORE = "score rte in/answers/bert/seed-1/predictions.jsonl --gold in/tables/answers.tsv"
@@ -194,6 +279,93 @@ _TWO = "show in/found.jsonl in/found2.jsonl --index in/vg.faiss --images in/bank
 _HDF5 = "prepare hdf5 in/counted.npy --ids in/vg.ids --tokens c.t.hdf5 -o c.vg.hdf5"
 
 PAIRS = (
+    Pair(
+        "train-matcher vokenization: captions × features",
+        _MATCH,
+        features("feats"),
+        SAME,
+        recalls,
+    ),
+    Pair(
+        "train-matcher visual-awareness: captions × features",
+        _AWARE,
+        features("grid"),
+        SAME,
+        recalls,
+    ),
+    Pair("pretrain clip: captions × features", _CLIP, features("clip/feats"), SAME, recalls),
+    Pair("evaluate-matcher: captions × features", _EVALUATE, features("feats"), SAME, recalls),
+    Pair(
+        "evaluate-matcher: captions × phrases",
+        _NOUNS,
+        lines("captions.phrases.jsonl"),
+        SAME,
+        recalls,
+    ),
+    Pair(
+        "evaluate-matcher: captions × parses",
+        _PARSED,
+        lines("captions.conllu", b"\n\n"),
+        "no sentence for the text",
+    ),
+    Pair("retrieve --score: captions × index", _RANK, lines("captions.once.jsonl"), SAME),
+    Pair("retrieve --not-own: captions × index", _OWN, lines("captions.jsonl"), SAME, bag),
+    Pair("retrieve: index × matcher", "retrieve", made_with("vg.json", "matcher")),
+    Pair("retrieve: index × index", _BANK, made_with("vg2.json", "matcher")),
+    Pair("translate: retrieved rows × features", _TRANSLATE, features("feats"), SAME),
+    Pair(
+        "translate: retrieved rows × index",
+        _TRANSLATE,
+        both(features("feats"), lines("vg.ids")),
+    ),
+    Pair("translate: features × run", _TRANSLATE, made_with("feats.json", "backbone")),
+    Pair("build-index: captions × word vectors", "build-index-scene", features("words"), SAME),
+    Pair(
+        "show: retrieved rows × ids",
+        _TWO.replace("--index in/vg.faiss", "--ids in/vg.ids"),
+        lines("vg.ids"),
+    ),
+    Pair("show: retrieved rows × images", "show-retrieved", lines("bank.jsonl"), SAME),
+    Pair("perplexity: index × features", _FIND, features("photos"), SAME),
+    Pair("perplexity: texts × regions", _SEEN, features("regions"), SAME),
+    Pair("perplexity: regions × run", _SEEN, made_with("regions.json", "backbone")),
+    Pair("perplexity: index × run", _FIND, made_with("places.json", "words")),
+    Pair(
+        "pretrain xdbert: packed vokens × tokenizer", _ADAPT, made_with("packed.json", "tokenizer")
+    ),
+    Pair("pretrain visualbert: regions × run", _ON, made_with("regions.json", "backbone")),
+    Pair("pretrain grounding: texts × regions", _REGIONS, features("regions"), SAME),
+    Pair(
+        "finetune: features × run",
+        _FOUND.replace("in/encoder", "in/fused/seed-9595/model") + _TUNE,
+        made_with("feats.json", "backbone"),
+    ),
+    Pair(
+        "finetune: questions × annotations",
+        "finetune-vqa",
+        items("vqa/v2_mscoco_train2014_annotations.json", "annotations"),
+        SAME,
+    ),
+    Pair("probe-attention: captions × images", _PAGE, lines("scenes.images.jsonl"), SAME),
+    Pair("compare --pwcca: word vectors × word vectors", _ALIKE, features("words2"), SAME),
+    Pair(
+        "prepare wikipedia: articles × page views",
+        "prepare-wikipedia",
+        lines("sets/views.txt"),
+        SAME,
+    ),
+    Pair(
+        "prepare flickr8k: captions × splits",
+        "prepare-flickr8k",
+        lines("sets/lists/Flickr_8k.devImages.txt"),
+        SAME,
+    ),
+    Pair(
+        "prepare visual-genome: images × regions",
+        _GENOME,
+        items("sets/image_data.json"),
+        SAME,
+    ),
     Pair("every command: X.npy × X.ids", "build-index", lines("feats.ids", fit=False)),
     Pair("every command: X.faiss × X.ids", "vokenize", lines("vg.ids", fit=False)),
     Pair(
@@ -332,6 +504,9 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     verdict, said = fault_of(done, (Exit.OK,))
     if verdict:
         return Outcome(trial, verdict, said)
+    if pair.of is not None:
+        seen, known = pair.of(done.out), pair.of(expected.out)
+        return Outcome(trial, "" if known and seen == known else "different", f"{seen!r:.300}")
     changes = difference(tree, data_of(expected.tree))
     if not changes and done.out != expected.out:
         changes = f"stdout {done.out[:150]!r}"
