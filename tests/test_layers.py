@@ -294,6 +294,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     REFERENCE,
     *sorted((ROOT / "man").glob("*.1")),
+    *sorted((ROOT / "examples").glob("*/*.md")),
 ]
 
 
