@@ -7,8 +7,8 @@ from typing import Any
 Record = dict[str, Any]
 
 # Tables of scores: the task and the metric of each column, the task's first where none is named.
-# Table 1 repeats the tests of Tables 3 to 6; its caption says Test-P for NLVR2, but the numbers are
-# Table 5's of Test-U.
+# Table 1 repeats the tests of Tables 3 to 6; VQA's are those of test-dev. Its caption says Test-P
+# for NLVR2, but the numbers are Table 5's of Test-U.
 _COLUMNS: dict[int, tuple[tuple[str, str], ...]] = {
     1: (
         ("vqa", "accuracy"),
