@@ -37,7 +37,8 @@ _STEPS = "--block 32 --batch-size 8"
 TOY = {
     "cluster": "",
     "compare": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS=2 LIMIT=8 LIMIT.mrpc=8 LIMIT.rte=8 "
-    "HOLD_OUT='--hold-out 4' FINETUNE='--epochs 1 --batch-size 8 --max-length 32'",
+    "HOLD_OUT='--hold-out 4' FINETUNE='--epochs 1 --batch-size 8 --max-length 32' "
+    "GROUNDED='--grounded-above 3'",
     "compare:small": "TASKS='sick mrpc snli'",
     "compare:paper": "TASKS=rte TEACHER={clip}",
     "grounding": "ENCODER={bert} BACKBONE={resnet} STEPS=2 SEEDS='0 1' K=2 TASK_SEEDS=2 TESTED=8 "
