@@ -140,7 +140,7 @@ ROWS = (
     Row("grounding", "", "files"),
     Row("grounding", "", "small", "captions.0.15.jsonl|drop"),
     Row("grounding", "", "table4", "joci: the paper has|sick: .*|NEUTRAL 33.3 %|vuan: "),
-    Row("grounding", "", "table3", "plain|keyword|sick"),
+    Row("grounding", "", "table3", "plain|keyword|SICK"),
     Row("grounding", "", "search-k", "lowest with scene", toy="KS='1 2'"),
     Row("grounding", "", "search-k", "lowest with object", files="FLICKR=", toy="KS='1 2'"),
     Row("grounding", "", "table1", "n36|MiB"),
