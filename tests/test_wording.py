@@ -30,6 +30,19 @@ CEILINGS = {
     "memory was short": 0,
     "dear": 0,
     "of no use": 0,
+    "what (noun)": 987,
+    "of (fragment)": 500,
+    "Of a folder, …": 75,
+    "that of": 300,
+    "a file says": 189,
+    "another one": 126,
+    "beside": 179,
+    "begin": 99,
+    ", too": 59,
+    "in place of": 44,
+    "learnt": 22,
+    "per cent": 15,
+    ".9": 17,
     "lines over 100 columns": 0,
     "a, b = x, y": 37,
     "public names without docstring": 0,
@@ -67,6 +80,25 @@ def test_every_count_has_a_ceiling(today: dict[str, int]) -> None:
         ("where memory does not suffice", ["suffice"]),
         ("Most tokens a step; 64 is the most.", ["a (per)", "most of", "most of"]),
         ("an unfinished run is in the way: memory was short", ["in the way", "memory was short"]),
+        (
+            "Return what decides the rows; what is read. Files of what a run read.",
+            ["what (noun)"] * 3,
+        ),
+        ("It shows what a photo is worth. What is a voken? They decide what images are found.", []),
+        ("seed: of the draw. Shares | of the text", ["of (fragment)"] * 2),
+        ("Of a folder the shards are read; the first of two.", ["Of a folder, …"]),
+        ("Equal; of two the first wins.", ["of (fragment)"]),
+        ("Settings are those of the paper, the width that of the run.", ["that of"] * 2),
+        ("the manifest says that it is; it said so", ["a file says"] * 2),
+        ("The paper says so, but that paper does not say why.", []),
+        ("before another one, the last one and a larger one", ["another one"] * 3),
+        ("one of them; each one; no one", []),
+        ("beside the index, besides its name", ["beside"]),
+        ("It begins with a word and began here; the beginning of a line", ["begin"] * 2),
+        ("a row, too; not too long", [", too"]),
+        ("in place of a word; sorted in place", ["in place of"]),
+        ("learnt from 95 per cent", ["learnt", "per cent"]),
+        ("above .9 of them; x.9 and 0.9, in .90 of (.5)", [".9"] * 3),
     ],
 )
 def test_patterns_find_what_they_name(text: str, patterns: list[str], tmp_path: Path) -> None:
@@ -102,7 +134,7 @@ def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
 
 
 def test_man_pages_are_read_without_their_marks(tmp_path: Path) -> None:
-    (tmp_path / "x.1").write_text(".TP\n.B \\-k\nImages a token; what is \\(aqwanted\\(aq.\n")
+    (tmp_path / "x.1").write_text(".TP\n.B \\-k\nImages a token; it is \\(aqwanted\\(aq.\n")
     assert [hit.pattern for hit in find([tmp_path / "x.1"])] == ["a (per)", "wanted"]
 
 

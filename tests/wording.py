@@ -57,8 +57,13 @@ _UNIT = (
     r"voken|window|measure|key|split|model|query|pair|group|folder|piece|name|corpus|encoder|column|corner|"
     r"candidate|choice|answer|text|id|statistic|dimension|channel|bin|entry|place|test|unit|scale|bit)"
 )
+# Verbs before a true question: "shows what a photo is worth", "decide what images were found".
+_ASKING = (
+    r"(?:[Aa]sk|[Kk]now|[Ss]how|[Ll]earn|[Mm]easure|[Ee]xplain|[Dd]ecide|[Pp]redict|[Gg]uess|[Ss]ee|"
+    r"[Mm]atter|[Cc]hoose|[Tt]est)(?:e?s|e?d|n|ing)?"
+)
 
-# What is counted, by name: a regular expression over prose in which every run of blanks is one
+# The counted patterns, by name: a regular expression over prose in which every run of blanks is one
 # space.
 PATTERNS: dict[str, str] = {
     "a (per)": rf"\b(?<!which )(?<!to ){_COUNTED} an? {_UNIT}\b"
@@ -80,6 +85,20 @@ PATTERNS: dict[str, str] = {
     "memory was short": r"\bmemory (?:is|was|runs|ran) short\b",
     "dear": r"\bdear(?:er|ly)?\b",
     "of no use": r"\bof no use\b",
+    "what (noun)": rf"(?:^|[^\w' ] |\b(?!{_ASKING} )[\w'-]+ )[Ww]hat\b(?![^.|!]*\?)",
+    "of (fragment)": r"(?:^|\| |(?<=[.!?;:] ))of\b",
+    "Of a folder, …": r"(?:^|\| |(?<=[.!?;:] ))Of\b",
+    "that of": r"\b(?:that|those) of\b",
+    "a file says": r"(?<!paper )(?<!papers )(?<!paper does not )(?<!caption )(?<!captions )(?<!, )"
+    r"\b(?:says?(?!:)|said(?!\")|saying)\b",
+    "another one": r"\b(?:another|the \w+|an? \w+) one\b",
+    "beside": r"\bbeside\b",
+    "begin": r"\b(?:[Bb]egins?|began|begun)\b",
+    ", too": r", too\b",
+    "in place of": r"\bin place of\b",
+    "learnt": r"\blearnt\b",
+    "per cent": r"\bper cent\b",
+    ".9": r"(?<![\w.\])/\"'=#-])\.\d+\b",
 }
 
 # True uses: {words around the hit: reason}.
