@@ -450,22 +450,15 @@ def test_saved_predictions_are_scored_without_torch(
         read_run(tmp_path / "run", "finetune"),
     )
     capfd.readouterr()
-    for more in ([], ["--dev", str(data / "squad-2.0" / "dev-v2.0.json")]):
-        assert (
-            cli.run(
-                ["finetune", "squad-2.0", "--score", str(file), "--null-threshold", "-1", *more]
-            )
-            == 0
-        )
+    for more in ([], ["--gold", str(data / "squad-2.0" / "dev-v2.0.json")]):
+        assert cli.run(["score", "squad-2.0", str(file), "--null-threshold", "-1", *more]) == 0
         assert json.loads(capfd.readouterr().out) == {"task": "squad-2.0"} | info["seeds"]["9595"]
     # Every threshold can be tried on the same file.
-    assert (
-        cli.run(["finetune", "squad-2.0", "--score", str(file), "--null-threshold", "-1000"]) == 0
-    )
+    assert cli.run(["score", "squad-2.0", str(file), "--null-threshold", "-1000"]) == 0
     assert json.loads(capfd.readouterr().out)["NoAns_exact"] == 100.0
     code = (
-        f"import sys; from vgtools.cli import run; run(['finetune', 'squad-2.0', "
-        f"'--score', {str(file)!r}]); "
+        f"import sys; from vgtools.cli import run; run(['score', 'squad-2.0', "
+        f"{str(file)!r}]); "
         "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -483,7 +483,7 @@ CASES = (
     ),
     Case(
         "pretrain-visualbert",
-        "pretrain --system visualbert in/pairs.jsonl --regions in/regions.npy --encoder in/joint"
+        "pretrain visualbert in/pairs.jsonl --regions in/regions.npy --encoder in/joint"
         " --batch-size 8 --block 24 --steps 4 --checkpoint-steps 2 --device cpu -q -o run",
         (
             "pairs.jsonl jsonl",
@@ -683,7 +683,7 @@ CASES = (
     # -------------------------------------------------------------------------- pages and figures
     Case(
         "submission",
-        "finetune vcr-qar --score in/vcr-qar/seed-9595/predictions.test.jsonl"
+        "score vcr-qar in/vcr-qar/seed-9595/predictions.test.jsonl"
         " --joint in/vcr-qa/seed-9595/predictions.test.jsonl --submission s.csv",
         (
             "vcr-qar/seed-9595/predictions.test.jsonl jsonl",

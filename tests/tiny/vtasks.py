@@ -42,7 +42,7 @@ def save_pictures(
 
 
 def save_visualbert(folder: Path, regions: Path, spread: float = 0.05, **changes: Any) -> Path:
-    """Write a run as `vg pretrain --system visualbert` leaves it."""
+    """Write a run as `vg pretrain visualbert` leaves it."""
     model = model_of(initializer_range=spread, **changes)
     encoder = as_encoder(to_transformers(model), make_tokenizer(), "tiny")
     folder.mkdir()

@@ -326,39 +326,20 @@ def _parameters(group: type[Any]) -> list[inspect.Parameter]:
 
 
 class DefaultGroup(TyperGroup):
-    """Sub-commands, the first of which runs where none is named; `--system NAME` names one, too."""
+    """Sub-commands, the first of which runs where none is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the name of the sub-command first."""
-        flags = args[: args.index("--")] if "--" in args else args
-        for at, arg in enumerate(flags):
-            if arg == "--system" and at + 1 < len(flags):
-                system = args[at + 1]
-                rest = [*args[:at], *args[at + 2 :]]
-            elif arg.startswith("--system="):
-                system = arg[9:]
-                rest = [*args[:at], *args[at + 1 :]]
-            else:
-                continue
-            if system not in self.commands:
-                raise typer.BadParameter(self._unknown(system), ctx, param_hint="--system")
-            return super().parse_args(ctx, [system, *rest])
         if args[:1] and args[0] in (*self.commands, *ctx.help_option_names):
             return super().parse_args(ctx, args)
         word = args[0] if args else ""
-        if word.isalnum() and not os.path.exists(word) and self._close(word):
-            why = f"{self._unknown(word)} There is no file of that name, either."
+        meant = difflib.get_close_matches(word, self.commands, n=1, cutoff=0.75)
+        if meant and word.isalnum() and not os.path.exists(word):
+            why = f"No such command {word!r}. Did you mean {meant[0]!r}?"
+            known = f"Commands: {', '.join(self.commands)}."
+            why = f"{why} {known} There is no file of that name, either."
             raise typer.BadParameter(why, ctx)
         return super().parse_args(ctx, [next(iter(self.commands)), *args])
-
-    def _close(self, name: str) -> list[str]:
-        """Return the one sub-command that a name may have meant, or nothing."""
-        return difflib.get_close_matches(name, self.commands, n=1, cutoff=0.75)
-
-    def _unknown(self, name: str) -> str:
-        """Return what to say about a name that is not a sub-command's."""
-        meant = "".join(f" Did you mean {close!r}?" for close in self._close(name))
-        return f"No such command {name!r}.{meant} Systems: {', '.join(self.commands)}."
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the first sub-command, then the list of them all."""

@@ -1,4 +1,4 @@
-"""`vg pretrain --system visualbert` as a user runs it."""
+"""`vg pretrain visualbert` as a user runs it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def pretrain(
 ) -> int:
     begin = [
         "pretrain",
-        "--system",
         "visualbert",
         data / "c.jsonl",
         "--regions",
@@ -233,7 +232,6 @@ def test_the_ablations_of_table_7(data: Path, tmp_path: Path) -> None:
     save_captions(tmp_path / "c.jsonl", [(f"x{i % 2}", "a b") for i in range(6)])
     args = [
         "pretrain",
-        "--system",
         "visualbert",
         tmp_path / "c.jsonl",
         "--regions",
@@ -293,7 +291,6 @@ def test_regions_must_be_named_and_be_regions(
 ) -> None:
     args = [
         "pretrain",
-        "--system",
         "visualbert",
         data / "c.jsonl",
         "--encoder",
@@ -306,25 +303,6 @@ def test_regions_must_be_named_and_be_regions(
     refused(capfd, "Missing option '--regions'")
     assert pretrain(data, tmp_path / "a", regions="no.npy") == Exit.NO_INPUT
     refused(capfd, "no.npy: does not exist")
-
-
-def test_the_system_is_a_sub_command_or_a_flag(
-    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    rest = [data / "c.jsonl", "--regions", data / "r.npy", "--encoder", data / "encoder", *FAST]
-    rest += ["--steps", 2]
-    for name, begin in {"a": ["visualbert"], "b": ["--system", "visualbert"]}.items():
-        args = ["pretrain", *begin, *rest, "-o", tmp_path / name]
-        assert cli.run([str(a) for a in args]) == 0
-    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
-    capfd.readouterr()
-    for system, why in (
-        ("bert", "No such command 'bert'"),
-        ("vokenization", "No such option: --regions"),
-    ):
-        args = ["pretrain", "--system", system, *rest, "-o", tmp_path / "c"]
-        assert cli.run([str(a) for a in args]) == Exit.USAGE
-        refused(capfd, why)
 
 
 def test_each_system_shows_its_own_flags_and_defaults(capfd: pytest.CaptureFixture[str]) -> None:
@@ -340,7 +318,6 @@ def test_each_system_shows_its_own_flags_and_defaults(capfd: pytest.CaptureFixtu
     both = " ".join(capfd.readouterr().out.split())
     assert "Pretrain a masked language model" in both, "the first system is the default"
     assert "visualbert Pretrain a VisualBERT" in both
-    assert "vokenization" not in both.partition("Commands:")[2], "an old name, for --system"
 
 
 def test_the_content_of_a_shape_file_is_one_of_the_settings(data: Path, tmp_path: Path) -> None:

@@ -199,13 +199,9 @@ def test_a_task_is_learnt_resumed_and_scored(
     assert finetune(data, task, run, "--epochs", epochs) == 0  # a finished run says what it said
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == printed
     found = find_task(task)
-    for gold in ([], ["--dev", str(data / task / found.files["dev"])]):
-        assert (
-            cli.run(
-                ["finetune", task, "--score", str(run / "seed-9595" / "predictions.jsonl"), *gold]
-            )
-            == 0
-        )
+    for gold in ([], ["--gold", str(data / task / found.files["dev"])]):
+        saved = str(run / "seed-9595" / "predictions.jsonl")
+        assert cli.run(["score", task, saved, *gold]) == 0
         assert json.loads(capfd.readouterr().out) == {"task": task} | scores
 
 
@@ -351,42 +347,28 @@ def test_answer_and_rationale_are_both_right(
         for folder in (qa, qar)
     ]
     score = [
-        "finetune",
+        "score",
         "vcr-qar",
-        "--score",
         str(qar / "predictions.jsonl"),
         "--joint",
         str(qa / "predictions.jsonl"),
     ]
-    for gold in ([], [str(data / "vcr-qa")]):
-        assert cli.run([*score[:2], *gold, *score[2:]]) == 0
+    for gold in ([], ["--gold", str(data / "vcr-qa")]):
+        assert cli.run([*score, *gold]) == 0
         found = json.loads(capfd.readouterr().out)
         assert found["q2ar_accuracy"] == 100 * len(set(names[0]) & set(names[1])) / 8
         assert (found["qa_accuracy"], found["accuracy"]) == tuple(
             100 * len(right) / 8 for right in names
         )
 
-    swapped = ["finetune", "vcr-qar", "--score", score[-1], "--joint", score[3]]
+    swapped = ["score", "vcr-qar", score[-1], "--joint", score[2]]
     for ending in ([], ["--submission", str(tmp_path / "x.csv")]):
         assert cli.run([*swapped, *ending]) == Exit.DATA
         assert "expected predictions of vcr-qar, got vcr-qa" in capfd.readouterr().err
 
     tests = [str(folder / "predictions.test.jsonl") for folder in (qar, qa)]
-    assert (
-        cli.run(
-            [
-                "finetune",
-                "vcr-qar",
-                "--score",
-                tests[0],
-                "--joint",
-                tests[1],
-                "--submission",
-                str(tmp_path / "s.csv"),
-            ]
-        )
-        == 0
-    )
+    submission = ["--submission", str(tmp_path / "s.csv")]
+    assert cli.run(["score", "vcr-qar", tests[0], "--joint", tests[1], *submission]) == 0
     first, *lines = (tmp_path / "s.csv").read_text().splitlines()
     assert first.split(",")[:6] == [
         "annot_id",
@@ -413,7 +395,7 @@ def test_answer_and_rationale_are_both_right(
     assert cli.run([*score[:-1], tests[1], "--submission", str(tmp_path / "t.csv")]) == 65
     assert not (tmp_path / "t.csv").exists()
     assert "40 questions are only in one" in capfd.readouterr().err
-    assert cli.run(["finetune", "vcr-qa", *score[2:]]) == 2
+    assert cli.run(["score", "vcr-qa", *score[2:]]) == 2
     assert "--joint" in capfd.readouterr().err
 
 

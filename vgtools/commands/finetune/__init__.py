@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,6 @@ from vgtools.commands.finetune.flags import (
     FoundImages,
     Learning,
     Pictures,
-    Saved,
     Scratch,
     Spread,
 )
@@ -68,7 +66,6 @@ def finetune(
     ] = False,
     pictures: Pictures,
     shown: FoundImages,
-    saved: Saved,
     files: Files,
     learning: Learning,
     spread: Spread,
@@ -163,7 +160,6 @@ def finetune(
 
         vg finetune nlvr2 nlvr2/data -e run.visualbert --regions nlvr2.npy --boxes 36 -o run.nlvr2
     """
-    from vgtools.tasks.saved import score_saved
     from vgtools.tasks.table import find_splits, find_task, table
 
     if listed:
@@ -179,11 +175,6 @@ def finetune(
         return
     refuse_if(name is None, "TASK", "name a task, for example sst-2; --list shows them")
     task = find_task(str(name))
-    saved.check(task)
-    if saved.score is not None:
-        gold = files.dev or (data and str(Path(data) / task.files["dev"]))
-        score_saved(task, saved.score, gold, learning.null_threshold, saved.joint, saved.submission)
-        return
     start = start_of(task, encoder, scratch.shape, scratch.tokenizer)
     if output is None:
         raise typer.BadParameter("is required", param_hint="--output")

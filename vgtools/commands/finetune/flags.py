@@ -267,21 +267,3 @@ class Spread:
         refuse_if(piped, "--ray", "workers cannot read a pipe; write a file first")
         why = "learns each seed in one process; leave out torchrun, or --ray"
         refuse_if(processes.world() > 1, "--ray", why)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """Flags of vg score under their former names, kept for one version."""
-
-    score: Annotated[str | None, File("Use vg score.", hidden=True)] = None
-    joint: Annotated[str | None, File("Use vg score.", hidden=True)] = None
-    submission: Annotated[str | None, File("Use vg score.", hidden=True)] = None
-
-    def check(self, task: Task) -> None:
-        """Refuse flags that need one another."""
-        alone = self.joint is not None and (self.score is None or task.name != "vcr-qar")
-        why = "joins vcr-qa's predictions to those of vcr-qar that --score names"
-        refuse_if(alone, "--joint", why)
-        alone = self.submission is not None and self.joint is None
-        why = "needs --score and --joint, the predictions of both test files"
-        refuse_if(alone, "--submission", why)

@@ -17,4 +17,3 @@ pretrain.command("visualbert")(visualbert)
 pretrain.command("grounding")(grounding)
 pretrain.command("xdbert")(xdbert)
 pretrain.command("clip")(clip)
-pretrain.command("vokenization", hidden=True)(lm)  # its name for --system
