@@ -671,4 +671,4 @@ def test_without_models_scores_and_predictions_are_the_same(
     assert hashes(tmp_path / "with")[seed] == hashes(tmp_path / "without")[seed]
     capfd.readouterr()
     assert finetune(data, "sst-2", tmp_path / "without") == 78  # its models are not there
-    assert "no_models was true, is now null" in capfd.readouterr().err
+    assert "no_models was true, is now false" in capfd.readouterr().err

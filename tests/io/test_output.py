@@ -433,15 +433,6 @@ def test_a_journal_of_other_types_is_refused_though_its_seal_fits(
     assert why in str(error)
 
 
-def test_the_journal_of_an_older_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    journal = unfinished(path)
-    journal.write_text('{"config": {}, "sizes": [50], "state": {"rows": 20}}')
-    error = refused(path)
-    assert error.code == Exit.CONFIG
-    assert "older vg" in str(error)
-
-
 def flipped(data: bytes) -> bytes:
     return data[:9] + bytes([data[9] ^ 1]) + data[10:]
 

@@ -13,7 +13,6 @@ import torch
 from tests.tiny.banks import Array, brute_force, save_index, unit
 from vgtools import retrieval
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import write_manifest
 from vgtools.retrieval import (
     Plan,
     build,
@@ -186,17 +185,6 @@ def test_an_index_without_lists_has_nothing_to_probe(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="has no lists: --nprobe belongs to") as error:
             open_index(path, nprobe=3)
         assert error.value.code == Exit.USAGE
-
-
-def test_lists_of_an_older_version_say_nothing_of_nprobe(tmp_path: Path) -> None:
-    path = save_index(tmp_path, unit(400, 8), "IVF20,Flat", recall_at_1=0.5)
-    file = faiss.read_index(str(path))
-    file.nprobe = 1
-    path.write_bytes(bytes(retrieval.serialize(file)))
-    facts = {"kind": "index", "count": 400, "dim": 8, "metric": retrieval.METRIC}
-    write_manifest(path, [path, path.with_suffix(".ids")], **facts, recall_at_1=0.5)
-    assert open_index(path).approximate["recall_at_1"] == 0.5
-    assert open_index(path).approximate["nprobe"] == 1
 
 
 @pytest.mark.gpu

@@ -134,10 +134,6 @@ def test_runs_of_other_texts_with_the_same_ids_and_labels_are_refused(tmp_path: 
     rows = c.read_rows([paths[0], paths[2]])
     with pytest.raises(DataError, match="its dev examples have sha256 b"):
         list(read_answers(*rows, None, {}))
-    older = str(save_finetuned(tmp_path / "older", "sst-2", GOLD, RIGHT))
-    both = records([paths[0], older])
-    assert both[1]["tasks"]["sst-2"]["difference"]["examples"] == "by id and label"
-    assert any("by ids and labels alone" in remark for remark in score_table(both)[2])
 
 
 def test_answers_of_another_dev_file_are_refused(tmp_path: Path) -> None:

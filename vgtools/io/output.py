@@ -32,7 +32,7 @@ from vgtools.io.own import open_stream, sync_dir
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
 from vgtools.io.process import Lock, Stop
 
-_IS_JOURNAL = own.begins(b'{"vg":', b'{"config":')  # the second one of an older vg
+_IS_JOURNAL = own.begins(b'{"vg":')
 _JOURNAL = {
     "config": dict,
     "inputs": {"files": [{"path": str, "sha256?": str}], "facts": dict},
@@ -358,14 +358,10 @@ def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
         what: it is called in messages.
 
     Raises:
-        DataError: it is damaged, or of another form (65); or of an older vg (78).
+        DataError: it is damaged, or of another form (65).
     """
     body = read_json(path, f"{what}; --restart discards it")
-    seal = body.pop("sha256", None)
-    if seal is None and {"config", "sizes", "state"} <= body.keys():
-        why = "is the journal of a run of an older vg; --restart starts over"
-        raise DataError(why, path, code=Exit.CONFIG)
-    if seal != seal_of(body):
+    if body.pop("sha256", None) != seal_of(body):
         raise damaged(Path(path), "is damaged: its sha256 is that of other contents")
     check_form(body, form, path, "--restart starts over")
     return body

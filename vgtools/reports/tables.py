@@ -296,9 +296,6 @@ def _score_remarks(
             f"paired bootstrap over examples and seeds, two-sided, of the means, {corrected} for "
             "the number of comparisons)."
         )
-        if any("examples" in change for change in changes):
-            why = "run.json of an older version names no hash of the examples"
-            remarks.append(f"Compared by ids and labels alone where {why}.")
         if any(change["p"] is None for change in changes):
             why = "what another seed would give is unknown, so there is no p-value and no mark"
             remarks.append(f"One seed: {why}. Give both runs --seeds 3 or more.")

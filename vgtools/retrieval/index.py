@@ -380,8 +380,7 @@ def _probe(index: Any, nprobe: int | None, manifest: dict[str, Any], path: str |
     import faiss
 
     if isinstance(index, faiss.IndexIVF):
-        measured = manifest.setdefault("nprobe", index.nprobe)  # older versions did not say
-        index.nprobe = nprobe or measured
+        index.nprobe = nprobe or manifest.get("nprobe", index.nprobe)
     elif nprobe is not None:
         why = "has no lists: --nprobe belongs to an index of --factory IVF…"
         raise DataError(why, path, code=Exit.USAGE)

@@ -500,8 +500,6 @@ def settings_of(task: Task, given: Mapping[str, Any], shape: str | None = None) 
     paper = asdict(task.hyper) | {"lr": task.hyper.learning_rate}
     values = dict(given)
     values |= {name: paper.get(name) for name, value in given.items() if value is None}
-    if not values.get("no_models"):  # earlier runs lack this setting
-        values.pop("no_models", None)
     first = values.pop("seed")
     values["steps"] = None if given["epochs"] else values["steps"]
     values["epochs"] = None if values["steps"] else values["epochs"]

@@ -136,16 +136,15 @@ class TrainState:
                 position = json.loads(file.metadata()["vg"])
                 names = file.keys()
                 state._loaded = {name: file.get_tensor(name) for name in names}
-                expected = position.pop("sha256", None)  # an older version wrote none
-                unseen = expected is not None and not trusted()
-                if unseen and expected != _seal(position, state._loaded):
+                expected = position.pop("sha256")
+                if not trusted() and expected != _seal(position, state._loaded):
                     raise ValueError("it was damaged: its sha256 is that of other contents")
         except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             why = f"is not a readable checkpoint ({error}); --restart starts over"
             raise DataError(why, path) from None
         for key in ("epoch", "batch", "step", "notes"):
             setattr(state, key, position[key])
-        state._accumulate = position.get("accumulate", 0)  # an older version wrote none
+        state._accumulate = position["accumulate"]
         state.saved = Path(path)
         return state
 
@@ -160,7 +159,7 @@ class TrainState:
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
         for key, tensor in self._loaded.items():
             head, _, name = key.partition(".")
-            parts.setdefault(head, {})[name] = tensor  # older versions have "rng"
+            parts[head][name] = tensor
         try:
             same = own_tensors(model).keys() == parts["model"].keys()
             # Tied weights are stored once, under one of their names.

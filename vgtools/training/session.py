@@ -287,8 +287,7 @@ class TrainingRun:
             self._open_finished()
         elif self._checkpoint.exists():
             self.state = TrainState.load(self._checkpoint)
-            # Runs of older versions did not note them.
-            self._inputs.check_named(self.state.notes.get("inputs", []))
+            self._inputs.check_named(self.state.notes["inputs"])
             self._same(self.state.notes["config"], "an unfinished run")
             for name, sha256 in self._parts.items():
                 check_file(self.path / name, sha256)
@@ -311,12 +310,10 @@ class TrainingRun:
         self._inputs.check_named(info.get("inputs", []))
         self._same(info.get("config", {}), "a finished run")
         check_files(self.path, info)
-        metrics = self.path / _METRICS
-        # Of a run written before "files" named it.
-        check_file(metrics, info.get("metrics", {}).get("sha256", ""))
         self.complete = True
         self._clear()
-        self.state.notes = {"records": list(map(json.loads, metrics.read_bytes().splitlines()))}
+        lines = (self.path / _METRICS).read_bytes().splitlines()
+        self.state.notes = {"records": list(map(json.loads, lines))}
 
     def _check_folder(self, begun: bool) -> None:
         proofs = {"run.json": is_run_json, _CHECKPOINT: is_checkpoint, _BEST: is_checkpoint}
@@ -345,13 +342,7 @@ class TrainingRun:
     def _same(
         self, before: Mapping[str, Any], what: str, config: Mapping[str, Any] | None = None
     ) -> None:
-        config = self.config if config is None else config
-        # Older versions counted the processes among the settings, and had no choice of some.
-        fixed = {"gradients": "float32", "keep": "best"}
-        before = {name: fixed[name] for name in fixed if name in config} | {
-            name: value for name, value in before.items() if name != "processes"
-        }
-        difference = config_difference(before, config)
+        difference = config_difference(before, self.config if config is None else config)
         if difference:
             way_out = "Use the same settings to resume, another -o, or --restart"
             why = f"{what} used different settings: {difference}. {way_out}"
@@ -526,9 +517,7 @@ class TrainingRun:
         if self._unwritten is not None:
             unwritten: dict[str, Tensor] = load(self._unwritten)
             return unwritten
-        expected = self.state.notes.get("best")  # that of an older version has none
-        if expected is not None:
-            check_file(self._best, expected)
+        check_file(self._best, self.state.notes["best"])
         weights: dict[str, Tensor] = load(self._best.read_bytes())
         return weights
 

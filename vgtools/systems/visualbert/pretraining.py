@@ -304,7 +304,7 @@ class Pretraining:
             "region_start": self.region_start,
             "text_only": self.text_only,
             "late_fusion": self.late_fusion,
-            **({} if self.boxes is None else {"boxes": self.boxes}),  # earlier runs lack it
+            "boxes": self.boxes,
             "inputs": [_digest(self._captions)],
             "valid": [_digest(self._held)] if self._held else [],
         }
