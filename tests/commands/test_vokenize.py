@@ -175,6 +175,20 @@ def test_torn_jsonl_names_file_and_line(
     assert not (tmp_path / "o.jsonl").exists()
 
 
+def test_a_line_that_is_too_long_is_refused_until_it_is_split(
+    tmp_path: Path, attempt: Attempt
+) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text("bam\n" + "Dat den kon. " * 100_000 + "\n")
+    code, message = attempt(path, "-o", tmp_path / "o.jsonl")
+    assert code == 65
+    assert f"{path}:2: has a text of 1,300,000 characters, expected at most 1,000,000" in message
+    assert run(["prepare", "sentences", str(path), "-o", str(tmp_path / "split.txt"), "-q"]) == 0
+    with open(tmp_path / "split.txt") as lines:
+        assert [next(lines), next(lines)] == ["bam\n", "Dat den kon.\n"]
+        assert sum(line == "Dat den kon.\n" for line in lines) == 99_999
+
+
 def test_windows_and_batches_change_no_voken(corpus: Path, tmp_path: Path, argv: Argv) -> None:
     runs = []
     for window, batch in (("4096", "2048"), ("1", "512"), ("77", "64"), ("500", "100000")):

@@ -395,6 +395,19 @@ def test_a_window_gives_its_sentences() -> None:
         Window("a.jsonl", 5, [rows[0], "{}"], "").texts()
 
 
+def test_a_text_that_is_too_long_to_be_tokenised_is_refused() -> None:
+    most = "x " * 500_000
+    assert Window("a.txt", 5, [most], "").texts() == [most]
+    why = r": has a text of 1,000,001 characters, expected at most 1,000,000; vg prepare sentences"
+    for window in (
+        Window("a.txt", 5, ["", most + "x"], ""),
+        Window("a.jsonl", 6, [json.dumps({"text": most + "x"})], ""),
+    ):
+        with pytest.raises(DataError, match=f"^{window.path}:6{why}") as caught:
+            window.rows()
+        assert caught.value.code == Exit.DATA
+
+
 def test_a_window_of_long_lines_ends_early_and_resumes_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -394,80 +393,3 @@ def test_stop_words_come_from_a_file_or_our_list(tmp_path: object) -> None:
 def test_inflected_forms_share_a_key() -> None:
     assert len({tokens.stem_key(w) for w in ("run", "Runs", "running")}) == 1
     assert tokens.stem_key("dogs") == tokens.stem_key("Dog") != tokens.stem_key("cat")
-
-
-def _long(kind: str, count: int) -> str:
-    rng = np.random.default_rng(3)
-    words = [
-        "the",
-        "light-house",
-        "Straße",
-        "naïve",
-        "x" * 40,
-        "1,234.5",
-        "don't",
-        "日本語の文",
-        "🐈‍⬛",
-    ]
-    joins = {"words": [" "], "spaces": [" ", "  ", "\t", " \u3000", "\n"], "none": [""]}[kind]
-    picked = zip(rng.choice(words, count), rng.choice(joins, count), strict=True)
-    return "".join(a + b for a, b in picked)
-
-
-@pytest.mark.parametrize("kind", ["words", "spaces", "none"])
-@pytest.mark.parametrize("name", ["wordpiece", "bytes", "metaspace", "unsplit"])
-def test_a_long_sentence_in_pieces_has_the_same_tokens(
-    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", byte_fallback=False))
-    trainer: Any = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["[UNK]"], show_progress=False
-    )
-    if name == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=300, special_tokens=["[UNK]"], show_progress=False
-        )
-    elif name == "bytes":
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    elif name == "metaspace":
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    else:  # as Llama's: one piece, a mark before it
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-    tokenizer.train_from_iterator([_long("words", 300)], trainer)
-    texts = ["", "the light", _long(kind, 3000), "don't", _long(kind, 200)]
-    whole = tokens.tokenize(tokenizer, texts)
-    monkeypatch.setattr(tokens, "_PIECE", 3000)
-    monkeypatch.setattr(tokens, "_OVERLAP", 300)
-    calls = []
-    pieces = tokens.tokenize(tokenizer, texts, lambda: calls.append(1))
-    assert len(calls) >= 4
-    for one, other in zip(whole, pieces, strict=True):
-        assert np.array_equal(one, other)
-        assert one.dtype == other.dtype
-
-
-def test_one_word_of_any_length_takes_time_linear_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_PIECE", 1000)
-    monkeypatch.setattr(tokens, "_OVERLAP", 100)
-    seen = list[int]()
-    piece = tokens._piece
-
-    def counted(own: Tokenizer, text: str, start: int, end: int) -> tokens.Tokens:
-        seen.append(min(end, len(text)) - start)
-        return piece(own, text, start, end)
-
-    monkeypatch.setattr(tokens, "_piece", counted)
-    word = "a" * 64_000
-    found = tokens.tokenize(tokenizer("wordpiece"), [word])
-    assert found.spans.tolist() == [[0, len(word)]]  # longer than any word of a vocabulary
-    # A part of n, whose length doubles, is tried with overlaps of n, n / 4, n / 16 … and a piece
-    # more, then once as a whole: 2 * (1 + 4 / 3) of the word, and as much again for the pieces.
-    assert sum(seen) < 2 * 2 * (1 + 4 / 3) * len(word)

@@ -34,6 +34,7 @@ else:
 
 BROKEN_STREAM = (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError)
 WINDOW_CHARS = 1 << 25  # of a window of lines: with long ones it ends before its number of lines
+TEXT_CHARS = 1_000_000  # of a text that is tokenised
 _FIRST_BLOCK = 1 << 13  # bytes of a text in which a NUL says that it is binary, as for git
 _BLOCK = 1 << 20  # bytes read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -430,6 +431,17 @@ def require(row: Mapping[str, Any], keys: Mapping[str, type], path: str | Path, 
             raise DataError(f'"{key}" must be {name}, got {value!r:.60}', path, line)
 
 
+def check_length(text: str, path: str | Path, line: int) -> None:
+    """Refuse a text that is too long to be tokenised: a whole file in one line.
+
+    Raises:
+        DataError: it has more than `TEXT_CHARS` characters; file, line and length are named.
+    """
+    if len(text) > TEXT_CHARS:
+        why = f"has a text of {len(text):,} characters, expected at most {TEXT_CHARS:,}"
+        raise DataError(f"{why}; vg prepare sentences or fold -s splits it", path, line)
+
+
 def read_jsonl(
     path: str | Path, keys: Mapping[str, type] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -534,13 +546,15 @@ class Window:
         """Return the lines as rows with a "text": those of JSON lines, else {"text": line}.
 
         Raises:
-            DataError: a row has no "text"; with file and line.
+            DataError: a row has no "text", or one that is too long; with file and line.
         """
-        if not (is_jsonl(self.path) if self.jsonl is None else self.jsonl):
-            return [{"text": line} for line in self.lines]
-        rows = [parse_json(line, self.path, n) for n, line in enumerate(self.lines, self.first)]
-        for number, row in enumerate(rows, self.first):
+        jsonl = is_jsonl(self.path) if self.jsonl is None else self.jsonl
+        rows = list[dict[str, Any]]()
+        for number, line in enumerate(self.lines, self.first):
+            row = parse_json(line, self.path, number) if jsonl else {"text": line}
             require(row, {"text": str}, self.path, number)
+            check_length(row["text"], self.path, number)
+            rows.append(row)
         return rows
 
     def texts(self) -> list[str]:

@@ -24,11 +24,11 @@ from vgtools.io.files import is_manifest, manifest_beside, open_arrays, read_man
 from vgtools.io.names import is_stream, manifest_path, refuse_stream
 from vgtools.io.output import files_of
 from vgtools.io.process import Progress
-from vgtools.io.streams import Window, read_text_rows, read_windows, require
+from vgtools.io.streams import Window, read_text_rows, read_windows
 from vgtools.io.trust import trusted
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import row_starts, tokenize, tokenizer_fingerprint
-from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection, parse_row
+from vgtools.text.vokens import VokenWriter, check_rows, is_packed, no_collection
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -222,21 +222,18 @@ def _bank_size(path: str) -> int | None:
 
 def _rows(path: str, window: Window, train: bool) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Return the sentences of a window, and its voken rows if it has any."""
-    if not window.jsonl:
-        return window.lines, None
-    rows = [parse_row(line, path, number) for number, line in enumerate(window.lines, window.first)]
+    rows = window.rows()
+    texts = [row["text"] for row in rows]
     for number, row in enumerate(rows if train else (), window.first):
         refuse_held_out(row, path, number)
     if not any("vokens" in row for row in rows):
-        for number, row in enumerate(rows, window.first):
-            require(row, {"text": str}, path, number)
-        return [row["text"] for row in rows], None
-    rows = check_rows(rows, path, window.first).rows
+        return texts, None
+    check_rows(rows, path, window.first)
     for number, row in enumerate(rows, window.first):
         if len(row["vokens"]) and np.ndim(row["vokens"][0]):
             why = "expected one voken per token, got several (vg vokenize -k)"
             raise DataError(why, path, number)
-    return [row["text"] for row in rows], rows
+    return texts, rows
 
 
 def _check_aligned(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -59,14 +59,8 @@ class Tokens(NamedTuple):
 # By code point; the last entry is for all code points above those listed.
 _SPACES = np.array([chr(c).isspace() for c in range(0x3001)] + [False])
 
-_PIECE = 1 << 18  # code points of a sentence that are tokenised at a time
-_OVERLAP = 1 << 11  # code points that two pieces share at first
-_AGREE = 16  # tokens on either side of a cut on which two pieces must agree
 
-
-def tokenize(
-    tokenizer: Tokenizer, texts: Sequence[str], check: Callable[[], None] = lambda: None
-) -> Tokens:
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     """Tokenise sentences without special tokens; spans mean the same for every tokenizer.
 
     Spans are those of the raw text whatever the normaliser did (accents, case, NFKC), corrected in
@@ -76,9 +70,7 @@ def tokenize(
 
     Args:
         tokenizer: any fast tokenizer, padding and truncation off.
-        texts: R raw sentences. One of millions of code points is tokenised in pieces, in memory
-            that does not grow with the library's 200 bytes per code point; the tokens are the same.
-        check: called between pieces; what it raises ends the work.
+        texts: R raw sentences; the library takes 200 bytes per code point.
 
     Raises:
         ValueError: the tokenizer pads or truncates.
@@ -89,14 +81,7 @@ def tokenize(
     if tokenizer.padding is not None or tokenizer.truncation is not None:
         way_out = "call no_padding() and no_truncation() on it first"
         raise ValueError(f"the tokenizer pads or truncates; {way_out}")
-    if any(len(text) > _PIECE for text in texts):
-        return _joined([_in_pieces(tokenizer, text, check) for text in texts])
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
-    return _tokens_of(tokenizer, texts, encodings)
-
-
-def _tokens_of(tokenizer: Tokenizer, texts: Sequence[str], encodings: Sequence[Any]) -> Tokens:
-    """Return what the library found, with spans that mean the same for every tokenizer."""
     starts = row_starts(map(len, encodings))
     total = int(starts[-1])
     ids = np.fromiter(_flat(e.ids for e in encodings), np.int32, total)
@@ -104,74 +89,6 @@ def _tokens_of(tokenizer: Tokenizer, texts: Sequence[str], encodings: Sequence[A
     spans = np.fromiter(offsets, np.int32, 2 * total).reshape(-1, 2)
     _correct(tokenizer, texts, ids, spans, starts)
     return Tokens(ids, spans, starts)
-
-
-def _joined(rows: Sequence[Tokens]) -> Tokens:
-    """Return the tokens of several sentences as one."""
-    ids, spans = (np.concatenate(parts) for parts in zip(*(row[:2] for row in rows), strict=True))
-    return Tokens(ids, spans, row_starts(len(row.ids) for row in rows))
-
-
-def _in_pieces(tokenizer: Tokenizer, text: str, check: Callable[[], None]) -> Tokens:
-    """Return the tokens of one sentence, of which overlapping pieces are tokenised by themselves.
-
-    A piece is cut where it and the one before it have the same tokens on both sides of the cut, so
-    that neither its begin nor its end shows. Without such a place the pieces become one.
-    """
-    done = list[Tokens]()
-    start = 0
-    piece = _piece(tokenizer, text, 0, _PIECE)
-    end = min(_PIECE, len(text))
-    while end < len(text):
-        check()
-        overlap = _OVERLAP
-        cut = None
-        while cut is None and overlap < end - start:
-            begin = text.find(" ", end - overlap, end - overlap // 2)
-            begin = end - overlap if begin < 0 else begin
-            after = _piece(tokenizer, text, begin, end + _PIECE)
-            cut = _cut(piece, after, begin)
-            overlap *= 4
-        if cut is None:
-            check()
-            # Twice as much: one word of millions of letters takes time linear in its length.
-            end = min(2 * end - start, len(text))
-            piece = _piece(tokenizer, text, start, end)
-            continue
-        end = min(end + _PIECE, len(text))
-        done.append(Tokens(piece.ids[: cut[0]], piece.spans[: cut[0]], row_starts([cut[0]])))
-        start = begin
-        piece = Tokens(after.ids[cut[1] :], after.spans[cut[1] :], row_starts([len(after.ids)]))
-    ids, spans, starts = _joined([*done, piece])
-    return Tokens(ids, spans, starts[[0, -1]])
-
-
-def _piece(tokenizer: Tokenizer, text: str, start: int, end: int) -> Tokens:
-    """Return the tokens of a part of a sentence, with spans of the sentence."""
-    part = text[start:end]
-    # A tokenizer of one sentence; `tokenize` would cut the part again.
-    encodings = tokenizer.encode_batch([part], add_special_tokens=False)
-    ids, spans, starts = _tokens_of(tokenizer, [part], encodings)
-    return Tokens(ids, spans + np.int32(start), starts)
-
-
-def _cut(before: Tokens, after: Tokens, begin: int) -> tuple[int, int] | None:
-    """Return where two overlapping pieces can be joined: a position in each.
-
-    The second begins at the code point `begin`.
-    """
-    first = int(np.searchsorted(before.spans[:, 0], begin, "left"))
-    own = np.column_stack([before.ids[first:], before.spans[first:]])  # (n, 3)
-    other = np.column_stack([after.ids, after.spans])[: len(own) + _AGREE]
-    if len(own) < 2 * _AGREE or len(other) < 2 * _AGREE:
-        return None
-    middle = len(own) // 2
-    around = own[middle - _AGREE : middle + _AGREE]
-    same = np.flatnonzero((other == own[middle]).all(1))
-    for place in same[same >= _AGREE].tolist():
-        if np.array_equal(around, other[place - _AGREE : place + _AGREE]):
-            return first + middle, place
-    return None
 
 
 def row_starts(counts: Iterable[int]) -> Array:

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import orjson
 
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, manifest_beside
 from vgtools.io.output import Output
-from vgtools.io.streams import Window, parse_json, require
+from vgtools.io.streams import TEXT_CHARS, Window, check_length, parse_json, require
 
 _MAX = 2**31 - 1  # the largest voken: both forms hold 32-bit integers
 _flat = chain.from_iterable
@@ -123,90 +121,6 @@ def check_banks(paths: Sequence[str], ids: Sequence[str] | None, file: str | Non
     return [path for path in paths if not made[path]]
 
 
-_LONG = 1 << 20  # code points of a line whose numbers are parsed into arrays
-_PIECE = 1 << 16  # code points of it that are parsed at a time; numbers that are written
-
-
-def parse_row(line: str, path: str | Path, number: int) -> dict[str, Any]:
-    """Parse one line into an object, as `io.parse_json` does.
-
-    Of a line of more than `_LONG` code points, the numbers of `spans`, `vokens` and `scores` become
-    arrays, piece by piece: as lists of Python they would take ten times the memory of the line.
-
-    Raises:
-        DataError: it is not a JSON object; file and line are named.
-    """
-    if len(line) > _LONG:
-        with suppress(ValueError, TypeError, IndexError, OverflowError, RecursionError):
-            return _parse_long(line)
-    return parse_json(line, path, number)
-
-
-def _parse_long(line: str) -> dict[str, Any]:
-    """Parse an object; whatever is not as usual is a ValueError, and left to the usual parser."""
-    decoder = json.JSONDecoder()
-    row = dict[str, Any]()
-    mark, at = _past(line, 0, "{")
-    while mark != "}":
-        end = decoder.raw_decode(line, at)[1]
-        key = orjson.loads(line[at:end])
-        at = _past(line, end, ":")[1]
-        if key in ("spans", "vokens", "scores"):
-            # Numbers have no quotation marks: the array ends before the next key.
-            end = line.find('"', at)
-            end = line.rindex("]", at, len(line) if end < 0 else end) + 1
-            row[key] = _parse_array(line, at, end)
-        else:
-            end = decoder.raw_decode(line, at)[1]
-            row[key] = orjson.loads(line[at:end])
-        mark, at = _past(line, end, ",}")
-    if at < len(line) or not all(isinstance(key, str) for key in row):
-        raise ValueError
-    return row
-
-
-def _past(line: str, at: int, expected: str) -> tuple[str, int]:
-    """Return the next character, one of some, and where the line continues after it."""
-    match = re.compile(rf"[ \t\r\n]*([{expected}])[ \t\r\n]*").match(line, at)
-    if match is None:
-        raise ValueError
-    return match[1], match.end()
-
-
-def _parse_array(line: str, start: int, end: int) -> np.ndarray[Any, Any]:
-    """Parse `line[start:end]`, an array of numbers of one type, or of equal lists of them."""
-    parts = list[np.ndarray[Any, Any]]()
-    at = _past(line, start, "\\[")[1]
-    separator = "]," if line[at] == "[" else ","
-    while at < end:
-        cut = line.find(separator, at + _PIECE, end - 1)
-        stop = cut + len(separator) - 1 if cut >= 0 else end - 1
-        piece = orjson.loads(f"[{line[at:stop]}]")
-        flat = list(_flat(piece)) if separator == "]," else piece
-        if {*map(type, flat)} not in ({int}, {float}) or (separator == "]," and not all(piece)):
-            raise ValueError
-        part = np.array(piece, np.int64 if type(flat[0]) is int else np.float64)
-        if parts and (part.dtype, part.shape[1:]) != (parts[0].dtype, parts[0].shape[1:]):
-            raise ValueError
-        parts.append(part)
-        at = stop + 1
-    return np.concatenate(parts)
-
-
-def _write_long(row: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the line of a row, `_PIECE` numbers of its arrays at a time."""
-    for i, (key, value) in enumerate(row.items()):
-        yield (b"," if i else b"{") + orjson.dumps(key) + b":"
-        if not isinstance(value, np.ndarray):
-            yield dumps(value)[:-1]
-            continue
-        yield b"["
-        for at in range(0, len(value), _PIECE):
-            yield b"," * bool(at) + dumps(value[at : at + _PIECE])[1:-2]
-        yield b"]"
-    yield b"}\n"
-
-
 class VokenRows(NamedTuple):
     """Checked voken rows, their spans also as flat arrays."""
 
@@ -218,13 +132,10 @@ class VokenRows(NamedTuple):
 def parse_rows(lines: Sequence[str], path: str, first: int = 1) -> VokenRows:
     """Parse R lines of a voken file; messages name `path`, and lines from `first` on.
 
-    Returns:
-        The rows; of a very long line, `spans`, `vokens` and `scores` are arrays.
-
     Raises:
         DataError: a line is not a voken row; file, line and key are named.
     """
-    rows = [parse_row(line, path, number) for number, line in enumerate(lines, first)]
+    rows = [parse_json(line, path, number) for number, line in enumerate(lines, first)]
     return check_rows(rows, path, first)
 
 
@@ -237,15 +148,6 @@ def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -
     Raises:
         DataError: a row is wrong; its number and the key are named.
     """
-    if any(isinstance(row.get("spans"), np.ndarray) for row in rows):
-        return _joined(
-            [
-                _check_arrays(row, path, number)
-                if isinstance(row.get("spans"), np.ndarray)
-                else check_rows([row], path, number)
-                for number, row in enumerate(rows, first)
-            ]
-        )
     try:
         spans = [row["spans"] for row in rows]
         counts = np.fromiter(map(len, spans), np.int64, len(rows))
@@ -257,6 +159,7 @@ def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -
         valid = (
             {type(row[key]) for row in rows for key in ("spans", "vokens")} <= {list}
             and {type(row["text"]) for row in rows} <= {str}
+            and ends.max(initial=0) <= TEXT_CHARS
             and set(map(type, pairs)) <= {list}
             and set(map(len, pairs)) <= {2}
             and set(map(type, _flat(pairs))) <= {int}
@@ -277,50 +180,6 @@ def check_rows(rows: list[dict[str, Any]], path: str = "rows", first: int = 1) -
     return VokenRows(rows, flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
 
 
-def _check_arrays(row: dict[str, Any], path: str, line: int) -> VokenRows:
-    """Check a row of a very long line, of which `parse_row` made arrays."""
-    spans = row["spans"]
-    text = row.get("text")
-    vokens = row.get("vokens")
-    valid = (
-        type(text) is str
-        and spans.ndim == 2
-        and spans.shape[1] == 2
-        and isinstance(vokens, np.ndarray)
-        and len(vokens) == len(spans)
-        and spans.dtype.kind == "i"
-        and vokens.dtype.kind == "i"
-        and (spans[:, 0] >= 0).all()
-        and (spans[:, 0] <= spans[:, 1]).all()
-        and (spans[:, 1] <= len(text)).all()
-        and (vokens >= -1).all()
-        and (vokens <= _MAX).all()
-        and ("scores" not in row or _are_scores(row["scores"], vokens))
-    )
-    if not valid:  # the slow way names what is wrong, or takes numbers of several types
-        return check_rows(
-            [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}],
-            path,
-            line,
-        )
-    return VokenRows([row], spans, np.array([0, len(spans)]))
-
-
-def _are_scores(scores: Any, vokens: np.ndarray[Any, Any]) -> bool:
-    return (
-        isinstance(scores, np.ndarray) and scores.dtype.kind == "f" and scores.shape == vokens.shape
-    )
-
-
-def _joined(parts: Sequence[VokenRows]) -> VokenRows:
-    counts = [len(part.spans) for part in parts]
-    return VokenRows(
-        [row for part in parts for row in part.rows],
-        np.concatenate([part.spans for part in parts]),
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-    )
-
-
 def _valid_scores(row: Mapping[str, Any]) -> bool:
     if "scores" not in row:
         return True
@@ -338,6 +197,7 @@ def _check_row(row: dict[str, Any], path: str, line: int) -> None:
     if "scores" in row:
         keys["scores"] = list
     require(row, keys, path, line)
+    check_length(row["text"], path, line)
 
     def refuse(why: str) -> NoReturn:
         raise DataError(why, path, line)
@@ -467,16 +327,7 @@ class VokenWriter:
             self._out.write(block.data)
             self._out.write((self.counts["tokens"] + np.cumsum(lengths, dtype="<i8")).data, file=1)
         else:
-            short = list[bytes]()
-            for i, row in enumerate(rows):
-                if len(row["vokens"]) <= _PIECE or isinstance(row["vokens"], list):
-                    short.append(_line(row, window, i))
-                    continue
-                self._out.write(b"".join(short))
-                short = []
-                for piece in _write_long(row):
-                    self._out.write(piece)
-            self._out.write(b"".join(short))
+            self._out.write(b"".join(_line(row, window, i) for i, row in enumerate(rows)))
         for name, count in {"rows": len(rows), "tokens": len(ids), **counts}.items():
             self.counts[name] = self.counts.get(name, 0) + int(count)
 

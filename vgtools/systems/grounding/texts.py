@@ -9,18 +9,18 @@ import contextlib
 import hashlib
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, file_error
 from vgtools.io.process import Progress
-from vgtools.io.streams import parse_json, read_windows, require
+from vgtools.io.streams import read_windows, require
 from vgtools.systems.grounding.pictures import Pictures
 from vgtools.text.splits import refuse_held_out
 from vgtools.text.tokens import content_mask, tokenize
@@ -280,7 +280,7 @@ def read_texts(
             replaced += window.replaced
             texts = list[str]()
             images = list[str | None]()
-            for line, row in _rows(path, window.lines, window.first, bool(window.jsonl)):
+            for line, row in enumerate(window.rows(), window.first):
                 if train:
                     refuse_held_out(row, path, line)
                 image = row.get("image")
@@ -296,15 +296,3 @@ def read_texts(
                 progress.advance(len(texts))
     name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     return reader.texts(name, replaced, raw)
-
-
-def _rows(
-    path: str, lines: Sequence[str], first: int, jsonl: bool
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(lines, first):
-        if not jsonl:
-            yield number, {"text": line}
-            continue
-        row = parse_json(line, path, number)
-        require(row, {"text": str}, path, number)
-        yield number, row

@@ -134,7 +134,7 @@ class PieceReader:
 
     def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
         """Return the word pieces of texts."""
-        tokens = tokenize(self._tokenizer, texts, check)
+        tokens = tokenize(self._tokenizer, texts)
         return _cut(tokens.starts, tokens.ids.astype(np.int32), LONGEST, 0)
 
     def words(self, count: int) -> list[str]:
@@ -158,7 +158,7 @@ class StateReader:
 
     def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
         """Return the mean state of each text that has a token."""
-        tokens = tokenize(self._encoder.tokenizer, texts, check)
+        tokens = tokenize(self._encoder.tokenizer, texts)
         lengths = np.minimum(np.diff(tokens.starts), self._encoder.max_tokens)
         asking = np.flatnonzero(lengths)
         means = np.empty((len(asking), self.width), np.float16)

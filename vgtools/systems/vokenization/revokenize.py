@@ -77,11 +77,8 @@ def _same_rows(source: VokenRows, target: Tokens) -> Array:
     return same
 
 
-def _carry(values: list[Any] | Array, choice: Array, none: float) -> list[Any] | Array:
+def _carry(values: list[Any], choice: Array, none: float) -> list[Any]:
     """Return the chosen values; index -1 takes `none`, which is appended to them."""
-    if isinstance(values, np.ndarray):
-        last = np.full((1, *values.shape[1:]), none, values.dtype)
-        return np.concatenate([values, last])[choice]
     listed = bool(values) and type(values[0]) is list
     ends = [*values, [none] * len(values[0]) if listed else none]
     return [ends[i] for i in choice.tolist()]

@@ -228,13 +228,13 @@ class Vokenizer:
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Return the tokens of sentences, special tokens left out."""
-        return tokenize(self.matcher.encoder.tokenizer, texts, self._check)
+        return tokenize(self.matcher.encoder.tokenizer, texts)
 
     def embed(self, tokens: Tokens) -> Iterator[Queries]:
         """Yield the query embeddings of sentences, some packs of the encoder at a time.
 
-        So memory does not grow with the sentences, of which one may have millions of tokens. For a
-        matcher of level `token` each token is a query; for level `sentence` each segment is, and
+        So memory does not grow with the sentences, of which long ones have millions of tokens. For
+        a matcher of level `token` each token is a query; for level `sentence` each segment is, and
         its tokens share it (appendix A.4).
         """
         matcher = self.matcher.matcher
