@@ -187,8 +187,9 @@ def test_vokens_with_a_node_killed_are_those_of_one_process(
 ) -> None:
     source, expected = long_text
     ray = ("--ray", nodes.address, "--shard-size", 400)
-    driver = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
-    until(lambda: len(names_in(tmp_path / "x.shards.jsonl")) > 20)
+    args = vokenize(source, tiny, f"{tmp_path}/x.jsonl/", *ray)
+    driver = nodes.driver("vgtools", *args)
+    until(lambda: len(names_in(tmp_path / "x.jsonl")) > 20)
     nodes.other.signal(signal.SIGKILL)
     out, messages = driver.communicate(timeout=400)
     nodes.other.end()
@@ -196,9 +197,9 @@ def test_vokens_with_a_node_killed_are_those_of_one_process(
     assert driver.returncode == 0, messages
     assert out == "", "Ray prints to stderr"
     assert len(loss(messages)) <= 1, "a fast machine is done before the loss is noticed"
-    assert (tmp_path / "x.jsonl").read_bytes() == expected
-    assert names_in(tmp_path) == ["x.json", "x.jsonl"]
-    again = nodes.driver("vgtools", *vokenize(source, tiny, tmp_path / "x.jsonl", *ray))
+    shards = Shards(tmp_path / "x.jsonl")
+    assert b"".join(Path(file.path).read_bytes() for file in shards.files()) == expected
+    again = nodes.driver("vgtools", *args)
     assert "is up to date" in again.communicate(timeout=400)[1]
 
 
@@ -220,11 +221,12 @@ def test_two_drivers_on_one_folder_both_end_well(
 
 
 WRONG: dict[str, list[str]] = {
-    "standard input": ["-", "-o", "x.jsonl", "--ray", "auto"],
-    "standard output": ["a.txt", "--ray", "auto"],
+    "standard input": ["-", "-o", "x.jsonl/", "--ray", "auto"],
+    "--ray writes a folder of shards: -o X.jsonl/, got -o -": ["a.txt", "--ray", "auto"],
+    "-o X.jsonl/, got -o x.jsonl": ["a.txt", "-o", "x.jsonl", "--ray", "auto"],
     "--workers belongs to --ray": ["a.txt", "-o", "x.jsonl/", "--workers", "2"],
     "two ways": ["a.txt", "-o", "x.jsonl/", "--ray", "auto", "--shard", "0/2"],
-    "--limit does not go with": ["a.txt", "-o", "x.jsonl", "--ray", "auto", "--limit", "2"],
+    "--limit does not go with": ["a.txt", "-o", "x.jsonl/", "--ray", "auto", "--limit", "2"],
 }
 
 

@@ -130,7 +130,6 @@ PLANS: dict[str, Change] = {
     "units": lambda b: b["inputs"][0].update(units=None),
     "size": lambda b: b.update(shard_size="64"),
     "no size": lambda b: b.pop("shard_size"),
-    "joined": lambda b: b.update(joined=[]),
 }
 
 

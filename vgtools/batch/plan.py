@@ -71,7 +71,6 @@ class Plan:
     config: Mapping[str, Any]  # what decides the bytes
     sources: Sequence[Source]
     shard_size: int  # bytes
-    joined: str = ""  # file that the shards become, which are removed then; none of their own
 
     @cached_property
     def _runs(self) -> list[tuple[list[Source], list[int], int]]:
@@ -126,8 +125,7 @@ class Plan:
         """Return what `plan.json` holds."""
         inputs = [source._replace(path=os.path.basename(source.path)) for source in self.sources]
         body = {"config": self.config, "inputs": [source._asdict() for source in inputs]}
-        joined = {"joined": self.joined} if self.joined else {}
-        return plain_json(body | {"shard_size": self.shard_size} | joined)
+        return plain_json(body | {"shard_size": self.shard_size})
 
     def check_same(self, before: Mapping[str, Any], folder: str) -> None:
         """Refuse a folder that was begun with another plan.

@@ -9,21 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from vgtools.batch import cluster
-from vgtools.batch.join import join, shards_beside
 from vgtools.batch.plan import Source, text_source
-from vgtools.batch.shards import (
-    Record,
-    ShardedOutput,
-    Task,
-    joined_into,
-    open_folder,
-    remove_shards,
-)
-from vgtools.io import own, trust
-from vgtools.io.errors import DataError, Exit, amount, name_of, storable
+from vgtools.batch.shards import Record, ShardedOutput, Task, open_folder
+from vgtools.io import trust
+from vgtools.io.errors import DataError, Exit, amount, name_of
 from vgtools.io.folders import Shards
 from vgtools.io.inputs import Inputs
 from vgtools.io.names import is_unnamed
@@ -115,7 +107,8 @@ def check_target(
     refuse(workers is not None and ray is None, "--workers belongs to --ray")
     if ray is not None:
         refuse(shard is not None, "--shard and --ray are two ways to make the same shards")
-        refuse(output == "-", "--ray cannot write to standard output: -o X.jsonl")
+        alone = not output.endswith("/")
+        refuse(alone, f"--ray writes a folder of shards: -o X{forms[0]}/, got -o {output}")
     elif not output.endswith("/"):
         flag = "--shard" if shard is not None else "--shard-size"
         given = shard is not None or target.shard_size is not None
@@ -152,8 +145,6 @@ def write(
 ) -> Counter[str] | None:
     """Write what a task makes of texts, into a file or, if its name ends in `/`, into shards.
 
-    On a cluster a file is made of shards as well, which are joined.
-
     Args:
         task: does it.
         texts: what it is done to, one after the other.
@@ -174,22 +165,13 @@ def write(
         The counts of what was written; None if there was nothing to do, or is more to do.
     """
     output = target.output
-    where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
-    if where or output.endswith("/"):
-        own = output.endswith("/")
-        folder = output if own else shards_beside(output)
-        joined = "" if own else os.path.basename(output)
+    if output.endswith("/"):
+        where = None if target.ray is None else Cluster(target.ray, workers, gpu, make)
         sources = [cut(text) for text in texts]
-        size = target.shard_size
-
-        def made() -> ShardedOutput:
-            how = (size, default_size, target.restart, joined)
-            return open_folder(folder, task.config, sources, *how)
-
-        finish = partial(run, task=task, name=name, say=say, quiet=quiet, where=where)
-        if own:
-            return finish(made(), part=part_of(target.shard))
-        return _joined(task, target, made, finish, inputs, say)
+        sizes = (target.shard_size, default_size)
+        shards = open_folder(output, task.config, sources, *sizes, target.restart)
+        part = part_of(target.shard)
+        return run(shards, task, part, name=name, say=say, quiet=quiet, where=where)
     pieces = [Piece(text) for text in texts]
     opened = partial(Output, inputs=inputs, restart=target.restart)
     with task.open(output, opened) as out, Progress(name, unit, total, quiet) as bar:
@@ -285,36 +267,3 @@ class _Make:
     def __call__(self) -> Callable[[int], Record]:
         trust.hashes.update(self.hashes)  # of inputs, which each worker would have to read
         return self.shards.worker(self.task())
-
-
-def _joined(
-    task: Task,
-    target: Target,
-    made: Callable[[], ShardedOutput],
-    finish: Callable[[ShardedOutput], Any],
-    inputs: Inputs | Sequence[str],
-    say: Callable[[str], None],
-) -> Counter[str] | None:
-    """Write a file by way of the shards in the folder `shards_beside` it, which goes at the end."""
-    output = target.output
-    opened = list[tuple[Output, list[str]]]()
-
-    def open_output(paths: Sequence[str], config: Mapping[str, Any], **forms: Any) -> Output:
-        out = Output(paths, config, inputs=inputs, restart=target.restart, **forms)
-        opened.append((out, [str(path) for path in paths]))
-        return out
-
-    folder = os.path.realpath(shards_beside(output))
-    with task.open(output, open_output) as writer:
-        counts: Counter[str] | None = None
-        if writer.complete:
-            say(f"{output} is up to date")
-        else:
-            shards = made()
-            finish(shards)
-            counts = join(shards.folder, *opened[0])
-    if os.path.isdir(folder):
-        if joined_into(folder) == storable(os.path.basename(output)):
-            remove_shards(folder)
-        own.remove_folder(folder)  # unless it has somebody else's files, or a worker's, too late
-    return counts

@@ -59,7 +59,6 @@ _PLAN = {
     "config": dict,
     "inputs": [{"path": str, "bytes": SIZE, "unit": str, "units": SIZE}],
     "shard_size": SIZE,
-    "joined?": str,
 }
 OpenOutput = Callable[..., Any]  # `Output`, or what has its parameters
 
@@ -414,7 +413,6 @@ def open_folder(
     shard_size: int | None,
     default_size: int,
     restart: bool = False,
-    joined: str = "",
 ) -> ShardedOutput:
     """Return the folder of an output, made if needed, with the plan that it has or now gets.
 
@@ -427,15 +425,12 @@ def open_folder(
         shard_size: bytes of input per shard; None takes what an unfinished run has.
         default_size: where there is none.
         restart: remove the shards that are there.
-        joined: file that the shards become; none if they are the output.
 
     Raises:
-        DataError: the name is taken (73), be it by shards of another purpose, or the shards have
-            another plan (78, both sides).
+        DataError: the name is taken (73), or the shards have another plan (78, both sides).
     """
     folder = path.rstrip("/") if is_url(path) else os.path.realpath(path)
     _check_folder(path, folder, sources)
-    _check_purpose(path, folder, storable(joined))
     if not is_url(path):
         check_manifest(manifest_path(folder), [Path(folder)])
     if restart:
@@ -444,7 +439,7 @@ def open_folder(
         with file_errors(folder, reading=False):
             os.makedirs(folder, exist_ok=True)
     config = {key: value for key, value in config.items() if key != "device"}
-    planned = partial(Plan, storable(config), tuple(sources), joined=storable(joined))
+    planned = partial(Plan, storable(config), tuple(sources))
     plan, before = _planned(folder, planned, shard_size, default_size)
     plan.check_same(before, path)
     return ShardedOutput(folder, plan)
@@ -507,30 +502,6 @@ def _check_folder(path: str, folder: str, sources: Sequence[Source]) -> None:
     else:
         return
     raise DataError(why, path, code=Exit.CANNOT_CREATE)
-
-
-def joined_into(folder: str) -> str | None:
-    """Return the file that the shards of a folder become, or "" of an output of its own.
-
-    None is returned of a folder without a plan, or with a damaged one.
-    """
-    try:
-        plan = _read_plan(os.path.join(folder, PLAN))
-    except DataError:
-        return None
-    return None if plan is None else plan.get("joined", "")
-
-
-def _check_purpose(path: str, folder: str, joined: str) -> None:
-    """Refuse to join, and then remove, an output of its own, and to take what is to be joined."""
-    there = joined_into(folder)
-    if there in (None, joined):
-        return
-    if there:
-        why = f"holds the shards of an unfinished {there} of --ray; finish that, or remove them"
-    else:
-        why = f"is an output of its own; --ray would join it into {joined} and remove it: rename it"
-    raise DataError(f"{why}, or choose another -o", path, code=Exit.CANNOT_CREATE)
 
 
 def _read_plan(file: str) -> dict[str, Any] | None:

@@ -137,9 +137,8 @@ def vokenize(
     file: a kill costs one shard, and the same command in any number of processes, on one machine or
     many, each with a --shard I/N of its own or without, makes those that are missing; over a
     complete folder it compares hashes, and makes damaged shards again. Every command reads the
-    folder as the file. --ray makes the shards on a Ray cluster, of a file X.jsonl as well, which
-    they are joined into at the end from X.shards.jsonl/. Texts and folders may be URLs, s3:// for
-    example, whose shards are not read again.
+    folder as the file. --ray makes the shards on a Ray cluster. Texts and folders may be URLs,
+    s3:// for example, whose shards are not read again.
 
     Examples:
 

@@ -128,8 +128,6 @@ def extract_image_feats(
     from vgtools.io.own import atomic_write
     from vgtools.models.references import device_type
 
-    joined = target.ray is not None and not output.endswith("/")
-    refuse_if(joined, "--ray", f"writes a folder of shards: -o {output}/")
     _check(features, boxes, places, output.rstrip("/"), captions)
     run.check_target(
         places,
