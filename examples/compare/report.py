@@ -102,7 +102,8 @@ def cost_figure(rows: list[dict[str, Any]]) -> Figure:
     """Return a dot per row: its mean gain with the interval over its processor minutes."""
     rows = [row for row in rows if not row["baseline"]]
     edge, top, wide, tall = 64, 48, 620, 440
-    right = max([row["minutes"] + row["tuning"] for row in rows], default=1) * 1.25
+    # Commands of toy size round to no minutes at all.
+    right = 1.25 * max([row["minutes"] + row["tuning"] for row in rows], default=0) or 1.0
     ends = [row["gain"] + sign * row["half"] for row in rows for sign in (-1, 1)] or [-1, 1]
     low, high = min([0, *ends]), max([0, *ends])
     room = 0.08 * (high - low or 1)
