@@ -587,7 +587,7 @@ def test_bad_boxes_stop_the_command_or_are_left_out(
     assert open_regions("f.npy").counts.tolist() == [2, 2, 2, 1, 2, 0, 2, 2, 2]
     rows = [json.loads(line) for line in REGION_FILES[2].read_text().splitlines()]
     assert [row["image"] for row in rows] == ["p3.png", "p5.png", "z.png"]
-    assert rows[2]["reason"] == "p.jsonl names no boxes of it; its ids must be those of the images"
+    assert rows[2]["reason"] == "p.jsonl names no boxes of it; its ids must match the images' ids"
     assert (
         extract_regions(
             backbone,

@@ -1,4 +1,4 @@
-"""What corpora are made of, how visually grounded they are, and how diverse vokens are.
+"""The make-up of corpora, how visually grounded they are, and how diverse vokens are.
 
 Source: Tan & Bansal 2020 (Vokenization), section 2.3, Table 1, appendix A.2 and A.7.
 """
@@ -31,13 +31,13 @@ def content_types(
 ) -> Array:
     """Return which types have a letter or digit and are not stop words: (V,) bool.
 
-    A piece is compared without the mark of a word's begin or end (`Ġthe`, CLIP's `the</w>`), not
+    A piece is compared without the mark of a word's start or end (`Ġthe`, CLIP's `the</w>`), not
     without its `##`: the paper counts `##k` and `##l` as types.
 
     Args:
-        names: what each id stands for.
+        names: the type of each id.
         stop_words: lower-case words; our own list if None.
-        punctuation: types without letter or digit are content, too.
+        punctuation: types without letter or digit are also content.
 
     Source: Tan & Bansal 2020 (Vokenization), section 2.3, "after removing all stop words", which
     leaves open whether punctuation marks remain. XDBERT's appendix D puts them among the stop
@@ -65,7 +65,7 @@ class Grounding:
         """Return the ids of grounded types, the most frequent first.
 
         Args:
-            content: (>= V,) what `content_types` says of all ids.
+            content: (>= V,) the result of `content_types` for all ids.
         """
         ids = np.flatnonzero((self.counts > self.above) & content[: len(self.counts)])
         return ids[np.argsort(-self.counts[ids], kind="stable")]
@@ -75,11 +75,13 @@ class Grounding:
 
         Args:
             unigrams: (W,) counts of the text by id.
-            content: (>= W,) what `content_types` says of all ids.
-            content_only: of the tokens without stop words and punctuation, as XDBERT's appendix D.
+            content: (>= W,) the result of `content_types` for all ids.
+            content_only: count only tokens that are neither stop words nor punctuation, as in
+                XDBERT's appendix D.
 
         Source: section 2.3 (all tokens); XDBERT (Hsu et al. 2022), appendix D (without stop words).
         """
+        # Types that were first met after this text was counted have no place in its counts.
         ids = self.types(content)
         hits = int(unigrams[ids[ids < len(unigrams)]].sum())
         counted = unigrams[content[: len(unigrams)]] if content_only else unigrams
@@ -98,17 +100,17 @@ class CorpusStats:
         DataError: a text cannot be read or holds no token, or captions ground nothing.
     """
 
-    types: Vocabulary  # what a token is
+    types: Vocabulary  # the definition of a token
     stop_words: frozenset[str] | None = None  # lower-case words; our own list if None
     reference: str | None = None  # corpus to measure the divergence from
-    captions: str | None = None  # text that says which types are grounded
+    captions: str | None = None  # text that decides which types are grounded
     _: KW_ONLY
-    base: str = "2"  # of the divergence: 2, e or 10
+    base: str = "2"  # base of the divergence's logarithm: 2, e or 10
     above: int = GROUNDED_ABOVE  # a grounded type occurs more often than this in the captions
-    content_only: bool = False  # ratio of tokens that are content, not of all
-    punctuation: bool = False  # punctuation marks are content, too
+    content_only: bool = False  # ratio among the content tokens, not all tokens
+    punctuation: bool = False  # punctuation marks also count as content
     memory: int = 1 << 30  # bytes for the 2-gram counts of one corpus
-    limit: int | None = None  # lines of each text
+    limit: int | None = None  # most lines read of each text
     keep: Sequence[str] = ()  # corpora that will be asked for
     stats: TextStats | None = None  # counts lines and replaced bytes
     progress: Progress | None = None  # advances by tokens
@@ -118,6 +120,7 @@ class CorpusStats:
         self._kept = dict[str, Counts]()
         reference = self.reference
         captions = self.captions
+        # Only the divergence needs 2-grams; captions alone are counted without them to save memory.
         paired = () if reference is None else (reference, *self.keep)
         for name in dict.fromkeys(n for n in (captions, reference) if n is not None):
             counts = self._kept[name] = self._count(name, pairs=name in paired)
@@ -221,8 +224,8 @@ def diversity(
 ) -> dict[str, Any]:
     """Return how many different images the tokens of voken rows got, in all and per token type.
 
-    A type is the lower-case text of a token's span, or its id in the packed form. Of k vokens per
-    token, the first counts.
+    A type is the lower-case text of a token's span, or its id in the packed form. If a token has k
+    vokens, the first counts.
 
     Args:
         path: voken rows (`.jsonl`, `-`, compressed) or packed `.npy`.
@@ -250,6 +253,7 @@ def diversity(
     per_type = np.zeros(0, np.int64)
     for first, _, _ in pairs.blocks():
         per_type = _grown(per_type, first)
+        # A type occurs many times in a block: `per_type[first] += 1` would count it once.
         np.add.at(per_type, first.astype(np.int64), 1)
     per_type = per_type[per_type > 0]
     shares = images[images > 0] / max(1, pairs.total)
@@ -302,5 +306,6 @@ def _rows(path: str, limit: int | None) -> Iterator[tuple[Array, Array]]:
         types = [ids[row["text"][start:end].lower()] for row in rows for start, end in row["spans"]]
         vokens = [v[0] if isinstance(v, list) else v for row in rows for v in row["vokens"]]
         yield np.array(types, np.int64), np.array(vokens, np.int64)
+    # With a limit only part of the file was hashed, so its hash cannot be compared.
     if digest and limit is None:
         check_made(path, digest)

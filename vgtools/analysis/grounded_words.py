@@ -1,4 +1,4 @@
-"""How visually grounded a text is beside its other content words, and whether two groups differ.
+"""How visually grounded a text is relative to its content words, and whether two groups differ.
 
 Axes: N texts or groups of texts, V types.
 
@@ -23,7 +23,7 @@ class GroundedWords:
     """Which tokens of a text are visually grounded, which are other content, which are neither.
 
     Args:
-        types: what a token is.
+        types: the definition of a token.
         grounded: names of the grounded types.
         stop_words: lower-case words; our own list if None. They and punctuation are neither.
     """
@@ -44,11 +44,13 @@ class GroundedWords:
         Every occurrence counts.
 
         Args:
-            texts: N groups of texts; those of a group count together.
+            texts: N groups of texts; the texts of a group count together.
         """
         flat = [text for group in texts for text in group]
         ids = self._encode(flat)
         content, grounded = self._kinds()
+        # The 0 that ends a text belongs to that text: the running count without itself is its
+        # number.
         text_of = np.cumsum(ids == 0) - (ids == 0)
         group_of = np.repeat(np.arange(len(texts)), [len(group) for group in texts])[text_of]
         kinds = (grounded[ids], content[ids])
@@ -122,5 +124,7 @@ def permutation_p(a: Array, b: Array, samples: int = 10_000, seed: int = 0) -> f
         block = np.tile(values, (min(step, samples - start), 1))
         sums = generator.permuted(block, axis=1)[:, : len(a)].sum(1)
         apart = np.abs(sums / len(a) + sums / len(b))  # the other group has minus the sum
+        # Sums of the same numbers in another order differ in the last bits; with the tolerance,
+        # divisions that are exactly as far apart count whichever way they round.
         extreme += int(np.count_nonzero(apart >= observed - 1e-12))
     return (extreme + 1) / (samples + 1)

@@ -17,10 +17,10 @@ _BLOCK = 1 << 22  # numbers held at a time: 32 MB
 
 
 def text_ranks(order: Array, own: Array) -> Array:
-    """Return the rank of each text's own image among all images, 1 is the best.
+    """Return the rank of each text's own image among all images; 1 is the best.
 
-    Of equal ones the lower column comes first, as in retrieval. A text that asks for nothing (-inf)
-    has the last rank.
+    Among equal images the lower column comes first, as in retrieval. A text that asks for nothing
+    (-inf) has the last rank.
 
     Args:
         order: (B, I) number of each image for a text, the largest first; -inf is not found.
@@ -49,7 +49,8 @@ def image_ranks(relevance: Array, own: Array) -> Array:
         images = np.arange(start, start + scores.shape[1])
         mine = np.where(own[:, None] == images, scores, -np.inf)
         best = mine.max(0)
-        # Of texts as relevant as the best own one, those above it come first.
+        # Among texts as relevant as the best own text, the texts above it come first, so that a
+        # constant score gains nothing from ties.
         first = np.argmax((mine == best) & (own[:, None] == images), axis=0)
         above = np.arange(len(own))[:, None] < first
         ahead = (scores > best) | ((scores == best) & above)
@@ -62,19 +63,19 @@ def both_ways(
 ) -> dict[str, Any]:
     """Return R@1, 5, 10 in percent and the median rank both ways, with 95 % intervals.
 
-    An interval is that of the bootstrap over images, which takes an image's texts along: captions
-    of one image are not independent.
+    Intervals are bootstrapped over images, and an image's texts are drawn with it: captions of one
+    image are not independent.
 
     Args:
-        blocks: of texts in turn, (b, I) order and relevance of the images, -inf where an image is
-            not found; all of B x I relevances are held, as float32.
+        blocks: (b, I) order and relevance of the images for successive texts, -inf where an image
+            is not found; all of B x I relevances are held, as float32.
         own: (B,) column of each text's image; each image has a text.
-        samples: S.
-        seed: of the samples.
+        samples: S, how many samples are drawn.
+        seed: decides which samples are drawn.
 
     Returns:
-        `without`, texts that find nothing; `text_to_image` and `image_to_text`, with what a random
-        order would give under `chance`. All rounded to 2 places.
+        `without`, texts that find nothing; `text_to_image` and `image_to_text`, with the result of
+        a random order under `chance`. All rounded to 2 places.
     """
     return _rounded(_both_ways(blocks, own, samples, seed))
 
@@ -93,6 +94,8 @@ def _both_ways(
         done = part.stop
     images = image_ranks(table, own)
     right = np.bincount(own, minlength=count)  # texts of each image
+    # A multinomial gives how often each image is drawn, all that a sample needs: (S, I) counts
+    # instead of S copies of the ranks.
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), samples)
     return {
         "without": int(np.isneginf(table).all(1).sum()),
@@ -141,6 +144,8 @@ def _chance(right: Array, count: int) -> dict[str, Any]:
     found = {}
     for k in KS:
         drawn = np.arange(min(k, count))
+        # The chance that k draws without replacement miss all right ones. A factor is 0 once more
+        # are drawn than wrong ones exist, and the maximum keeps it there.
         miss = np.prod(np.maximum(count - right[:, None] - drawn, 0) / (count - drawn), axis=1)
         found[f"r{k}"] = 100 * float(1 - miss.mean())
     return {"chance": found}

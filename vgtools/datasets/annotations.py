@@ -42,10 +42,10 @@ class _Coco:
     names: dict[int, str] = field(default_factory=dict)  # category id -> name
     # Image id -> its captions, or (box, category id, crowd) of its instances.
     values: dict[int, list[Any]] = field(default_factory=dict)
-    locations: dict[int, str] = field(default_factory=dict)  # annotation id -> its first one
+    locations: dict[int, str] = field(default_factory=dict)  # annotation id -> first location
 
     def add(self, key: str, item: Any, location: str) -> None:
-        """Take in one item of the list `key`; a bad one is a DataError."""
+        """Take in one item of the list `key`; a bad item is a DataError."""
         if key == "images":
             self._add_image(item, location)
         elif key == "categories":
@@ -79,6 +79,7 @@ class _Coco:
             value = _get(item, "caption", str, self.path, location)
         else:
             value = _instance(item, self.path, location)
+        # Only a good annotation decides the kind: a bad first one would make all others bad.
         self.kind = kind
         image = _get(item, "image_id", int, self.path, location)
         self.values.setdefault(image, []).append(value)
@@ -215,10 +216,10 @@ class ClassMask(NamedTuple):
     """A class in a picture, outlined."""
 
     image: str  # the official file name
-    name: str  # of the class
-    width: int  # of the picture, px
+    name: str  # the name of the class
+    width: int  # width of the picture, px
     height: int
-    outlines: tuple[Outline, ...]  # of all its instances, crowds too
+    outlines: tuple[Outline, ...]  # outlines of all instances, crowds included
 
 
 def coco_masks(path: str | Path) -> Iterator[ClassMask]:
@@ -278,6 +279,7 @@ def vcr(annotations: Iterable[str | Path], folder: str | Path, tally: Tally) -> 
     keys = {"img_fn": str, "metadata_fn": str, "objects": list}
     for path in annotations:
         for line, row in read_jsonl(path, keys):
+            # A bad picture is reported once, not again for each of its questions.
             if row["img_fn"] in seen:
                 continue
             seen.add(row["img_fn"])

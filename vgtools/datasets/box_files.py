@@ -31,8 +31,8 @@ class FileBoxes:
         path: jsonl (`.gz`, `.zst`) of one of these rows, or COCO's `instances_*.json`:
             {"image", "boxes", "confidence"?, "label"?}: detector output, one row per image, boxes
             [x1, y1, x2, y2];
-            {"image", "boxes", "labels", …}: what `vg prepare coco` writes;
-            {"image", "phrases": [{"boxes", "type"}]}: what `vg prepare flickr30k-entities` writes,
+            {"image", "boxes", "labels", …}: the rows of `vg prepare coco`;
+            {"image", "phrases": [{"boxes", "type"}]}: rows of `vg prepare flickr30k-entities`,
             several rows per image: each distinct box counts once, and its label is the type of the
             first phrase that has it.
             "width" and "height" of a row are of the picture that its boxes refer to.
@@ -42,7 +42,7 @@ class FileBoxes:
     """
 
     def __init__(self, path: str | Path) -> None:
-        refuse_stream(path)  # it is hashed as well
+        refuse_stream(path)  # The file is read twice: once here, and once for its hash.
         self.path = path
         self._by_image: dict[str, _Row] = {}
         is_coco = str(path).endswith((".json", ".json.gz", ".json.zst"))
@@ -68,7 +68,7 @@ class FileBoxes:
         row = self._by_image.get(image)
         if row is None:
             raise ImageError(
-                f"{self.path} names no boxes of it; its ids must be those of the images"
+                f"{self.path} names no boxes of it; its ids must match the images' ids"
             )
         boxes = row.boxes * _scale(row.size, picture.size)
         faults: list[str] = []
@@ -94,7 +94,7 @@ class _Row:
     boxes: Array  # (R, 4)
     confidence: Array | None
     labels: list[str]
-    size: tuple[int, int] | None  # of the picture that the boxes refer to
+    size: tuple[int, int] | None  # size of the picture that the boxes refer to
     line: int | None
     phrases: bool = False
 
@@ -168,7 +168,7 @@ def _scale(declared: tuple[int, int] | None, size: tuple[int, int]) -> Array:
     """Return the factors (4,) from a row's declared size to the picture's.
 
     Raises:
-        ImageError: the picture is not the declared one made smaller or larger.
+        ImageError: the picture is not the declared picture made smaller or larger.
     """
     if declared is None:
         return np.ones(4)

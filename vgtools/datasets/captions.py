@@ -55,6 +55,7 @@ def parse_entities(line: str) -> tuple[str, list[Row]]:
         text += line[position : match.start()]
         start = len(text)
         text += match[3]
+        # Spans are counted in the text without brackets, as far as it is built by now.
         phrases.append({"start": start, "end": len(text), "type": match[2], "id": match[1]})
         position = match.end()
     text += line[position:]

@@ -22,14 +22,15 @@ _TABLES = "data/_info/imagenet_synset_to_{}.txt"
 
 
 class Synset(NamedTuple):
-    """What WordNet says about a synset."""
+    """The entry of a synset in WordNet."""
 
     nouns: list[str]
     definition: str
 
 
 def read_synsets(glosses: str | None = None) -> dict[str, Synset]:
-    """Return synsets by their wnid: 21,844 of timm, and those of a file, which take precedence.
+    """Return synsets by their wnid: 21,844 from timm, and the synsets of a file, which take
+    precedence.
 
     Args:
         glosses: lines of wnid, nouns between commas, and definition, between tabs.
@@ -64,7 +65,7 @@ def _table(path: Path) -> dict[str, str]:
 
 
 def wnid_of(file: str) -> str | None:
-    """Return the synset of a picture: of the folder that is named by one, else of its own name."""
+    """Return the synset of a picture, from the nearest folder named by one, else its own name."""
     path = Path(file)
     for part in reversed(path.parts[:-1]):
         if _WNID.fullmatch(part):
@@ -85,12 +86,12 @@ def imagenet(
     """Yield {"image", "synset", "nouns", "text"}, the pictures of a synset after one another.
 
     Args:
-        folder: pictures in folders named by a wnid, or files whose names begin with one.
+        folder: pictures in folders named by a wnid, or files whose names start with one.
         synsets: their nouns and definitions.
-        tally: counts what is left out; a synset that is not known is a bad item.
+        tally: counts the pictures left out; a synset that is not known is a bad item.
         least: leave out synsets with fewer pictures.
         most: pictures drawn of each synset, whatever the others are.
-        seed: of the draw.
+        seed: decides which pictures are drawn.
 
     Source: Sileo 2021 (Grounding strategies), section 3.1 (synsets with at least 10 images).
     """
@@ -111,6 +112,8 @@ def imagenet(
             continue
         if most is not None and len(own) > most:
             tally.left_out[f"picture beyond {most} of its synset"] += len(own) - most
+            # Each synset has a generator of its own, so that its draw does not depend on which
+            # other synsets are there.
             own = sorted(random.Random(f"{seed} {wnid}").sample(own, most))
         synset = synsets[wnid]
         for file in own:

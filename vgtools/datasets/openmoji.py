@@ -51,7 +51,7 @@ def openmoji(tally: Tally, limit: int | None = None) -> Iterator[Row]:
     for characters, facts in emoji.EMOJI_DATA.items():
         points = {ord(c) for c in characters}
         if facts["status"] != emoji.STATUS["fully_qualified"]:
-            continue  # another spelling of one that is
+            continue  # It is another spelling of an emoji that is fully qualified.
         if points & _FLAGS or points & _SKIN:
             tally.left_out["flag" if points & _FLAGS else "skin tone"] += 1
             continue
@@ -63,7 +63,7 @@ def openmoji(tally: Tally, limit: int | None = None) -> Iterator[Row]:
             tally.left_out["emoji beyond --limit"] += 1
             continue
         limit = None if limit is None else limit - 1
-        unique: dict[str, str] = {}  # of names that differ only in case and punctuation, the first
+        unique: dict[str, str] = {}  # the first of names that differ only in case and punctuation
         for alias in (facts["en"], *facts.get("alias", ())):
             name = alias.strip(":").replace("_", " ")
             unique.setdefault(" ".join(re.findall(r"\w+", name)).casefold() or name, name)
@@ -125,7 +125,8 @@ def _draw(job: tuple[str, str, int]) -> None:
 
     svg, png, size = job
     picture = resvg_py.svg_to_bytes(svg_path=svg, width=size, height=size, background="#ffffff")
-    # Not synced: `_is_png` detects what a power cut damaged, and it is drawn again.
+    # Syncing thousands of small files is slow, and a file that a power cut damaged is detected by
+    # `_is_png` and drawn again.
     write_page(png, picture, sync=False)
 
 
@@ -162,6 +163,7 @@ def rasterise(
     ]
     jobs = [(row["svg"], row["path"], size) for row in rows if not _is_png(row["path"], size)]
     with Progress("prepare openmoji", "pictures", len(jobs), quiet) as progress:
+        # Starting processes takes longer than drawing a few dozen pictures.
         if workers < 2 or len(jobs) < 64:
             for _ in map(_draw, jobs):
                 progress.advance(1)

@@ -40,6 +40,8 @@ def pairs(
     both = zip_longest(read_lines(source, stats), read_lines(target, stats))
     for count, (text, translation) in enumerate(both, 1):
         if text is None or translation is None:
+            # The longer file is read to its end, so that the message can give both numbers of
+            # lines.
             rest = 1 + sum(1 for _ in both)
             fewer, more = (source, target) if text is None else (target, source)
             why = f"has {amount(count - 1, 'line')}, expected {count - 1 + rest:,} as in {more}"

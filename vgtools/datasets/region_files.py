@@ -28,7 +28,7 @@ _BOTTOM_UP = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features"
 def named_backbone(name: str) -> dict[str, str]:
     """Return a manifest's entry for a network that is not here.
 
-    Features under one name count as those of one network.
+    Features under the same name count as features of the same network.
     """
     return {"ref": name, "fingerprint": hashlib.sha256(f"external:{name}".encode()).hexdigest()}
 
@@ -137,7 +137,7 @@ def read_arrays(
     array = _open_array(path)
     rows = array.reshape(-1, array.shape[-1])
     lines: dict[str, int] = {}  # image -> line
-    end = 0  # of the regions so far
+    end = 0  # end of the regions read so far
     keys = {"image": str, "width": int, "height": int, "boxes": list}
     for line, row in read_jsonl(boxes, keys):
         image, width, height = row["image"], row["width"], row["height"]
@@ -174,7 +174,7 @@ def _open_array(path: str | Path) -> Array:
 
 
 def width_of(path: str | Path) -> int:
-    """Return D of a file of region features: of the array, or of the first good line of a TSV."""
+    """Return D of a file of region features, from the array or the first good line of a TSV."""
     if str(path).endswith(".npy"):
         return int(_open_array(path).shape[-1])
     for _, regions in read_tsv(path, Tally(skip=True)):

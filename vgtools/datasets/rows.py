@@ -1,8 +1,8 @@
 """Official data sets → the toolkit's rows: captions, phrase boxes, instance boxes, image lists.
 
 Every parser is a generator of rows in the order of the official files. It drops nothing by itself:
-what a flag asks to leave out, and bad items that may be skipped, go through a `Tally`, which counts
-them.
+rows that a flag asks to leave out, and bad items that may be skipped, go through a `Tally`, which
+counts them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ def save(
     step: int = 65536,
     **facts: Any,
 ) -> int:
-    """Write rows to a file or stdout, resumably; report what was left out and return how many.
+    """Write rows to a file or stdout, resumably; report how many rows were left out and return how
+    many were written.
 
     The suffix chooses the form: `.txt` (and stdout for a corpus, `what` being "lines" or
     "sentences") takes the text alone, anything else one JSON object per line. A resumed run parses
-    from the start, compares what it would have written, and writes only what is new. Further
-    keywords go into the manifest. The report goes to stderr.
+    from the start, compares the hash of the rows that it would have written, and writes only new
+    rows. Further keywords go into the manifest. The report goes to stderr.
     """
     name = bare(path)
     is_corpus = what in ("lines", "sentences") and not is_jsonl(path)
@@ -57,7 +58,8 @@ def save(
     with Output(files, config, inputs=inputs, restart=restart) as out:
         done = int(out.state.get("rows", 0))
         for count, row in enumerate(rows, 1):
-            # Rows of a finished output are still read: the image list and the counts need them.
+            # Rows of a finished output are still read, because the image list and the counts need
+            # them.
             if out.complete:
                 continue
             data = f"{row['text']}\n".encode() if as_text else dumps(row)
@@ -66,6 +68,8 @@ def save(
                 out.write(data)
                 if count % step == 0:
                     out.commit({"rows": count, "sha256": digest.hexdigest()})
+            # At the last committed row the hash must equal the committed hash: otherwise the input
+            # changed, and appending would mix rows of two inputs.
             elif count == done and digest.hexdigest() != out.state["sha256"]:
                 raise input_changed(path)
         if count < done:
@@ -94,10 +98,11 @@ def read_splits(folder: str | Path, flickr8k: bool | None = None) -> dict[str, s
 
     They are `Flickr_8k.trainImages.txt` …, or `train.txt` … of Flickr30k.
 
-    `flickr8k` says which of them to read where both are; None where that is not known.
+    `flickr8k` decides which lists to read where both kinds exist; None where the data set is not
+    known.
 
     Raises:
-        DataError: no list there (66), both kinds and nothing says which, or an image is in two of
+        DataError: no list there (66), both kinds and `flickr8k` is None, or an image is in two of
             them (65).
     """
     if not os.path.isdir(folder):
@@ -191,7 +196,7 @@ class Folder:
     def unused(self) -> int:
         """Return how many of the pictures no row has asked for.
 
-        Other files beside them (VCR's metadata) do not count.
+        Other files next to them (VCR's metadata) do not count.
         """
         return max(0, sum(map(is_picture, self.files)) - len(set(self.used.values())))
 
@@ -204,7 +209,7 @@ class Folder:
         name = os.path.basename(image)
         for key in (image, name, Path(name).stem):
             files = self._names.get(key, set())
-            files = set(filter(is_picture, files)) or files  # VCR's `1_x.json` beside `1_x.jpg`
+            files = set(filter(is_picture, files)) or files  # VCR has `1_x.json` next to `1_x.jpg`.
             if len(files) == 1:
                 path = os.path.abspath(self.path / min(files))
                 if storable(path) != path:

@@ -52,7 +52,7 @@ def is_heading(line: str) -> bool:
 
     It has as many `=` after the title as before it.
 
-    Deviation: the paper's code drops every line that begins with ` = `, also text that happens to.
+    Deviation: the paper's code drops every line that starts with ` = `, also text that happens to.
     """
     words = line.split()
     level = next((n for n, word in enumerate(words) if word != "="), 0)
@@ -73,8 +73,8 @@ def wikitext(
     """Yield the lines of WikiText that no filter drops; `<unk>` stays.
 
     A line of white space is empty, and so is one without words where short ones are dropped (the
-    paper drops those of fewer than 5). `trim` removes the space at both ends of a line. The tally
-    counts what is dropped.
+    paper drops lines of fewer than 5). `trim` removes the space at both ends of a line. The tally
+    counts the dropped lines.
 
     Source: Tan & Bansal 2020 (Vokenization), the published code's corpus preparation.
     """
@@ -90,10 +90,10 @@ def wikitext(
             yield row | {"text": text.strip()} if trim else row
 
 
-_LONGEST = 1 << 25  # characters of a line; sentencex 1.0 dies of 200 million, by a signal
+_LONGEST = 1 << 25  # characters of a line; 200 million kill sentencex 1.0 by a signal
 
-# Those whose abbreviations sentencex 1.0 knows (Chinese has none); for any other language it takes
-# the English ones without a warning.
+# The languages whose abbreviations sentencex 1.0 knows (Chinese has none). Others are refused,
+# because it would take the English abbreviations without a warning.
 LANGUAGES = (
     "am", "ar", "bg", "bn", "ca", "da", "de", "el", "en", "es", "fi", "fr", "gu", "hi", "hy", "it",
     "ja", "kk", "kn", "ml", "mr", "my", "nl", "pa", "pl", "pt", "ru", "sk", "ta", "te", "uk", "zh",
@@ -129,8 +129,8 @@ def sentences(
             else:
                 yield row
             continue
-        # Of the same length as the text, so that positions hold in both. A wide space makes
-        # sentencex 1.0.32 cut inside a character (and panic).
+        # Each replacement has the length of the original, so that positions hold in both. A wide
+        # space makes sentencex 1.0.32 cut inside a character (and panic).
         safe = re.sub(r"[^\S\x00-\x7f]", " ", text).replace("@.@", "@,@")
         start = end = 0
         for piece in sentencex.segment(language, safe):

@@ -1,6 +1,7 @@
 """Official files of downstream tasks that hold more than the task: PDTB 2, VU Amsterdam metaphors.
 
-Their rows are what `vg finetune` reads: pairs of texts, and sentences with tags of their words.
+Their rows are in the form that `vg finetune` reads: pairs of texts, and sentences with tags of
+their words.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from vgtools.datasets.rows import Row
 from vgtools.io.errors import DataError, Tally
 from vgtools.io.streams import TextStats, read_lines, read_quoted
 
-# texts -> of each, the characters under its common nouns
+# texts -> the characters under the common nouns of each text
 FindNouns = Callable[[Sequence[str]], Iterable[Sequence[tuple[int, int]]]]
 
 PDTB_SPLITS = {"train": range(2, 21), "dev": range(2), "test": range(21, 23)}
@@ -72,7 +73,7 @@ def metaphors(
         path: VUA_seq_formatted_*.csv, which has parts of speech, or vuamc_corpus_*.csv, in which
             `M_` precedes a metaphor.
         tally: counts sentences without a noun.
-        find_nouns: of the second kind of file.
+        find_nouns: finds the nouns of the second kind of file.
         stats: counts lines that are not UTF-8.
 
     Raises:
@@ -91,7 +92,7 @@ def metaphors(
 def _sentences(
     path: str | Path, find_nouns: FindNouns, stats: TextStats | None
 ) -> Iterator[tuple[str, list[bool], list[bool]]]:
-    """Yield sentences, and of each word whether it is a noun, and whether a metaphor."""
+    """Yield sentences, and for each word whether it is a noun and whether it is a metaphor."""
     records = _records(path, (_SEQUENCE, _CORPUS), stats)
     while batch := list(islice(records, _AT_ONCE)):
         if "pos_seq" in batch[0][1]:
@@ -108,7 +109,9 @@ def _sentences(
 
 
 def _words_under(text: str, spans: Sequence[tuple[int, int]]) -> list[bool]:
-    """Return of each word whether its last character is in a span: `high-density` ends in it."""
+    """Return for each word whether its last character is in a span, as the head `density` is in
+    `high-density`.
+    """
     inside = {place for start, end in spans for place in range(start, end)}
     found = list[bool]()
     end = -1
@@ -128,6 +131,7 @@ def _list(
 ) -> list[object]:
     """Return a cell that holds a list with one item per word, as Python writes it."""
     try:
+        # `literal_eval` runs no code: a cell of a downloaded file is not trusted.
         items = ast.literal_eval(row[column])
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         items = None

@@ -18,8 +18,8 @@ from vgtools.io.errors import DataError, Exit, Tally, file_errors
 from vgtools.io.streams import BROKEN_STREAM, open_read
 
 _CHUNK = 1 << 20
-_LIST = "\0"  # stands for the mark of a list's item; XML cannot hold it
-# What these elements hold is not running text.
+_LIST = "\0"  # stands for the mark of a list's item; no XML can contain it
+# The content of these elements is not running text.
 _NOT_TEXT = frozenset(
     (
         "ref", "references", "table", "gallery", "math", "chem", "score", "timeline", "imagemap",
@@ -113,6 +113,7 @@ def pages(path: str, reader: _Reader) -> Iterator[Page]:
                 reader.parser.Parse(chunk, False)
                 found = found or bool(reader.pages)
                 yield from reader.pages
+                # Pages are released after each chunk: a dump has 20 million of them.
                 reader.pages.clear()
             reader.parser.Parse(b"", True)
         except expat.ExpatError as error:
@@ -120,6 +121,8 @@ def pages(path: str, reader: _Reader) -> Iterator[Page]:
         except ValueError as error:
             raise DataError(str(error), path, reader.parser.CurrentLineNumber) from None
         except (*BROKEN_STREAM, OSError) as error:
+            # An OSError with a number comes from the disk and keeps its own exit code; without a
+            # number it is bz2's error for damaged data.
             if getattr(error, "errno", None) is not None:
                 raise
             raise DataError(f"compressed data is cut off or damaged: {error}", path) from None
@@ -130,11 +133,11 @@ def pages(path: str, reader: _Reader) -> Iterator[Page]:
 def paragraphs(markup: str, hidden: Iterable[str] = ("file", "image", "category")) -> list[str]:
     """Return the paragraphs of a page, each a line of plain text.
 
-    Templates, tables, lists, headings, notes, formulas, pictures and categories are left out; of a
-    link its text stays.
+    Templates, tables, lists, headings, notes, formulas, pictures and categories are left out; a
+    link is replaced by its text.
 
     Args:
-        markup: of the page.
+        markup: the markup of the page.
         hidden: small names of the spaces whose links show no text.
 
     Raises:
@@ -196,22 +199,23 @@ def wikipedia(
 ) -> Iterator[Row]:
     """Yield the text of a dump's articles: {"text", "title"}.
 
-    A row is a paragraph, and an empty one ends an article; or the paragraphs of an article, joined.
+    A row is a paragraph, and an empty row ends an article; or a row is all paragraphs of an
+    article, joined.
 
     Args:
-        path: of the dump.
+        path: the file of the dump.
         tally: counts pages that are left out.
         whole: a row per article.
         views: page views by title.
-        least: of an article that is taken.
+        least: the fewest views of an article that is taken.
 
     Source: Tan & Bansal 2020 (Vokenization), section 4.2 and the published code's corpus
         preparation; Sileo 2021 (Visual grounding strategies), section 3.1: "the body of pages from
         the Wikipedia pages with at least 20 views".
     Deviation: vokenization's code extracts with WikiExtractor, which expands templates; here they
-        are dropped, and with them values such as those of {{convert}}. It then separates words by
-        Moses and removes accents, which BERT's uncased tokenizer does itself; neither is done here,
-        so that one text serves every tokenizer.
+        are dropped, and with them values such as the numbers in {{convert}}. It then separates
+        words by Moses and removes accents, which BERT's uncased tokenizer does itself; neither is
+        done here, so that one text serves every tokenizer.
     """
     reader = _Reader()
     for page in pages(path, reader):
