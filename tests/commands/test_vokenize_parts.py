@@ -11,7 +11,7 @@ import pytest
 
 from tests.tiny import BACKBONE, save_feats, text
 from vgtools.cli import run
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import dumps, open_features, write_manifest
 from vgtools.text.retrieved import open_retrieved
 
@@ -93,6 +93,28 @@ def test_images_of_a_bank_in_parts_find_their_features(
             open_retrieved(str(out), turned, "turned.npy")
     finally:
         (tmp_path / "moved").rename(parts[1].with_suffix(".ids"))
+
+
+@pytest.mark.parametrize("command", ["vokenize", "retrieve"])
+def test_an_image_in_two_parts_ends_the_command_before_it_writes(
+    tiny: Path,
+    parts: list[Path],
+    source: Path,
+    tmp_path: Path,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = save_feats(tmp_path / "f.npy", np.load(tiny / "feats.npy")[20:30], first=20)
+    again = tmp_path / "again.faiss"
+    args = ["build-index", file, "-m", tiny / "run", "-o", again, "--device", "cpu", "-q"]
+    assert run([*map(str, args)]) == 0
+    out = tmp_path / "rows.jsonl"
+    banks = ["--index", parts[0], "--index", again]
+    args = [command, source, *banks, "-o", out, "--device", "cpu", "-q"]
+    assert run([*map(str, args)]) == Exit.DATA
+    why = f"{again}: duplicate image 'image020', also in {parts[0]}; the parts of a bank share none"
+    assert why in capsys.readouterr().err
+    assert not [*tmp_path.glob("rows*")]
 
 
 def test_an_index_of_captions_has_no_parts(

@@ -3,7 +3,7 @@
 `man/pairs.tsv` lists the pairs and the rule that joins each; `vg` (1) prints it. A trial is `pairs
 NAME SEED`, NAME the row of that table without blanks; the seed decides the order. By the rule the
 command has to refuse and show both sides, or write what it writes without the change: byte by byte,
-or, where the order also decides what is drawn at random, in the figures that no draw changes.
+or, where the order also decides random draws, in the figures that no draw changes.
 """
 
 from __future__ import annotations
@@ -161,17 +161,17 @@ def both(*changes: Change) -> Change:
     return change
 
 
-# ------------------------------------------------------------------------- what has to be the same
+# ---------------------------------------------------------------- comparing without random draws
 
-# Reads what a command printed.
+# Reads the standard output of a command.
 Reading = Callable[[bytes], object]
 
-# In records: of steps whose draws follow the order of images, and of samples of these.
+# Numbers of records that random draws change: steps and samples follow the order of images.
 _DRAWN = re.compile("loss|gradient|info_nce|interval|.*_(low|high)")
 
 
 def recalls(out: bytes) -> list[object]:
-    """Return the records of a training whose weights do not move, without what it draws."""
+    """Return the records of a training whose weights do not move, without random numbers."""
     return [_settled(json.loads(line)) for line in out.splitlines()]
 
 
@@ -198,14 +198,14 @@ class Pair:
         call: a row of `cases.py`, or a command line.
         change: puts one of them in another order, or makes it one of others.
         says: what a refusal shows, a regular expression; or SAME, as the output has to be.
-        of: with SAME: what is compared of standard output alone; None compares all that is written.
+        reading: with SAME: compare this of standard output alone; None compares all files, too.
     """
 
     row: str
     call: str
     change: Change
     says: str = HASHES
-    of: Reading | None = None
+    reading: Reading | None = None
 
     @property
     def case(self) -> Case:
@@ -259,7 +259,7 @@ _SEEN = (
     "perplexity in/pairs.jsonl -e in/grounded-regions --regions in/regions.npy --block 24"
     " --samples 20 --device cpu -q -o nll.jsonl"
 )
-_ALIKE = "compare --pwcca in/words.npy in/words2.npy --offline"
+_ALIKE = "compare words in/words.npy in/words2.npy --offline"
 _TUNE = " --epochs 1 --batch-size 8 --max-length 40 --device cpu -q -o run"
 _FOUND = "finetune sst-2 in/sst-2 -e in/encoder --retrieved in/sst.found.jsonl --feats in/feats.npy"
 _SCORE = "score rte in/answers/bert/seed-1/predictions.jsonl --gold in/tables/answers.tsv"
@@ -347,7 +347,7 @@ PAIRS = (
         SAME,
     ),
     Pair("probe-attention: captions × images", _PAGE, lines("scenes.images.jsonl"), SAME),
-    Pair("compare --pwcca: word vectors × word vectors", _ALIKE, features("words2"), SAME),
+    Pair("compare words: word vectors × word vectors", _ALIKE, features("words2"), SAME),
     Pair(
         "prepare wikipedia: articles × page views",
         "prepare-wikipedia",
@@ -504,8 +504,8 @@ def attempt(space: Workspace, case: Case, detail: str) -> Outcome:
     verdict, said = fault_of(done, (Exit.OK,))
     if verdict:
         return Outcome(trial, verdict, said)
-    if pair.of is not None:
-        seen, known = pair.of(done.out), pair.of(expected.out)
+    if pair.reading is not None:
+        seen, known = pair.reading(done.out), pair.reading(expected.out)
         return Outcome(trial, "" if known and seen == known else "different", f"{seen!r:.300}")
     changes = difference(tree, data_of(expected.tree))
     if not changes and done.out != expected.out:

@@ -212,8 +212,13 @@ def test_parts_of_other_runs_and_images_in_two_parts_are_refused(tmp_path: Path)
     ):
         open_indexes([first, same])
     overlapping = str(save_index(tmp_path / "overlapping", unit(4, 4), first=1))
-    with pytest.raises(DataError, match="duplicate image 'i1'; the parts of a bank share none"):
-        list(open_indexes([first, overlapping]).ids)
+    why = f"^{overlapping}: duplicate image 'i1', also in {first}; the parts of a bank share none"
+    with pytest.raises(DataError, match=why):
+        open_indexes([first, overlapping])
+    apart, last = (str(save_index(tmp_path / str(n), unit(3, 4), first=n)) for n in (5, 7))
+    with pytest.raises(DataError, match=f"^{last}: duplicate image 'i7', also in {apart}; the"):
+        open_indexes([first, apart, last])
+    assert open_indexes([first, apart]).count == 8
     wide = str(save_index(tmp_path / "c", unit(5, 6), first=5))
     with pytest.raises(DataError, match=r"has dim 6, .*a/vg\.faiss has 4"):
         open_indexes([first, wide])

@@ -81,8 +81,7 @@ def translate(
     Lines are plain text; with --json rows that keep "id", "split", "image" and "target" of JSON
     rows. A model that was trained with --retrieved looks at images: TEXT is then rows of vg
     retrieve, and --feats has features of the same backbone as in training. Images are matched by
-    name: that of row N is line N of the index's ids. Rows on a pipe do not say of which index they
-    are; --index does.
+    name: that of row N is line N of the index's ids. Rows on a pipe name no index; --index does.
 
     Beam search, 4 beams, divided by length^0.6, at most 50 tokens longer than the source. Sentences
     are translated in batches of neighbours in length. A translation depends only on its sentence,

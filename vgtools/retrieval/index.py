@@ -263,8 +263,9 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
     """Open one index, or several as the parts of one bank.
 
     Raises:
-        DataError: as `open_index`; or parts of other runs or of other widths, or two of the same
-            images (65, both sides).
+        DataError: as `open_index`; or parts of other runs or of other widths, or an image in two
+            parts (65, both sides), which has two rows: a text that leaves out its own image would
+            find it in the other part.
     """
     parts = [open_index(path, nprobe, checked) for path in paths]
     first = parts[0]
@@ -285,6 +286,8 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
             why = f"has the images of {other}; the parts of a bank share none"
             raise DataError(why, part.path)
     ids = JoinedIds([(part.path, part.ids) for part in parts])
+    if not checked:
+        ids.check()
     files = {
         f"{number}:{name}": facts
         for number, part in enumerate(parts)
@@ -309,16 +312,33 @@ class JoinedIds(Ids):
         super().__init__(Path(), sum(len(ids) for _, ids in parts))
         self._parts = parts
 
+    def check(self) -> None:
+        """Refuse an image in two parts; 0.2 s and 16 MB per million where there is none.
+
+        Raises:
+            DataError: there is one; both parts are named.
+        """
+        hashes = np.concatenate([_line_hashes(Path(path)) for path, _ in self._parts])
+        hashes.sort()
+        if (hashes[1:] == hashes[:-1]).any():
+            list(self)  # reads the names, which decide
+
     @cached_property
     def _all(self) -> list[str]:
-        row_of = dict[str, int]()
-        for path, ids in self._parts:
-            first = len(row_of)
-            for row, name in enumerate(ids):
-                if row_of.setdefault(name, first + row) != first + row:
-                    why = f"duplicate image {name!r:.80}; the parts of a bank share none"
-                    raise DataError(why, path)
-        return list(row_of)
+        part_of = dict[str, int]()
+        for number, (path, ids) in enumerate(self._parts):
+            for name in ids:
+                other = part_of.setdefault(name, number)
+                if other != number:
+                    why = f"duplicate image {name!r:.80}, also in {self._parts[other][0]}"
+                    raise DataError(f"{why}; the parts of a bank share none", path)
+        return list(part_of)
+
+
+def _line_hashes(index: Path) -> Array:
+    """Return a 64-bit hash of each line of the ids beside an index."""
+    with open(index.with_suffix(".ids"), "rb") as lines:
+        return np.fromiter((hash(line.rstrip(b"\r\n")) for line in lines), np.int64)
 
 
 def open_index(path: str | Path, nprobe: int | None = None, checked: bool = False) -> Index:
