@@ -1,7 +1,7 @@
 """Associative grounding: images that a text's words find, by scene, by object or by keyword.
 
-What is found for a text depends on that text alone, not on the others beside it. Of a masked text
-an associator is given what is visible: a word that is hidden cannot change what is found.
+The images found for a text depend on that text alone, not on others in its batch. For a masked text
+an associator is given only the visible words: a hidden word cannot change the images.
 
 Axes: B texts, W their words, n nouns of a text, c clusters, k images per text, E width of a word
 vector.
@@ -38,17 +38,17 @@ from vgtools.text.word_vectors import (
     unit_vectors,
 )
 
-# Distances and weights are rounded to it before they are compared: of two nouns, both are equally
-# near their mean.
+# Distances and weights are rounded to this many digits before they are compared: two nouns are
+# equally near their mean, and without rounding noise would decide between them.
 _DIGITS = 9
 
 
 class Associator(Protocol):
-    """What finds images for texts."""
+    """Finds images for texts."""
 
     @property
     def keys(self) -> str:
-        """What images are found by: captions, nouns or keywords."""
+        """The kind of keys that images are found by: captions, nouns or keywords."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -61,7 +61,7 @@ class Associator(Protocol):
         """Return k images per text, best first.
 
         Args:
-            words: of B texts.
+            words: words of B texts.
             k: images per text.
             own: (B,) the row that must not be found for a text, -1 for none.
 
@@ -73,11 +73,11 @@ class Associator(Protocol):
 def open_associator(
     index_file: str, *, clusters: int = 8, tagger: str = "builtin:spacy-sm"
 ) -> Associator:
-    """Open what finds images by an index of `vg build-index --vectors` or `--keywords`.
+    """Open the associator of an index of `vg build-index --vectors` or `--keywords`.
 
     Args:
         index_file: `X.faiss`, or `X.jsonl` of keywords.
-        clusters: most clusters of a text's nouns; of an index of nouns only.
+        clusters: most clusters of a text's nouns; used for an index of nouns only.
         tagger: finds common nouns; opened for an index of nouns only.
 
     Raises:
@@ -174,7 +174,7 @@ class Clusters(NamedTuple):
 def cluster_nouns(nouns: Array, count: int) -> Clusters:
     """Cluster the nouns of texts that have equally many, by a mixture of spherical Gaussians.
 
-    The start is without chance: the noun nearest the mean, then always the one farthest from those
+    The start is deterministic: the noun nearest the mean, then always the noun farthest from those
     chosen, hard assignment and one M step. All means are weighted sums of nouns, so that everything
     follows from the products of nouns with one another. Ties go to the first noun of the text.
 
@@ -190,6 +190,8 @@ def cluster_nouns(nouns: Array, count: int) -> Clusters:
     if count == size:
         every = np.broadcast_to(np.arange(size), (texts, size))
         return Clusters(every, np.full((texts, size), 1 / size))
+    # Only products of nouns are needed from here on: n x n numbers per text, where n x 300 would be
+    # read in every iteration.
     products = nouns @ nouns.transpose(0, 2, 1)
     seeds = _seeds(products, count)
     from_seeds = np.take_along_axis(_rounded(_squared(products)), seeds[:, :, None], 1)
@@ -202,6 +204,8 @@ def cluster_nouns(nouns: Array, count: int) -> Clusters:
         now, shares = _expect(products[active], _Mixture(*(x[active] for x in mixture)), width)
         for whole, part in zip(mixture, _maximise(products[active], shares, width), strict=True):
             whole[active] = part
+        # Each text stops by itself, so that its clusters do not depend on the texts clustered with
+        # it.
         change = np.abs(now - likelihood[active])
         likelihood[active] = now
         active = active[change >= _TOLERANCE]
@@ -209,7 +213,7 @@ def cluster_nouns(nouns: Array, count: int) -> Clusters:
             break
     central = _rounded(_distances(products, mixture.parts)).argmin(1)
     weights = _rounded(mixture.weights)
-    # By weight; of equal ones the first noun.
+    # The order is by weight; among equal weights the first noun comes first.
     order = np.lexsort((central, -weights), axis=1)
     return Clusters(np.take_along_axis(central, order, 1), np.take_along_axis(weights, order, 1))
 
@@ -273,6 +277,7 @@ def _distances(products: Array, parts: Array) -> Array:
     to_means = parts @ products  # (B, c, n)
     norms = (to_means * parts).sum(2)
     squared = own[:, None] - 2 * to_means + norms[:, :, None]
+    # Differences of products that nearly cancel can come out slightly below 0.
     return np.asarray(np.maximum(squared, 0).transpose(0, 2, 1))
 
 
@@ -281,6 +286,8 @@ def _expect(products: Array, mixture: _Mixture, width: int) -> tuple[Array, Arra
     variances = mixture.variances[:, None]
     spread = _distances(products, mixture.parts) / variances + width * np.log(2 * np.pi * variances)
     scores = np.log(mixture.weights)[:, None] - spread / 2
+    # The maximum is taken out of the sum, because exp overflows at distances over variances of
+    # 1e-6.
     top = scores.max(2, keepdims=True)
     whole = np.log(np.exp(scores - top).sum(2, keepdims=True)) + top
     return whole.mean((1, 2)), np.exp(scores - whole)
@@ -310,7 +317,7 @@ class Objects:
     def words(self, texts: Sequence[str]) -> Words:
         """Return the content words of texts that have a vector, and which are common nouns.
 
-        A word is one if the tagger's word in which it begins is tagged NN or NNS.
+        A word is a common noun if the tagger's word in which it starts is tagged NN or NNS.
         """
         words = find_words(texts, self.vectors.row, self.stop_words)
         for number, tags in enumerate(self.tagger(texts)):
@@ -327,6 +334,7 @@ class Objects:
         """Return the rows of each text's different nouns, and where each text's start."""
         places = np.flatnonzero(words.noun)
         text = np.repeat(np.arange(len(words.starts) - 1), np.diff(words.starts))[places]
+        # One number per (text, noun), so that a single `unique` finds each text's different nouns.
         key = text * np.int64(len(self.vectors.array)) + words.rows[places]
         first = np.sort(np.unique(key, return_index=True)[1])
         starts = np.searchsorted(text[first], np.arange(len(words.starts)))
@@ -336,8 +344,8 @@ class Objects:
         """Return the nouns that represent each text, heaviest cluster first.
 
         Args:
-            words: of B texts.
-            most: clusters, beside the associator's own limit.
+            words: words of B texts.
+            most: clusters, in addition to the associator's own limit.
 
         Returns:
             (B, c) int64 rows of the vectors, -1 where a text has fewer clusters.
@@ -362,7 +370,7 @@ class Objects:
         return chosen
 
     def search(self, words: Words, k: int, *, own: Array | None = None) -> Found:
-        """Return k images per text, those of its clusters in turn; see `Associator`."""
+        """Return k images per text, the best of its clusters in turn; see `Associator`."""
         nouns = self.representatives(words, k)
         depth = k + (own is not None)
         distinct, inverse = np.unique(nouns, return_inverse=True)
@@ -398,7 +406,7 @@ def _once(rows: Array) -> Array:
 class Keywords:
     """Images whose captions share most keywords with a text.
 
-    A score is the number of the text's different words that are keywords of the image. Of equal
+    A score is the number of the text's different words that are keywords of the image. Among equal
     scores the image that was met first comes first: words in the text's order, rows ascending.
 
     Source: table 3, "Associative (Zhang et al., 2020)".
@@ -435,10 +443,10 @@ class Keywords:
 
 
 def _most_met(met: Array, k: int, own: int) -> tuple[Array, Array]:
-    """Return the k images that are met most often, of equal ones the first met, and how often.
+    """Return the k images that are met most often, the first met among equals, and how often.
 
-    Only images that may be among the k are sorted: of those met as often as the k-th, k are met
-    within the first k times as many places.
+    Only images that may be among the k are sorted: k images that are met as often as the k-th are
+    met within the first k times as many places.
 
     Args:
         met: (P,) images, in the order in which they are met.
@@ -450,7 +458,7 @@ def _most_met(met: Array, k: int, own: int) -> tuple[Array, Array]:
         counts[own] = 0
     often = counts[met]
     places = np.bincount(often)
-    images = places // np.maximum(np.arange(len(places)), 1)  # that are met so often
+    images = places // np.maximum(np.arange(len(places)), 1)  # images that are met this often
     images[0] = 0
     least = max(1, int((images[::-1].cumsum()[::-1] >= k).sum()) - 1)
     above = np.flatnonzero(often > least)

@@ -1,8 +1,8 @@
-"""Texts and the images beside them become batches for the grounded model.
+"""Texts and their images become batches for the grounded model.
 
 A row is one example. Its masks, and with them the images found for it, are pure functions of (seed,
 epoch, number of the row): neither the batch nor the process that a row falls to changes them, so
-that a resumed run sees what the unbroken one saw.
+that a resumed run sees the same examples as an unbroken run.
 
 Axes: B texts, T tokens, K images of a text, N regions of an image, S = K · N slots, D image
 feature.
@@ -28,7 +28,7 @@ from vgtools.systems.grounding.texts import Texts
 from vgtools.text.masking import Masking, mask_tokens
 from vgtools.text.word_vectors import Words
 
-# What a random generator is for, the first of its seeds; 0 is the order of the texts.
+# The purpose of a random generator, as the first of its seeds; 0 is the order of the texts.
 _MASK = 1
 _FIXED = 2
 
@@ -47,7 +47,7 @@ class Bank:
         rows: (images of its index,) their rows of the features.
         images: K, per text.
         whole: look for images with the whole text; otherwise with the words that are shown.
-        mark: what identifies the index and its search in `run.json`.
+        mark: entry of `run.json` that identifies the index and its search.
     """
 
     associator: Associator
@@ -57,15 +57,15 @@ class Bank:
     mark: dict[str, Any]
 
     def words(self, texts: Texts, numbers: Array, chosen: Sequence[Array]) -> Words:
-        """Return the words that images are looked for with: those of the masked texts.
+        """Return the words of the masked texts, by which images are looked for.
 
-        Words are found, and their nouns tagged, in what the visible tokens spell. All tokens to be
-        predicted are hidden: also those that are shown as they are, or as another word, would give
-        away what is hidden.
+        Words are found, and their nouns tagged, in the spelling of the visible tokens. All tokens
+        to be predicted are hidden, also those that the model is shown unchanged or as another word:
+        the images that they find would give away the answer.
 
         Args:
-            texts: with their spelling.
-            numbers: (B,) of texts.
+            texts: the texts, with their spelling.
+            numbers: (B,) numbers of the texts.
             chosen: B times (tokens,) bool, to be predicted.
 
         Source: Sileo 2021, section 2.4, footnote 3.
@@ -78,7 +78,7 @@ class Bank:
         """Return the rows of the features found for texts, (B, K), best first, -1 for none.
 
         Args:
-            words: of B texts.
+            words: words of B texts.
             own: (B,) image of the index that is never found for a text, -1 for none.
         """
         found = self.associator.search(words, self.images, own=own)
@@ -86,10 +86,10 @@ class Bank:
 
 
 def check_words(bank: Bank, trained: Mapping[str, Any], index: str) -> None:
-    """Refuse an index of other word vectors or stop words than a run's.
+    """Refuse an index whose word vectors or stop words differ from the run's.
 
     Args:
-        bank: of the index.
+        bank: the images of the index.
         trained: "index" of the run's `run.json`.
         index: its file, for messages.
 
@@ -112,10 +112,10 @@ class Sources:
         feats: X.npy of vectors, one per image.
         regions: X.npy of regions.
         boxes: N, regions of an image.
-        index: of images by words, for associative strategies.
+        index: index of images by words, for associative strategies.
         images: K, per text; 1 for transferred strategies.
-        clusters: of the nouns of a text, for `object`.
-        whole: look for images with the whole text, also with what is masked.
+        clusters: clusters of the nouns of a text, for `object`.
+        whole: look for images with the whole text, masked words included.
         tagger: finds nouns, for `object`.
     """
 
@@ -177,7 +177,7 @@ class Recipe(Masking):
     Attributes:
         strategy: none, i2t, t2i, both, scene, object or keyword.
         longest: tokens of a text at most, special tokens not counted.
-        seed: of order, masks and what else is drawn.
+        seed: decides the order, the masks and all other draws.
         rate: share of the tokens that are masked.
         drop_images: probability that a text that has images is shown with the placeholder.
 
@@ -209,11 +209,11 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts with what they are shown with: own images, found ones, or none.
+    """Texts with the images that they are shown with: their own, found images, or none.
 
     Attributes:
         texts: tokenised.
-        recipe: what becomes of them.
+        recipe: how they become inputs and labels.
         pictures: features of images; None for no image at all.
         bank: finds images by words, for associative strategies.
     """
@@ -227,12 +227,12 @@ class Examples:
         return len(self.texts)
 
     def example(self, number: int, epoch: int | None) -> Example:
-        """Draw what is masked of a text: a pure function of (seed, epoch, number).
+        """Draw the masks of a text: a pure function of (seed, epoch, number).
 
         Args:
-            number: of the text.
-            epoch: of the training; None gives the fixed draws of evaluation, the same whatever the
-                seed.
+            number: number of the text.
+            epoch: epoch of the training; None gives the fixed draws of evaluation, the same
+                whatever the seed.
 
         Source: Sileo 2021, sections 2.2 and 3.3 (15 % of the tokens, as in LXMERT).
         """
@@ -240,6 +240,8 @@ class Examples:
         rng = np.random.default_rng(
             [_FIXED, number] if epoch is None else [_MASK, recipe.seed, epoch, number]
         )
+        # Both numbers are drawn for every text, whatever the strategy and `drop_images` are: runs
+        # that differ only in these mask the same tokens.
         side, drop = rng.random(2)
         tokens = self.texts.of(number).astype(np.int64)
         if self.texts.image[number] >= 0 and side < recipe.jmrm_share:
@@ -299,7 +301,7 @@ class Examples:
             epoch: decides what is masked; None gives the fixed masks of evaluation.
             parts: batches to cut the step into; at most B.
             device: where they go.
-            rows: (B, K) of the features to show in place of those that the recipe gives.
+            rows: (B, K) rows of the features to show instead of the recipe's.
 
         Returns:
             The batches, whose losses add up to `parts` times the mean over the step.
@@ -307,7 +309,7 @@ class Examples:
         examples = [self.example(number, epoch) for number in numbers.tolist()]
         rows = self.images(numbers, examples) if rows is None else rows
         order = np.arange(len(examples))
-        if parts > 1:  # texts of like length share a batch: less padding
+        if parts > 1:  # Texts of similar length share a batch, which needs less padding.
             order = np.argsort([len(e.read) for e in examples], kind="stable")
         batches = [
             self._pad([examples[i] for i in part], rows[part])
@@ -318,7 +320,7 @@ class Examples:
         return [b._replace(token_count=tokens, region_count=regions).to(device) for b in batches]
 
     def _pad(self, examples: Sequence[Example], rows: Array) -> Batch:
-        """Return examples as one batch, whose counts are not yet those of a step."""
+        """Return examples as one batch, whose counts are not yet the counts of a step."""
         recipe = self.recipe
         start = len(recipe.prefix)
         frame = start + len(recipe.suffix)
@@ -367,23 +369,24 @@ class Examples:
 def mask_regions(
     features: Array, mask: Array, rng: np.random.Generator, pictures: Pictures
 ) -> tuple[Array, Array]:
-    """Mask the regions of an image: of those chosen 80 % become 0, 10 % another, 10 % stay.
+    """Mask regions of an image: 80 % of the chosen regions become 0, 10 % another, 10 % stay.
 
-    A whole image is always chosen, and becomes 0; of regions 15 %, at least one.
+    A whole image is always chosen, and becomes 0; 15 % of several regions are chosen, at least one.
 
     Args:
         features: (N, D); changed in place.
         mask: (N,) bool, which are regions.
-        rng: of the text.
-        pictures: of the run, from which another region comes.
+        rng: generator of the text.
+        pictures: pictures of the run, from which another region comes.
 
     Returns:
         (R,) the regions chosen, and (R, D) their features as they were.
 
     Source: Sileo 2021, section 2.2; LXMERT (Tan & Bansal 2019), section 3.1.
-    Deviation: the other region is one of any image, not of the batch: what a text shows must not
-        depend on its batch. A whole image (N = 1) is always masked, where LXMERT masks 15 % of 36
-        regions and the paper says nothing: else 85 % of captions would teach nothing of images.
+    Deviation: the other region comes from any image, not from the batch, because the features shown
+        with a text must not depend on its batch. A whole image (N = 1) is always masked, where
+        LXMERT masks 15 % of 36 regions and the paper says nothing: else 85 % of captions would
+        teach nothing of images.
     """
     present = np.flatnonzero(mask)
     if pictures.regions == 1 or not len(present):

@@ -1,4 +1,4 @@
-"""What images are found by: vectors of captions or of nouns, and an inverted file of keywords.
+"""Keys of images: vectors of captions or of nouns, and an inverted file of keywords.
 
 Axes: N images, in the order in which they first appear; W words; E width of a word vector.
 
@@ -29,7 +29,7 @@ from vgtools.text.word_vectors import (
     unit_vectors,
 )
 
-CAPTIONS = "captions"  # "keys" of an index's manifest: what its images are found by
+CAPTIONS = "captions"  # "keys" of an index's manifest: the keys that its images are found by
 NOUNS = "nouns"
 KEYWORDS = "keywords"
 Row = Mapping[str, Any]
@@ -45,7 +45,7 @@ class Bank(NamedTuple):
 
 
 def word_facts(stop_words: str | None) -> dict[str, Any]:
-    """Return what a manifest says about stop words.
+    """Return the entry of a manifest about stop words.
 
     Args:
         stop_words: a file of them, or `nltk`, which the manifest then lists; None for our list.
@@ -73,7 +73,7 @@ def stop_words_of(facts: Mapping[str, Any], file: str) -> frozenset[str]:
     fingerprint = stop_words_fingerprint(stop_words)
     if fingerprint != facts.get("stop_words"):
         why = f"was built with stop words of fingerprint {facts.get('stop_words')}"
-        raise DataError(f"{why}; those of this version have {fingerprint}; build it again", file)
+        raise DataError(f"{why}; this version's have {fingerprint}; build it again", file)
     return stop_words
 
 
@@ -93,7 +93,7 @@ class IndexFile(NamedTuple):
     data: bytes | memoryview
     ids: list[str]
     left_out: list[str]  # images without a known word
-    facts: dict[str, Any]  # of the manifest
+    facts: dict[str, Any]  # entries of the manifest
 
 
 def vector_index(
@@ -102,12 +102,12 @@ def vector_index(
     stop_words: frozenset[str],
     file: str,
 ) -> IndexFile:
-    """Return the index of images by vectors of their nouns, if the first row has some, or captions.
+    """Return the index of images by vectors of their nouns, if the first row has any, or captions.
 
     Args:
         rows: numbered, with "image" and "text", and "nouns" in all of them or in none.
-        vectors: of words.
-        stop_words: that do not count.
+        vectors: vectors of words.
+        stop_words: words that do not count.
         file: where the rows are from, for messages.
     """
     first = list(islice(rows := iter(rows), 1))
@@ -135,7 +135,7 @@ def keyword_index(
 
     Args:
         rows: numbered, with "image" and "text".
-        stop_words: that do not count.
+        stop_words: words that do not count.
         most: keywords per caption.
     """
     file = keywords(rows, stop_words, most)
@@ -154,14 +154,15 @@ def caption_keys(
 
     Args:
         rows: numbered, with "image" and "text".
-        vectors: of words.
-        stop_words: that do not count.
+        vectors: vectors of words.
+        stop_words: words that do not count.
 
     Source: section 2.4.1. The paper has one caption per image; with several, all their words
         together find it best.
     """
     numbers: dict[str, int] = {}
-    # Of each known word the image and its row: eight bytes, where a sum of vectors would be 2,400.
+    # A known word takes eight bytes, the numbers of its image and its row; a sum of vectors per
+    # image would take 2,400.
     image = array("i")
     word = array("i")
     for block in _blocks(rows):
@@ -184,14 +185,14 @@ def caption_keys(
 def noun_keys(
     rows: Iterable[tuple[int, Row]], vectors: WordVectors, stop_words: frozenset[str], file: str
 ) -> Bank:
-    """Return images with the mean of their lemmas' mean vectors and that of their definition.
+    """Return images with the mean of their lemmas' mean vectors plus their definition's mean.
 
     A lemma or a definition without a known word is left out of the mean.
 
     Args:
         rows: numbered, with "image", "nouns" and the definition "text"; an image once.
-        vectors: of words.
-        stop_words: that do not count.
+        vectors: vectors of words.
+        stop_words: words that do not count.
         file: where the rows are from, for messages.
 
     Raises:
@@ -223,7 +224,7 @@ def _noun_means(vectors: Array, lemmas: Words, starts: Array, definitions: Words
 
     Args:
         vectors: (V, E).
-        lemmas: of all images, one text per lemma.
+        lemmas: lemmas of all images, one text per lemma.
         starts: (N + 1,) where each image's lemmas start.
         definitions: one text per image.
     """
@@ -249,11 +250,11 @@ def keywords(
     """Return the inverted file of the words with the highest TF-IDF weights of each caption.
 
     A word has at least two characters. Its weight is tf · (ln((1 + n) / (1 + df)) + 1) for n
-    captions, of which df have the word; of equal weights the first in the alphabet comes first.
+    captions, of which df have the word; among equal weights the first in the alphabet comes first.
 
     Args:
         rows: numbered, with "image" and "text".
-        stop_words: that do not count.
+        stop_words: words that do not count.
         most: keywords per caption.
 
     Source: table 3, "Associative (Zhang et al., 2020)", with 8 words per caption. Dividing the
@@ -262,8 +263,8 @@ def keywords(
     """
     numbers: dict[str, int] = {}
     vocabulary: dict[str, int] = {}
-    image = array("i")  # of each caption
-    word = array("i")  # of all captions
+    image = array("i")  # the image of each caption
+    word = array("i")  # the words of all captions
     size = array("i")  # words of each caption
 
     def number_of(name: str) -> int:
@@ -276,9 +277,10 @@ def keywords(
         word.frombytes(words.rows.tobytes())
         size.frombytes(np.diff(words.starts).astype(np.int32).tobytes())
     names = sorted(vocabulary)
-    place = np.zeros(len(names), np.int64)  # in the alphabet, of each number
+    place = np.zeros(len(names), np.int64)  # the place in the alphabet of each number
     place[[vocabulary[name] for name in names]] = np.arange(len(names))
     caption = np.repeat(np.arange(len(size)), np.frombuffer(size, np.int32))
+    # One number per (caption, word), ordered by caption and then alphabet.
     pairs = caption * max(len(names), 1) + place[np.frombuffer(word, np.int32)]
     pairs, counts = np.unique(pairs, return_counts=True)
     caption, of_word = np.divmod(pairs, max(len(names), 1))

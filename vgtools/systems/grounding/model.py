@@ -4,9 +4,9 @@
     v = LN(W r + b + e_rank)        section 3.3: image features, with the rank of their image
     g([t; v])                       section 2.1: the cross-modal encoder
 
-A text without images has one slot with the placeholder h in place of v (section 2.3). Two
-objectives (section 2.2): `jmlm`, masked words from the other words and the images; `jmrm`, masked
-image features from the text and the other features.
+A text without images has one slot with the placeholder h instead of v (section 2.3). Two objectives
+(section 2.2): `jmlm`, masked words from the other words and the images; `jmrm`, masked image
+features from the text and the other features.
 
 Axes: B texts, T tokens, S slots (K images of N regions each, or 1 for the placeholder), H hidden, D
 image feature, M masked tokens, R masked regions.
@@ -34,7 +34,7 @@ from vgtools.training.loop import halves, on_device
 KIND = "grounding"
 TRANSFERRED = ("i2t", "t2i", "both")
 ASSOCIATIVE = {"scene": "captions", "object": "nouns", "keyword": "keywords"}  # keys of the index
-_STD = 0.02  # of what is new: placeholder, ranks, projection, regression
+_STD = 0.02  # standard deviation of new weights: placeholder, ranks, projection, regression
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class GroundingConfig:
         images: K, images per text; 0 without.
         regions: N, slots per image; 0 without.
         width: D, of an image feature; 0 without.
-        layers: of the cross-modal encoder; the last ones of the text encoder are copied.
+        layers: layers of the cross-modal encoder; the last layers of the text encoder are copied.
     """
 
     strategy: str
@@ -64,7 +64,7 @@ class GroundingConfig:
 class Batch(NamedTuple):
     """Texts to learn from.
 
-    The losses are sums over what is here, divided by the counts, which are those of a whole step.
+    The losses are sums over this batch, divided by the counts of a whole step.
     """
 
     ids: Tensor  # (B, T) int64, masked
@@ -114,7 +114,7 @@ class CrossModal(nn.Module):
             nn.init.zeros_(self.project.bias)
 
     def embed(self, slots: Tensor, slot_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the layers read of the images, and its mask.
+        """Return the inputs of the layers for the images, and their mask.
 
         Args:
             slots: (B, S, D) features, the N regions of the best image first; S may be 0.
@@ -127,6 +127,7 @@ class CrossModal(nn.Module):
         if not slots.shape[1]:
             alone = self.placeholder.expand(len(slots), 1, -1)
             return alone, slot_mask.new_ones(len(slots), 1)
+        # All regions of an image share its rank.
         ranks = torch.arange(slots.shape[1], device=slots.device) // self.config.regions
         visual = self.norm(self.project(slots) + self.ranks[ranks])
         none = ~slot_mask.any(1, keepdim=True) & (
@@ -139,7 +140,7 @@ class CrossModal(nn.Module):
         """Return the states of text and slots, (B, T + max(S, 1), H).
 
         Args:
-            states: (B, T, H) of the text encoder.
+            states: (B, T, H) states of the text encoder.
             mask: (B, T) bool.
             slots: (B, S, D); see `embed`.
             slot_mask: (B, S) bool.
@@ -167,7 +168,7 @@ class CrossModal(nn.Module):
 
 
 class GroundedEncoder(nn.Module):
-    """A text encoder under a cross-modal one, both trainable: what fine-tuning builds on.
+    """A text encoder under a cross-modal encoder, both trainable, for fine-tuning.
 
     Args:
         text: transformers' encoder, without pooler.
@@ -227,7 +228,7 @@ def no_slots(count: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
 class MaskedLMHead(nn.Module):
     """A masked language model's head with its own copy of the word table.
 
-    The text encoder's table is frozen, so the two are not tied to one another.
+    The text encoder's table is frozen and this copy learns, so the two cannot be tied.
     """
 
     def __init__(self, lm: Any) -> None:
@@ -239,14 +240,14 @@ class MaskedLMHead(nn.Module):
 
 
 class Grounding(nn.Module):
-    """A grounded masked language model: what `vg pretrain grounding` trains.
+    """A grounded masked language model, as `vg pretrain grounding` trains it.
 
     Args:
         lm: transformers' masked language model; its encoder f is used frozen, always in evaluation
             mode, and is outside the module tree: `train()` does not reach it, checkpoints do not
             hold it, but it moves with the model.
         config: the shape.
-        dtype: numbers that the products are computed with (autocast); weights stay float32.
+        dtype: type that the products are computed in (autocast); weights stay float32.
 
     Source: Sileo 2021, sections 2.1, 2.2 and 3.3.
     """
@@ -258,6 +259,8 @@ class Grounding(nn.Module):
         self.config = config
         self.dtype = dtype
         text = lm.base_model
+        # In a tuple torch does not register the module: checkpoints leave it out, and `train()`
+        # cannot switch its dropout on.
         self._frozen = (text.eval().requires_grad_(False),)
         self.cross = CrossModal(text, config)
         self.jmlm = MaskedLMHead(lm)
@@ -267,6 +270,7 @@ class Grounding(nn.Module):
             nn.init.zeros_(self.jmrm.bias)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Grounding:
+        # torch moves only registered modules; the frozen encoder has to be on the same device.
         self.text._apply(fn)
         super()._apply(fn, recurse)
         return self
@@ -291,8 +295,8 @@ class Grounding(nn.Module):
             mask: (B, T) bool.
 
         Source: Sileo 2021, section 3.3.
-        Deviation: the paper does not say how the projection begins; g was pretrained on states of
-            f's size, and features that begin much larger or smaller would drown them or be lost.
+        Deviation: the paper does not say how the projection starts; g was pretrained on states of
+            f's size, and features that start much larger or smaller would drown them or be lost.
         """
         if self.config.images:
             states = self.read(ids, mask)[mask]
@@ -306,7 +310,7 @@ class Grounding(nn.Module):
         return states
 
     def hidden(self, batch: Batch) -> Tensor:
-        """Return what the decoder of words reads at the masked places, (M, H)."""
+        """Return the inputs of the word decoder at the masked places, (M, H)."""
         text = self.states(batch)[:, : batch.ids.shape[1]].flatten(0, 1)  # (B * T, H)
         rows: Tensor = self.jmlm.hidden(text[batch.masked])
         return rows
@@ -314,7 +318,7 @@ class Grounding(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of a batch by name, unweighted.
 
-        `Batch` has what they are divided by.
+        `Batch` has their divisors.
         """
         with autocast(batch.ids.device, self.dtype):
             joint = self.states(batch)
@@ -335,10 +339,10 @@ def jmlm(
 
     Args:
         rows: (M, H) outputs of the head's hidden layer at the masked places.
-        table: (V, H) of the decoder.
+        table: (V, H) weights of the decoder.
         bias: (V,).
-        tokens: (M,) int64 words that are masked.
-        dtype: numbers that the products are computed with.
+        tokens: (M,) int64, the masked words.
+        dtype: type that the products are computed in.
 
     Source: Sileo 2021, section 2.2, equation 1.
     """

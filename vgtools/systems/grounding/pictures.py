@@ -18,12 +18,12 @@ class Pictures(Protocol):
     """Image features by image: N rows of D numbers each, memory-mapped.
 
     Attributes:
-        path: of the file.
-        ids: of the images.
-        width: D.
-        regions: N.
-        manifest: of the file.
-        backbone: what made the features, "ref" and "fingerprint".
+        path: path of the file.
+        ids: ids of the images.
+        width: D, numbers per feature.
+        regions: N, rows per image.
+        manifest: manifest of the file.
+        backbone: network that made the features, by "ref" and "fingerprint".
     """
 
     path: str

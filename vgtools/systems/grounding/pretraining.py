@@ -32,8 +32,8 @@ from vgtools.text.tokens import tokenizer_fingerprint
 from vgtools.training.session import Job, mean_losses
 from vgtools.training.steps import plan_for, step_batches
 
-_FIRST = 256  # texts whose states give images their scale
-_ASKED = 20_000  # texts whose words are looked at for those without a query
+_FIRST = 256  # number of first texts whose states give images their scale
+_ASKED = 20_000  # texts that are examined for the share without a query
 
 
 class Pretraining:
@@ -43,15 +43,15 @@ class Pretraining:
         text: the encoder to start from, with the head of a masked language model.
         inputs: files of texts and captions to train on.
         valid: files to evaluate on.
-        sources: of the images.
-        weights: of the losses.
-        cross_layers: of the cross-modal encoder; None for all of the text encoder.
-        drop_images: probability that a text is shown with the placeholder in place of images.
-        dropout: of the cross-modal encoder; None for that of the text encoder.
+        sources: files of the images.
+        weights: weights of the losses.
+        cross_layers: layers of the cross-modal encoder; None for as many as the text encoder has.
+        drop_images: probability that a text is shown with the placeholder instead of images.
+        dropout: dropout of the cross-modal encoder; None for the text encoder's dropout.
         block: tokens of a text, special ones counted.
-        dtype: of the matrix products.
-        gradient_checkpointing: less memory, more time.
-        folder: of temporary files.
+        dtype: type of the matrix products.
+        gradient_checkpointing: use less memory and more time.
+        folder: folder of temporary files.
         quiet: no progress.
         say: prints a message.
 
@@ -95,7 +95,8 @@ class Pretraining:
         self._quiet = quiet
         self._say = say
         shown = [path for path in (sources.feats, sources.regions, sources.index) if path]
-        # Before a text is read: what changes later is not what these hashes name.
+        # The files are hashed before a text is read: a file that changes while it is read then does
+        # not match its hash.
         self.files = Inputs([*inputs, *valid, *shown])
         self._pictures, self._bank = sources.open()
         pictures = self._pictures
@@ -132,7 +133,9 @@ class Pretraining:
         return texts
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, beside the flags that every system has."""
+        """Return the settings that decide the weights, in addition to the flags that every system
+        has.
+        """
         pictures = self._pictures
         return {
             "strategy": self._sources.strategy,
@@ -206,7 +209,7 @@ class Pretraining:
 def share_without_query(examples: Examples) -> float:
     """Return the share of the texts without a visible word that can find images.
 
-    It is that of the first texts, with the masks of the first epoch.
+    It is measured on the first texts, with the masks of the first epoch.
     """
     bank = examples.bank
     assert bank is not None

@@ -13,7 +13,7 @@ from vgtools.systems.grounding.association import Associator
 from vgtools.text.word_vectors import Words
 
 _PAIRS = 1 << 22  # pairs of a text and an image that are ranked at a time
-_TEXTS = 256  # searched between two looks at whether to stop
+_TEXTS = 256  # texts searched between two checks for a cancellation
 
 
 class AssociativeRetriever:
@@ -47,8 +47,8 @@ class AssociativeRetriever:
     def relevance(self, words: Words, images: Array) -> Ranking:
         """Return the relevance of some images to texts, and the order in which they are found.
 
-        The order of objects and keywords is not that of scores alone: images of a text's nouns come
-        in turn, and of equal counts the image that is met first.
+        The order of objects and keywords does not follow from scores alone: images of a text's
+        nouns come in turn, and among equal counts the image that is met first comes first.
         """
         bank = len(self._associator.ids)
         count = len(words.starts) - 1

@@ -1,6 +1,6 @@
-"""What grounded and plain masked language models give the masked words of texts.
+"""The losses of masked words in texts under grounded and plain masked language models.
 
-Every model sees the same masks, those of a text's number, so that differences are paired.
+Every model sees the same masks, which a text's number decides, so that differences are paired.
 
 Axes: N texts, K images of a text.
 """
@@ -36,7 +36,7 @@ from vgtools.tasks.image_controls import choose_images
 from vgtools.tasks.perplexity import Scores, groups_of, records
 from vgtools.text.tokens import tokenizer_fingerprint
 
-_SPLIT = "perplexity"  # of what is drawn for `other` and `random`
+_SPLIT = "perplexity"  # part of the seed of the draws for `other` and `random`
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Model:
     Attributes:
         ref: the user's name for it.
         text: its encoder, for the tokenizer.
-        config: its shape; that of a plain language model has the strategy none.
+        config: its shape; a plain language model has the strategy none.
         info: run.json; empty for a plain language model.
         losses: negative log likelihoods of the masked words of a batch, (M,).
     """
@@ -103,13 +103,13 @@ class Offer:
 
     Attributes:
         kinds: own, found, other, random, none, in turn, without `found` for a run that has no
-            index; empty for what a run was trained with: found images, own ones, or the placeholder
-            where no text names an image.
+            index; empty for the kind that a run was trained with: found images, own images, or the
+            placeholder where no text names an image.
         feats: files of features; a run takes the first of its backbone.
         regions: file of regions; runs with several regions per image try it first, others last.
         index: indices by words; a run takes the first of its strategy.
         query: look for images with the `masked` or the `whole` text; None for as the run did.
-        tagger: finds nouns; None for that of the run.
+        tagger: finds nouns; None for the run's tagger.
     """
 
     kinds: Sequence[str] = ()
@@ -120,7 +120,9 @@ class Offer:
     tagger: str | None = None
 
     def kinds_of(self, model: Model) -> list[str]:
-        """Return what a model is shown with, in turn; empty where the texts decide."""
+        """Return the kinds of images that a model is shown with, in turn; empty where the texts
+        decide.
+        """
         if model.config.strategy == "none":
             return ["none"]
         if model.config.strategy in ASSOCIATIVE:
@@ -131,7 +133,7 @@ class Offer:
         """Open the images for a model; none are needed where it is shown with none.
 
         Raises:
-            DataError: none fits; the reason is that of the last one tried.
+            DataError: none fits; the message gives the reason of the last file tried.
         """
         config = model.config
         kinds = self.kinds_of(model)
@@ -189,12 +191,12 @@ def read_examples(
     rate: float,
     own: bool,
 ) -> Examples:
-    """Read texts as a model sees them; every line is one, also an empty one.
+    """Read texts as a model sees them; every line is a text, also an empty line.
 
     Args:
-        paths: of texts.
-        model: whose tokens they become.
-        pictures: of the images that the model is shown.
+        paths: files of texts.
+        model: the model that the texts are tokenised for.
+        pictures: features of the images that the model is shown.
         bank: finds them, for an associative model.
         block: tokens of a text, special ones counted.
         rate: share of the tokens that are masked.
@@ -226,10 +228,10 @@ def shown(examples: Examples, kind: str) -> Array:
 
     Args:
         examples: the texts, and where images come from.
-        kind: `own`, the images that rows name; `found`, by their visible words; `other`, what
-            another text is shown with; `random`, drawn from the images; `none`. Texts count as one
-            for `other` and `random` (see `choose_images`) if they are equal or name one image. An
-            image of the text's own that comes up among others' is not shown.
+        kind: `own`, the images that rows name; `found`, by their visible words; `other`, the images
+            of another text; `random`, drawn from the images; `none`. Texts count as one for `other`
+            and `random` (see `choose_images`) if they are equal or name one image. An image of the
+            text's own that comes up among others' is not shown.
 
     Raises:
         DataError: no row names an image, or there is no other text of another image.
@@ -258,11 +260,13 @@ def shown(examples: Examples, kind: str) -> Array:
 
 
 def _as_one(texts: Texts) -> list[int]:
-    """Return a number per text, the same for equal texts and for those of one image."""
+    """Return a number per text, the same for equal texts and for texts of one image."""
     numbers = dict[bytes, int]()
     words = [numbers.setdefault(texts.of(n).tobytes(), len(numbers)) for n in range(len(texts))]
     same = np.arange(len(texts))
     before = np.full_like(same, -1)
+    # Equal texts may name different images, and an image may have different texts: the least number
+    # spreads along both relations until nothing changes.
     while (same != before).any():
         before = same
         for by in (np.array(words), groups_of(texts.image)):
@@ -285,9 +289,9 @@ def score(
     Args:
         model: to be scored.
         examples: the texts.
-        rows: (N, K) of the features that they are shown with.
+        rows: (N, K) rows of the features that they are shown with.
         batch_size: texts at a time.
-        device: of the model.
+        device: device of the model.
         advance: called with the number of texts done.
 
     Source: Sileo 2021, section 4.1 and table 2: the mean over masked words.
@@ -297,7 +301,7 @@ def score(
     sums = np.zeros((2, count))
     tokens = np.zeros((2, count), np.int64)
     lead = len(examples.recipe.prefix)
-    order = np.argsort(np.diff(texts.starts), kind="stable")  # little padding
+    order = np.argsort(np.diff(texts.starts), kind="stable")  # Similar lengths need less padding.
     for numbers in np.array_split(order, -(-count // batch_size)):
         (batch,) = examples.collate(numbers, None, 1, device, rows=rows[numbers])
         losses = model.losses(batch).double().cpu().numpy()
@@ -306,6 +310,8 @@ def score(
         text = numbers[places // length]
         content = texts.content[texts.starts[text] + places % length - lead]
         for i, kept in enumerate((np.ones(len(text), bool), content)):
+            # A text has several masked words in the batch; `sums[i][text] += losses` would add one
+            # of them.
             np.add.at(sums[i], text[kept], losses[kept])
             np.add.at(tokens[i], text[kept], 1)
         advance(len(numbers))
@@ -326,7 +332,7 @@ class Comparison:
         quiet: no progress.
 
     Attributes:
-        names: of each model and what it is shown with, in order.
+        names: for each record, the model and the kind of images it is shown with, in order.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Downstream tasks on a grounded encoder: with the placeholder, or with images found for the texts.
 
-A linear layer reads g's state of [CLS], or those of the words. All weights learn: the text encoder,
-the cross-modal one, the projection of images, ranks and placeholder.
+A linear layer reads g's state of [CLS], or the states of the words. All weights learn: the text
+encoder, the cross-modal one, the projection of images, ranks and placeholder.
 
 Axes: B units, C choices of a unit, T tokens, E examples, K images of a text, S slots, D image
 feature, H hidden.
@@ -59,7 +59,8 @@ class TextImages:
     Attributes:
         pictures: features of images; None for the placeholder.
         bank: finds images.
-        choice: of images, see `choose_images`; a text without any is shown the placeholder.
+        choice: how images are chosen, see `choose_images`; a text without images is shown with the
+            placeholder.
 
     Source: Sileo 2021, sections 2.4 and 4.2.
     """
@@ -69,7 +70,7 @@ class TextImages:
     choice: Choice = "none"
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, for `run.json`; nothing without images."""
+        """Return the settings that decide the weights, for `run.json`; nothing without images."""
         if self.pictures is None or self.bank is None:
             return {}
         return {
@@ -99,7 +100,7 @@ class TextImages:
 
 
 def _query(example: Example) -> str:
-    """Return what images are looked for with: both texts."""
+    """Return the query for images: all texts of the example."""
     return " ".join([example.text, example.pair or "", *example.choices])
 
 
@@ -114,8 +115,8 @@ def open_images(ref: str, feats: str | None, index: str | None, choice: Choice) 
     Args:
         ref: the run.
         feats: features of images; None for a run that needs none.
-        index: of images by words, likewise.
-        choice: of images.
+        index: index of images by words, likewise.
+        choice: how images are chosen.
 
     Raises:
         DataError: the run finds images and `feats` or `index` is missing, or it does not and they
@@ -160,7 +161,7 @@ def collate(
     part: int = 0,
     parts: int = 1,
 ) -> BatchWithImages:
-    """Build a batch; the arguments are those of `vgtools.tasks.finetune.collate`."""
+    """Build a batch; for the arguments see `vgtools.tasks.finetune.collate`."""
     text = finetune.collate(inputs.text, units, tuner.pad, tuner.segments, device, part, parts)
     rows = inputs.of(units[part::parts])
     slots, slot_mask = no_slots(len(rows), device)
@@ -178,9 +179,9 @@ class GroundedTuner(nn.Module):
     """A grounded encoder under a linear layer for a task, and its loss.
 
     Args:
-        encoder: of a pretrained run.
-        task: what is learnt.
-        dtype: of matrix products (autocast); weights stay float32.
+        encoder: encoder of a pretrained run.
+        task: the task to learn.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Source: Sileo 2021, section 4.2: the logistic regression reads the output at [CLS].
     Deviation: the paper does not say how VUAN's words are read; here each by its first token.
@@ -201,7 +202,7 @@ class GroundedTuner(nn.Module):
     def outputs(self, batch: BatchWithImages) -> Tensor:
         """Return (B, C) logits or scores; tags and SQuAD: (B, T, C), of every token."""
         each = batch.ids.shape[1] if self.kind == "choice" else 1
-        if self.kind == "choice":  # each choice beside the images of its unit
+        if self.kind == "choice":  # Each choice is shown with the images of its unit.
             segments = batch.segments
             batch = batch._replace(
                 ids=batch.ids.flatten(0, 1),
@@ -249,12 +250,12 @@ def learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task of texts: a grounded encoder.
+    """Return the learner of a task of texts with a grounded encoder.
 
     Args:
-        task: to learn.
-        ref: of the run of `vg pretrain grounding`.
-        settings: of the fine-tuning.
+        task: the task to learn.
+        ref: folder of a run of `vg pretrain grounding`.
+        settings: settings of the fine-tuning.
         device: where it learns.
         shown: the images.
         offline: never connect.
@@ -286,9 +287,9 @@ def learner(
 
 
 def save(tuner: GroundedTuner, encoder: Encoder, folder: Path) -> None:
-    """Write a network that learnt a task.
+    """Write a network that learned a task.
 
-    The folder is the text encoder as transformers opens it; `grounding.safetensors` beside it has
+    The folder is the text encoder as transformers opens it; `grounding.safetensors` next to it has
     the cross-modal encoder and the linear layer, `grounding.json` their shape.
     """
     from safetensors.torch import save as serialise

@@ -33,19 +33,19 @@ _HIDDEN = "_"  # shown for a hidden token; without a letter or digit, so that it
 
 
 def _discard(file: IO[bytes]) -> None:
-    """Close a temporary file, of which nothing is needed any more."""
-    with contextlib.suppress(OSError):  # what is still in its buffer may not fit on the disk
+    """Close a temporary file whose content is no longer needed."""
+    with contextlib.suppress(OSError):  # The rest of its buffer may not fit on the disk.
         file.close()
 
 
 class Column:
     """An array that grows in a file without a name: memory does not grow with it.
 
-    The file is gone when the process ends, however it ends.
+    The file has no name, so that it is gone when the process ends, even by a kill.
 
     Args:
-        dtype: of the numbers.
-        folder: where the file is; None for the system's temporary one.
+        dtype: type of the numbers.
+        folder: where the file is; None for the system's temporary folder.
     """
 
     def __init__(self, dtype: type, folder: Path | None = None) -> None:
@@ -78,7 +78,7 @@ class Column:
         except OSError as error:
             raise file_error(error, self._folder or tempfile.gettempdir(), reading=False) from None
         finally:
-            self._close()  # what is mapped stays
+            self._close()  # The mapping keeps the data.
 
 
 class Raw(NamedTuple):
@@ -94,11 +94,11 @@ class Texts:
     """Texts, tokenised once, clipped, with the images that they name.
 
     Attributes:
-        name: of the file or files, for messages.
+        name: name of the file or files, for messages.
         ids: tokens of all texts, int32, no special ones; text n owns ids[starts[n] : starts[n+1]].
         starts: (N + 1,) int64.
         content: (tokens,) bool, part of a content word.
-        image: (N,) int32 of `images`, -1 for a text without one.
+        image: (N,) int32 places in `images`, -1 for a text without an image.
         images: the images named, in order.
         raw: their spelling, where images are found by their words.
         digest: sha256 of all this.
@@ -125,23 +125,25 @@ class Texts:
         return self.ids[self.starts[number] : self.starts[number + 1]]
 
     def shown(self, number: int, hidden: Array) -> str:
-        """Return what a text's visible tokens spell, with `_` in the place of each hidden one.
+        """Return the spelling of a text's visible tokens, with `_` for each hidden token.
 
-        It is a function of what is visible: it says nothing about hidden tokens, not how long they
-        are, not whether they continue words. Characters that hidden tokens share with visible ones
-        are hidden.
+        It depends only on the visible tokens: it reveals neither how long hidden tokens are nor
+        whether they continue words. Characters that hidden tokens share with visible ones are
+        hidden.
 
         Args:
-            number: of the text.
+            number: number of the text.
             hidden: (tokens,) bool.
         """
         assert self.raw is not None
         codes = self.raw.codes[self.raw.starts[number] : self.raw.starts[number + 1]]
         spans = self.raw.spans[self.starts[number] : self.starts[number + 1]]
+        # Code points of a fixed width can be sliced without a table of byte offsets.
         text = codes.tobytes().decode("utf-32-le", "surrogatepass")
         first = np.where(hidden, spans[:, 0], len(text))
-        closed = np.maximum.accumulate(np.where(hidden, spans[:, 1], 0))  # hidden ends so far
-        opened = np.minimum.accumulate(first[::-1])[::-1]  # where the next hidden one begins
+        # last end of a hidden token so far
+        closed = np.maximum.accumulate(np.where(hidden, spans[:, 1], 0))
+        opened = np.minimum.accumulate(first[::-1])[::-1]  # start of the next hidden token
         parts = list[str]()
         edges = np.flatnonzero(np.diff(hidden)) + 1
         for a, b in pairwise([0, *edges.tolist(), len(hidden)]):
@@ -198,6 +200,7 @@ class _Reader:
             ends = np.zeros(len(texts), np.int32)
             rows = np.repeat(np.arange(len(texts)), counts)[here]
             np.maximum.at(ends, rows, tokens.spans[here, 1])
+            # Spelling after the last token that is kept would cost disk and is never shown.
             spelt = "".join(text[:end] for text, end in zip(texts, ends.tolist(), strict=True))
             codes = np.frombuffer(spelt.encode("utf-32-le", "surrogatepass"), "<u4")
             parts += [codes, tokens.spans[here]]
@@ -212,10 +215,10 @@ class _Reader:
         )
 
     def texts(self, name: str, replaced: int, raw: bool) -> Texts:
-        """Return what was added.
+        """Return the texts that were added.
 
         Raises:
-            DataError: nothing was.
+            DataError: no text was added.
         """
         sizes = self._sizes.array()
         if not len(sizes):
@@ -258,13 +261,13 @@ def read_texts(
 
     Args:
         paths: jsonl, text, `.gz`, `.zst` or `-`.
-        tokenizer: of the encoder.
+        tokenizer: tokenizer of the encoder.
         longest: tokens of a text that are kept, special ones not counted.
-        pictures: which must have the images that rows name; None where none is looked at.
+        pictures: must have the images that rows name; None where no image is looked at.
         raw: keep their spelling, for `Texts.shown`.
-        keep_empty: texts without a token stay, so that numbers are those of the lines.
-        train: they are learned from.
-        folder: of the temporary files.
+        keep_empty: texts without a token stay, so that texts are numbered as the lines.
+        train: the texts are learned from.
+        folder: folder of the temporary files.
         progress: counts texts.
 
     Raises:
