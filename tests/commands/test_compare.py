@@ -71,6 +71,16 @@ def test_one_record_a_run_and_no_torch(here: Path) -> None:
     assert 0 < change["p"] < 0.2
 
 
+def test_only_the_tasks_that_are_named(vg: Runner, here: Path) -> None:
+    some = ("compare", "mlm", "vokens", "--samples", "200", "-q", "--task")
+    first, second = records(vg(*some, "SST-2", "--task", "rte", cwd=here))
+    assert [*first["tasks"], *second["average_of"]] == ["sst-2", "rte", "sst-2", "rte"]
+    done = vg(*some, "wnli", cwd=here)
+    assert done.returncode == Exit.NO_INPUT
+    assert b"mlm: holds no finished run of vg finetune on wnli" in done.stderr
+    assert vg(*some, "sst-3", cwd=here).returncode == Exit.USAGE
+
+
 def test_markdown_beside_the_paper_s_table(vg: Runner, here: Path) -> None:
     done = vg(
         "compare", "mlm", "vokens", "--table", "--reported", "4", "--samples", "200", cwd=here

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,12 +132,13 @@ class Row:
     left_out: list[Path] = field(default_factory=list)  # folders with no finished run
 
 
-def read_row(path: str | Path, split: str = "dev") -> Row:
+def read_row(path: str | Path, split: str = "dev", only: Collection[str] = ()) -> Row:
     """Open a fine-tuning run, or a folder whose sub-folders are such runs, one per task.
 
     Args:
         path: of the run or the folder.
         split: whose scores count.
+        only: the tasks to read of a folder; all if empty.
 
     Raises:
         DataError: neither, a run is damaged, of another kind, or two are of the same task.
@@ -155,8 +156,11 @@ def read_row(path: str | Path, split: str = "dev") -> Row:
     for folder in sorted(p for p in path.iterdir() if p.is_dir()):
         file = folder / "run.json"
         there = os.path.lexists(file)  # a link to nowhere is a damaged run, not another folder
-        if not there or read_json(file, "the run.json of a vg run").get("kind") != _KIND:
+        info = read_json(file, "the run.json of a vg run") if there else {}
+        if info.get("kind") != _KIND:
             left_out.append(folder)
+            continue
+        if only and info.get("task") not in only:
             continue
         run = _task_run(folder, split)
         task = run.task.name
@@ -165,7 +169,8 @@ def read_row(path: str | Path, split: str = "dev") -> Row:
             raise DataError(why, folder)
         tasks[task] = run
     if not tasks:
-        why = "holds no finished run of vg finetune (a sub-folder with run.json)"
+        tasks_named = f" on {' or '.join(only)}" if only else ""
+        why = f"holds no finished run of vg finetune{tasks_named} (a sub-folder with run.json)"
         raise DataError(why, path, code=Exit.NO_INPUT)
     return Row(name, path, tasks, left_out)
 
@@ -192,19 +197,25 @@ def _of_split(task: Task, scores: Mapping[str, float], split: str, path: Path) -
     return found | {"headline": headline(task, found)}
 
 
-def read_rows(paths: Sequence[str], baseline: str | None = None, split: str = "dev") -> list[Row]:
+def read_rows(
+    paths: Sequence[str],
+    baseline: str | None = None,
+    split: str = "dev",
+    only: Collection[str] = (),
+) -> list[Row]:
     """Open the runs to compare, the baseline first; rows of the same name are named by their paths.
 
     Args:
         paths: of the runs.
         baseline: one of them; the first if not given.
         split: whose scores count.
+        only: the tasks to read of folders; all if empty.
 
     Raises:
         DataError: as `read_row`, or the baseline is not one of them (usage).
     """
     places = [Path(p).resolve() for p in paths]
-    rows = [read_row(path, split) for path in paths]
+    rows = [read_row(path, split, only) for path in paths]
     if baseline is not None:
         first = Path(baseline).resolve()
         if first not in places:

@@ -49,6 +49,10 @@ def runs(
             show_default=False,
         ),
     ] = None,
+    task: Annotated[
+        list[str] | None,
+        Flag("--task", metavar="TASK", help="Only this task of folders; repeatable."),
+    ] = None,
     reported: Annotated[
         str | None,
         Value(
@@ -90,12 +94,14 @@ def runs(
     """
     from vgtools.reports import tables
     from vgtools.tasks import compare as c
+    from vgtools.tasks.table import find_task
 
     ground.check()
     names = names or []
     lone = not names and (reported is None or scores != Scores() or ground.grounding)
     refuse_if(lone, "RUN", "name a run of vg finetune; only --reported has rows of its own")
-    rows = c.read_rows(names, scores.baseline, split) if names else []
+    only = [find_task(name).name for name in task or ()]
+    rows = c.read_rows(names, scores.baseline, split, only) if names else []
     for row in rows:
         for folder in row.left_out:
             note("compare", f"{folder} has no finished run, skipped", quiet)
