@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.tiny import text
-from tests.tiny.cluster import Cluster, Work, until
+from tests.tiny.cluster import SETTINGS, Cluster, Work, until
 from vgtools import cli
 from vgtools.batch import cluster
 from vgtools.io.errors import DataError, Exit
@@ -161,6 +165,115 @@ def test_bad_data_and_a_shard_that_kills_its_workers_end_the_run(
     assert code == Exit.CANNOT_CONTINUE
     assert "4 workers were lost with shard 1000: " in messages
     assert len(loss(messages)) == 3, "the fourth ends the run"
+
+
+HELPERS = {"RuntimeEnvAgent": "ray::RuntimeEnvAgent", "raylet": "raylet"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("helper", HELPERS)
+@pytest.mark.parametrize("when", ["before a worker is there", "in the middle"])
+def test_a_helper_of_ray_that_dies_ends_a_local_run_within_a_minute(
+    when: str, helper: str, nodes: Cluster, tmp_path: Path
+) -> None:
+    # _place is called between the connection and the first worker.
+    code = f"""if True:
+        import os, sys, time
+        from vgtools.batch import cluster
+        from tests.tiny.cluster import main
+        placed = cluster._place
+        def place(gpu):
+            open({str(tmp_path / "connected")!r}, "w").close()
+            while {when != "in the middle"} and not os.path.exists({str(tmp_path / "killed")!r}):
+                time.sleep(0.05)
+            return placed(gpu)
+        cluster._place = place
+        main()
+    """
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code, "local", str(tmp_path), "500", "0.5"],
+        env=nodes.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if when == "in the middle":
+        until(lambda: len(workers(tmp_path)) == 2)
+    until((tmp_path / "connected").exists)
+    below = psutil.Process(driver.pid).children(recursive=True)
+    (victim,) = (process for process in below if process.name() == HELPERS[helper])
+    victim.kill()
+    (tmp_path / "killed").touch()
+    start = time.monotonic()
+    code_, _, messages = end(driver)
+    print(f"{helper}, {when}: {time.monotonic() - start:.1f} s")
+    assert code_ == Exit.UNAVAILABLE, messages
+    assert re.search(r"^--ray local: Ray ended on this machine; .* resumes$", messages, re.M)
+    assert time.monotonic() - start < 60
+
+
+BUSY = {"CPU": 0.0}
+IDLE = {"CPU": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("address", "seconds", "nodes_left", "free", "why"),
+    [
+        ("head:1", 10, {"me": 4, "other": 4}, IDLE, ""),  # a process takes its time to start
+        ("head:1", 3600, {"me": 0, "other": 4}, BUSY, ""),  # others have the places
+        ("head:1", 3600, {"me": 0, "other": 4}, {"CPU": 1.0}, ""),  # in parts, perhaps
+        ("head:1", 41, {"me": 0, "other": 4}, IDLE, "Ray started no worker in 41 s"),
+        ("head:1", 41, {"me": 1}, BUSY, "no node is left that has a place"),
+        ("local", 41, {"me": 4}, BUSY, "Ray started no worker in 41 s"),
+        ("local", 10, {"me": 4}, BUSY, ""),
+        ("head:1", 1, {"other": 4}, IDLE, "Ray ended on this machine"),
+    ],
+)
+def test_workers_wait_for_a_place_but_not_for_ever(
+    address: str,
+    seconds: float,
+    nodes_left: dict[str, int],
+    free: dict[str, float],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dead = {"NodeID": "dead", "Alive": False, "Resources": {"CPU": 8}}
+    alive = [
+        {"NodeID": name, "Alive": True, "Resources": {"CPU": cores}}
+        for name, cores in nodes_left.items()
+    ]
+    ray = SimpleNamespace(
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "me"),
+        nodes=lambda: [dead, *alive],
+        cluster_resources=lambda: {"CPU": 4.0},
+        available_resources=lambda: free,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    place = {"num_cpus": 2, "num_gpus": 0}
+    queue = cluster._Queue(print, deque(), address, place, True, "shard", 2, print)
+    with pytest.raises(DataError, match=why) if why else contextlib.nullcontext() as caught:
+        queue._check_cluster(seconds)
+    assert caught is None or caught.value.code == Exit.UNAVAILABLE
+
+
+@pytest.mark.slow
+def test_a_worker_may_take_longer_to_load_than_to_start(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra vgtools[ray] is not installed")
+    code = f"""if True:
+        import time
+        from vgtools.batch import cluster
+        from tests.tiny.cluster import Work
+        cluster._PATIENCE = 5
+        class Slow(Work):
+            def __call__(self):
+                time.sleep(12)
+                return super().__call__()
+        print(sum(1 for _ in cluster.run(Slow({str(tmp_path)!r}, 0), [0, 1], "local", 1)))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | SETTINGS, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 @pytest.fixture(scope="module")

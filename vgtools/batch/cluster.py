@@ -16,6 +16,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from vgtools.io.process import Stop
 Record = dict[str, Any]
 Make = Callable[[], Callable[[int], Record]]
 
+_PATIENCE = 40.0  # seconds that a cluster has to start a worker where nothing is in its way
 _DEATHS = 4  # workers lost with the same shard, after which the shard is what kills them
 # Settings that decide what a worker reads, where it keeps it, and how it rounds.
 _PASSED_ON = ("AWS_", "FSSPEC_", "GOOGLE_", "HF_", "MKL_", "XDG_")
@@ -67,8 +69,9 @@ def run(
 
     Raises:
         DataError: Ray is not installed, there is no cluster, it runs another version of Ray or
-            Python, or has no GPU (69); a wrong address (usage); four workers were lost with the
-            same shard, or before they were ready (70); SIGTERM (75); or what a worker raises.
+            Python, has no GPU, ended, or starts no worker (69); a wrong address (usage); four
+            workers were lost with the same shard, or before they were ready (70); SIGTERM (75); or
+            what a worker raises.
     """
     if importlib.util.find_spec("ray") is None:
         why = "needs Ray, which is not installed: pip install 'vgtools[ray]'"
@@ -79,7 +82,8 @@ def run(
         try:
             _connect(address, workers, gpu)
             with Stop() as stop:
-                queue = _Queue(make, deque(shards), _place(gpu), quiet, unit, 1 + ahead, watch)
+                place = _place(gpu)
+                queue = _Queue(make, deque(shards), address, place, quiet, unit, 1 + ahead, watch)
                 yield from queue.run(workers or _places(gpu), stop)
         finally:
             import ray
@@ -145,13 +149,20 @@ def _place(gpu: bool) -> dict[str, int]:
     return {"num_cpus": max(1, int(share)), "num_gpus": 1}
 
 
+def _fits(node: dict[str, float], needs: dict[str, int]) -> bool:
+    return all(node.get(name, 0) >= count for name, count in needs.items())
+
+
 class _Actor:
-    """A worker's process, as Ray starts it."""
+    """A worker's process, as Ray starts it; it does what it is asked one after the other."""
 
     def __init__(self, folder: str, settings: dict[str, str]) -> None:
         os.environ.update(settings)  # before anything that reads them is imported
         with contextlib.suppress(FileNotFoundError):
             os.chdir(folder)
+
+    def start(self) -> None:
+        """Return, which shows that the process is there: to load may take it minutes."""
 
     def load(self, make: Make) -> None:
         self._work = make()
@@ -165,7 +176,8 @@ class _Worker:
     """A worker as the driver knows it."""
 
     actor: Any
-    ready: bool = False
+    started: bool = False  # its process is there
+    ready: bool = False  # and has loaded
     shards: deque[int] = field(default_factory=deque)  # it does the first, the next one waits
 
 
@@ -175,6 +187,7 @@ class _Queue:
 
     make: Make
     left: deque[int]
+    address: str
     place: dict[str, int]
     quiet: bool
     unit: str
@@ -195,12 +208,17 @@ class _Queue:
             exceptions.WorkerCrashedError,
         )
         open_shards = len(self.left)
+        seen = time.monotonic()  # when a worker's process was last there
         for _ in range(min(workers, open_shards)):
             self._start()
         while open_shards:
             done, _ = ray.wait([*self.tasks], timeout=1)
             stop.check()
             self.watch()
+            if any(worker.started for worker in self.tasks.values()):
+                seen = time.monotonic()
+            else:
+                self._check_cluster(time.monotonic() - seen)
             for task in done:
                 worker = self.tasks.pop(task)
                 try:
@@ -214,9 +232,13 @@ class _Queue:
                     self.deaths.pop(worker.shards.popleft(), None)
                     open_shards -= 1
                     yield record
-                else:
+                elif worker.started:
                     worker.ready = True
                     self.deaths.pop(None, None)
+                else:
+                    worker.started = True
+                    self.tasks[worker.actor.load.remote(self.make)] = worker
+                    continue
                 self._give(worker)
 
     def _start(self) -> None:
@@ -226,7 +248,37 @@ class _Queue:
         options = ray.remote(max_restarts=0, max_task_retries=0, **self.place)
         settings = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
         actor = options(_Actor).remote(os.getcwd(), settings)
-        self.tasks[actor.load.remote(self.make)] = _Worker(actor)
+        self.tasks[actor.start.remote()] = _Worker(actor)
+
+    def _check_cluster(self, seconds: float) -> None:
+        """End where no worker can be expected; where others have the places, workers wait.
+
+        Args:
+            seconds: for which there has been no process of a worker.
+
+        Raises:
+            DataError: this machine's part of Ray ended, or for `_PATIENCE` seconds no node has had
+                a place, or nothing has been in a worker's way (69).
+        """
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        why = ""
+        if all(node["NodeID"] != here for node in nodes):
+            why = "Ray ended on this machine"
+        elif seconds > _PATIENCE:
+            needs = {"CPU": self.place["num_cpus"], "GPU": self.place["num_gpus"]}
+            has, free = ray.cluster_resources(), ray.available_resources()
+            idle = all(free.get(name, 0) == has.get(name, 0) for name in needs)
+            if not any(_fits(node["Resources"], needs) for node in nodes):
+                why = "no node is left that has a place for a worker"
+            elif self.address == "local" or idle:
+                why = f"Ray started no worker in {seconds:.0f} s, and nothing is in its way"
+        if why:
+            way = "its logs (/tmp/ray/session_latest/logs, or below RAY_TMPDIR) say more"
+            again = "the same command, run again, resumes"
+            raise DataError(f"--ray {self.address}: {why}; {way}; {again}", code=Exit.UNAVAILABLE)
 
     def _give(self, worker: _Worker) -> None:
         while self.left and len(worker.shards) < self.in_flight:
