@@ -615,15 +615,33 @@ def pretrain(
     The encoder of every step whose number is a multiple of `keep_every` stays in `RUN/step-N`.
 
     Raises:
-        DataError: as `Session.open` and `Session.fit`.
+        DataError: as `Session.open` and `Session.fit`, or the run is finished and lacks a step that
+            `keep_every` asks for (78).
     """
     settings = system.config() | dict(config) | {"device": session.device.type}
     run = session.open(system.kind, settings, restart, (f"{KEPT}*",), system.files)
+    if keep_every is not None:
+        _check_kept(session, keep_every)
     session.print(*run.records)
     if not run.complete:
         _train_job(session, system.job(run.config, session.device), keep_every)
     if session.first:
         system.close()
+
+
+def _check_kept(session: Session, keep_every: int) -> None:
+    """Refuse, or note of an unfinished run, steps that passed and were not kept."""
+    run = session.run
+    passed = run.records[-1]["step"] if run.complete else run.state.step
+    steps = range(keep_every, passed + 1, keep_every)
+    lost = [step for step in steps if not (run.path / f"{KEPT}{step}").is_dir()]
+    if not lost:
+        return
+    why = f"did not keep step {lost[0]} (--keep-every {keep_every})"
+    if run.complete:
+        why = f"is a finished run that {why}; --restart trains it again"
+        raise DataError(why, run.path, code=Exit.CONFIG)
+    session.note(f"resumes a run at step {passed} that {why}")
 
 
 def _train_job(session: Session, job: Job, keep_every: int | None) -> None:

@@ -26,12 +26,13 @@ from tests.tiny.lm import (
 )
 from tests.tiny.runs import hashes, records, refused, stop_and_resume
 from vgtools import cli
-from vgtools.io.errors import DataError
+from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import sha256_file, write_manifest
 from vgtools.models.encoder import load_encoder
 from vgtools.models.references import fingerprint
 from vgtools.models.runs import open_run
 from vgtools.systems.vokenization import objectives, voken_lm
+from vgtools.training import session
 
 FAST = ["--block", 16, "--batch-size", 8, "--device", "cpu", "-q", "--log-every", 2]
 
@@ -125,6 +126,30 @@ def test_the_encoder_of_every_nth_step_is_kept(data: Path, tmp_path: Path) -> No
     assert pretrain(data, run, *steps, "--keep-every", 4, "--restart") == 0
     assert sorted(path.name for path in run.glob("step-*")) == ["step-4"]
     load_encoder(str(run / "step-4"))
+
+
+def test_steps_that_were_not_kept_are_missed(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    steps = ["--steps", 5, "--checkpoint-steps", 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            session.TrainingRun, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        assert pretrain(data, run, *steps) == Exit.INTERRUPTED
+    monkeypatch.setitem(globals(), "FAST", [flag for flag in FAST if flag != "-q"])
+    assert pretrain(data, run, *steps, "--keep-every", 2) == 0
+    note = "resumes a run at step 5 that did not keep step 2 (--keep-every 2)"
+    assert note in capsys.readouterr().err
+    before = hashes(run)
+    assert pretrain(data, run, *steps, "--keep-every", 4) == Exit.CONFIG
+    why = "is a finished run that did not keep step 4 (--keep-every 4); --restart trains it again"
+    assert why in capsys.readouterr().err
+    assert hashes(run) == before
+    assert pretrain(data, run, *steps, "--keep-every", 6) == 0, "there is no such step"
+    assert pretrain(data, run, *steps, "--keep-every", 4, "--restart") == 0
+    assert pretrain(data, run, *steps, "--keep-every", 4) == 0, "it is up to date"
 
 
 def test_text_alone_trains_a_masked_language_model(data: Path, tmp_path: Path) -> None:
