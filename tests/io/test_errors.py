@@ -37,6 +37,8 @@ def test_a_full_standard_output_is_named() -> None:
             True,
         ),
         (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("std::bad_alloc"), True),
         (RuntimeError("shapes do not match"), False),
         (ValueError("out of memory"), False),  # a row may say so
     ],

@@ -42,6 +42,62 @@ def test_a_stop_while_a_lock_is_released_removes_its_file(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("error", [MemoryError(), SystemExit(143), RuntimeError("no memory")])
+@pytest.mark.parametrize("call", ["pread", "pwrite", "fstat"])
+def test_a_lock_that_cannot_be_taken_leaves_no_file(
+    call: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = getattr(os, call)
+
+    def fails(*args: object) -> None:
+        monkeypatch.setattr(os, call, works)
+        raise error
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(type(error)):
+        Lock(tmp_path / "x")
+    assert os.listdir(tmp_path) == []
+    Lock(tmp_path / "x").release()
+
+
+def test_memory_that_ends_while_a_lock_is_released_removes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = Lock(tmp_path / "x")
+    with monkeypatch.context() as patch:
+        unlink = os.unlink
+
+        def fails(path: Path) -> None:
+            patch.setattr(os, "unlink", unlink)
+            raise MemoryError
+
+        patch.setattr(os, "unlink", fails)
+        with pytest.raises(MemoryError):
+            lock.release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_that_a_killed_owner_left_stays_with_what_it_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = b'process 1 on elsewhere\n["x.part"]\n'
+    (tmp_path / "x.lock").write_bytes(left)
+    works = os.pread
+
+    def fails(*_: object) -> None:
+        monkeypatch.setattr(os, "pread", works)
+        raise MemoryError
+
+    monkeypatch.setattr(os, "pread", fails)
+    with pytest.raises(MemoryError):
+        Lock(tmp_path / "x")
+    assert (tmp_path / "x.lock").read_bytes() == left
+    lock = Lock(tmp_path / "x")
+    assert lock.was_left
+    assert lock.names == {"x.part"}
+    lock.release()
+
+
 def test_progress_in_a_log_file_is_one_line_in_thirty_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

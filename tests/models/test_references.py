@@ -191,3 +191,18 @@ def test_a_hub_that_does_not_answer_is_one_line_within_ten_seconds(
     assert done.stderr.count("\n") == 1, done.stderr
     assert ref in done.stderr
     assert ".bin" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "why"),
+    [
+        (MemoryError(), Exit.CANNOT_CONTINUE, "out of memory while it is loaded (MemoryError: )"),
+        (RuntimeError("can't start new thread"), Exit.CANNOT_CONTINUE, "out of memory"),
+        (RuntimeError("shapes\nand more"), Exit.DATA, "net: is not a usable CLIP: RuntimeError: s"),
+    ],
+)
+def test_a_lack_of_memory_is_no_fault_of_the_model(error: Exception, code: Exit, why: str) -> None:
+    found = references.unusable("CLIP", error, "net")
+    assert found.code == code
+    assert why in str(found)
+    assert "and more" not in str(found)

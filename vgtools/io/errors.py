@@ -84,7 +84,8 @@ def is_out_of_memory(error: BaseException) -> bool:
         return "failed to map segment" in text or "annot allocate memory" in text
     if any(base.__name__ == "OutOfMemoryError" for base in type(error).__mro__):
         return True
-    phrases = ("can't allocate memory", "out of memory")
+    # The second is that of a thread's stack, the third of a library in C++.
+    phrases = ("can't allocate memory", "can't start new thread", "std::bad_alloc", "out of memory")
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases)
 
 

@@ -24,6 +24,10 @@ _OWNER = b"process "  # how a lock begins
 _OURS = own.begins(_OWNER)
 
 
+def _me() -> str:
+    return f"process {os.getpid()}"
+
+
 def when_free(take: Callable[[], Taken], seconds: float) -> Taken:
     """Return what `take` returns, once no other process has the lock that it takes.
 
@@ -63,18 +67,23 @@ class Lock:
         self._fd = -1
         try:
             self._take(target)
-        except (SystemExit, KeyboardInterrupt):  # nobody else would remove the file
-            self._abandon()
+        except DataError:
+            raise
+        except BaseException:  # a stop, or no memory: nobody else would remove the file
+            self._abandon(own.begins(f"{_me()} on ".encode()))
             raise
 
-    def _abandon(self) -> None:
-        """Remove the file unless another process has the lock."""
+    def _abandon(self, ours: own.Proof = _OURS) -> None:
+        """Remove the file unless another process has the lock, or it is none of `ours`."""
         if self._fd >= 0:
             self._close()
         with contextlib.suppress(OSError, DataError):
             self._fd = own.reopen(self.path)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            own.remove(self.path, _OURS)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                own.remove(self.path, ours)
+            finally:
+                self._close()
 
     def _take(self, target: str | Path) -> None:
         while True:
@@ -91,7 +100,7 @@ class Lock:
                 if os.fstat(self._fd).st_ino == os.stat(self.path).st_ino:
                     break
             self._close()  # the former owner removed the file between our open and our lock
-        self._read(os.pread(self._fd, 1 << 20, 0))
+        self._read(os.pread(self._fd, min(os.fstat(self._fd).st_size, 1 << 20), 0))
         self.note()
 
     def _read(self, left: bytes) -> None:
@@ -113,7 +122,7 @@ class Lock:
     def note(self, *names: str) -> None:
         """Write into the lock whose it is, and the names of files that are begun under it."""
         self.names.update(names)
-        owner = f"process {os.getpid()} on {socket.gethostname()}\n".encode()
+        owner = f"{_me()} on {socket.gethostname()}\n".encode()
         # On a full disk the lock holds without it.
         with contextlib.suppress(OSError):
             own.rewrite(self._fd, owner + orjson.dumps(sorted(self.names)) + b"\n")
@@ -137,7 +146,7 @@ class Lock:
             try:
                 with contextlib.suppress(OSError, DataError):
                     own.remove(self.path, _OURS)
-            except (SystemExit, KeyboardInterrupt):  # before it was removed
+            except BaseException:  # a stop, or no memory, before it was removed
                 self._abandon()
                 raise
             self._close()

@@ -20,13 +20,13 @@ from vgtools.models.references import (
     builtin_path,
     check_whole,
     fingerprint,
-    first_line,
     go_offline,
     hub_file,
     pick_device,
     pick_dtype,
     resolve,
     safetensors_files,
+    unusable,
 )
 
 _MAX_SIDE = 4096  # pixels; timm's largest input has 1,280
@@ -77,7 +77,7 @@ def load_backbone(
         preprocessing = resolve_data_config({}, model=model)
         width = int(model.num_features)
     except Exception as error:  # of a configuration with values of other types, or for another use
-        raise DataError(f"is not a usable timm model: {first_line(error)}", ref) from None
+        raise unusable("timm model", error, ref) from None
     _check_preprocessing(preprocessing, ref)
     model = model.eval().requires_grad_(False).to(chosen_device, chosen_dtype)
     return Backbone(model, preprocessing, ref, sha256, width)
@@ -179,11 +179,12 @@ def _filled(name: str, file: Path) -> Any:
                 whole = timm.create_model(name, pretrained=False)
             unexpected -= whole.state_dict().keys()
     except Exception as error:  # of the configuration, safetensors, timm or torch
-        why = f"is not a usable timm model: {first_line(error)}"
+        ref = file.parent if name.startswith("local-dir:") else file
         shapes = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
         if shapes:
             why = f"has {amount(len(shapes), 'weight')} of another shape, the first: {shapes[0]}"
-        raise DataError(why, file.parent if name.startswith("local-dir:") else file) from None
+            raise DataError(why, ref) from None
+        raise unusable("timm model", error, ref) from None
     check_whole(model, found[-1].missing_keys, file)
     if unexpected:
         why = f"has {amount(len(unexpected), 'weight')} that its architecture lacks, the first"

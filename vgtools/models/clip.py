@@ -33,11 +33,11 @@ from vgtools.models.references import (
     SAFE_LOADING,
     check_whole,
     fingerprint,
-    first_line,
     load_tokenizer,
     quiet_transformers,
     resolve,
     safetensors_files,
+    unusable,
 )
 from vgtools.text.clip_bpe import END, START, frame_texts
 
@@ -114,7 +114,7 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
                 **SAFE_LOADING,
             )
         except Exception as error:  # of the configuration, safetensors or torch
-            raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
+            raise unusable("CLIP", error, folder) from None
     missing = sorted(map(str, report["missing_keys"]))
     if missing == ["text_projection.weight"]:
         why = "lacks text_projection.weight, so it is a bare tower; take the CLIP that it is from"
@@ -126,7 +126,7 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         with torch.no_grad():
             token_states(model, torch.tensor(ends_of(encoder)))
     except Exception as error:
-        raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
+        raise unusable("CLIP", error, folder) from None
     return encoder
 
 
@@ -166,7 +166,7 @@ def new_teacher(
         with quiet_transformers():
             model = CLIPTextModelWithProjection(config)
     except Exception as error:  # of values that do not go together
-        raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
+        raise unusable("shape", error, file) from None
     return _as_teacher(model, tokenizer, ref)
 
 
@@ -192,7 +192,7 @@ def _config(folder: Path) -> Any:
         with quiet_transformers():
             return CLIPTextConfig.from_dict({**({} if text is None else text), **known})
     except Exception as error:  # transformers checks types and ranges in its own ways
-        raise DataError(f"is not a usable CLIP: {first_line(error)}", folder) from None
+        raise unusable("CLIP", error, folder) from None
 
 
 # ------------------------------------------------------------------------------------------- texts

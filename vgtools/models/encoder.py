@@ -26,13 +26,13 @@ from vgtools.models.references import (
     SAFE_LOADING,
     check_whole,
     fingerprint,
-    first_line,
     load_tokenizer,
     pick_device,
     pick_dtype,
     quiet_transformers,
     resolve,
     safetensors_files,
+    unusable,
 )
 from vgtools.models.sealed import RUN_FILES, check_fingerprint, claim_run, files_below
 from vgtools.text.tokens import special_ids
@@ -334,7 +334,7 @@ def _pretrained(
             settings = SAFE_LOADING | _of_text(folder, settings, regions)
             model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
         except Exception as error:  # of the configuration, safetensors or torch
-            raise DataError(f"is not a usable {name}: {first_line(error)}", folder) from None
+            raise unusable(name, error, folder) from None
     # A bare encoder's names have no prefix; of a model with a head, the head may be new. No system
     # here uses the pooler.
     prefix = "" if model is model.base_model else f"{model.base_model_prefix}."

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vgtools.io.errors import DataError, Exit
-from vgtools.models.references import first_line, quiet_transformers
+from vgtools.models.references import quiet_transformers, unusable
 from vgtools.text.masking import special_id
 from vgtools.text.tokens import special_ids
 
@@ -84,7 +84,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         with quiet_transformers():
             lm = AutoModelForMaskedLM.from_config(config, attn_implementation=None)
     except Exception as error:  # of values that do not go together
-        raise DataError(f"is not a usable shape: {first_line(error)}", file) from None
+        raise unusable("shape", error, file) from None
     try:
         mlm_hidden(lm)
     except DataError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vgtools.io.errors import DataError, Exit, amount, name_of
+from vgtools.io.errors import DataError, Exit, amount, is_out_of_memory, name_of
 from vgtools.io.files import LARGEST, read_json
 from vgtools.models.sealed import check_model
 from vgtools.text import clip_bpe
@@ -248,7 +248,7 @@ def _usable(load: Callable[[], Tokenizer], file: Path) -> Tokenizer:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise DataError(f"is not a usable tokenizer: {first_line(error)}", file) from None
+        raise unusable("tokenizer", error, file) from None
     return tokenizer
 
 
@@ -455,6 +455,20 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], file: str | Path) -> 
 def first_line(error: BaseException) -> str:
     """Return the kind of an error and the first line of its message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+
+
+def unusable(what: str, error: BaseException, ref: str | Path) -> DataError:
+    """Return the error of a model that a library does not load; no memory is none of its faults.
+
+    Args:
+        what: it is not a usable one of.
+        error: of the library.
+        ref: of the model.
+    """
+    if is_out_of_memory(error):
+        why = f"out of memory while it is loaded ({first_line(error)}); use a machine with more"
+        return DataError(why, ref, code=Exit.CANNOT_CONTINUE)
+    return DataError(f"is not a usable {what}: {first_line(error)}", ref)
 
 
 def read_weights(ref: str, *, offline: bool = False) -> tuple[Path, dict[str, Tensor]]:
