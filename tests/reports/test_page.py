@@ -26,13 +26,16 @@ def write(path: Path, *rows: dict[str, object]) -> Path:
 def test_pictures_are_found_by_the_rows_that_are_asked_for(tmp_path: Path) -> None:
     rows = [
         {"image": "a", "path": "p/a.png", "svg": "a.svg", "names": ["cat", "tom"]},
-        {"image": "b", "path": "/x/b.png"},
-        {"image": "c", "path": "c.png"},
+        {"image": "b", "path": "/x/b.png", "svg": "/x/b.svg"},
+        {"image": "c", "path": "../c.png", "svg": "../c.svg"},
+        {"image": "d", "path": "d.png"},
     ]
     source = write(tmp_path / "images.jsonl", *rows)
-    assert page.locate(source, ["a", "b", "nowhere"]) == {
+    assert page.locate(source, ["a", "b", "c", "nowhere"]) == {
         "a": ImageFile(tmp_path / "p/a.png", tmp_path / "a.svg", "cat, tom"),
-        "b": ImageFile(Path("/x/b.png")),
+        # A list may name files outside its folder; pictures and drawings have one rule.
+        "b": ImageFile(Path("/x/b.png"), Path("/x/b.svg")),
+        "c": ImageFile(tmp_path / "../c.png", tmp_path / "../c.svg"),
     }
 
 
