@@ -154,7 +154,7 @@ def _fits(node: dict[str, float], needs: dict[str, int]) -> bool:
 
 
 class _Actor:
-    """A worker's process, as Ray starts it; it does what it is asked one after the other."""
+    """A worker's process, as Ray starts it; its methods run in the order of the calls."""
 
     def __init__(self, folder: str, settings: dict[str, str]) -> None:
         os.environ.update(settings)  # before anything that reads them is imported
@@ -269,14 +269,15 @@ class _Queue:
             why = "Ray ended on this machine"
         elif seconds > _PATIENCE:
             needs = {"CPU": self.place["num_cpus"], "GPU": self.place["num_gpus"]}
-            has, free = ray.cluster_resources(), ray.available_resources()
+            has = ray.cluster_resources()
+            free = ray.available_resources()
             idle = all(free.get(name, 0) == has.get(name, 0) for name in needs)
             if not any(_fits(node["Resources"], needs) for node in nodes):
                 why = "no node is left that has a place for a worker"
             elif self.address == "local" or idle:
                 why = f"Ray started no worker in {seconds:.0f} s, and nothing is in its way"
         if why:
-            way = "its logs (/tmp/ray/session_latest/logs, or below RAY_TMPDIR) say more"
+            way = "see its logs in /tmp/ray/session_latest/logs (or below RAY_TMPDIR)"
             again = "the same command, run again, resumes"
             raise DataError(f"--ray {self.address}: {why}; {way}; {again}", code=Exit.UNAVAILABLE)
 

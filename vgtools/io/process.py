@@ -74,7 +74,7 @@ class Lock:
             raise
 
     def _abandon(self, ours: own.Proof = _OURS) -> None:
-        """Remove the file unless another process has the lock, or it is none of `ours`."""
+        """Remove the file unless another process has the lock or `ours` does not hold."""
         if self._fd >= 0:
             self._close()
         with contextlib.suppress(OSError, DataError):

@@ -458,12 +458,12 @@ def first_line(error: BaseException) -> str:
 
 
 def unusable(what: str, error: BaseException, ref: str | Path) -> DataError:
-    """Return the error of a model that a library does not load; no memory is none of its faults.
+    """Return the error for a model that a library fails to load, or has no memory for (70).
 
     Args:
-        what: it is not a usable one of.
-        error: of the library.
-        ref: of the model.
+        what: the kind of model that was expected.
+        error: raised by the library.
+        ref: the model's name or path.
     """
     if is_out_of_memory(error):
         why = f"out of memory while it is loaded ({first_line(error)}); use a machine with more"

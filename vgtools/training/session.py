@@ -641,7 +641,7 @@ def _check_kept(session: Session, keep_every: int) -> None:
     if run.complete:
         why = f"is a finished run that {why}; --restart trains it again"
         raise DataError(why, run.path, code=Exit.CONFIG)
-    session.note(f"resumes a run at step {passed} that {why}")
+    session.note(f"resumes a run that {why}, and is at step {passed} now")
 
 
 def _train_job(session: Session, job: Job, keep_every: int | None) -> None:

@@ -140,7 +140,7 @@ def test_steps_that_were_not_kept_are_missed(
         assert pretrain(data, run, *steps) == Exit.INTERRUPTED
     monkeypatch.setitem(globals(), "FAST", [flag for flag in FAST if flag != "-q"])
     assert pretrain(data, run, *steps, "--keep-every", 2) == 0
-    note = "resumes a run at step 5 that did not keep step 2 (--keep-every 2)"
+    note = "resumes a run that did not keep step 2 (--keep-every 2), and is at step 5 now"
     assert note in capsys.readouterr().err
     before = hashes(run)
     assert pretrain(data, run, *steps, "--keep-every", 4) == Exit.CONFIG
