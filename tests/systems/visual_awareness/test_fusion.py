@@ -435,7 +435,7 @@ def test_damaged_files_of_a_fusion_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a readable safetensors file"):
         open_fusion(tmp_path)
     (tmp_path / "fusion.safetensors").write_bytes(weights[:-1] + b"\x01")
-    with pytest.raises(DataError, match=r"fusion\.json says"):
+    with pytest.raises(DataError, match=r"fusion\.json has"):
         open_fusion(tmp_path)
     (tmp_path / "fusion.safetensors").write_bytes(weights)
     facts["fusion"]["kind"] = 3

@@ -124,7 +124,7 @@ def test_fusions_of_the_sibling_code(
     capfd.readouterr()
     more = ["--fusion", "sum", "--image-weight", 0.25]
     assert tune(world, tmp_path / "x", *flags, *more, encoder=model) == Exit.CONFIG
-    refused(capfd, "has a fusion of weight 0.5, --image-weight says 0.25")
+    refused(capfd, "has a fusion of weight 0.5, --image-weight is 0.25")
 
 
 def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
@@ -161,7 +161,7 @@ def test_the_model_opens_as_a_plain_network_and_again_with_its_fusion(
     assert read_run(tmp_path / "on")["config"]["fusion"] == "gate"
     capfd.readouterr()
     assert tune(world, tmp_path / "x", *flags_of(world), "--fusion", "sum", encoder=model) == 78
-    refused(capfd, "has a fusion of kind 'gate', --fusion says 'sum'")
+    refused(capfd, "has a fusion of kind 'gate', --fusion is 'sum'")
     other = tmp_path / "other.npy"
     save_feats(other, np.ones((8, WIDTH)), BACKBONE | {"fingerprint": "c" * 64})
     flags = [*flags_of(world)[:-3], other, *flags_of(world)[-2:]]

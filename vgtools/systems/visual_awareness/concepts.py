@@ -1,4 +1,4 @@
-"""Concept activation maps: where in a picture a retriever sees what a text says (figure 4).
+"""Concept activation maps: where in a picture a retriever sees the content of a text (figure 4).
 
     heat_p = sum_k |c_k| (fc_k . A_p)
 
@@ -26,7 +26,7 @@ from vgtools.systems.visual_awareness.retriever import ImagePath
 
 
 def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
-    """Return what concept activation maps weigh the channels of A with.
+    """Return the weights that concept activation maps give to the channels of A.
 
     Args:
         texts: (B, E) embeddings c.
@@ -39,6 +39,7 @@ def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
     Source: Zhang et al. 2019 (Visual awareness), section 5.1; Engilberge et al. 2018, section 3.3,
         and its code: the largest by value, not by magnitude.
     """
+    # A stable sort makes the choice among equal values the same on every device.
     order = texts.argsort(dim=1, descending=True, stable=True)[:, :dims]
     strength = torch.zeros_like(texts).scatter(1, order, texts.gather(1, order).abs())
     return strength @ fc
@@ -47,14 +48,14 @@ def concept_weights(texts: Tensor, fc: Tensor, dims: int) -> Tensor:
 def relevance_weights(texts: Tensor, fc: Tensor) -> Tensor:
     """Return weights for the inner product of texts with the projection of each position.
 
-    Deviation: not in Zhang et al. 2019. All dimensions count, those with c_k < 0 against a
-        position.
+    Deviation: not in Zhang et al. 2019. All dimensions count; dimensions with c_k < 0 count against
+        a position.
     """
     return texts @ fc
 
 
 class Weights(NamedTuple):
-    """What maps of B texts are made with, of which Q have a known word."""
+    """The weights that make maps of B texts, of which Q have a known word."""
 
     texts: Tensor  # (Q, E)
     channels: Tensor  # (Q, D)
@@ -85,12 +86,12 @@ def weigh(image: ImagePath, texts: Tensor, asking: Array, count: int, dims: int 
 
 
 class ConceptLocator:
-    """Makes maps of what a retriever sees; an `images.maps.Locator`.
+    """Makes maps of the content that a retriever sees; an `images.maps.Locator`.
 
     Args:
         opened: the retriever.
         dims: n of concept activation maps; None makes plain relevance.
-        gradient: makes GradCAM of it, without `dims`.
+        gradient: makes GradCAM of the relevance; `dims` is then None.
     """
 
     def __init__(self, opened: Opened, dims: int | None, gradient: bool = False) -> None:
@@ -124,7 +125,7 @@ def gradient_maps(image: ImagePath, weights: Weights, numbers: Array, grid: Arra
 
     Args:
         image: the image path of a retriever, in eval mode.
-        weights: of B texts of unit length, with `dims` None.
+        weights: weights of B texts of unit length, with `dims` None.
         numbers: (q,) which of them.
         grid: (P, D) float32.
 
@@ -135,7 +136,7 @@ def gradient_maps(image: ImagePath, weights: Weights, numbers: Array, grid: Arra
         DataError: fewer positions than the pooling averages, so that no whole picture is embedded.
 
     Source: Selvaraju et al. 2017 (Grad-CAM), equations 1 and 2.
-    Deviation: negative heat is kept, as a map of which nothing is left would have no hottest cell.
+    Deviation: negative heat is kept, because a map without any heat would have no hottest cell.
     """
     if len(grid) < image.regions:
         why = f"--heat gradient: the grid has {len(grid)} positions, the retriever pools over"
@@ -151,7 +152,7 @@ def map_cells(weights: Weights, numbers: Array, grid: Array) -> Array:
     """Return the heat of some texts at every position of a picture.
 
     Args:
-        weights: of B texts.
+        weights: weights of B texts.
         numbers: (q,) which of them.
         grid: (P, D) float32.
 

@@ -2,7 +2,7 @@
 
 `Fusion` is the layer; `Fusion.attach` places it at the end of the encoder in any transformers
 network, whose head or decoder then reads the fused states. The network itself is not changed: its
-parameters keep their names, and it is saved as it was, with the fusion's own files beside it.
+parameters keep their names, and it is saved as it was, with the fusion's own files next to it.
 
 Axes: B texts, T tokens, K images of a text, D image feature, d hidden.
 """
@@ -29,9 +29,9 @@ from vgtools.models.runs import as_config
 
 Kind = Literal["paper", "gate", "scalar-gate", "sum", "attention", "bi-attention"]
 Start = Literal["drawn", "identity"]
-NAME = "fusion"  # of its two files beside a network
-ATTENTION_ALONE = ("attention", "bi-attention")  # what the images say in place of the states
-_CLOSED = -4.0  # bias of a gate that begins (almost) closed: 1.8 % of the images pass
+NAME = "fusion"  # name of its two files next to a network
+ATTENTION_ALONE = ("attention", "bi-attention")  # The result of the attention replaces the states.
+_CLOSED = -4.0  # bias of a gate that starts (almost) closed: 1.8 % of the images pass
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class FusionConfig:
     Attributes:
         features: D.
         hidden: d.
-        heads: of the attention; they divide d.
+        heads: heads of the attention; they divide d.
         kind: how states and images are joined, see `Fusion`.
-        dropout: of what the attention returns.
-        attention_dropout: of its weights.
+        dropout: dropout of the attention's result.
+        attention_dropout: dropout of the attention's weights.
         image_dropout: share of texts that lose all their images in a step of training.
-        eps: of the layer norm.
-        weight: of H' in `sum`.
+        eps: epsilon of the layer norm.
+        weight: weight of H' in `sum`.
     """
 
     features: int
@@ -67,14 +67,14 @@ def config_for(
     """Return the shape of a fusion that has the heads and the dropout of a network's encoder.
 
     Args:
-        net: of transformers, with the encoder in it.
+        net: a network of transformers, with the encoder in it.
         features: D.
         kind: see `Fusion`.
         image_dropout: see `FusionConfig`.
         weight: likewise.
 
     Raises:
-        DataError: the network says neither its width nor its heads (78).
+        DataError: the network's configuration lacks its width or its heads (78).
     """
     config = net.config
     try:
@@ -118,8 +118,8 @@ class Fusion(nn.Module):
     Images have no position and no rank. A text without any has H' = 0, or keeps H where H' is
     alone.
 
-    Source: Zhang et al. 2019, sections 2.3 and 2.4, equations 2 and 3; the other kinds are those of
-        the code of Zhang et al. 2019, "Neural machine translation with universal visual
+    Source: Zhang et al. 2019, sections 2.3 and 2.4, equations 2 and 3; the other kinds are from the
+        code of Zhang et al. 2019, "Neural machine translation with universal visual
         representation".
     Deviation: that code attends with one head over max(0, W x), and a text without images keeps
         nothing of its states where H' is alone; its concatenation of H and H' is left out, as the
@@ -154,7 +154,7 @@ class Fusion(nn.Module):
         Args:
             start: `drawn` as the encoder's own layers; `identity` lets the states through at
                 first: W = I, b = 0 (of a gate: almost closed), nothing from the images.
-            std: of the weights.
+            std: standard deviation of the weights.
 
         Raises:
             ValueError: `identity`, and nothing of the states reaches the fused ones.
@@ -185,7 +185,7 @@ class Fusion(nn.Module):
         """
         known = mask.any(1)
         # A softmax over nothing is NaN, also in its gradient: such a text reads its first slot, and
-        # what it reads is dropped.
+        # the result is dropped.
         first = torch.arange(mask.shape[1], device=mask.device) == 0
         images = self.image(features)  # M
         if self.config.kind == "bi-attention":
@@ -230,6 +230,7 @@ class Fusion(nn.Module):
         """
         if len(states) != len(mask):
             raise ValueError(f"expected the images of {len(states)} texts, got {len(mask)}")
+        # Attention needs at least one slot; an empty slot is masked like any missing image.
         if not mask.shape[1]:
             features = F.pad(features, (0, 0, 0, 1))
             mask = F.pad(mask, (0, 1))
@@ -249,10 +250,11 @@ class Fusion(nn.Module):
         return fused.to(states.dtype)  # type: ignore[no-any-return]
 
     def attach(self, net: Any) -> Hooks:
-        """Fuse what the encoder in a network returns; whatever reads its states reads the fused.
+        """Fuse the states that the encoder in a network returns; all later layers read the fused
+        states.
 
         Args:
-            net: of transformers: an encoder under a head, or an encoder and a decoder.
+            net: a network of transformers: an encoder under a head, or an encoder and a decoder.
 
         Returns:
             Hooks, whose `remove` leaves the network as it was.
@@ -267,7 +269,8 @@ class Fusion(nn.Module):
             raise DataError(why, code=Exit.CONFIG)
         handles = [encoder.register_forward_hook(self._replace)]
         if self.config.kind == "bi-attention":
-            # Which module is called with one flag per token, depends on the network and the call.
+            # The mask with one flag per token may reach the base model or only its encoder: which
+            # of the two depends on the network and on the call.
             for module in (inner, encoder):
                 handles.append(module.register_forward_pre_hook(self._note_words, with_kwargs=True))
         return Hooks(handles)
@@ -276,13 +279,14 @@ class Fusion(nn.Module):
     def show(self, features: Tensor, mask: Tensor) -> Iterator[None]:
         """Show the images of a batch to the network that this is attached to.
 
-        Args: as `forward`; the texts are those that the encoder gets, in their order. A search with
-            beams repeats the states after they are fused.
+        Args: as `forward`; the texts are the encoder's, in their order. A search with beams repeats
+            the states after they are fused.
         """
         self._shown = (features, mask)
         try:
             yield
         finally:
+            # Images that stayed here would silently be fused into the next texts.
             self._shown = self._words = None
 
     def _note_words(self, module: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
@@ -301,7 +305,7 @@ class Fusion(nn.Module):
 
 
 class Hooks(NamedTuple):
-    """What attaches a fusion to one network."""
+    """The hooks that attach a fusion to one network."""
 
     handles: list[RemovableHandle]
 
@@ -315,13 +319,13 @@ class Hooks(NamedTuple):
 
 
 def save_fusion(folder: str | Path, fusion: Fusion, backbone: Mapping[str, Any]) -> None:
-    """Write a fusion beside the network that it belongs to.
+    """Write a fusion next to the network that it belongs to.
 
     Args:
-        folder: of the network, which transformers opens without the fusion.
-        fusion: whose weights go to `fusion.safetensors`.
-        backbone: what made the image features, "ref" and "fingerprint"; kept with the shape in
-            `fusion.json`.
+        folder: folder of the network, which transformers opens without the fusion.
+        fusion: the fusion; its weights go to `fusion.safetensors`.
+        backbone: network that made the image features, by "ref" and "fingerprint"; kept with the
+            shape in `fusion.json`.
     """
     from safetensors.torch import save
 
@@ -343,7 +347,7 @@ def has_fusion(folder: str | Path) -> bool:
 
 
 def open_fusion(folder: str | Path) -> tuple[Fusion, dict[str, Any]]:
-    """Return the fusion beside a network, on the CPU, and the backbone of its image features.
+    """Return the fusion next to a network, on the CPU, and the backbone of its image features.
 
     Raises:
         DataError: a file is missing (66), or damaged or of another fusion (65).
@@ -356,6 +360,6 @@ def open_fusion(folder: str | Path) -> tuple[Fusion, dict[str, Any]]:
     found = fingerprint(tensors)
     if found != facts.get("fingerprint"):
         why = f"is damaged or of another model: its weights have the fingerprint {found}"
-        raise DataError(f"{why}, {file.name} says {facts.get('fingerprint')}", weights)
+        raise DataError(f"{why}, {file.name} has {facts.get('fingerprint')}", weights)
     fill(fusion, tensors, weights)
     return fusion, dict(facts.get("backbone") or {})

@@ -4,7 +4,7 @@ Shares come with 95 % intervals of a bootstrap over photos: phrases of one photo
 independent.
 
 Zhang et al. 2019 (Visual awareness) show heat in section 5.1 and measure nothing; the measures are
-those of Engilberge et al. 2018, whose retriever it is, section 4.3.
+from section 4.3 of Engilberge et al. 2018, whose retriever it is.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from vgtools.images.masks import draw
 from vgtools.images.phrases import PhraseBoxes, Size
 from vgtools.io.arrays import Array
 
-THRESHOLDS = (0.3, 0.4, 0.5)  # of IoU
-_CUT = 0.45  # of the range of a map: what is above is the object
+THRESHOLDS = (0.3, 0.4, 0.5)  # thresholds of IoU
+_CUT = 0.45  # fraction of the range of a map above which a pixel belongs to the object
 _SAMPLES = 1000
 _BLOCK = 50  # samples at a time
 
@@ -50,6 +50,8 @@ def inside(points: Array, boxes: PhraseBoxes, size: Size) -> Array:
 def area(boxes: PhraseBoxes, size: Size) -> float:
     """Return the share of a picture that its boxes cover together: a random point's hit rate."""
     corners = clip(np.array(boxes, np.float64).reshape(-1, 4), *size)
+    # The edges of all boxes cut the picture into cells that are wholly inside or outside each box,
+    # so that the union of overlapping boxes is exact.
     x = np.unique(corners[:, [0, 2]])
     y = np.unique(corners[:, [1, 3]])
     middles = np.stack(np.meshgrid((x[1:] + x[:-1]) / 2, (y[1:] + y[:-1]) / 2), 2)
@@ -59,7 +61,7 @@ def area(boxes: PhraseBoxes, size: Size) -> float:
 
 
 def point_at(located: Located) -> Array:
-    """Return what the pointing game says of a phrase with boxes.
+    """Return the results of the pointing game for a phrase with boxes.
 
     Returns:
         (5,): whether the hottest cell's centre is inside a box; whether the picture's centre is;
@@ -81,11 +83,11 @@ def point_at(located: Located) -> Array:
 
 
 def pointing(found: Sequence[Array], images: Sequence[str]) -> dict[str, Any]:
-    """Return the hit rate in percent, and those of the controls.
+    """Return the hit rate in percent, and the hit rates of the controls.
 
     Args:
-        found: of N phrases, from `point_at`.
-        images: of each phrase.
+        found: results of N phrases, from `point_at`.
+        images: image of each phrase.
 
     Returns:
         `hit`, `centre` (of the picture), `above_centre` (their difference), `random_cell`, each
@@ -107,8 +109,8 @@ def enlarged(heat: Array, width: int, height: int, frame: Frame = WHOLE) -> Arra
 
     Args:
         heat: (h, w).
-        width: of the picture, px.
-        height: of it.
+        width: width of the picture, px.
+        height: height of the picture, px.
         frame: the part of the picture that the map covers; pixels outside are NaN.
 
     Returns:
@@ -132,16 +134,16 @@ def _weights(cells: int, pixels: int, start: float, end: float) -> Array:
 def segment(heat: Array, width: int, height: int, frame: Frame = WHOLE) -> Array:
     """Return the pixels of a picture above a threshold of a map, (H, W) bool.
 
-    The threshold is min + .45 (max - min) of the enlarged map. Of a map that is the same
-    everywhere, no pixel is.
+    The threshold is min + 0.45 (max - min) of the enlarged map. In a map that is the same
+    everywhere, no pixel is above it.
 
     Source: Engilberge et al. 2018, section 4.3 and its code.
-    Deviation: the code compares the map with .45 (max - min), as if its minimum were 0, on pictures
-        squashed to 200×200.
+    Deviation: the code compares the map with 0.45 (max - min), as if its minimum were 0, on
+        pictures squashed to 200×200.
     """
     whole = enlarged(heat, width, height, frame)
     low = np.nanmin(whole)
-    return np.asarray(whole > low + _CUT * (np.nanmax(whole) - low))  # NaN is not
+    return np.asarray(whole > low + _CUT * (np.nanmax(whole) - low))  # NaN compares as False.
 
 
 def overlap(mask: Array, gold: Array) -> float:
@@ -151,15 +153,15 @@ def overlap(mask: Array, gold: Array) -> float:
 
 
 def segment_as(located: Located, gold: Array) -> Array:
-    """Return the IoU of a class's mask with its map's, and with those of the controls.
+    """Return the IoU of a class's mask with its map's, and with the masks of the controls.
 
     Args:
         located: the class in a picture.
         gold: (H, W) bool, the union of its instances.
 
     Returns:
-        (3,): of the map; of a map that falls with the distance from the picture's centre, the same
-        for all; of the whole picture.
+        (3,): the IoU of the map, of a map that falls with the distance from the picture's centre,
+        which is the same for all, and of the whole picture.
     """
     height, width = gold.shape
     away = cell_centres(located.shape) - 0.5
@@ -180,9 +182,9 @@ def segmentation(
     The share is in percent and the mean over classes.
 
     Args:
-        found: of N classes in pictures, from `segment_as`.
-        images: of each.
-        classes: of each.
+        found: results of N classes in pictures, from `segment_as`.
+        images: image of each result.
+        classes: class of each result.
 
     Returns:
         For the `map`, the `centre` and the `whole_picture`: `over_0.3` … with intervals.
@@ -206,12 +208,12 @@ def segmentation(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is right about a map, and about the controls."""
+    """The verdict on a map, and on the controls."""
 
     image: str
     text: str
-    marks: dict[str, Any]  # of its row: "hit" or "iou"
-    values: Array  # of `point_at` or `segment_as`
+    marks: dict[str, Any]  # entries of its row: "hit" or "iou"
+    values: Array  # result of `point_at` or `segment_as`
 
 
 def judge(located: Located) -> Verdict | None:
@@ -250,11 +252,11 @@ def intervals(
 
     Args:
         values: (N, K).
-        photos: of N values.
-        names: of K columns.
-        groups: of N values: the mean is that over the means of groups. A sample without any value
-            of a group leaves the group out.
-        seed: of the samples.
+        photos: photo of each of N values.
+        names: names of K columns.
+        groups: group of each of N values: the mean is taken over the means of groups. A sample
+            without any value of a group leaves the group out.
+        seed: decides which samples are drawn.
 
     Returns:
         `NAME`, `NAME_low` and `NAME_high` of each column.
@@ -273,6 +275,8 @@ def intervals(
         for part in parts:
             weights = drawn[:, photo[part]]  # (S, n)
             total = weights.sum(1, keepdims=True)
+            # A group that a sample misses has weight 0 and mean 0 here, and is not counted in
+            # `present`.
             sums += weights @ values[part] / np.maximum(total, 1)
             present += total > 0
         sampled.append(sums / np.maximum(present, 1))

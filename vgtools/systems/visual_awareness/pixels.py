@@ -1,8 +1,8 @@
-"""The backbone learns, too: the retriever's image path from the pixels on (section 2.1).
+"""Training that includes the backbone: the retriever's image path from the pixels on (section 2.1).
 
-Where `training.py` reads finished feature maps, this reads photos: a random crop of each for a
-step, the whole picture to evaluate. The first layers of the backbone stay as they are, the others
-learn from an epoch on. The finished run holds the tuned network in `backbone/`, which
+Where `training.py` reads finished feature maps, this module reads photos: a random crop of each for
+a step, the whole picture to evaluate. The first layers of the backbone stay as they are, the others
+learn from some epoch on. The finished run holds the tuned network in `backbone/`, which
 `vg extract-image-feats` opens for the feature maps of the index.
 """
 
@@ -30,7 +30,7 @@ from vgtools.systems.visual_awareness.retriever import Batch, Retriever
 from vgtools.training.session import TrainingRun
 
 BACKBONE = "backbone"  # folder of a run that holds the tuned network
-_FROZEN = 8  # stages up to this stride never learn: of a ResNet the stem, layer1 and layer2
+_FROZEN = 8  # stages up to this stride never learn: the stem, layer1 and layer2 of a ResNet
 _AREA = (0.08, 1.0)  # share of a photo that a crop covers
 _RATIO = (3 / 4, 4 / 3)  # its width over its height
 
@@ -38,13 +38,13 @@ _RATIO = (3 / 4, 4 / 3)  # its width over its height
 class Settings(NamedTuple):
     """How the backbone learns."""
 
-    backbone_from: int  # epoch, counted from 0, from which it does
-    crop: int  # pixels per side of what a step sees
+    backbone_from: int  # epoch, counted from 0, from which it learns
+    crop: int  # pixels per side of the crop that a step sees
     picture: int  # pixels per side of the squashed picture that is evaluated
 
 
 def learned_names(model: nn.Module) -> list[str]:
-    """Return the names of the parameters of a timm network that learn: those of the late stages.
+    """Return the names of the parameters of a timm network that learn, in its late stages.
 
     Source: the published code of Engilberge et al. 2018, which keeps the first six blocks of a
         ResNet.
@@ -61,8 +61,9 @@ class PixelRetriever(nn.Module):
 
     Args:
         retriever: made for the backbone's channels.
-        backbone: its statistics of norms stay; of its weights those of `learned_names` learn.
-        first_epoch: from which they do.
+        backbone: the network of images; its statistics of norms stay, its weights in
+            `learned_names` learn.
+        first_epoch: epoch from which they learn.
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.1.
     Deviation: norms keep the statistics that they were trained with.
@@ -107,6 +108,7 @@ class PixelRetriever(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the loss of a batch whose `feats` are pixels, (C, 3, S, S)."""
         learns = torch.is_grad_enabled() and batch.epoch >= self.first_epoch
+        # Until its epoch the backbone runs without gradients, which also saves their memory.
         with torch.set_grad_enabled(learns):
             maps = self.maps(batch.feats)
         found: dict[str, Tensor] = self.retriever(batch._replace(feats=maps))
@@ -118,7 +120,7 @@ class Photos:
 
     Args:
         items: the photos, row by row.
-        view: of a decoded photo and its row -> (3, S, S) uint8.
+        view: decoded photo and its row -> (3, S, S) uint8.
     """
 
     def __init__(self, items: Sequence[Item], view: Callable[[Image.Image, int], Array]) -> None:
@@ -152,7 +154,7 @@ class Pixels:
 
     Args:
         items: the photos, row by row.
-        backbone: to start with.
+        backbone: the network to start with.
         settings: how it learns.
         regions: positions that its maps need at least.
 
@@ -181,6 +183,7 @@ class Pixels:
         """Return random crops for a step: a function of the seed, the epoch, its first caption."""
 
         def view(photo: Image.Image, row: int) -> Array:
+            # Threads finish in any order, so each photo has a generator of its own.
             rng = np.random.default_rng([seed, epoch, first, row])
             return random_crop(photo, self._settings.crop, rng, self._filter)
 
@@ -210,7 +213,7 @@ def _check_side(backbone: Backbone, flag: str, side: int, regions: int) -> None:
     black = next(backbone.model.parameters()).new_zeros(1, 3, side, side)
     try:
         out = backbone.model.forward_features(black)
-    except (RuntimeError, AssertionError, ValueError) as error:  # networks of a fixed size
+    except (RuntimeError, AssertionError, ValueError) as error:  # The network has a fixed size.
         why = f"{flag} {side}: {backbone.ref} does not take pictures of that size"
         raise DataError(f"{why}: {first_line(error)}", code=Exit.USAGE) from None
     found = map_positions(backbone.model, out)[0].shape[1]
@@ -246,7 +249,9 @@ def random_crop(
 
 
 def _sizes(photo: Image.Image, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """Yield sizes of parts of a photo: of ten draws those that fit, then the largest allowed."""
+    """Yield sizes of parts of a photo: the sizes among ten draws that fit, then the largest
+    allowed.
+    """
     low, high = map(math.log, _RATIO)
     for _ in range(10):
         area = photo.width * photo.height * rng.uniform(*_AREA)

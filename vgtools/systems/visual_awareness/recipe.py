@@ -25,7 +25,8 @@ PAPER: dict[str, Any] = {
     "warmup": 0.0,
     "clip": 0.0,
 }
-# What measured best at small scale (examples/visual-awareness/LOG.md), next to `RetrieverConfig`.
+# The settings that measured best at small scale (examples/visual-awareness/LOG.md), in addition to
+# the defaults of `RetrieverConfig`.
 DEFAULT: dict[str, Any] = {
     "epochs": 6,
     "batch_size": 160,
@@ -39,21 +40,21 @@ MILESTONES = (2, 3, 4, 5, 6)  # epochs, counted from 0, at whose start the rate 
 
 @dataclass(frozen=True)
 class RetrieverConfig:
-    """What a retriever is and what it minimises; stored in `run.json`.
+    """The shape and the loss of a retriever; stored in `run.json`.
 
     The defaults are the recipe that measured best (examples/visual-awareness/LOG.md).
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.1.
     """
 
-    text_width: int  # W, of the word vectors; of the encoder's states with text="encoder"
+    text_width: int  # W, width of word vectors, or of the encoder's states with text="encoder"
     image_width: int  # D, channels of the image features
     text: str = "sru"  # or `encoder`: an MLP over the mean state of a frozen encoder
-    dim: int = 384  # E, of the shared space, of the SRU and of the 1x1 convolution
-    layers: int = 2  # of the SRU; of the encoder: the last ones, concatenated
+    dim: int = 384  # E, width of the shared space, of the SRU and of the 1x1 convolution
+    layers: int = 2  # layers of the SRU, or the last layers of the encoder, concatenated
     regions: int = 15  # n of Weldon pooling: positions that are averaged, at either end
     dropout: float = 0.1  # after pooling; with text="encoder" also inside the MLP
-    text_dropout: float = 0.1  # of the SRU
+    text_dropout: float = 0.1  # dropout of the SRU
     loss: str = "info_nce"  # all of the batch; or `triplet`: the hardest of the batch
     margin: float = 0.2  # alpha of the triplet loss
     warm_epochs: int = 0  # the triplet loss takes the mean over all negatives in these

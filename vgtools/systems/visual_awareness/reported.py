@@ -62,8 +62,9 @@ def retrieval() -> Record:
     """Return the retriever's recall as `vg retrieve --score` would give it, marked as reported.
 
     Source: Zhang et al. 2019, section 4.1: "94.0 % R@10 rate on the MS-COCO" with the settings of
-        Engilberge et al. 2018, whose evaluation is the mean of 5 folds of 1,000 test photos. Which
-        direction is meant is not said; it is taken to be text to image, the one that is used.
+        Engilberge et al. 2018, whose evaluation is the mean of 5 folds of 1,000 test photos. The
+        paper does not state the direction; it is taken to be text to image, the direction that it
+        uses.
     """
     return {
         "source": "reported in the paper, section 4.1",

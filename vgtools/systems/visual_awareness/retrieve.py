@@ -22,12 +22,12 @@ from vgtools.systems.visual_awareness.retriever import Retriever, load_retriever
 from vgtools.systems.visual_awareness.words import Reader, Texts, open_reader
 
 _WORDS = 1 << 13  # words of texts that are embedded at a time, padding included
-_NUMBERS = 1 << 23  # of feature maps that are embedded at a time: 32 MB
+_NUMBERS = 1 << 23  # numbers of feature maps that are embedded at a time: 32 MB
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A finished retriever with what its text path reads."""
+    """A finished retriever with the reader of its texts."""
 
     retriever: Retriever  # eval mode
     reader: Reader
@@ -36,7 +36,7 @@ class Opened:
 
     @property
     def fingerprint(self) -> str:
-        """Of the weights, and of the encoder or the word vectors."""
+        """The hash of the weights and of the encoder or the word vectors."""
         parts = self.run.fingerprint + self.reader.fingerprint
         return hashlib.sha256(parts.encode()).hexdigest()
 
@@ -45,8 +45,8 @@ def open_retriever(path: str | Path, *, device: str = "cpu", offline: bool = Fal
     """Open a run of `vg train-matcher visual-awareness`.
 
     Raises:
-        DataError: not there or not finished (66); damaged, or its words are not those it was
-            trained with (65).
+        DataError: not there or not finished (66); damaged, or its words differ from the words of
+            its training (65).
     """
     retriever, run = load_retriever(path, device=device)
     reader = open_reader(run, device=device, offline=offline)
@@ -59,13 +59,14 @@ def embed_texts(
 ) -> tuple[Tensor, Array]:
     """Return the embeddings of the texts that have a word, and which they are.
 
-    Texts of like length go together; up to rounding an embedding depends on its text alone.
+    Texts of similar length go together, which needs little padding; up to rounding an embedding
+    depends on its text alone.
 
     Args:
-        retriever: in eval mode.
-        reader: what made `texts`.
+        retriever: the retriever, in eval mode.
+        reader: the reader that made `texts`.
         texts: B of them.
-        check: called between batches; what it raises ends the work.
+        check: called between batches; an exception that it raises ends the work.
 
     Returns:
         (Q, E) unit vectors on the retriever's device, and (Q,) int64 numbers of their texts.
@@ -99,8 +100,8 @@ def embed_images(retriever: Any, feats: Any, rows: Array | None = None) -> Array
     """Return the embeddings of feature maps, block by block.
 
     Args:
-        retriever: a `Retriever` in eval mode, or what embeds images as it does.
-        feats: (N, P, D), or what else it embeds, indexed as an array.
+        retriever: a `Retriever` in eval mode, or a network that embeds images with the same method.
+        feats: (N, P, D), or other inputs that it embeds, indexed as an array.
         rows: (I,) which of them; all by default.
 
     Returns:
@@ -120,7 +121,7 @@ def embed_images(retriever: Any, feats: Any, rows: Array | None = None) -> Array
 def embed_bank(
     opened: Opened, feats: Array, ids: Sequence[str], file: str | None = None
 ) -> Callable[[Array], Array]:
-    """Return what embeds rows of an image bank (N, P, D): (n,) rows -> (n, E) float32.
+    """Return a function that embeds rows of an image bank (N, P, D): (n,) rows -> (n, E) float32.
 
     Raises:
         DataError: feature maps of another width than the retriever's; and later an embedding that
@@ -181,7 +182,7 @@ class RetrieverSearch(NearestImages[Texts]):
         index: the image bank, embedded by this very retriever.
 
     Raises:
-        DataError: the index is another one's (65; both fingerprints).
+        DataError: the index is of another retriever (65; both fingerprints).
     """
 
     def __init__(self, opened: Opened, index: Index) -> None:

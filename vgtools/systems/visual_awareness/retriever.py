@@ -3,8 +3,8 @@
     y = SRU(words)                                  last state of the last layer
     x = W . Weldon(conv1x1(feature map)) + b        both divided by their length
 
-A sentence and an image are as near as the inner product of y and x. The network is that of
-Engilberge et al. 2018 ("Finding beans in burgers"), which the paper trains.
+A sentence and an image are as near as the inner product of y and x. The network is from Engilberge
+et al. 2018 ("Finding beans in burgers"), which the paper trains.
 
 Axes: T words of the longest text, B texts, W width of a word vector, C images, P positions of a
 feature map, D its channels, E width of the shared space.
@@ -27,7 +27,7 @@ from vgtools.models.products import affine
 from vgtools.models.runs import Run, load_network
 from vgtools.systems.visual_awareness.recipe import RetrieverConfig
 
-KIND = "retriever"  # of the run
+KIND = "retriever"  # kind of the run
 
 
 class Retriever(nn.Module):
@@ -44,7 +44,8 @@ class Retriever(nn.Module):
         self.text = (SruPath if config.text == "sru" else StatePath)(config)
         self.image = ImagePath(config.image_width, config.dim, config.regions, config.dropout)
         if config.loss == "info_nce":
-            self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))  # of the scores; learned
+            # learned scale of the scores
+            self.log_scale = nn.Parameter(torch.tensor(math.log(14.0)))
 
     def embed_images(self, feats: Tensor) -> Tensor:
         """Return x of feature maps, (C, P, D) -> (C, E) unit vectors, float32."""
@@ -76,6 +77,7 @@ class Retriever(nn.Module):
             hardest = batch.epoch >= config.warm_epochs
             loss = triplet_loss(scores, batch.own, wrong, config.margin, hardest=hardest)
         else:
+            # As in CLIP, a scale above 100 is cut off: training becomes unstable with it.
             scale = self.log_scale.clamp(max=math.log(100.0)).exp()
             loss = info_nce(scores, batch.own, wrong, scale)
         return {config.loss: loss}
@@ -94,7 +96,7 @@ class Batch(NamedTuple):
 def load_retriever(path: str | Path, *, device: str = "cpu") -> tuple[Retriever, Run]:
     """Open a run of `vg train-matcher visual-awareness`: the network in eval mode, and the run.
 
-    What its text path reads is opened by `vgtools.systems.visual_awareness.words.open_reader`.
+    The words of its text path are opened by `vgtools.systems.visual_awareness.words.open_reader`.
 
     Raises:
         DataError: no finished run (66), of another kind or damaged (65), or from a later version
@@ -140,11 +142,11 @@ class SruPath(nn.Module):
         self.sru = SRU(config.text_width, config.dim, config.layers, config.text_dropout)
 
     def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Return (T, B, W) word vectors as (B, E): what follows a text's end is not looked at."""
+        """Return (T, B, W) word vectors as (B, E): vectors after a text's end are not looked at."""
         packed = pack_padded_sequence(words, lengths.cpu(), enforce_sorted=False)
         states: Tensor = self.sru(packed.data, packed.batch_sizes.tolist())
         starts = F.pad(packed.batch_sizes.cumsum(0), (1, 0))[:-1].to(lengths.device)
-        assert packed.unsorted_indices is not None  # as enforce_sorted=False returns them
+        assert packed.unsorted_indices is not None  # enforce_sorted=False returns them.
         return states[starts[lengths - 1] + packed.unsorted_indices]
 
 
@@ -181,7 +183,7 @@ def weldon(maps: Tensor, regions: int) -> Tensor:
 
     Source: Durand et al. 2016 (WELDON); n = 15 in the published code of the retriever.
     """
-    channels = maps.transpose(-1, -2).contiguous()  # topk is faster along the last axis
+    channels = maps.transpose(-1, -2).contiguous()  # topk is faster along the last axis.
     largest = channels.topk(regions, sorted=False).values
     smallest = channels.topk(regions, largest=False, sorted=False).values
     return largest.mean(-1) + smallest.mean(-1)
@@ -235,7 +237,7 @@ class SRU(nn.Module):
             more = weight.shape[1] - 3 * self.dim
             padded = F.pad(bias, (self.dim, more))
             product = affine(self._drop(words, texts), weight, padded)
-            # One split of all: its gradient is one concatenation.
+            # A single split is used, because its gradient is a single concatenation.
             inputs, gates, skip = product.split([self.dim, 2 * self.dim, more], 1)
             forget, reset = gates.sigmoid().split(self.dim, 1)
             states = scan(inputs, forget, sizes)
@@ -286,6 +288,8 @@ class _Scan(torch.autograd.Function):
         inputs, forget, states = ctx.saved_tensors
         gradient = outer[0].clone()
         steps = list(_steps(ctx.sizes, gradient, forget))
+        # Backwards in time, each step passes f times its gradient to the step before; only the
+        # first `len(after)` texts of that step have a next word.
         for (before, _), (after, f) in zip(steps[-2::-1], steps[:0:-1], strict=True):
             before[: len(after)].addcmul_(f, after)
         difference = inputs.neg()  # c_{t-1} - z_t
@@ -306,23 +310,23 @@ def _steps(sizes: Sequence[int], *packed: Tensor) -> Iterator[tuple[Tensor, ...]
 def triplet_loss(
     scores: Tensor, own: Tensor, wrong: Tensor, margin: float = 0.2, *, hardest: bool = True
 ) -> Tensor:
-    """Return by how much own pairs fail to beat the hardest wrong ones of the batch, both ways.
+    """Return by how much own pairs fail to beat the hardest wrong pairs of the batch, both ways.
 
-    Of each caption: the hardest wrong caption of its image, and its hardest wrong image. A photo's
-    other captions are not wrong. Without a wrong one there is no loss.
+    For each caption, these are the hardest wrong caption of its image and its hardest wrong image.
+    A photo's other captions are not wrong. Without a wrong pair there is no loss.
 
     Args:
-        scores: (C, B) of images and captions.
+        scores: (C, B) scores of images and captions.
         own: (B,) int64 image of each caption.
         wrong: (C, B) bool, the caption is not one of the image.
         margin: alpha.
-        hardest: False takes the mean over all wrong ones instead.
+        hardest: False takes the mean over all wrong pairs instead.
 
     Returns:
         Scalar >= 0, summed over captions and both directions.
 
     Source: Zhang et al. 2019 (Visual awareness), section 2.1, eq 1. The margin, the second
-        direction and the sum are those of the published code of Engilberge et al. 2018.
+        direction and the sum are from the published code of Engilberge et al. 2018.
     """
     true = scores[own, torch.arange(len(own), device=own.device)]
     captions = (scores[own], wrong[own])  # (B, B): row i is the image of caption i
@@ -330,6 +334,7 @@ def triplet_loss(
     total = scores.new_zeros(())
     for others, negative in (captions, images):
         if hardest:
+            # A caption without a wrong pair has -inf here, and a loss of 0.
             worst = others.masked_fill(~negative, -torch.inf).amax(1)
             total = total + F.relu(margin - true + worst).sum()
         else:
@@ -342,10 +347,10 @@ def info_nce(scores: Tensor, own: Tensor, wrong: Tensor, scale: Tensor) -> Tenso
     """Return the cross entropy of choosing a caption's image, and its image's caption.
 
     Args:
-        scores: (C, B) of images and captions.
+        scores: (C, B) scores of images and captions.
         own: (B,) int64 image of each caption.
         wrong: (C, B) bool, the caption is not one of the image; others of the image do not count.
-        scale: scalar, what scores are multiplied by.
+        scale: scalar, factor of the scores.
 
     Returns:
         Scalar, mean over captions and both directions.

@@ -25,12 +25,13 @@ class TextImages:
 
     Attributes:
         retrieved: rows of the features for each text.
-        features: of the images.
-        path: of the features.
-        choice: of images, see `choose_images`; without any (`none`) the layers are the same.
+        features: features of the images.
+        path: file of the features.
+        choice: how images are chosen, see `choose_images`; without images (`none`) the layers are
+            the same.
 
     Source: Zhang et al. 2019, section 2.3, and section 4.1 (K = 8). The controls are ours: without
-        them a gain may be that of more parameters.
+        them a gain may come from the added parameters.
     """
 
     retrieved: Retrieved
@@ -44,7 +45,7 @@ class TextImages:
         return int(self.features.array.shape[1])
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the weights, for `run.json`."""
+        """Return the settings that decide the weights, for `run.json`."""
         return {
             "images": self.choice,
             "features": self.features.manifest["files"],
@@ -54,10 +55,10 @@ class TextImages:
     def rows_for(self, texts: Sequence[str], split: str, way_out: str) -> Array:
         """Return the rows of the features for texts, (E, K) int32, best first, -1 for none.
 
-        The images are those of the whole text, both parts of a pair.
+        The images belong to the whole text, both parts of a pair.
 
         Args:
-            texts: E.
+            texts: E texts.
             split: train, dev …
             way_out: how to make the rows of texts that have none, for the message.
 
@@ -72,7 +73,7 @@ class TextImages:
         """Return the features of images, (B, K, D) float32, and where there are any, (B, K) bool.
 
         Args:
-            rows: (B, K), of `rows_for`.
+            rows: (B, K) rows, as `rows_for` returns them.
             device: where the tensors go.
         """
         features, mask = gather(self.features.array, rows)
@@ -89,9 +90,9 @@ def open_images(
 
     Args:
         retrieved: files of `vg retrieve`.
-        feats: of `vg extract-image-feats`; any that hold the images of the rows.
-        choice: of images, see `TextImages`.
-        index: the index of the rows, if it is not where their manifest says.
+        feats: file of `vg extract-image-feats` with features of all images of the rows.
+        choice: how images are chosen, see `TextImages`.
+        index: the index of the rows, if it is not at the path in their manifest.
 
     Raises:
         DataError: as `open_features` and `open_retrieved`.

@@ -39,10 +39,10 @@ class Fusing:
     """How images are fused into an encoder.
 
     Attributes:
-        kind: see `Fusion`; None for `paper`, or that of the model to start from.
-        start: of the weights, see `Fusion.reset`.
+        kind: see `Fusion`; None for `paper`, or the kind of the model to start from.
+        start: start of the weights, see `Fusion.reset`.
         image_dropout: share of texts that lose all their images in a step of training.
-        weight: of a new `sum`, see `FusionConfig`; 1 also leaves that of a saved one.
+        weight: weight of a new `sum`, see `FusionConfig`; 1 also leaves a saved weight as it is.
     """
 
     kind: Kind | None = None
@@ -51,7 +51,8 @@ class Fusing:
     weight: float = 1.0
 
     def config(self, ref: str) -> dict[str, Any]:
-        """Return what decides the weights, for `run.json`; `ref` is the model to start from.
+        """Return the settings that decide the weights, for `run.json`; `ref` is the model to start
+        from.
 
         Raises:
             DataError: as `open_fusion`.
@@ -65,11 +66,11 @@ class Fusing:
         }
 
     def fusion_for(self, net: Any, images: TextImages, ref: str) -> Fusion:
-        """Return the fusion for a network: that of the model it was opened from, or a new one.
+        """Return the fusion for a network: the saved fusion of its model, or a new fusion.
 
         Args:
-            net: of transformers.
-            images: whose features are fused.
+            net: a network of transformers.
+            images: the images whose features are fused.
             ref: the reference that `net` was opened from.
 
         Raises:
@@ -86,13 +87,11 @@ class Fusing:
         check_same("backbone", images.features.backbone, backbone, images.path)
         kind = fusion.config.kind
         if self.kind not in (None, kind):
-            why = f"has a fusion of kind {kind!r}, --fusion says {self.kind!r}; leave out the flag"
+            why = f"has a fusion of kind {kind!r}, --fusion is {self.kind!r}; leave out the flag"
             raise DataError(why, ref, code=Exit.CONFIG)
         weight = fusion.config.weight
         if self.weight not in (1, weight):
-            why = (
-                f"has a fusion of weight {weight}, --image-weight says {self.weight}; leave it out"
-            )
+            why = f"has a fusion of weight {weight}, --image-weight is {self.weight}; leave it out"
             raise DataError(why, ref, code=Exit.CONFIG)
         fusion.config = dataclasses.replace(fusion.config, image_dropout=self.image_dropout)
         return fusion
@@ -102,10 +101,10 @@ class FusedTuner(FineTuner):
     """A transformers model with the head of a task, which reads states that are fused with images.
 
     Args:
-        net: under the head of a task.
-        kind: of the task.
-        fusion: of states and images.
-        dtype: of matrix products (autocast); weights stay float32.
+        net: a network under the head of a task.
+        kind: kind of the task.
+        fusion: fusion of states and images.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Source: Zhang et al. 2019, section 2.5. The head is the baseline's: BERT's pooler and classifier
         for inference, a linear layer of each token for tagging.
@@ -136,7 +135,7 @@ def new_tuner(
 ) -> tuple[FusedTuner, Encoder]:
     """Return a network to fine-tune, head and fusion drawn by the seed, and the encoder in it.
 
-    The head is that of the baseline with the same seed.
+    The head equals the baseline's with the same seed.
 
     Raises:
         DataError: as `finetune.new_tuner` and `Fusing.fusion_for`.
@@ -156,14 +155,14 @@ def learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns a task of texts: a transformers model that sees retrieved images.
+    """Return the learner of a task of texts: a transformers model that sees retrieved images.
 
     Args:
-        task: to learn.
-        ref: of the text encoder.
-        settings: of the fine-tuning.
+        task: the task to learn.
+        ref: reference of the text encoder.
+        settings: settings of the fine-tuning.
         device: where it learns.
-        images: of the texts.
+        images: images of the texts.
         fusing: how images are fused.
         offline: never connect.
 

@@ -52,7 +52,7 @@ class Words(NamedTuple):
 
 
 class Pictures(Protocol):
-    """What a retriever sees of images in a training: feature maps, or pixels."""
+    """The inputs of images to a retriever in training: feature maps, or pixels."""
 
     @property
     def width(self) -> int:
@@ -60,13 +60,13 @@ class Pictures(Protocol):
 
     @property
     def whole(self) -> Any:
-        """All images, row by row, to evaluate: an array, or what is indexed as one."""
+        """All images, row by row, to evaluate: an array, or an object indexed as an array."""
 
     def drawn(self, seed: int, epoch: int, first: int) -> Any:
         """All images as a step sees them whose first caption has the number `first`."""
 
     def network(self, retriever: Retriever) -> nn.Module:
-        """Return what is trained."""
+        """Return the network that is trained."""
 
     def finish(self, run: TrainingRun) -> tuple[dict[str, Any], Mapping[str, Tensor] | None]:
         """Return facts for run.json, and the retriever's weights if they are not the network's."""
@@ -89,12 +89,12 @@ class Maps:
         return retriever
 
     def finish(self, run: TrainingRun) -> tuple[dict[str, Any], None]:
-        """Return what made the maps."""
+        """Return the network that made the maps, and their grid."""
         return {key: self._manifest.get(key) for key in ("backbone", "grid")}, None
 
 
 def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) -> Reader:
-    """Return the reader for a training; of word vectors it holds those of the captions only.
+    """Return the reader for a training; it holds only the word vectors of the captions.
 
     Raises:
         DataError: as `open_vectors`, or no word of the captions is known (65).
@@ -110,7 +110,7 @@ def open_words(words: Words, config: Mapping[str, Any], texts: Sequence[str]) ->
 
 
 def read_captions(reader: Reader, rows: Rows, session: Session, name: str) -> Captions:
-    """Return captions as a text path reads them, and say what is left out."""
+    """Return captions as a text path reads them, and report how many are left out."""
     images, texts = zip(*rows, strict=True)
     with Progress("train-matcher: captions", "captions", len(rows), session.quiet) as bar:
         found = reader.read(texts, session.stop.check)
@@ -134,12 +134,12 @@ def collate(
     """Return the batch of some captions: a photo is in it once, however many captions it has.
 
     Args:
-        captions: S of them.
-        reader: what read them.
+        captions: S captions.
+        reader: the reader that read them.
         feats: (N, P, D) feature maps of all images, or their pixels (N, 3, S, S).
-        numbers: (B,) which captions.
+        numbers: (B,) numbers of the captions in the batch.
         epoch: counted from 0.
-        device: where it goes.
+        device: device of the batch.
     """
     words, lengths = reader.inputs(captions.texts, captions.numbers[numbers])
     rows, own = np.unique(captions.images[numbers], return_inverse=True)
@@ -153,17 +153,17 @@ def collate(
 
 
 def evaluate(retriever: Any, captions: Captions, reader: Reader, feats: Any) -> dict[str, Any]:
-    """Return how well captions find their photos among those of all, and photos their captions.
+    """Return how well captions find their photos among all photos, and photos their captions.
 
     Args:
-        retriever: a `Retriever`, or what embeds as it does.
-        captions: S of them.
-        reader: what read them.
-        feats: (N, P, D) feature maps of all images, or what else it embeds.
+        retriever: a `Retriever`, or a network with the same methods.
+        captions: S captions.
+        reader: the reader that read them.
+        feats: (N, P, D) feature maps of all images, or other inputs that it embeds.
 
     Returns:
-        `images`, `texts`, and for `text_to_image` and `image_to_text` R@1, 5, 10 in per cent and
-        the median rank.
+        `images`, `texts`, and for `text_to_image` and `image_to_text` R@1, 5, 10 in percent and the
+        median rank.
     """
     was_training = retriever.training
     retriever.eval()
@@ -187,7 +187,7 @@ def evaluate(retriever: Any, captions: Captions, reader: Reader, feats: Any) -> 
 
 
 def _recall(ranks: Array) -> dict[str, float]:
-    """Return R@k in per cent, and the median, of ranks that start at 1."""
+    """Return R@k in percent, and the median, of ranks that start at 1."""
     found = {f"r{k}": round(100 * float((ranks <= k).mean()), 2) for k in KS}
     return found | {"median_rank": float(np.median(ranks))}
 
@@ -208,8 +208,8 @@ def fit(session: Session, words: Words, pictures: Pictures, splits: Splits) -> N
 
     Args:
         session: its run holds the settings.
-        words: what the text path reads.
-        pictures: what it sees of the images.
+        words: words of the text path.
+        pictures: inputs of the image path.
         splits: captions to train and to validate on.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Translation with retrieved images: what learns it, and what translates streams of sentences.
+"""Translation with retrieved images: its learner, and the translator of streams of sentences.
 
 Axes: B sentences of a batch, K images of a sentence.
 """
@@ -42,9 +42,9 @@ class FusedTranslator(Translator):
 
     Args:
         encoder: the network with its tokenizer.
-        kind: of the task.
-        fusion: of states and images.
-        dtype: of matrix products (autocast); weights stay float32.
+        kind: kind of the task.
+        fusion: fusion of states and images.
+        dtype: type of matrix products (autocast); weights stay float32.
 
     Source: Zhang et al. 2019, sections 2.5 and 3.1.
     """
@@ -71,12 +71,13 @@ def learner(
     *,
     offline: bool = False,
 ) -> Learner:
-    """Return what learns to translate.
+    """Return the learner of translation.
 
     Args:
-        task: to learn.
-        ref: of the model to start from; with a `shape` in the settings that of a tokenizer.
-        settings: of the training.
+        task: the task to learn.
+        ref: reference of the model to start from, or, with a `shape` in the settings, of a
+            tokenizer.
+        settings: settings of the training.
         device: where it learns.
         seen: retrieved images of the sentences, and how they are fused; None without images.
         offline: never connect.
@@ -125,11 +126,11 @@ class Model:
 
     encoder: Encoder
     fusion: Fusion | None
-    features: Features | None = None  # of the images that the fusion looks at
+    features: Features | None = None  # features of the images that the fusion looks at
     feats_path: str = ""
 
     def config(self) -> dict[str, Any]:
-        """Return what decides the translations, beside the search."""
+        """Return the settings that decide the translations, in addition to the search."""
         config: dict[str, Any] = {"model": self.encoder.fingerprint}
         if self.fusion is not None and self.features is not None:
             config["fusion"] = fingerprint(self.fusion)
@@ -170,12 +171,12 @@ class StreamTranslator:
     """Translates the windows of one stream.
 
     Args:
-        model: of translations.
-        path: of the stream.
+        model: the model that translates.
+        path: path of the stream.
         how: the search.
         batch_size: sentences per batch; affects rounding only.
-        dtype: of matrix products.
-        index: of the images that rows name, see `StreamedImages`.
+        dtype: type of matrix products.
+        index: index of the images that rows name, see `StreamedImages`.
 
     Source: Zhang et al. 2019, section 3.1; Vaswani et al. 2017, section 6.1 (the search).
     """
@@ -201,7 +202,7 @@ class StreamTranslator:
     def __call__(self, window: Window) -> list[str]:
         """Return the translation of each line, none of which has a line end in it.
 
-        That of an empty line is empty.
+        The translation of an empty line is empty.
 
         Raises:
             DataError: a row has no text, or none of the images that the model looks at (65).

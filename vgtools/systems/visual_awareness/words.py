@@ -1,8 +1,8 @@
-"""What the text path of a retriever reads (section 2.1): word vectors, or states of an encoder.
+"""The inputs of a retriever's text path (section 2.1): word vectors, or states of an encoder.
 
-A *reader* turns texts into items and items into the text path's input. Of word vectors the items
-are rows of a table; of an encoder's word pieces likewise, the table being its embeddings; of its
-states (`text="encoder"`) a text has one item, the mean state.
+A *reader* turns texts into items and items into the text path's input. For word vectors the items
+are rows of a table, and for an encoder's word pieces rows of its embeddings; with its states
+(`text="encoder"`) a text has one item, the mean state.
 
 Axes: B texts, T items of all of them together, V rows of a table, W its width.
 """
@@ -42,8 +42,8 @@ class Texts(NamedTuple):
 
     starts: Array  # (B + 1,) int64: the items of text b are starts[b] to starts[b + 1]
     items: Array  # (T,) int32 rows of the table, or (T, W) float16 states
-    unknown: int  # words that the table does not know
-    cut: int  # texts that were longer than what is read
+    unknown: int  # words that the table does not have
+    cut: int  # texts that were longer than the limit and cut
 
     @property
     def asking(self) -> Array:
@@ -55,7 +55,7 @@ class Reader(Protocol):
     """Texts to the input of a text path."""
 
     width: int  # W
-    fingerprint: str  # of the word vectors; empty for an encoder's, which the run's covers
+    fingerprint: str  # hash of word vectors; empty for an encoder, which the run's hash covers
 
     def read(self, texts: Sequence[str], check: Callable[[], None] = lambda: None) -> Texts:
         """Return the items of texts; `check` is called now and then and may raise."""
@@ -84,7 +84,7 @@ class WordReader:
     Args:
         rows: word -> row.
         table: (V, W) float32.
-        fingerprint: of both.
+        fingerprint: hash of both.
     """
 
     def __init__(self, rows: dict[str, int], table: Array, fingerprint: str = "") -> None:
@@ -194,7 +194,7 @@ def _vocabulary(tokenizer: Tokenizer, count: int) -> list[str]:
 
 
 def _cut(starts: Array, items: Array, longest: int, unknown: int) -> Texts:
-    """Return texts without what comes after the `longest`-th item of each."""
+    """Return texts without the items after the `longest`-th of each."""
     counts = np.diff(starts)
     cut = int((counts > longest).sum())
     if cut:
@@ -217,7 +217,7 @@ def _padded(
 
 
 def words_of(texts: Sequence[str]) -> set[str]:
-    """Return what `WordReader` looks up for texts, and the words for unknown ones."""
+    """Return the words that `WordReader` looks up for texts, and the words for unknown ones."""
     spans, starts = word_runs(texts)
     texts_of = np.repeat(np.arange(len(texts)), np.diff(starts)).tolist()
     written = {texts[t][a:b] for t, (a, b) in zip(texts_of, spans.tolist(), strict=True)}
@@ -230,10 +230,11 @@ def encoder_reader(encoder: Encoder, text: str, layers: int) -> Reader:
 
 
 def open_reader(run: Run, *, device: str = "cpu", offline: bool = False) -> Reader:
-    """Open what the text path of a finished run reads: its own copy of the words or the encoder.
+    """Open the reader of a finished run, from its own copy of the words or of the encoder.
 
     Raises:
-        DataError: damaged, or not what the run was trained with (65).
+        DataError: damaged, or different from the words or the encoder that the run was trained with
+            (65).
     """
     trained: dict[str, Any] = run.info.get("encoder", {})
     if not trained:
