@@ -570,7 +570,7 @@ def test_a_damaged_list_or_plan_is_refused_or_made_again(tmp_path: Path) -> None
         assert joined(folder) == expected
     plan = json.loads((folder / "plan.json").read_bytes())
     (folder / "plan.json").write_text(json.dumps(plan | {"shard_size": 5}))
-    with pytest.raises(DataError, match="is damaged: its sha256"):
+    with pytest.raises(DataError, match="edited or damaged: its sha256"):
         run(folder, text)
 
 

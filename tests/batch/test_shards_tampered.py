@@ -14,7 +14,7 @@ import pytest
 from tests.batch.test_shards import TEXT, joined, output_of, run, whole
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.folders import Shards
-from vgtools.io.output import seal_of
+from vgtools.io.written import seal
 
 Change = Callable[[Any], object]
 
@@ -30,7 +30,7 @@ def reseal(file: Path, change: Change) -> None:
     body = json.loads(file.read_bytes())
     del body["sha256"]
     change(body)
-    body["sha256"] = seal_of(body)
+    body["sha256"] = seal(body)
     file.write_text(json.dumps(body))
 
 

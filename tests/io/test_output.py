@@ -23,6 +23,7 @@ from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import read_manifest
 from vgtools.io.output import Output
 from vgtools.io.streams import read_lines
+from vgtools.io.written import seal
 
 
 def numbered(
@@ -403,7 +404,7 @@ def resealed(journal: Path, change: Any) -> None:
     body = json.loads(journal.read_bytes())
     del body["sha256"]
     change(body)
-    body["sha256"] = output.seal_of(body)
+    body["sha256"] = seal(body)
     journal.write_bytes(json.dumps(body).encode())
 
 

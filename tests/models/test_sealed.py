@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import stat
@@ -14,8 +15,10 @@ import pytest
 import torch
 
 from tests.models.test_encoder import save_tiny_bert
+from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit
-from vgtools.io.files import dumps
+from vgtools.io.files import dumps, sha256_file
+from vgtools.io.written import seal
 from vgtools.models import runs, sealed
 from vgtools.models.encoder import load_encoder, load_masked_lm, load_with_head
 from vgtools.models.references import fingerprint, load_tokenizer, read_weights
@@ -52,7 +55,7 @@ def reseal(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     body = json.loads((run / "run.json").read_text())
     del body["sha256"]
     change(body)
-    (run / "run.json").write_bytes(dumps(body | {"sha256": sealed.seal(body)}))
+    (run / "run.json").write_bytes(dumps(body | {"sha256": seal(body, sealed.END)}))
 
 
 def test_run_json_names_every_file_of_the_run(tmp_path: Path) -> None:
@@ -91,14 +94,14 @@ def test_a_damaged_file_of_a_run_is_refused_by_every_reader(
     tmp_path: Path, reader: str, name: str, place: str
 ) -> None:
     run = save_run(tmp_path)
-    before = sealed.file_sha256(run / "encoder" / name)
+    before = sha256_file(run / "encoder" / name)
     READERS[reader](str(run / place))
     file = run / "encoder" / name
     flip(file)
     os.utime(file, ns=(0, 0))
     with pytest.raises(DataError) as caught:
         READERS[reader](str(run / place))
-    after = sealed.file_sha256(file)
+    after = sha256_file(file)
     assert str(caught.value).startswith(
         f"{file}: is damaged or from another run: sha256 {after}, the run says {before}"
     )
@@ -115,9 +118,7 @@ def test_predictions_of_a_run_are_those_it_wrote(tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text('{"id":"1"}\n')
     sealed.check_predictions(file)  # of no run
-    runs.save_run(
-        tmp_path, "toy", {}, {}, files={"seed-1/predictions.jsonl": sealed.file_sha256(file)}
-    )
+    runs.save_run(tmp_path, "toy", {}, {}, files={"seed-1/predictions.jsonl": sha256_file(file)})
     sealed.check_predictions(file)
     sealed.check_predictions("-")
     file.write_text('{"id":"2"}\nmore')
@@ -146,11 +147,14 @@ def test_a_run_without_hashes_is_checked_by_its_fingerprint(tmp_path: Path) -> N
 def test_a_file_is_hashed_once_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = save_run(tmp_path)
     hashed: list[str] = []
-    real = sealed.sha256_file
-    monkeypatch.setattr(
-        sealed, "sha256_file", lambda file: (hashed.append(str(file)), real(file))[1]
-    )
-    sealed._hashed.cache_clear()
+    real: Any = hashlib.file_digest
+
+    def noted(stream: Any, name: str) -> Any:
+        hashed.append(stream.name)
+        return real(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+    monkeypatch.setattr(trust, "_AT_REST", 0)  # as if the run were two seconds old
     for _ in range(2):
         load_encoder(str(run))
     assert len(hashed) == len(set(hashed)) == len(list((run / "encoder").iterdir()))

@@ -157,7 +157,7 @@ def test_a_worker_compares_sizes_alone(tmp_path: Path) -> None:
         open_index(path, checked=True)
     path.with_suffix(".ids").unlink()
     path.write_bytes(whole)
-    with pytest.raises(DataError, match=r"vg\.ids: has None bytes"):
+    with pytest.raises(DataError, match=r"vg\.ids: is missing"):
         open_index(path, checked=True)
 
 

@@ -21,8 +21,8 @@ from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import config_difference, plain_json, sha256_file
 from vgtools.io.folders import Shards
 from vgtools.io.names import is_compressed, is_shards, is_unnamed, is_url
-from vgtools.io.output import seal_of
 from vgtools.io.streams import Piece, open_read
+from vgtools.io.written import seal
 
 
 class Source(NamedTuple):
@@ -119,7 +119,7 @@ class Plan:
     @cached_property
     def name(self) -> str:
         """By what commits of this plan are known: the sha256 of its record."""
-        return seal_of(self.record())
+        return seal(self.record())
 
     def record(self) -> dict[str, Any]:
         """Return what `plan.json` holds."""

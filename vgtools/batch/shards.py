@@ -46,11 +46,12 @@ from vgtools.io.files import (
 from vgtools.io.folders import COMMIT, LIST, Shards, fault_in_record
 from vgtools.io.forms import SIZE
 from vgtools.io.names import PLAN, ending_of, is_url, manifest_of, manifest_path
-from vgtools.io.output import check_manifest, read_sealed, seal_of
+from vgtools.io.output import check_manifest, read_sealed
 from vgtools.io.parts import Rows, new_part, part_path
 from vgtools.io.process import Lock, when_free
 from vgtools.io.remote import file_size
 from vgtools.io.streams import Piece
+from vgtools.io.written import seal
 
 Record = dict[str, Any]  # what a worker says of a shard: "shard", "items", "seconds"
 
@@ -231,7 +232,7 @@ class ShardedOutput:
         pieces = [list(asdict(piece).values()) for piece in self.plan.pieces(number)]
         body = {"shard": number, "plan": self.plan.name, "input": pieces, **body}
         body = plain_json({**body, "versions": versions()})
-        data = dumps(body | {"sha256": seal_of(body)})
+        data = dumps(body | {"sha256": seal(body)})
         places.write(self._path(f"{self.stem(number)}.json"), data)
 
     def commit(self, number: int) -> dict[str, Any] | None:
@@ -247,7 +248,7 @@ class ShardedOutput:
             return None
         try:
             body = orjson.loads(places.read(self._path(name)) or b"")
-            whole = isinstance(body, dict) and body.pop("sha256", None) == seal_of(body)
+            whole = isinstance(body, dict) and body.pop("sha256", None) == seal(body)
         except (OSError, orjson.JSONDecodeError):
             return None
         # A commit that was copied to another number, or edited and sealed again, is not one.
@@ -466,7 +467,7 @@ def _planned(
 
 def _sealed(plan: Plan) -> bytes:
     body = plan.record()
-    return dumps(body | {"sha256": seal_of(body)})
+    return dumps(body | {"sha256": seal(body)})
 
 
 def _is_begun(folder: str) -> bool:

@@ -30,7 +30,6 @@ from vgtools.images.sources import ImageError, Images, Item, Source, add_stamp, 
 from vgtools.io.arrays import Array
 from vgtools.io.errors import DataError, Exit, amount
 from vgtools.io.files import dumps, read_json, read_manifest
-from vgtools.io.folders import Shards
 from vgtools.io.names import is_shards, manifest_path
 from vgtools.io.output import Output
 from vgtools.io.streams import Piece
@@ -343,14 +342,12 @@ def check_errors(path: str, on_error: str, max_errors: int | None) -> None:
     Raises:
         DataError: more images could not be used than the flags allow.
     """
-    shards = is_shards(path)
-    manifest = Shards(path).manifest if shards else read_manifest(path, verify=False)
-    count = manifest.get("errors", 0)
+    count = read_manifest(path, verify=False).get("errors", 0)
     most = max_errors if on_error == "skip" else 0
     if most is None or count <= most:
         return
     flag = f"--max-errors {most}" if on_error == "skip" else "--on-error fail"
-    listed = f"{path}*.errors.jsonl" if shards else Path(path).with_suffix(".errors.jsonl")
+    listed = f"{path}*.errors.jsonl" if is_shards(path) else Path(path).with_suffix(".errors.jsonl")
     raise DataError(
         f"is finished, but {amount(count, 'image')} could not be used "
         f"(see {listed}), more than {flag} allows; "

@@ -13,19 +13,20 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from vgtools import __version__
 from vgtools.io import trust
 from vgtools.io.errors import DataError, Exit, file_error, file_errors, name_of, storable
-from vgtools.io.folders import LIST, Shards, check_facts
-from vgtools.io.forms import check_form
+from vgtools.io.folders import Shards
+from vgtools.io.forms import FILES, check_form
 from vgtools.io.names import (
     is_compressed,
     is_shards,
     is_url,
+    manifest_of,
     manifest_path,
     real_folder,
     refuse_stream,
@@ -41,6 +42,7 @@ from vgtools.io.streams import (
     shard_lines,
     zstd,
 )
+from vgtools.io.written import check_file, check_hash
 
 if TYPE_CHECKING:
     # At run time numpy is imported by the functions that need it: it takes a third of the time
@@ -189,12 +191,12 @@ def read_json(path: str | Path, expected: str = "a JSON object") -> dict[str, An
 
 
 def read_manifest(
-    artifact: str | Path, kind: str | None = None, verify: bool = True
+    artifact: str | Path, kind: str | None = None, verify: bool | Literal["sizes"] = True
 ) -> dict[str, Any]:
     """Read an artifact's manifest and check the artifact against it.
 
     A `kind` is, for example, `image-features`. With `verify` size and sha256 of every file of the
-    artifact are compared.
+    artifact are compared, or sizes alone. A folder's list of shards is always compared.
 
     Raises:
         DataError: a pipe (usage); a folder without shards, or no manifest (66); of another kind or
@@ -205,9 +207,10 @@ def read_manifest(
         raise DataError(why, artifact, code=Exit.USAGE)
     if os.path.isdir(artifact) and not is_shards(artifact):
         raise file_error(IsADirectoryError(errno.EISDIR, ""), artifact, reading=True)
-    path = manifest_path(artifact)
+    path = Path(manifest_of(str(artifact)))
     expected = _WRITERS.get(kind or "", "")
-    if not path.exists():
+    shards = is_shards(artifact)
+    if not shards and not path.exists():
         if not os.path.exists(artifact):
             why = f"does not exist; expected {expected}" if expected else "does not exist"
             raise DataError(why, artifact, code=Exit.NO_INPUT)
@@ -216,7 +219,7 @@ def read_manifest(
             raise DataError(why, code=Exit.NO_INPUT)
         why = f"the manifest of {artifact} is missing; run the command that writes it again"
         raise DataError(why, path, code=Exit.NO_INPUT)
-    body = read_json(path, "a vg manifest")
+    body = Shards(artifact).manifest if shards else read_json(path, "a vg manifest")
     files = body.get("files")
     if "vg" in body:
         check_format(body, path)
@@ -231,30 +234,12 @@ def read_manifest(
     for key, value in (("backbone", made), ("preprocessing", view)):
         if not isinstance(value, dict | None):
             raise DataError(f'"{key}" must be an object, got {value!r:.60}', path)
-    if verify:
+    if verify and not shards:
+        check_form(body, {"files": FILES}, path, "create the artifact again")
         for name, facts in files.items():
-            _check_file(path, name, facts)
+            named = {"bytes": facts["bytes"]} if verify == "sizes" else facts
+            check_file(path.with_name(name), named, "its manifest", "create it again")
     return body
-
-
-def _check_file(manifest: Path, name: str, facts: Any) -> None:
-    """Compare one file of an artifact with what the manifest says about it."""
-    if not isinstance(facts, dict) or name in ("", ".", "..") or "/" in name:
-        why = f"has {facts!r:.60} for {name!r:.80}, expected size and sha256 of a file beside it"
-        raise DataError(f"{why}; create the artifact again", manifest)
-    file = manifest.with_name(name)
-    if is_shards(file):
-        file /= LIST
-    if not file.exists():
-        raise DataError(f"is missing; {manifest} names it", file, code=Exit.NO_INPUT)
-    size = os.path.getsize(file)
-    if size != facts.get("bytes"):
-        why = f"has {size} bytes, its manifest says {facts.get('bytes')}; create it again"
-        raise DataError(why, file)
-    sha256 = sha256_file(file)
-    if sha256 != facts.get("sha256"):
-        why = f"sha256 {sha256}, its manifest says {facts.get('sha256')}"
-        raise DataError(f"is damaged or from another run: {why}", file)
 
 
 def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, Any]:
@@ -283,13 +268,12 @@ def manifest_beside(stream: str | Path, sha256: str | None = None) -> dict[str, 
     facts = files.get(name) if isinstance(files, dict) else None
     if not isinstance(facts, dict):
         return {}
-    if os.path.isfile(stream) and os.path.getsize(stream) != facts.get("bytes"):
-        why = f"has {os.path.getsize(stream)} bytes, its manifest says {facts.get('bytes')}"
+    again = f"create it again, or remove {path}"
+    if os.path.isfile(stream):
         cause = "it is cut off, or was written without -o"
-        raise DataError(f"{why}: {cause}; create it again, or remove {path}", stream)
-    if None not in (sha256, facts.get("sha256")) and sha256 != facts["sha256"]:
-        why = f"is damaged or was rewritten: sha256 {sha256}, its manifest says {facts['sha256']}"
-        raise DataError(f"{why}; create it again, or remove {path}", stream)
+        check_file(stream, {"bytes": facts.get("bytes")}, "its manifest", f"{cause}: {again}")
+    if sha256 and facts.get("sha256"):
+        check_hash(stream, sha256, facts["sha256"], "its manifest", again, "was rewritten")
     return body
 
 
@@ -303,7 +287,7 @@ def read_made(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         DataError: as `read_jsonl` and `manifest_beside`.
     """
     manifest_beside(path)
-    return jsonl_rows(_hashed(path) if _has_own_hash(path) else raw_lines(path), path)
+    return jsonl_rows(raw_lines(path) if is_hashed(path) else _hashed(path), path)
 
 
 def _hashed(path: str | Path) -> Iterator[bytes]:
@@ -323,12 +307,13 @@ def check_made(path: str | Path, sha256: str) -> None:
     Raises:
         DataError: as `manifest_beside`.
     """
-    if _has_own_hash(path):
+    if not is_hashed(path):
         manifest_beside(path, sha256)
 
 
-def _has_own_hash(path: str | Path) -> bool:
-    return not is_compressed(path) and not is_shards(path)
+def is_hashed(path: str | Path) -> bool:
+    """Return whether a file has checksums of its own."""
+    return is_compressed(path) or is_shards(path)
 
 
 def open_npy(path: str | Path, ndim: int | None = None) -> np.ndarray[Any, Any]:
@@ -389,7 +374,7 @@ def open_arrays(
         return [open_npy(str(path).removesuffix(".npy") + ending, ndim)]
     arrays = []
     for file in Shards(path).files(ending):
-        check_facts(file.path, "sha256", file.sha256, sha256_file(file.path))
+        file.check(sha256_file(file.path))
         arrays.append(open_npy(file.path, ndim))
     return arrays
 

@@ -21,8 +21,10 @@ from vgtools.io.errors import DataError, Exit, file_errors
 from vgtools.io.forms import FILES, SIZE, fault_in
 from vgtools.io.names import ending_of, is_url, manifest_of, real_folder
 from vgtools.io.remote import file_size, open_url
+from vgtools.io.written import check_file
 
 LIST = "shards.jsonl"
+_WAY_OUT = "remove it and run the command that writes the folder again"
 
 
 # A line of the list, and a commit, which says in addition what the manifest has once.
@@ -61,6 +63,16 @@ class ShardFile(NamedTuple):
     sha256: str
     rows: int  # of the shard
 
+    def check(self, sha256: str) -> None:
+        """Refuse a file with another hash than in the list of shards.
+
+        Raises:
+            DataError: the hash differs (65).
+        """
+        if sha256 != self.sha256:
+            why = f"is damaged: its sha256 is {sha256}, {LIST} says {self.sha256}"
+            raise DataError(f"{why}; {_WAY_OUT}", self.path)
+
 
 class Shards:
     """The shards of a complete folder; in memory 8 bytes for each.
@@ -97,8 +109,8 @@ class Shards:
         expected = self.manifest["files"][own_name]["sha256"]
         self.bytes: int = self.manifest["bytes"]  # of all files
         if expected != self.sha256:
-            why = f"is damaged: sha256 {self.sha256}, its manifest says {expected}; remove it and"
-            raise DataError(f"{why} run the command that writes the folder again", self.path)
+            why = f"is damaged: sha256 {self.sha256}, its manifest says {expected}; {_WAY_OUT}"
+            raise DataError(why, self.path)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -135,11 +147,7 @@ class Shards:
                 if name.partition(".")[2] != ending[1:]:
                     continue
                 path = os.path.join(self.folder, name)
-                size = file_size(path)
-                if size is None:
-                    why = f"is missing; {self.path} names it; run the command that writes it again"
-                    raise DataError(why, path, code=Exit.NO_INPUT)
-                check_facts(path, "bytes", facts["bytes"], size)
+                check_file(path, {"bytes": facts["bytes"]}, LIST, _WAY_OUT)
                 rows = record["counts"].get("rows", 0)
                 yield ShardFile(path, facts["bytes"], facts["sha256"], rows)
 
@@ -147,14 +155,3 @@ class Shards:
 def open_file(path: str) -> BinaryIO:
     """Open a file for reading, here or at a URL."""
     return open_url(path) if is_url(path) else open(path, "rb")
-
-
-def check_facts(path: str, name: str, expected: Any, got: Any) -> None:
-    """Refuse a file of a shard whose size or hash is not what the list of shards says.
-
-    Raises:
-        DataError: it is not (65).
-    """
-    if expected != got:
-        why = f"is damaged: its {name} is {got}, {LIST} says {expected}; remove it and run the"
-        raise DataError(f"{why} command that writes the folder again", path)

@@ -1,4 +1,4 @@
-"""What a name says of what it leads to: asked here, so that all commands give the same answer."""
+"""Questions about names, asked here, so that all commands give the same answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_stream(path: str | Path) -> bool:
 
 
 def is_unnamed(path: str | Path) -> bool:
-    """Return whether a path says nothing of what it holds: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
+    """Return whether the content is unknown from a path: `-`, `<(…)`, a FIFO, `/dev/stdin`."""
     return is_stream(path) or str(path).startswith(("/dev/", "/proc/"))
 
 
@@ -52,17 +52,17 @@ def refuse_stream(path: str | Path) -> None:
 
 
 def is_compressed(path: str | Path) -> bool:
-    """Return whether a name says that its bytes are compressed, and so have checksums."""
+    """Return whether a file is compressed, by its name; then it has checksums."""
     return str(path).endswith((".gz", ".zst"))
 
 
 def bare(path: str | Path) -> str:
-    """Return a name without what says that it is a folder or compressed: `X.jsonl`."""
+    """Return a name without the / of a folder and the suffix of compression: `X.jsonl`."""
     return str(path).rstrip("/").removesuffix(".gz").removesuffix(".zst")
 
 
 def is_jsonl(path: str | Path) -> bool:
-    """Return whether a name, compressed or not, says that there are JSON lines."""
+    """Return whether a file, compressed or not, has JSON lines, by its name."""
     return bare(path).endswith(".jsonl")
 
 
@@ -88,7 +88,7 @@ def real_folder(path: str | Path) -> str:
 
 
 def ending_of(artifact: str | Path) -> str:
-    """Return what follows the stem of an artifact's name: `.npy`, `.jsonl.gz` …"""
+    """Return the rest of an artifact's name after its stem: `.npy`, `.jsonl.gz` …"""
     return Path(artifact).name.removeprefix(_stem(Path(artifact)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from vgtools.io.names import is_stream, manifest_path
 from vgtools.io.own import open_stream, sync_dir
 from vgtools.io.parts import Part, Rows, damaged, new_part, old_part, part_path
 from vgtools.io.process import Lock, Stop
+from vgtools.io.written import seal, unseal
 
 _IS_JOURNAL = own.begins(b'{"vg":')
 _JOURNAL = {
@@ -217,7 +217,7 @@ class Output:
             **more,
         }
         body = plain_json(body)
-        data = orjson.dumps(body | {"sha256": seal_of(body)})
+        data = orjson.dumps(body | {"sha256": seal(body)})
         own.atomic_write(self._journal, data, _IS_JOURNAL)
 
     def _is_current(self, finals: list[Path], manifest: Path) -> bool:
@@ -344,11 +344,6 @@ def write_files(
         out.finish(kind=kind)
 
 
-def seal_of(journal: Mapping[str, Any]) -> str:
-    """Return the sha256 of a JSON object, by which a damaged one is known."""
-    return hashlib.sha256(orjson.dumps(journal)).hexdigest()
-
-
 def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
     """Return a JSON object that vg sealed, without its seal.
 
@@ -361,8 +356,7 @@ def read_sealed(path: str | Path, form: Any, what: str) -> dict[str, Any]:
         DataError: it is damaged, or of another form (65).
     """
     body = read_json(path, f"{what}; --restart discards it")
-    if body.pop("sha256", None) != seal_of(body):
-        raise damaged(Path(path), "is damaged: its sha256 is that of other contents")
+    unseal(body, path, "--restart starts over")
     check_form(body, form, path, "--restart starts over")
     return body
 

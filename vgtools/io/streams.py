@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from vgtools.io.errors import DataError, Exit, file_error, file_errors
-from vgtools.io.folders import ShardFile, Shards, check_facts, open_file
+from vgtools.io.folders import ShardFile, Shards, open_file
 from vgtools.io.forms import TYPE_NAMES
 from vgtools.io.names import bare, is_jsonl, is_shards, is_stream, is_unnamed, is_url
 from vgtools.io.remote import file_size, open_url
@@ -140,7 +140,7 @@ class _Joined(RawIOBase):
         while self._hashed.read(_BLOCK):  # after the end of the compressed data
             pass
         self._close()
-        check_facts(file.path, "sha256", file.sha256, self._hashed.digest.hexdigest())
+        file.check(self._hashed.digest.hexdigest())
 
     def _close(self) -> None:
         if self._stream is not None:

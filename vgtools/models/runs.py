@@ -15,15 +15,16 @@ from vgtools.io import own
 from vgtools.io.errors import DataError, Exit
 from vgtools.io.files import FORMAT, dumps, versions
 from vgtools.io.own import atomic_write
+from vgtools.io.written import seal
 from vgtools.models.encoder import Encoder, save_pretrained
 from vgtools.models.references import check_whole, fingerprint, first_line, pick_device
 from vgtools.models.sealed import (
-    check_file,
+    END,
+    check_written,
     claim_run,
     digests,
     files_below,
     is_run_json,
-    seal,
 )
 from vgtools.models.sealed import read_run as read_run
 from vgtools.text.tokens import tokenizer_fingerprint
@@ -103,7 +104,7 @@ def save_run(
         "versions": versions(),
         "files": digests(path, written) | {n: {"sha256": d} for n, d in sorted(files.items())},
     }
-    atomic_write(path / "run.json", dumps(body | {"sha256": seal(body)}))
+    atomic_write(path / "run.json", dumps(body | {"sha256": seal(body, END)}))
 
 
 def open_run(path: str | Path, kind: str) -> Run:
@@ -119,7 +120,7 @@ def open_run(path: str | Path, kind: str) -> Run:
     file = path / f"{kind}.safetensors"
     if file.name not in info["files"]:
         return Run(path, info, {}, info["fingerprint"])
-    check_file(file, info["files"][file.name]["sha256"])
+    check_written(file, info["files"][file.name]["sha256"])
     return Run(path, info, load(file.read_bytes()), info["fingerprint"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -11,9 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vgtools.io import own
-from vgtools.io.errors import DataError, Exit, file_errors
-from vgtools.io.files import check_format, dumps, read_json, sha256_file
+from vgtools.io.errors import DataError, Exit
+from vgtools.io.files import check_format, read_json, sha256_file
 from vgtools.io.forms import check_form
+from vgtools.io.written import check_file, unseal
 
 KEPT = "step-"  # begins the names of folders of a run that hold the encoder of a step
 # What vg writes into the folders of a run; other files there are the user's.
@@ -51,11 +50,7 @@ _FORM = {
 }
 
 
-def seal(body: Mapping[str, Any]) -> str:
-    """Return the sha256 of the rest of run.json, so that an edited setting is noticed."""
-    return hashlib.sha256(dumps(body)).hexdigest()
-
-
+END = b"\n"  # of run.json, which its seal is of as well
 is_run_json = own.begins(b'{"format":')
 
 
@@ -96,9 +91,7 @@ def read_run(path: str | Path, kind: str | None = None) -> dict[str, Any]:
     check_format(info, file)
     if kind is not None and info.get("kind") != kind:
         raise DataError(f"expected a run of kind {kind!r}, got {info.get('kind')!r}", path)
-    if info.pop("sha256", None) != seal(info):
-        why = "was edited or damaged: its sha256 is that of other contents"
-        raise DataError(f"{why}; {_WAY_OUT}", file)
+    unseal(info, file, _WAY_OUT, END)
     check_form(info, _FORM, file, _WAY_OUT)
     _check_names(info, file)
     return info
@@ -114,7 +107,7 @@ def _check_names(info: Mapping[str, Any], file: Path) -> None:
 def digests(run: Path, files: Iterable[Path]) -> dict[str, dict[str, str]]:
     """Return the "files" of a run.json: name in the run -> sha256, sorted by name."""
     names = sorted(file.relative_to(run).as_posix() for file in files)
-    return {name: {"sha256": file_sha256(run / name)} for name in names}
+    return {name: {"sha256": sha256_file(run / name)} for name in names}
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -122,42 +115,24 @@ def files_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def file_sha256(file: Path) -> str:
-    """Return the sha256 of a file; one that has not changed is hashed once per process."""
-    with file_errors(file, reading=True):
-        facts = file.stat()
-    return _hashed(os.path.realpath(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
-
-
-@functools.cache
-def _hashed(file: str, *identity: int) -> str:
-    return sha256_file(file)
-
-
-def check_file(file: Path, expected: str) -> None:
+def check_written(file: Path, sha256: str) -> None:
     """Refuse a file of a run that is not the one that was written.
 
     Raises:
         DataError: missing (66), or another sha256 (65); both are printed.
     """
-    if not file.is_file():
-        why = "is missing; copy the whole run directory, or make the run again with --restart"
-        raise DataError(why, file, code=Exit.NO_INPUT)
-    sha256 = file_sha256(file)
-    if sha256 != expected:
-        why = f"is damaged or from another run: sha256 {sha256}, the run says {expected}"
-        raise DataError(f"{why}; {_WAY_OUT}", file)
+    check_file(file, {"sha256": sha256}, "the run", _WAY_OUT)
 
 
 def check_files(run: Path, info: Mapping[str, Any], below: str = "") -> None:
     """Check the files of a run that its run.json names: those whose names start with `below`.
 
     Raises:
-        DataError: as `check_file`.
+        DataError: as `check_written`.
     """
     for name, facts in info["files"].items():
         if name.startswith(below):
-            check_file(run / name, facts["sha256"])
+            check_written(run / name, facts["sha256"])
 
 
 def run_of(folder: Path) -> tuple[Path, str] | None:
@@ -203,14 +178,14 @@ def check_predictions(file: str | Path) -> None:
     Those of a run are `RUN/seed-N/NAME`.
 
     Raises:
-        DataError: as `read_run` and `check_file`.
+        DataError: as `read_run` and `check_written`.
     """
     real = Path(os.path.realpath(file))
     run = real.parent.parent
     if real.parent.name.startswith("seed-") and _is_run(run):
         facts = read_run(run)["files"].get(real.relative_to(run).as_posix())
         if facts is not None:
-            check_file(real, facts["sha256"])
+            check_written(real, facts["sha256"])
 
 
 def check_fingerprint(folder: Path, fingerprint: str) -> None:

@@ -39,8 +39,8 @@ from vgtools.models.runs import NETWORKS, save_run
 from vgtools.models.sealed import (
     KEPT,
     RUN_FILES,
-    check_file,
     check_files,
+    check_written,
     digests,
     files_below,
     is_checkpoint,
@@ -290,7 +290,7 @@ class TrainingRun:
             self._inputs.check_named(self.state.notes["inputs"])
             self._same(self.state.notes["config"], "an unfinished run")
             for name, sha256 in self._parts.items():
-                check_file(self.path / name, sha256)
+                check_written(self.path / name, sha256)
         else:
             self.state.notes = {"config": self.config, "records": [], "score": None}
             self.state.notes["inputs"] = self._inputs.entries
@@ -433,7 +433,7 @@ class TrainingRun:
             self._same(state.notes["config"], f"what was begun in {part}", config)
             parts = state.notes.get("parts", {})
             for name, sha256 in parts.items():
-                check_file(folder / name, sha256)
+                check_written(folder / name, sha256)
             state.notes |= self._of_all()
             state.notes["records"] = [*self.records, *state.notes["records"]]
             state.notes["parts"] = self._parts | {f"{part}/{name}": parts[name] for name in parts}
@@ -517,7 +517,7 @@ class TrainingRun:
         if self._unwritten is not None:
             unwritten: dict[str, Tensor] = load(self._unwritten)
             return unwritten
-        check_file(self._best, self.state.notes["best"])
+        check_written(self._best, self.state.notes["best"])
         weights: dict[str, Tensor] = load(self._best.read_bytes())
         return weights
 
@@ -553,7 +553,7 @@ class TrainingRun:
             facts["best"] = self.best_record()
             weights = self.best_weights()
         for name, sha256 in self._parts.items():
-            check_file(self.path / name, sha256)
+            check_written(self.path / name, sha256)
         save_run(self.path, self.kind, weights, facts, encoder, self._parts, more)
         self.complete = True
         self._clear()
