@@ -66,9 +66,9 @@ def test_every_cut_manifest_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"count": 7}, "has count 6, its manifest says 7"),
-        ({"dim": 5}, "has dim 4, its manifest says 5"),
-        ({"metric": "l2"}, "has metric inner_product, its manifest says l2"),
+        ({"count": 7}, "has count 6, its manifest states 7"),
+        ({"dim": 5}, "has dim 4, its manifest states 5"),
+        ({"metric": "l2"}, "has metric inner_product, its manifest states l2"),
         ({"kind": "image-features"}, "expected the manifest of 'index', got 'image-features'"),
     ],
 )
@@ -91,7 +91,7 @@ def test_another_metric_is_refused(tmp_path: Path) -> None:
         path, [path, path.with_suffix(".ids")], kind="index", count=6, dim=4, metric=known["metric"]
     )
     with pytest.raises(
-        DataError, match="has metric faiss metric 1, its manifest says inner_product"
+        DataError, match="has metric faiss metric 1, its manifest states inner_product"
     ):
         open_index(path)
 
@@ -153,7 +153,7 @@ def test_a_worker_compares_sizes_alone(tmp_path: Path) -> None:
         open_index(path)
     open_index(path, checked=True)
     path.write_bytes(whole[:-1])
-    with pytest.raises(DataError, match=f"has {len(whole) - 1} bytes, its manifest says"):
+    with pytest.raises(DataError, match=f"has {len(whole) - 1} bytes, its manifest states"):
         open_index(path, checked=True)
     path.with_suffix(".ids").unlink()
     path.write_bytes(whole)

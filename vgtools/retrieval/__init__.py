@@ -1,4 +1,4 @@
-"""Retrieval: the image bank, exact or in lists, and what is searched in it.
+"""Retrieval: the image bank, exact or in lists, and the searches in it.
 
 `exact` and `device` are the exact search, on a CPU and on a GPU; `index` opens and searches index
 files, `build` writes them; `texts` finds images of whole texts.

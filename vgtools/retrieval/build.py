@@ -29,15 +29,16 @@ _COPIED = 1 << 25  # bytes of lists that are copied at a time
 _PER_LIST = 64  # vectors per list to train on
 _NPROBE = 32  # lists that are looked into, if the user names no number
 _LISTS = 32  # bytes of empty lists at the end of an index file
-_NO_LISTS = re.compile(r"IVF0+(?!\d)")  # of which faiss makes an index, and crashes in its training
-# What faiss says of a string that is wrong for banks of any size and dimension: it cannot be read,
-# a number in it is too large, or the index has no inner products.
+# faiss accepts zero lists, and only its training crashes.
+_NO_LISTS = re.compile(r"IVF0+(?!\d)")
+# The messages of faiss for a string that is wrong for banks of any size and dimension: it cannot be
+# read, a number in it is too large, or the index has no inner products.
 _WRONG = re.compile(r"could not parse|^C\+\+ exception|METRIC_L2")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to build: the bank, and the index over it."""
+    """The bank, and the index to build over it."""
 
     embed: Callable[[Array], Array]  # (n,) rows of the bank -> (n, E) float32 unit vectors
     count: int  # N
@@ -48,15 +49,17 @@ class Plan:
 
 
 def check_factory(factory: str) -> None:
-    """Refuse a string of which faiss can make no index, whatever the bank.
+    """Refuse a string from which faiss can make no index, whatever the bank.
 
     Raises:
-        DataError: it is (usage).
+        DataError: it is such a string (usage).
     """
     if factory == FLAT:
         return
     import faiss
 
+    # 64 dimensions stand for a bank that is not known yet, so that an error counts only if it would
+    # occur with any other bank as well.
     why = "there must be a list" if _NO_LISTS.search(factory) else ""
     try:
         faiss.index_factory(64, factory, faiss.METRIC_INNER_PRODUCT)
@@ -73,7 +76,7 @@ def write_index(
     folder: str | Path = ".",
     each: Callable[[Array], None] | None = None,
 ) -> dict[str, Any]:
-    """Write an index file, and return what its manifest says about the search.
+    """Write an index file, and return the facts about its search that the manifest records.
 
     Args:
         plan: what to build.
@@ -82,9 +85,9 @@ def write_index(
         each: called with the vectors of some images after the others, in order.
 
     Returns:
-        "factory", and of an index that is not exact "nprobe" (None without lists), "recall_at_1"
-        and "relevance_lost": how often it finds the image of the exact search, and by how much
-        what it finds is less relevant in the mean.
+        "factory", and for an index that is not exact "nprobe" (None without lists), "recall_at_1"
+        and "relevance_lost": how often it finds the image of the exact search, and by how much the
+        images that it finds are less relevant, on average.
 
     Raises:
         DataError: faiss does not know the factory, or needs more images for its training.
@@ -152,10 +155,13 @@ def _trained(plan: Plan) -> Any:
     lists = getattr(index, "nlist", None)
     if lists:
         index.nprobe = min(lists, plan.nprobe or _NPROBE)
-        index.cp.min_points_per_centroid = 1  # the recall says whether there are too many lists
+        # No warning of faiss about few images per list: the measured recall shows whether there are
+        # too many lists.
+        index.cp.min_points_per_centroid = 1
     if not index.is_trained:
         size = min(plan.count, _PER_LIST * lists if lists else _BLOCK // plan.dim)
         rows = np.random.default_rng(0).choice(plan.count, size, replace=False)
+        # Sorted, because the features may be a memory map, which is read faster in order.
         emb = _embedded(plan, np.sort(rows))
         with _as_refusal(plan):
             index.train(emb)
@@ -164,7 +170,7 @@ def _trained(plan: Plan) -> Any:
 
 @contextmanager
 def _as_refusal(plan: Plan) -> Iterator[None]:
-    """Name the factory in what faiss raises.
+    """Name the factory in the errors that faiss raises.
 
     Raises:
         DataError: faiss cannot build, fill or search such an index.
@@ -172,7 +178,8 @@ def _as_refusal(plan: Plan) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not str(error).startswith("Error in "):  # of another one, who embeds
+        # The network that embeds images runs in this context as well; its errors are not refusals.
+        if not str(error).startswith("Error in "):
             raise
         raise _refused(plan, error) from None
 
@@ -207,6 +214,8 @@ def _header(empty: Any, count: int) -> bytes:
     Raises:
         DataError: this faiss writes another form (70).
     """
+    # The header is cut from an empty index, because its fields depend on the factory; only the
+    # number of images, bytes 8 to 16, is put in.
     whole = bytes(serialize(empty))
     flat = whole.startswith(b"IxFI")
     end = struct.pack("<Q", 0) if flat else b"sprs" + struct.pack("<Q", 0)
@@ -220,7 +229,7 @@ def _header(empty: Any, count: int) -> bytes:
 
 
 def _moved(found: Found, start: int) -> Found:
-    """Return what a block gave with its rows counted in the bank."""
+    """Return the images found in a block, with their rows counted in the bank."""
     return Found(np.where(found.rows < 0, -1, found.rows + start), found.scores)
 
 
@@ -250,7 +259,7 @@ class _Whole:
         pass
 
     def add(self, start: int, emb: Array, queries: Array) -> Found:
-        """Add a block; return what queries find in all so far, once it is the last."""
+        """Add a block; return the images that queries find in all blocks so far."""
         self._index.add(emb)
         return search_faiss(self._index, queries, 1, np.float64)
 
@@ -264,7 +273,7 @@ class _Whole:
 class _Sorted(NamedTuple):
     """Where the temporary file has the images of a block, sorted by list."""
 
-    place: int  # of the codes; the rows follow
+    place: int  # byte at which the codes start; the rows follow
     edges: Array  # (lists + 1,) int64: images before each list
 
 
@@ -273,7 +282,7 @@ class _Lists:
 
     Args:
         index: trained and empty.
-        folder: of the temporary file.
+        folder: where the temporary file is created.
     """
 
     def __init__(self, index: Any, folder: str | Path) -> None:
@@ -285,7 +294,7 @@ class _Lists:
         self._file: IO[bytes]
 
     def __enter__(self) -> _Lists:
-        # Without a name: nothing is left of it after a kill.
+        # The file never has a name, so that nothing is left of it after a kill.
         self._file = tempfile.TemporaryFile(dir=self._folder)
         return self
 
@@ -293,7 +302,7 @@ class _Lists:
         self._file.close()
 
     def add(self, start: int, emb: Array, queries: Array) -> Found:
-        """Add a block; return what queries find in it, the rows counted in the bank."""
+        """Add a block; return the images that queries find in it, by their rows of the bank."""
         import faiss
 
         index = self._index
@@ -303,6 +312,7 @@ class _Lists:
         codes = np.empty((len(emb), self._width), np.uint8)
         pointers = [faiss.swig_ptr(array) for array in (emb, nearest, codes)]
         index.encode_vectors(len(emb), *pointers)
+        # Stable, because faiss keeps the images of a list in the order in which they were added.
         order = np.argsort(nearest, kind="stable")
         edges = np.searchsorted(nearest[order], np.arange(self._lists + 1))
         self._sorted.append(_Sorted(self._file.tell(), edges))
@@ -310,6 +320,8 @@ class _Lists:
         self._file.write(rows[order].data)
         found = nothing_found(0, 1, np.float64)
         if len(queries):
+            # A list is searched image by image, so that the best of all blocks is the best of the
+            # whole index, and one block in memory at a time is enough to measure it.
             index.reset()
             index.add_core(len(emb), pointers[0], faiss.swig_ptr(rows), pointers[1])
             found = search_faiss(index, queries, 1, np.float64)
@@ -317,11 +329,12 @@ class _Lists:
         return found
 
     def write(self, write: Callable[[bytes | memoryview], None], count: int) -> None:
-        """Write the file: header, sizes of the lists, and of each its codes and its rows."""
+        """Write the file: header, sizes of the lists, and for each list its codes and its rows."""
         sizes = np.sum([np.diff(part.edges) for part in self._sorted], axis=0)
         filled = np.flatnonzero(sizes)
         write(_header(self._index, count) + b"ilar")
         write(struct.pack("<QQ", self._lists, self._width))
+        # faiss writes whichever of these two forms is the shorter; the bytes must be its own.
         if len(filled) > self._lists // 2:
             write(b"full" + struct.pack("<Q", self._lists) + sizes.astype("<u8").tobytes())
         else:
@@ -354,7 +367,8 @@ class _Lists:
             rows.append(self._read(start, size * 8).reshape(size, 8))
             lists.append(np.repeat(np.arange(end - first), np.diff(edges[first : end + 1])))
         number = np.concatenate(lists)
-        order = np.argsort(number, kind="stable")  # blocks are in the order of their rows
+        # Stable: the blocks are in the order of their rows, and so must each list be.
+        order = np.argsort(number, kind="stable")
         code = np.concatenate(codes)[order]
         row = np.concatenate(rows)[order]
         cuts = np.searchsorted(number[order], np.arange(end - first + 1)).tolist()

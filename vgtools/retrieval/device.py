@@ -20,7 +20,7 @@ from vgtools.retrieval.exact import (
 )
 
 _GROUP = 64  # images whose largest product is compared first
-_QUERIES = 512  # per product, where the bank is large: then each tile is read once for as many
+_QUERIES = 512  # per product at least, so that each tile of a large bank is read only once for them
 _ROWS = 1 << 16  # copied to the device at a time
 
 
@@ -62,16 +62,21 @@ class DeviceBank:
             queries: (Q, E) float32, on the device.
             k: images per query; ties go to the lower row.
             budget: bytes of scores held at a time; one tile of 64 images at least.
-            dtype: of the scores that are returned.
+            dtype: type of the scores that are returned.
         """
         best = nothing_found(len(queries), k, dtype)
         if not len(queries) or not len(self.bank):
             return best
-        bound = (queries.shape[1] + 4) * 2.0**-24  # rounding of the sum, in float32
+        # The products add up in float32, whatever the type of their inputs: this bounds the
+        # rounding of the sum.
+        bound = (queries.shape[1] + 4) * 2.0**-24
         if self.coarse != torch.float32:
+            # Both inputs and the result are rounded to the coarse type as well.
             unit = torch.finfo(self.coarse).eps / 2
-            bound += 3 * unit + 3 * unit**2  # rounding of both inputs and of the result
+            bound += 3 * unit + 3 * unit**2
         norm = finite(float(torch.linalg.vector_norm(queries, dim=1).max()))
+        # Twice the bound, because the best row's product may be too low and another row's too high;
+        # 1.01 covers the terms of higher order, and 1e-37 products that underflow.
         margin = 2 * 1.01 * bound * norm * self._norm + 1e-37
         held = budget // self.coarse.itemsize  # scores
         step = min(len(queries), max(_QUERIES, held // len(self._padded)))

@@ -51,7 +51,7 @@ def exact_search(
         k: images per query; ties go to the lower row.
         threads: Python threads, each with a one-thread BLAS; None is one per core.
         norm: the `largest_norm` of the bank, where it is known: it is a ninth of a small search.
-        dtype: of the scores; float64 where the results of several banks are merged.
+        dtype: type of the scores; float64 where the results of several banks are merged.
 
     Raises:
         DataError: a query is NaN or infinite (exit 70).
@@ -71,6 +71,8 @@ def exact_search(
         _choose(queries[block], bank, *pairs, Found(best.rows[block], best.scores[block]))
 
     count = min(threads or cores(), len(blocks))
+    # Threads over blocks keep the arg-max parallel as well; a BLAS with threads of its own would
+    # make more threads than there are cores.
     with _blas().limit(limits=1, user_api="blas"):
         if count == 1:
             for block in blocks:
@@ -83,7 +85,7 @@ def exact_search(
 
 @cache
 def _blas() -> Any:
-    """Return what limits the threads of numpy's BLAS; to look for its library takes 8 ms."""
+    """Return the controller of the threads of numpy's BLAS; finding its library takes 8 ms."""
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()
@@ -105,13 +107,13 @@ def nothing_found(count: int, k: int, dtype: Any = np.float32) -> Found:
 
 
 def merged(parts: Sequence[Found], k: int) -> Found:
-    """Return the k best of what several parts of a bank gave, ties to the lower row.
+    """Return the k best images of those found in several parts of a bank, ties to the lower row.
 
     float32 scores of near-duplicates are equal where their products are not, so that the bank as a
     whole would give another row: parts are exact only if they are merged on float64 scores.
 
     Args:
-        parts: of the same Q queries, with float64 scores and rows of the whole bank.
+        parts: results of the same Q queries, with float64 scores and rows of the whole bank.
         k: images per query.
     """
     rows = np.concatenate([part.rows for part in parts], axis=1)
@@ -131,10 +133,12 @@ def _product_error(queries: Array, norm: float) -> float:
 
     Args:
         queries: (Q, E).
-        norm: of the longest vector of the bank.
+        norm: length of the longest vector of the bank.
     """
     n = queries.shape[1] + 4
     unit = 2.0**-24
+    # gamma_n = n u / (1 - n u) holds for any order of the sums, so that the bound does not depend
+    # on the BLAS; 1e-37 covers products that underflow, whose error is not relative.
     bound: float = n * unit / (1 - n * unit)
     return bound * finite(largest_norm(queries)) * norm + 1e-37
 
@@ -171,13 +175,15 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
         return _candidates_of_several(queries, bank, k, margin)
     size = len(queries)
     every = np.arange(size)
-    # The best so far: what is below it by more than the margin is out.
+    # The best score so far: a row whose score is below it by more than the margin cannot win.
     floor = np.full(size, -np.inf, np.float32)
     query, row, score = list[Array](), list[Array](), list[Array]()
     for start, scores in _scores_by_block(queries, bank):
         best = scores.argmax(1)
         value = scores[every, best]
         np.maximum(floor, value, out=floor)
+        # The best row of the block is found by an arg-max and then hidden: a second row within the
+        # margin is so rare that one more maximum mostly ends the search.
         near = np.flatnonzero(value >= floor - margin)
         query.append(near)
         row.append(best[near] + start)
@@ -189,6 +195,8 @@ def _candidates(queries: Array, bank: Array, k: int, margin: float) -> tuple[Arr
             query.append(more[at])
             row.append(column + start)
             score.append(scores[more[at], column])
+    # The floor has risen since the first blocks: most of their candidates can go before the
+    # comparison in float64.
     queries_of = np.concatenate(query)
     keep = np.concatenate(score) >= floor[queries_of] - margin
     return queries_of[keep], np.concatenate(row)[keep]
@@ -215,11 +223,12 @@ def _candidates_of_several(
             continue
         part = scores if len(inside) == size else scores[inside]
         if start == 0:
-            # Nothing is known yet: without the block's own k-th best all of it would be kept.
+            # The floor is still minus infinity: without the block's own k-th best score every row
+            # of it would be kept.
             most = min(k, width)
             best[:, :most] = np.partition(part, width - most, axis=1)[:, -most:]
             floor = best.min(1) - margin
-        # Of a flat array: to look for pairs takes several times as long.
+        # The array is searched as a flat one: np.nonzero on two axes takes several times as long.
         near = np.flatnonzero(part >= floor[inside, None])
         at, column = np.divmod(near, width)
         found = part.reshape(-1)[near]

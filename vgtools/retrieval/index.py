@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 METRIC = "inner_product"
 FLAT = "Flat"
-_SPARE = 8  # images that lists give beyond k: float32 may have put a better one there
-_QUERIES = 1024  # of lists at a time: the vectors of all that is found are held
+# Images that lists return beyond k: float32 scores may have put a better one among them.
+_SPARE = 8
+# Queries of lists at a time: the vectors of all the images that they find are in memory.
+_QUERIES = 1024
 
 
 class Ids(Sequence[str]):
@@ -78,8 +80,8 @@ class Index:
     faiss: Any
     bank: Array | None  # (N, E) float32, memory-mapped; None where the index is not exact
     _on_device: DeviceBank | None = None
-    _norm: float | None = None  # of the bank's longest vector, once it was searched
-    _on_gpus: Any = None  # a copy of lists there
+    _norm: float | None = None  # length of the bank's longest vector, known after the first search
+    _on_gpus: Any = None  # a copy of the lists on GPUs
 
     @property
     def count(self) -> int:
@@ -88,13 +90,14 @@ class Index:
 
     @property
     def approximate(self) -> dict[str, Any]:
-        """What a manifest says about a search that is not exact; empty where it is."""
+        """The facts that a manifest records of a search that is not exact; empty if it is exact."""
         if self.bank is not None:
             return {}
         named = {"factory": None, "nprobe": None, "recall_at_1": None, "relevance_lost": None}
         facts = {name: self.manifest.get(name) for name in named}
         probes = getattr(self.faiss, "nprobe", None)
-        if probes != facts["nprobe"]:  # --nprobe: what was measured was another search
+        if probes != facts["nprobe"]:
+            # The user chose another --nprobe, and the recall was measured with the manifest's.
             facts |= {"nprobe": probes, "recall_at_1": None, "relevance_lost": None}
         return facts
 
@@ -126,8 +129,8 @@ class Index:
 
         An exact index gives exactly the k largest inner products, ties to the lower row. Lists
         (IVF) give the best of those that are probed, compared in float64 by the vectors that they
-        hold. Any other faiss index gives what faiss finds. Where fewer than k are found, the rest
-        is -1 with score 0. `dtype` is that of the scores.
+        hold. Any other faiss index gives the images that faiss finds. Where fewer than k are found,
+        the rest is -1 with score 0. `dtype` is the type of the scores.
         """
         if not isinstance(queries, np.ndarray):
             if self._on_device is not None:
@@ -143,9 +146,9 @@ class Index:
 
 @dataclass
 class Parts(Index):
-    """A bank of several indexes: the rows of each follow those of the one before.
+    """A bank of several indexes: the rows of each follow the rows of the index before it.
 
-    Exact where all are: what they find is merged on float64 scores.
+    The search is exact if all of them are exact: their results are merged on float64 scores.
     """
 
     parts: list[Index] = field(default_factory=list)
@@ -157,7 +160,7 @@ class Parts(Index):
 
     @property
     def approximate(self) -> dict[str, Any]:
-        """Of each part by its number; empty where all are exact."""
+        """The facts of each part that is not exact, by its number; empty if all are exact."""
         parts = enumerate(self.parts)
         return {str(number): part.approximate for number, part in parts if part.approximate}
 
@@ -195,15 +198,16 @@ def bare_index(dim: int) -> Index:
 
 
 def search_faiss(index: Any, queries: Array, k: int, dtype: Any = np.float32) -> Found:
-    """Return what a faiss index finds; candidates of lists are compared again in float64.
+    """Return the images that a faiss index finds; candidates of lists are compared in float64.
 
-    The vectors compared are those that the lists hold: exact ones of `Flat`, decoded ones of `SQ8`.
+    The vectors compared are those that the lists hold: exact vectors for `Flat`, decoded ones for
+    `SQ8`.
 
     Args:
-        index: of any kind.
+        index: a faiss index of any kind.
         queries: (Q, E) float32, contiguous.
         k: images per query.
-        dtype: of the scores.
+        dtype: type of the scores.
     """
     import faiss
 
@@ -244,8 +248,8 @@ def check_embeddings(
 
     Args:
         emb: (n, E) embeddings.
-        ids: of all images.
-        rows: (n,) of the bank; the first n by default.
+        ids: names of all images.
+        rows: (n,) rows of the bank; the first n by default.
         file: where they come from, for messages.
 
     Raises:
@@ -263,9 +267,9 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
     """Open one index, or several as the parts of one bank.
 
     Raises:
-        DataError: as `open_index`; or parts of other runs or of other widths, or an image in two
-            parts (65, both sides), which has two rows: a text that leaves out its own image would
-            find it in the other part.
+        DataError: as `open_index`; or the parts are of different runs or widths, or an image is in
+            two parts (65, both sides), which gives it two rows: a text that leaves out its own
+            image would find it in the other part.
     """
     parts = [open_index(path, nprobe, checked) for path in paths]
     first = parts[0]
@@ -278,6 +282,8 @@ def open_indexes(paths: Sequence[str], nprobe: int | None = None, checked: bool 
             if ours != expected:
                 why = f"has {fact} {ours}, {first.path} has {expected}"
                 raise DataError(f"{why}; the parts of a bank are of one run", part.path)
+    # The manifests have the hashes of the ids, so that equal parts are found without reading the
+    # ids, which takes a second per million; `JoinedIds` finds the other duplicates later.
     seen = dict[Any, str]()
     for part in parts:
         named = part.manifest["files"].get(Path(part.path).with_suffix(".ids").name, {})
@@ -348,9 +354,9 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     first asked for.
 
     Args:
-        path: of the index.
-        nprobe: lists that are looked into; by default as many as its manifest says.
-        checked: another process has checked it: only sizes are compared.
+        path: the index file.
+        nprobe: lists that are looked into; by default the number in its manifest.
+        checked: another process has checked the files, so that only sizes are compared.
 
     Raises:
         DataError: one of the three is missing (66), damaged or from another run, or they disagree
@@ -363,7 +369,8 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     try:
         with open(path, "rb") as file:
             lists = file.read(2) == b"Iw"
-        # Vectors and lists are mapped, each by a flag of its own.
+        # Memory-mapped, because an index may be larger than the memory; faiss has one flag for
+        # vectors and another for lists.
         how = faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC
         index: Any = faiss.read_index(str(path), how)
     except RuntimeError as error:
@@ -374,7 +381,7 @@ def open_index(path: str | Path, nprobe: int | None = None, checked: bool = Fals
     facts = {"count": int(index.ntotal), "dim": int(index.d), "metric": metric}
     for name, value in facts.items():
         if manifest.get(name) != value:
-            why = f"has {name} {value}, its manifest says {manifest.get(name)}"
+            why = f"has {name} {value}, its manifest states {manifest.get(name)}"
             raise DataError(f"{why}; build it again", path)
     if metric != METRIC:
         raise DataError(f"expected {METRIC}, got {metric}; build it again", path)

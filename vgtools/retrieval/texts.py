@@ -1,4 +1,4 @@
-"""What finds images of whole texts: retrievers, and the stream from texts to their images."""
+"""Retrievers, which find images of whole texts, and the stream from texts to their images."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from vgtools.retrieval.index import Index
 if TYPE_CHECKING:
     import torch
 
-_TEXTS = 1024  # whose relevance is computed at a time
+_TEXTS = 1024  # texts whose relevance is computed at a time
 
 
 class Ranking(NamedTuple):
     """How images rank for texts, -inf where an image is not found at all."""
 
     order: Array  # (B, I) number by which the images of a text are ordered, the largest first
-    relevance: Array  # (B, I) what can be compared between texts, too; mostly the same array
+    relevance: Array  # (B, I) numbers that also compare between texts; mostly the same array
 
 
 class Retriever(Protocol):
-    """Finds images of texts; what a text gets depends on the text, and on its own image, alone."""
+    """Finds images of texts; the images of a text depend only on the text and on its own image."""
 
     def prepare(self, texts: Sequence[str]) -> Any:
-        """Return what `search` takes; called in another thread, ahead of it."""
+        """Return texts in the form that `search` takes; called ahead of it in another thread."""
         ...
 
     def search(self, prepared: Any, k: int, own: Array) -> Found:
@@ -58,8 +58,8 @@ class Bank:
     """Image features, and how a finished run embeds them."""
 
     features: Features
-    backbone: Mapping[str, Any] | None  # that of the run
-    fingerprint: str  # of the run
+    backbone: Mapping[str, Any] | None  # the backbone of the run
+    fingerprint: str  # the run's fingerprint
     dim: int  # E
     embed: Callable[[Array], Array]  # (n,) rows of the features -> (n, E) float32 unit vectors
     queries: Callable[[], Array]  # (Q, E) embeddings of words, to measure an index with
@@ -82,7 +82,7 @@ class NearestImages(ABC, Generic[Texts]):
 
     Args:
         index: the image bank.
-        fingerprint: of the run that embeds texts.
+        fingerprint: the fingerprint of the run that embeds texts.
     """
 
     def __init__(self, index: Index, fingerprint: str) -> None:
@@ -91,7 +91,7 @@ class NearestImages(ABC, Generic[Texts]):
         self._kept: deque[Array] | None = None
 
     def keep(self, kept: deque[Array]) -> None:
-        """Let `search` leave the (B, E) embeddings of its texts there, 0 where none asks."""
+        """Let `search` append the (B, E) embeddings of its texts, 0 for texts that ask nothing."""
         self._kept = kept
 
     @property
@@ -101,7 +101,7 @@ class NearestImages(ABC, Generic[Texts]):
 
     @abstractmethod
     def prepare(self, texts: Sequence[str]) -> Texts:
-        """Return what `embed` takes."""
+        """Return texts in the form that `embed` takes."""
 
     def cancel(self) -> None:
         """Make work in another thread end soon; where nothing takes long there is no need to."""
@@ -123,6 +123,7 @@ class NearestImages(ABC, Generic[Texts]):
             vectors = np.zeros((len(own), queries.shape[1]), np.float32)
             vectors[asking] = queries.float().cpu().numpy()
             self._kept.append(vectors)
+        # One image more than asked for, so that k are left when the text's own image is among them.
         most = min(k + bool((own >= 0).any()), self._index.count)
         best = leave_out(self._index.search(queries, most), own[asking], k)
         found = nothing_found(len(own), k)
@@ -143,7 +144,7 @@ class NearestImages(ABC, Generic[Texts]):
         return Ranking(found, found)
 
 
-Row = Mapping[str, Any]  # of an input: "text", and "image" where it names its own
+Row = Mapping[str, Any]  # a row of the input: "text", and "image" where it names its own
 
 
 def retrieve(
@@ -155,10 +156,10 @@ def retrieve(
 ) -> Generator[tuple[Window, tuple[Sequence[Row], Found]], None, None]:
     """Return each window with its rows and the images of their texts, in order.
 
-    The next ones are read, prepared and searched meanwhile.
+    The next windows are read, prepared and searched meanwhile.
 
     Args:
-        windows: of input lines.
+        windows: windows of input lines.
         read: gives the rows of a window.
         retriever: finds the images.
         own: gives the (B,) image of each row that is not to be found, -1 for none.
@@ -191,10 +192,10 @@ def rank(
 
 
 def leave_out(found: Found, own: Array, k: int) -> Found:
-    """Return the k best of what was found, without a row of the query's own.
+    """Return the k best images that were found, without a row of the query's own.
 
     Args:
-        found: of Q queries, best first.
+        found: images of Q queries, best first.
         own: (Q,) row to leave out, -1 for none.
         k: columns of the result; where fewer are left, the rest is -1 with score 0.
     """
@@ -202,7 +203,7 @@ def leave_out(found: Found, own: Array, k: int) -> Found:
 
 
 def first_of(found: Found, kept: Array, k: int) -> Found:
-    """Return the first k of what was found and is kept.
+    """Return the first k images that were found and are kept.
 
     Args:
         found: (Q, n), best first.
@@ -211,6 +212,7 @@ def first_of(found: Found, kept: Array, k: int) -> Found:
     """
     best = nothing_found(len(kept), k)
     dropped = ~kept | (found.rows < 0)
+    # A stable sort of one bit moves the dropped images to the end and keeps the order of the rest.
     order = np.argsort(dropped, axis=1, kind="stable")[:, :k]
     here = ~np.take_along_axis(dropped, order, 1)
     for whole, array in zip(best, found, strict=True):
