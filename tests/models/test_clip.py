@@ -96,7 +96,7 @@ def test_a_whole_clip_is_compared_with_its_run(tmp_path: Path) -> None:
     runs.save_run(tmp_path, "toy", {}, {"encoder": {"fingerprint": mark}})
     assert load_teacher(str(folder)).fingerprint == mark
     runs.save_run(tmp_path, "toy", {}, {"encoder": {"fingerprint": "0" * 64}})
-    with pytest.raises(DataError, match=f"{mark}, run.json says 0000"):
+    with pytest.raises(DataError, match=f"{mark}, run.json states 0000"):
         load_teacher(str(folder))
 
 

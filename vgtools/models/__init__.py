@@ -1,1 +1,1 @@
-"""Pretrained models, opened by reference, and what is computed with them."""
+"""Pretrained models, opened by reference, and the computations with them."""

@@ -1,4 +1,4 @@
-"""Encoders that return what every attention head looks at, for probes and VisualBERT alike."""
+"""Encoders that return the weights of every attention head, for probes and VisualBERT alike."""
 
 from __future__ import annotations
 

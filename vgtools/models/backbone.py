@@ -72,11 +72,12 @@ def load_backbone(
         model = _saved_backbone(resolve(ref.removeprefix("hf-hub:"), files, offline))
     else:
         model = _timm_backbone(ref, offline)
-    sha256 = fingerprint(model)  # before the dtype changes
+    sha256 = fingerprint(model)  # before the dtype changes, so that it is the same for every dtype
     try:
         preprocessing = resolve_data_config({}, model=model)
         width = int(model.num_features)
-    except Exception as error:  # of a configuration with values of other types, or for another use
+    # timm raises whatever a configuration with other types, or for another use, leads to.
+    except Exception as error:
         raise unusable("timm model", error, ref) from None
     _check_preprocessing(preprocessing, ref)
     model = model.eval().requires_grad_(False).to(chosen_device, chosen_dtype)
@@ -91,7 +92,7 @@ def save_backbone(folder: Path, model: Any) -> None:
 
 
 def _check_preprocessing(values: Mapping[str, Any], ref: str) -> None:
-    """Refuse preprocessing that no picture can go through; a directory's is whatever it says.
+    """Refuse preprocessing that no picture can go through; a directory may contain any values.
 
     Raises:
         DataError: vg cannot use a value (65).
@@ -141,7 +142,8 @@ def _timm_backbone(ref: str, offline: bool) -> Any:
     if known is None or not known.hf_hub_id:
         why = f"timm has no weights of {ref!r} on the hub; `timm.list_pretrained()` lists the names"
         raise DataError(why, code=Exit.USAGE)
-    # The file beside the pickle that timm would ask for where it names one.
+    # Where timm names a pickle (pytorch_model.bin), the safetensors file next to it
+    # (model.safetensors) is taken instead.
     stored = (known.hf_hub_filename or "model.safetensors").replace("pytorch_", "")
     return _filled(ref, hub_file(ref, known.hf_hub_id, f"{Path(stored).stem}.safetensors", offline))
 
@@ -149,13 +151,13 @@ def _timm_backbone(ref: str, offline: bool) -> Any:
 def _filled(name: str, file: Path) -> Any:
     """Return a timm network without classifier, every weight of it from a file.
 
-    timm leaves weights random that the file lacks, and ignores those that the network lacks. The
+    timm leaves weights random that the file lacks, and ignores weights that the network lacks. The
     classifier of the same architecture is left out on purpose.
 
-    The name is one for timm's `create_model`, the file safetensors.
+    The name is for timm's `create_model`, the file is in the safetensors format.
 
     Raises:
-        DataError: damaged, or its weights are not those of the network (65).
+        DataError: the file is damaged, or its weights do not belong to the network (65).
     """
     import timm
     import torch
@@ -164,6 +166,8 @@ def _filled(name: str, file: Path) -> Any:
     found = list[Any]()
     load = torch.nn.Module.load_state_dict
 
+    # `create_model` throws away the report of missing and unexpected weights, so the call that
+    # returns it is listened to.
     def noted(self: Any, *args: Any, **keywords: Any) -> Any:
         found.append(load(self, *args, **keywords))
         return found[-1]
@@ -175,10 +179,12 @@ def _filled(name: str, file: Path) -> Any:
             )
         unexpected = set(found[-1].unexpected_keys)
         if unexpected:
+            # The weights of the classifier are expected to be left over: the names of the whole
+            # network, built without memory, are subtracted.
             with torch.device("meta"):
                 whole = timm.create_model(name, pretrained=False)
             unexpected -= whole.state_dict().keys()
-    except Exception as error:  # of the configuration, safetensors, timm or torch
+    except Exception as error:  # raised by the configuration, safetensors, timm or torch
         ref = file.parent if name.startswith("local-dir:") else file
         shapes = [line.strip() for line in str(error).splitlines() if "size mismatch" in line]
         if shapes:
@@ -194,7 +200,7 @@ def _filled(name: str, file: Path) -> Any:
 
 @contextlib.contextmanager
 def _quiet_timm() -> Iterator[None]:
-    """Keep what timm and torch say of odd weights and shapes off stderr; they are our errors."""
+    """Keep timm's and torch's warnings about odd weights off stderr: vg reports them as errors."""
     logger = logging.getLogger("timm")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -223,7 +229,7 @@ def _builtin_backbone(ref: str) -> Any:
     theirs = torch.load(files[0], map_location="cpu", weights_only=True)
     ours = model.state_dict()
     if [t.shape for t in theirs.values()] != [t.shape for t in ours.values()]:
-        raise DataError(f"its weights are not those of {architecture}", files[0])
+        raise DataError(f"its weights do not belong to {architecture}", files[0])
     # Both list the same layers in the same order under other names; shapes are checked above.
     model.load_state_dict(dict(zip(ours, theirs.values(), strict=True)))
     model.reset_classifier(0)

@@ -78,7 +78,7 @@ def is_tower(ref: str, *, offline: bool = False) -> bool:
 def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
     """Load a text tower with its projection and tokenizer, on the CPU, in float32, all trainable.
 
-    Of a whole CLIP only the text tower is loaded.
+    Only the text tower of a whole CLIP is loaded.
 
     Args:
         ref: hub name, directory or vg run.
@@ -89,8 +89,8 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
         and whose `width` is E. The tokenizer puts both texts of a pair between their own marks.
 
     Raises:
-        DataError: missing (66, 69), damaged, pickled, weights are missing (as of a tower without
-            projection), no CLIP, or the tokenizer is not its own (65).
+        DataError: missing (66, 69), damaged, pickled, weights are missing (such as the projection
+            of a bare tower), no CLIP, or the tokenizer is not its own (65).
     """
     from transformers import CLIPTextModelWithProjection
 
@@ -113,7 +113,7 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
                 dtype="float32",
                 **SAFE_LOADING,
             )
-        except Exception as error:  # of the configuration, safetensors or torch
+        except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable("CLIP", error, folder) from None
     missing = sorted(map(str, report["missing_keys"]))
     if missing == ["text_projection.weight"]:
@@ -122,7 +122,9 @@ def load_teacher(ref: str, *, offline: bool = False) -> Encoder:
     missing += [str(key) for key, *_ in report["mismatched_keys"]]
     check_whole(model, missing, folder)
     encoder = _as_teacher(quicken(model), tokenizer, ref, folder)
-    try:  # some settings are read only when a text is
+    # Some settings of a configuration are read only when a text is; a damaged one must fail here,
+    # where the message can name the folder.
+    try:
         with torch.no_grad():
             token_states(model, torch.tensor(ends_of(encoder)))
     except Exception as error:
@@ -141,14 +143,15 @@ def new_teacher(
     """Return an untrained text tower with projection, drawn from torch's random state.
 
     Args:
-        shape: of a transformers CLIPTextConfig; what follows from the tokenizer is set here.
-        tokenizer: of a CLIP.
-        ref: of the tokenizer.
-        file: the shape's, named in errors.
+        shape: values of a transformers CLIPTextConfig; those that follow from the tokenizer are set
+            here.
+        tokenizer: the tokenizer of a CLIP.
+        ref: the tokenizer's reference.
+        file: the shape's file, named in errors.
 
     Raises:
-        DataError: the tokenizer has no START or END, or the shape is of another model or not
-            usable (65).
+        DataError: the tokenizer has no START or END, or the shape belongs to another model or is
+            not usable (65).
     """
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
@@ -165,7 +168,7 @@ def new_teacher(
         config = CLIPTextConfig(**{**values, "vocab_size": size, **marks})
         with quiet_transformers():
             model = CLIPTextModelWithProjection(config)
-    except Exception as error:  # of values that do not go together
+    except Exception as error:  # values that do not go together raise errors of any type
         raise unusable("shape", error, file) from None
     return _as_teacher(model, tokenizer, ref)
 
@@ -174,7 +177,7 @@ def _config(folder: Path) -> Any:
     """Return the configuration of the text tower in a folder.
 
     Raises:
-        DataError: of another model (65), or missing (66).
+        DataError: it belongs to another model (65), or is missing (66).
     """
     from transformers import CLIPTextConfig
 
@@ -183,8 +186,8 @@ def _config(folder: Path) -> Any:
     if kind not in CLIP:
         why = f"is a {kind}, expected a CLIP with a text tower, for example"
         raise DataError(f"{why} openai/clip-vit-base-patch32", folder)
-    # What is saved of a whole CLIP has the projection's width once more in the text's part, where
-    # it may be transformers' default instead.
+    # The configuration of a whole CLIP has the projection's width once more in the text's part,
+    # where it may be transformers' default instead.
     text = values.get("text_config") if kind == "clip" else values
     width = values.get("projection_dim")
     known = {} if width is None else {"projection_dim": width}
@@ -217,8 +220,8 @@ def clip_blocks(
     """Return the blocks of one text, START and END included; a text without tokens has one.
 
     Args:
-        ids: (n,) of the text, without marks; what is beyond `most * room` of them is cut.
-        most: blocks.
+        ids: (n,) tokens of the text, without marks; those beyond `most * room` are cut.
+        most: blocks of a text at most.
         ends: ids of START and END, `ends_of(encoder)`.
         room: tokens of a block between them, `encoder.max_tokens`.
 
@@ -234,7 +237,7 @@ def clip_blocks(
 
 
 def stack_blocks(rows: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
-    """Return blocks (B, S, t) int64 and their lengths (B, S) int64, 0 where a row has no such.
+    """Return blocks (B, S, t) int64 and their lengths (B, S) int64, 0 where a row has fewer blocks.
 
     Args:
         rows: the blocks of each row.
@@ -273,7 +276,7 @@ def lay_out(values: Tensor, lengths: Tensor, fill: int = 0) -> tuple[Tensor, Ten
     Args:
         values: (B, S, t).
         lengths: (B, S), 0 for no block.
-        fill: of places without a token.
+        fill: value of places without a token.
 
     Returns:
         (B, U) values, and (B, U) bool, True at a token.
@@ -288,8 +291,8 @@ def lay_out(values: Tensor, lengths: Tensor, fill: int = 0) -> tuple[Tensor, Ten
 def block_states(model: Any, blocks: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return the states of all real tokens of each row, block after block, and their mask.
 
-    Only blocks that exist are computed, in batches of neighbours in length, each cut to its own
-    longest: short texts cost what they are, not 77 tokens.
+    Only blocks that exist are computed, in batches of neighbours in length, each cut to its longest
+    block: a short text costs its own tokens, not 77.
 
     Args:
         model: CLIPTextModelWithProjection.
@@ -304,7 +307,10 @@ def block_states(model: Any, blocks: Tensor, lengths: Tensor) -> tuple[Tensor, T
         also a real token's.
     """
     real = _real(lengths, blocks.shape[-1]).flatten(0, 1)  # (B * S, t)
-    number = (real.flatten().cumsum(0) - 1).view_as(real)  # of each real token among the N
+    # The blocks are computed in order of length: these numbers lead each of the N real tokens back
+    # to its place.
+    number = (real.flatten().cumsum(0) - 1).view_as(real)
+    # The sizes decide shapes, which the processor needs; one copy avoids a wait per group.
     sizes = lengths.flatten().cpu()
     order = sizes.argsort(stable=True)[int((sizes == 0).sum()) :]
     parts = list[Tensor]()
@@ -317,11 +323,11 @@ def block_states(model: Any, blocks: Tensor, lengths: Tensor) -> tuple[Tensor, T
         numbers.append(number[chosen, :longest][kept])
     states = torch.cat(parts)  # (N, E), by length
     mask = _real(lengths.sum(1), int(lengths.sum(1).max()))
-    place = mask.flatten().nonzero().squeeze(1)[torch.cat(numbers)]  # of each in the B * U
+    place = mask.flatten().nonzero().squeeze(1)[torch.cat(numbers)]  # among the B * U places
     laid = states.new_zeros(mask.numel(), states.shape[1]).index_copy(0, place, states)
     return laid.view(*mask.shape, -1), mask
 
 
 def _real(lengths: Tensor, longest: int) -> Tensor:
-    """Return (…, longest) bool, True at the first places, as many as (…,) lengths say."""
+    """Return (…, longest) bool, True at the first places of each row, (…,) lengths of them."""
     return torch.arange(longest, device=lengths.device) < lengths[..., None]

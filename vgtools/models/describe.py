@@ -1,4 +1,4 @@
-"""What a transformers configuration makes: width, layers, heads, parameters; no weights are read.
+"""The sizes of a transformers configuration: width, layers, heads, parameters, without weights.
 
 Source: XDBERT (Hsu et al. 2022), Tables 4 and 6.
 """
@@ -25,9 +25,9 @@ def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
 
     Returns:
         `model`, `type`, `width`, `max_length` (tokens, special ones included), `layers`, `heads`,
-        `inner` (width of the feed-forward layers), `vocabulary`, `parameters`: of the bare encoder
-        with its pooler, if it has one, and of a tower with its projection, each tensor once.
-        `projection` is the width of a tower's projection.
+        `inner` (width of the feed-forward layers), `vocabulary`, `parameters`: the numbers in the
+        bare encoder with its pooler, if it has one, or in a tower with its projection, each tensor
+        once. `projection` is the width of a tower's projection.
 
     Raises:
         DataError: missing (66, 69), or not a configuration that transformers can build (65).
@@ -55,7 +55,8 @@ def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
             "inner": int(config.intermediate_size),
             "vocabulary": int(config.vocab_size),
         }
-    except Exception as error:  # of values that do not go together, or of another architecture
+    # Values that do not go together, or belong to another architecture, raise errors of any type.
+    except Exception as error:
         why = f'"model_type": {kind!r:.40} is not a usable text encoder: {first_line(error)}'
         raise DataError(why, file) from None
     sizes["parameters"] = sum(each.numel() for each in model.parameters())
@@ -65,7 +66,7 @@ def describe(ref: str, *, offline: bool = False) -> dict[str, Any]:
 
 
 def _tower(config: Any) -> Any:
-    """Return the configuration of a CLIP's text tower, projected as the whole CLIP says."""
+    """Return the configuration of a CLIP's text tower, with the projection of the whole CLIP."""
     text = getattr(config, "text_config", config)
     text.projection_dim = config.projection_dim
     return text

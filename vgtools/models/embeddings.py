@@ -58,12 +58,12 @@ def open_words(ref: str, *, offline: bool = False) -> WordTable:
     """Open the input embeddings of an encoder or of a CLIP, or word vectors.
 
     Args:
-        ref: of an encoder; or vectors of `vg prepare vectors` (X.npy), or `builtin:glove-50d`.
+        ref: an encoder; or vectors of `vg prepare vectors` (X.npy), or `builtin:glove-50d`.
         offline: never connect.
 
     Raises:
-        DataError: missing (66, 69); damaged, no table of token embeddings, one that does not fit
-            the tokenizer, or no whole words (65).
+        DataError: missing (66, 69); damaged, no table of token embeddings, a table that does not
+            fit the tokenizer, or no whole words (65).
     """
     if word_vectors.are_word_vectors(ref):
         found = word_vectors.open_word_vectors(ref)
@@ -92,7 +92,9 @@ def input_embeddings(folder: Path) -> Array:
     for file in safetensors_files(folder):
         try:
             with safe_open(file, framework="pt") as weights:
-                keys = sorted(weights.keys(), key=len, reverse=True)  # the shortest one counts
+                # Where several tables have the same name, the shortest key counts: it comes last
+                # and so stays in the dictionary.
+                keys = sorted(weights.keys(), key=len, reverse=True)
                 by_part = {key.split(".")[-2]: key for key in keys if "." in key}
                 name = next((by_part[part] for part in _TABLES if part in by_part), None)
                 if name is None:

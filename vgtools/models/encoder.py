@@ -87,7 +87,9 @@ def load_encoder(
     )
     if chosen_dtype == pick_dtype("float32"):
         sha256 = fingerprint(model)
-    else:  # of the weights as float32, whatever dtype they are loaded as
+    else:
+        # The fingerprint is computed from the float32 weights, so that an encoder has the same
+        # fingerprint whatever dtype it is loaded as.
         with quiet_transformers():
             settings = SAFE_LOADING | _of_text(folder, {"dtype": "float32"}, regions)
             sha256 = fingerprint(AutoModel.from_pretrained(folder, **settings))
@@ -139,8 +141,8 @@ def load_masked_lm(ref: str, *, offline: bool = False, new_head: bool = True) ->
             torch's random state, to be trained.
 
     Returns:
-        An `Encoder` whose model is the transformers model with its head; `fingerprint` is that of
-        the encoder in it.
+        An `Encoder` whose model is the transformers model with its head; `fingerprint` is the
+        fingerprint of the encoder in it.
 
     Raises:
         DataError: as `_pretrained`; the head is missing, and there must be one (78).
@@ -192,7 +194,7 @@ def _check_ids(model: Any, folder: Path) -> None:
 
 
 def _flat(value: Any) -> list[Any]:
-    """Return what a value, a list or a list of lists holds."""
+    """Return the values in a list or a list of lists; a single value as a list of one."""
     return [x for one in value for x in _flat(one)] if isinstance(value, list) else [value]
 
 
@@ -226,7 +228,8 @@ def load_with_head(
 
     def draw(module: Any) -> None:
         for parameter in module.parameters(recurse=False):
-            parameter._is_hf_initialized = False  # transformers leaves alone what it has loaded
+            # transformers does not draw parameters that it has marked as loaded.
+            parameter._is_hf_initialized = False
         model._init_weights(module)
 
     with torch.no_grad():
@@ -237,7 +240,7 @@ def load_with_head(
 
 
 def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
-    """Write a network and its tokenizer as transformers does, in place of what is there.
+    """Write a network and its tokenizer as transformers does, replacing an older network.
 
     Everything is on the disk when `complete` is written, last, with the fingerprint.
     """
@@ -257,7 +260,9 @@ def save_pretrained(folder: str | Path, encoder: Encoder) -> None:
     atomic_write(tokenizer, encoder.tokenizer.to_str(pretty=True).encode())
     with file_errors(folder, reading=False):
         for file in files_below(folder):
-            copymode(tokenizer, file)  # safetensors writes for the owner alone
+            # safetensors gives its files permissions for the owner alone; the tokenizer's file has
+            # the user's usual ones.
+            copymode(tokenizer, file)
             with open(file, "rb") as stream:
                 os.fsync(stream.fileno())
     atomic_write(folder / "complete", encoder.fingerprint.encode())
@@ -273,9 +278,9 @@ def _system_error(error: Exception) -> OSError:
 def _of_text(folder: Path, settings: dict[str, Any], regions: bool) -> dict[str, Any]:
     """Return settings of `from_pretrained` that read the text encoder of a VisualBERT or a LXMERT.
 
-    A VisualBERT without regions computes what a BERT does, and so do LXMERT's layers of language,
-    before those that see the regions; transformers has no tasks of texts for either. LXMERT's
-    pooler, which reads other layers, is left out.
+    A VisualBERT without regions computes the same as a BERT, and so do LXMERT's language layers,
+    which come before the layers that see the regions; transformers has no text tasks for either.
+    LXMERT's pooler, which reads other layers, is left out.
     """
     config = _config_in(folder)
     kind = config.get("model_type")
@@ -308,8 +313,8 @@ def _pretrained(
 ) -> tuple[Any, Tokenizer, Path]:
     """Return the transformers model of a reference, its tokenizer and its folder.
 
-    `network` is transformers' Auto class, `name` what the model is in messages. The `head` is new,
-    or that of the checkpoint, whose weights must be whole. The settings are for `from_pretrained`.
+    `network` is transformers' Auto class, `name` the kind of model in messages. The `head` is new,
+    or the checkpoint's, whose weights must be whole. The settings are for `from_pretrained`.
 
     Raises:
         DataError: missing (66, 69), damaged, pickled, remote code, or weights of the encoder are
@@ -333,9 +338,9 @@ def _pretrained(
         try:
             settings = SAFE_LOADING | _of_text(folder, settings, regions)
             model, report = network.from_pretrained(folder, output_loading_info=True, **settings)
-        except Exception as error:  # of the configuration, safetensors or torch
+        except Exception as error:  # raised by the configuration, safetensors or torch
             raise unusable(name, error, folder) from None
-    # A bare encoder's names have no prefix; of a model with a head, the head may be new. No system
+    # A bare encoder's names have no prefix; in a model with a head, the head may be new. No system
     # here uses the pooler.
     prefix = "" if model is model.base_model else f"{model.base_model_prefix}."
 
@@ -344,6 +349,8 @@ def _pretrained(
 
     new = {str(key) for key in report["missing_keys"]}
     heads = {key for key in model.state_dict() if not key.startswith(prefix)}
+    # A file has tied weights only once, so that they count neither as a head that is there nor as
+    # missing weights of it.
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     drawn = head == "new" or not heads - tied - new
     if drawn and head == "whole":
@@ -366,12 +373,12 @@ def as_encoder(
     """Return a model and its tokenizer as an `Encoder`; a model in training stays in training.
 
     The model is a transformers encoder, or a masked language model with one in it; its fingerprint
-    `sha256` is computed if it is not known. Errors name the `folder` instead of `ref`; in one of a
-    run the model must be that of the run.
+    `sha256` is computed if it is not known. Errors name the `folder` instead of `ref`; in the
+    folder of a run the model must be the run's own.
 
     Raises:
         DataError: the tokenizer has ids that the model has no embedding of, the model is not an
-            encoder of texts, or its run made another one (65).
+            encoder of texts, or its run made another model (65).
     """
     file = folder or ref
     config = model.config
@@ -397,10 +404,11 @@ def as_encoder(
         raise DataError(why, file) from None
     if max_tokens < 1:
         why = f'config.json: "max_position_embeddings": no token fits, {max_tokens} are left'
-        raise DataError(f"{why} beside the special tokens", file)
+        raise DataError(f"{why} next to the special tokens", file)
     sha256 = sha256 or fingerprint(model.base_model)
     if folder is not None:
+        # The BERT read out of a VisualBERT has a fingerprint that no run.json records.
         part = config.model_type == "bert" and _has_regions(_config_in(Path(folder)))
-        if not part:  # whose fingerprint no run.json has
+        if not part:
             check_fingerprint(Path(folder), sha256)
     return Encoder(model, tokenizer, ref, sha256, width, layers, max_tokens, prefix, suffix)

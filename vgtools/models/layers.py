@@ -20,16 +20,17 @@ _STACKED = ("bert", "roberta", "xlm-roberta", "camembert")
 
 
 class Attention(nn.Module):
-    """Multi-head attention of a sequence to another one, or to itself.
+    """Multi-head attention of a sequence to another sequence, or to itself.
 
-    Queries, keys and values have the width of what attends; what is attended to may have another.
-    No residual and no norm: papers differ in what surrounds attention.
+    Queries, keys and values have the width of the attending sequence; the context that it attends
+    to may have another width. No residual and no norm: papers surround attention with different
+    layers.
 
     Args:
-        width: H, of what attends.
+        width: H, width of the attending sequence.
         heads: A, a divisor of it.
-        other: width of what is attended to; that of what attends if None.
-        dropout: of the weights, while training.
+        other: width of the context; None for H.
+        dropout: dropout of the weights, while training.
 
     Raises:
         DataError: the width is not a multiple of the heads (78).
@@ -53,11 +54,11 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor, mask: Tensor, weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what is attended to, and the weights if asked for.
+        """Return the attended values, and the weights if asked for.
 
         Args:
-            x: (B, T, H) what attends.
-            context: (B, S, other) what is attended to.
+            x: (B, T, H) sequence that attends.
+            context: (B, S, other) sequence that it attends to.
             mask: (B, S) bool, False at padding, which nothing attends to; a row has some True.
             weights: return them, without dropout; costs memory for (B, A, T, S) numbers.
 
@@ -103,7 +104,7 @@ def draw_linear_layers(module: nn.Module, std: float) -> None:
 class LayerStack(nn.Module):
     """A trainable copy of the layers of a text encoder, without its embeddings.
 
-    What they read may be of any length and kind: tokens, images, both. Positions and types are not
+    Their input may be of any length and kind: tokens, images, both. Positions and types are not
     added again.
 
     Args:
@@ -139,8 +140,11 @@ class LayerStack(nn.Module):
         used = sorted(set(order))
         self.layers = nn.ModuleList(copy.deepcopy(parts[i]) for i in used).requires_grad_(True)
         for module in self.layers.modules():
-            config = getattr(module, "config", None)  # a copy, too
-            if config is not None:  # `forward` has a mask of bool, which eager would add
+            # The deep copy has configurations of its own, so that the encoder's own attention does
+            # not change. `forward` gives a mask of bool, which the eager attention would add to the
+            # scores as 0 and 1.
+            config = getattr(module, "config", None)
+            if config is not None:
                 config._attn_implementation = "sdpa"
         self._order = [used.index(i) for i in order]
         self.checkpointing = False
@@ -172,5 +176,6 @@ class LayerStack(nn.Module):
 
 def _run(layer: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
     output = layer(states, attention_mask=mask)
-    found: Tensor = output[0] if isinstance(output, tuple) else output  # of an older transformers
+    # Layers of older versions of transformers return a tuple.
+    found: Tensor = output[0] if isinstance(output, tuple) else output
     return found

@@ -25,7 +25,7 @@ _SMALL = {
 
 _ROBERTA = {"model_type": "roberta", "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 
-# Of the families whose head `mlm_hidden` knows.
+# Families whose head `mlm_hidden` knows, as examples for a message.
 _FAMILIES = (
     "bert",
     "roberta",
@@ -83,7 +83,7 @@ def new_lm(shape: Mapping[str, Any], tokenizer: Any, file: str | None = None) ->
         config = AutoConfig.for_model(values.pop("model_type"), **values)
         with quiet_transformers():
             lm = AutoModelForMaskedLM.from_config(config, attn_implementation=None)
-    except Exception as error:  # of values that do not go together
+    except Exception as error:  # values that do not go together raise errors of any type
         raise unusable("shape", error, file) from None
     try:
         mlm_hidden(lm)
@@ -127,20 +127,21 @@ def mlm_hidden(lm: Any) -> nn.Module:
         head: Any = roberta
         return nn.Sequential(head.dense, nn.GELU(), head.layer_norm)
     raise DataError(
-        "expected a masked language model with a head like that of BERT, RoBERTa, ELECTRA or "
-        f"ALBERT, got {lm.config.model_type}",
+        "expected a masked language model with the head of BERT, RoBERTa, ELECTRA or ALBERT, "
+        f"got {lm.config.model_type}",
         code=Exit.CONFIG,
     )
 
 
-# Of what exp is taken: below it no sum changes, but denormal numbers take ten times as long.
+# Logits below the largest by more than this are raised before exp: no sum changes, but denormal
+# numbers would take ten times as long.
 _LEAST = -70.0
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     """Sum of the cross entropies of a linear layer's outputs, a few rows at a time.
 
-    The forward pass computes the gradients, too, while a chunk's logits are in memory.
+    The forward pass also computes the gradients, while a chunk's logits are in memory.
     """
 
     @staticmethod
@@ -155,8 +156,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         learn: bool,
     ) -> Tensor:
         learn = learn and any(ctx.needs_input_grad)
-        table_learns = learn and ctx.needs_input_grad[1]  # not that of a frozen teacher
-        wide = torch.promote_types(dtype, torch.float32)  # of sums and the softmax
+        table_learns = learn and ctx.needs_input_grad[1]  # False for a frozen teacher's table
+        # Sums over a vocabulary and the softmax lose digits in a type below float32.
+        wide = torch.promote_types(dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=rows.device)
         low_weight = weight.to(dtype)
         low_rows = rows.to(dtype)
@@ -165,14 +167,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_grad = None
         if learn and bias is not None:
             bias_grad = torch.zeros_like(bias, dtype=wide)
-        memory = low_rows.new_empty(min(chunk, len(rows)), len(weight))  # of all chunks in turn
+        # All chunks use this buffer in turn, so that so much memory is allocated only once.
+        memory = low_rows.new_empty(min(chunk, len(rows)), len(weight))
         for start in range(0, len(rows), chunk):
             part = low_rows[start : start + chunk]
             labels = target[start : start + chunk, None]
             logits = torch.mm(part, low_weight.T, out=memory[: len(part)]).to(wide)  # (chunk, C)
             if bias is not None:
                 logits += bias
-            # Not logsumexp, which takes longer than a product and as much memory again.
+            # Not `logsumexp`, which takes longer than a matrix product and as much memory again.
             answers = logits.gather(1, labels)
             top = logits.amax(1, keepdim=True)
             grad = logits.sub_(top).clamp_(min=_LEAST).exp_()  # in the memory of the logits
@@ -224,7 +227,7 @@ def linear_cross_entropy(
         weight: (C, H).
         bias: (C,) or None.
         target: (N,) int64 below C.
-        dtype: of the products; sums and the softmax are at least float32.
+        dtype: type of the products; sums and the softmax are at least float32.
         chunk: rows at a time; by default as many as fit in 64 MB of logits (512 MB on a GPU).
 
     Returns:
@@ -232,6 +235,7 @@ def linear_cross_entropy(
     """
     if chunk is None:
         chunk = _chunk(rows, weight)
+    # Autocast would choose the types inside as well; here `dtype` decides.
     with torch.autocast(rows.device.type, enabled=False):
         loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
             rows, weight, bias, target, dtype, chunk, torch.is_grad_enabled()

@@ -1,7 +1,7 @@
 """Linear layers in float32 by the faster library of torch's two.
 
 On a CPU `torch.mm` and `nn.Linear` compute float32 with MKL, `nn.LSTM` and convolutions with
-oneDNN. On AMD MKL leaves AVX-512 unused: it reaches less than half of what oneDNN does (99 and 230
+oneDNN. On AMD MKL leaves AVX-512 unused: it reaches less than half of oneDNN's speed (99 and 230
 GFLOP/s on one core of an EPYC). On other processors nothing is changed.
 """
 
@@ -23,11 +23,13 @@ _LEAST = 128  # width of a layer; smaller products take as long by either
 def quicken(network: Network) -> Network:
     """Let the linear layers of a network compute by `affine`; return the network.
 
-    Their weights, names and types (`isinstance`) are those of before.
+    Their weights, names and types (`isinstance`) do not change.
     """
     if _is_faster():
         for layer in network.modules():
             if type(layer) is nn.Linear and min(layer.weight.shape) >= _LEAST:
+                # Only the class is replaced: the parameters stay the same objects, which optimizers
+                # and tied weights refer to.
                 layer.__class__ = Linear
     return network
 
@@ -37,6 +39,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x A^T + b: (..., D) -> (..., E)."""
+        # Autocast does not know `_Affine`; it lowers the precision of torch's own product alone.
         if torch.is_autocast_enabled(x.device.type):
             return super().forward(x)
         product = affine(x.reshape(-1, x.shape[-1]), self.weight.T, self.bias)
@@ -73,13 +76,13 @@ def _is_amd() -> bool:
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return a b + bias of (M, K) and (K, N): of oneDNN's, the one that takes plain tensors."""
+    """Return a b + bias for (M, K) and (K, N), by oneDNN's operation that takes plain tensors."""
     found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.T, bias, "none", [], "")
     return found
 
 
 class _Affine(torch.autograd.Function):
-    """That operation has no gradient in torch: its three products, by hand."""
+    """The same product with its gradients by hand, because torch has none for that operation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

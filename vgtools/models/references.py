@@ -41,7 +41,7 @@ BUILTIN: dict[str, tuple[str, str, str, str | None]] = {
 # The preprocessing that lite1 and lite2 were trained with; timm's own configuration agrees.
 LITE_PREPROCESSING = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
-# The files of a tokenizer, with the configuration beside them.
+# The files of a tokenizer, and the configuration next to them.
 TOKENIZER_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -51,15 +51,15 @@ TOKENIZER_FILES = [
     "config.json",
 ]
 
-_HUB_SECONDS = 5  # that the hub has to answer in
+_HUB_SECONDS = 5  # time in which the hub must answer
 ENCODER_FILES = ["*.json", "*.txt", "*.safetensors"]
 
-# Letters, digits, accents, scripts, an emoji, a control character and one that nothing knows.
+# Letters, digits, accents, scripts, an emoji, a control character and an unassigned one.
 _PROBE = "Aa 1, e\u0301 \u00df \u4e2d \u0634 \U0001f642 \x00 \U000e0fff"
 
 # Nothing is fetched, no code of the checkpoint runs, and nothing is unpickled. Attention is torch's
-# fused one wherever the architecture has it: what a config.json names may not be installed here,
-# or may read masks in another way.
+# fused one wherever the architecture has it: an implementation that a config.json names may not be
+# installed here, or may read masks in another way.
 SAFE_LOADING = {
     "local_files_only": True,
     "trust_remote_code": False,
@@ -98,7 +98,7 @@ def builtin_path(ref: str) -> Path:
 def resolve(ref: str, patterns: list[str], offline: bool) -> Path:
     """Return the directory of a reference, fetching files that match the patterns if needed.
 
-    Of `builtin:clip-bpe`, which is a tokenizer alone, it is a file.
+    For `builtin:clip-bpe`, which is a tokenizer alone, it is a file.
     """
     if ref.startswith("builtin:"):
         found = builtin_path(ref)
@@ -143,12 +143,12 @@ def hub_file(ref: str, hub_name: str, file: str, offline: bool) -> Path:
 
 
 def _ask_hub() -> str:
-    """Return why the hub does not answer, asked once, for a few seconds; nothing if it does.
+    """Return why the hub does not answer, asked once, for a few seconds.
 
-    Nor if no one may ask.
+    The reason is empty if the hub answers, or if vg is offline and may not ask.
 
-    The libraries try again and again, and say so, where there is no network; a resolver that hangs
-    cannot even be stopped, so that a thread asks.
+    Without a network, the libraries would retry again and again and report each attempt; a resolver
+    that hangs cannot even be stopped, so a thread asks.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -160,7 +160,7 @@ def _ask_hub() -> str:
     def ask() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-        except Exception as error:  # of the HTTP library, or of the system
+        except Exception as error:  # raised by the HTTP library, or by the system
             answers.append(first_line(error))
         else:
             answers.append("")
@@ -174,12 +174,12 @@ def _ask_hub() -> str:
 
 @contextlib.contextmanager
 def _hub_errors(ref: str, files: str, offline: bool) -> Iterator[None]:
-    """Turn any error of a download into exit 69 with what is missing and how to get it."""
+    """Turn any error of a download into exit 69 with the missing files and how to get them."""
     if offline:
         go_offline()
     unreachable = _ask_hub()
     if unreachable:
-        go_offline()  # what is on this machine will do
+        go_offline()  # files that are already on this machine may be enough
     try:
         yield
     except Exception as error:  # the hub client and its HTTP library raise their own types
@@ -296,7 +296,7 @@ def _byte_level(file: Path) -> Any:
 
 
 def device_type(device: str) -> str:
-    """Return whether a device, which may be one of another machine, is a `cpu`, `cuda` or `mps`."""
+    """Return the kind of a device, perhaps of another machine: `cpu`, `cuda` or `mps`."""
     return pick_device(device).type if device == "auto" else device.partition(":")[0]
 
 
@@ -358,7 +358,7 @@ def fingerprint(tensors: Mapping[str, Tensor] | nn.Module) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep progress bars and warnings of transformers off stderr; missing weights are our error."""
+    """Keep transformers' progress bars and warnings off stderr; vg reports missing weights."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()
@@ -437,7 +437,7 @@ def read_safetensors(file: str | Path) -> dict[str, Tensor]:
 
 
 def fill(module: nn.Module, weights: Mapping[str, Tensor], file: str | Path) -> None:
-    """Fill a network with weights; those of other names are left.
+    """Fill a network with weights; weights with other names are ignored.
 
     Raises:
         DataError: weights are missing, of another shape, or not finite (65).
@@ -493,10 +493,10 @@ def check_same(
     expected: Mapping[str, Any] | None,
     file: str | Path,
 ) -> None:
-    """Refuse an artifact that was made with another network than the one at hand.
+    """Refuse an artifact that was made with another network than the network at hand.
 
-    Both sides are {"ref" or "run", "fingerprint"}: of the network that `file` was made with, and of
-    the one at hand.
+    Both sides are {"ref" or "run", "fingerprint"}: the network that `file` was made with, and the
+    network at hand.
 
     Raises:
         DataError: the fingerprints differ (65); both are printed.
@@ -508,5 +508,7 @@ def check_same(
             f"{side.get('ref') or side.get('run') or '?'} ({side.get('fingerprint')})"
             for side in sides
         )
-        why = f"was made with the {name} {made}, expected {needed}; create it again with that one"
+        why = (
+            f"was made with the {name} {made}, expected {needed}; create it again with that {name}"
+        )
         raise DataError(why, name_of(file))

@@ -60,12 +60,12 @@ def save_run(
     Args:
         path: the run directory; created if needed. An old run.json is removed first: with a
             run.json, a run is complete.
-        kind: what loads it, for example `matcher`; the weights are `<kind>.safetensors`.
+        kind: kind of the run, for example `matcher`; the weights are `<kind>.safetensors`.
         weights: the system's own tensors; without any there is no such file.
         info: JSON values: configuration, seed, inputs, metrics.
         encoder: copied into the run, so that the run moves to another machine by `cp -r`.
-        files: what else the run needs, name in it -> sha256. That of its own weights, of
-            `metrics.jsonl` and of everything below `encoder/` is taken here.
+        files: other files that the run needs, name in it -> sha256. The hashes of its own weights,
+            of `metrics.jsonl` and of everything below `encoder/` are computed here.
         more: further networks, by the folder in the run: names of `NETWORKS`.
     """
     from safetensors.torch import save
@@ -130,8 +130,8 @@ def load_network(
     """Open a finished run of one network: the network in eval mode, without gradients, and the run.
 
     Args:
-        path: of the run.
-        kind: of the run; its `run.json` has the network's configuration under that name.
+        path: folder of the run.
+        kind: kind of the run; its `run.json` has the network's configuration under that name.
         shape: dataclass of the configuration.
         network: configuration -> module.
         device: where the network goes.
@@ -158,11 +158,11 @@ def load_network(
 def as_config(cls: type[Any], values: Any, key: str, file: str | Path) -> Any:
     """Return a config dataclass with the values of an entry of a `run.json`.
 
-    Its fields are int, float, str or bool, or None beside them; the entry of the file is called
+    Its fields are int, float, str or bool, or one of these or None; the entry of the file is called
     `key`.
 
     Raises:
-        DataError: this version does not know one of the settings (78); one is missing or has
+        DataError: this version does not know one of the settings (78); a setting is missing or has
             another type (65).
     """
     if not isinstance(values, Mapping):

@@ -1,4 +1,4 @@
-"""What a finished run says about its files: `run.json`, written last, sealed, checked when read."""
+"""The record of a finished run's files: `run.json`, written last, sealed, checked when read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vgtools.io.files import check_format, read_json, sha256_file
 from vgtools.io.forms import check_form
 from vgtools.io.written import check_file, unseal
 
-KEPT = "step-"  # begins the names of folders of a run that hold the encoder of a step
-# What vg writes into the folders of a run; other files there are the user's.
+KEPT = "step-"  # the names of a run's folders that hold the encoder of a step start with this
+# The files that vg writes into the folders of a run; other files there are the user's.
 RUN_FILES = (
     "*.safetensors",
     "model.safetensors.index.json",
@@ -42,7 +42,7 @@ _FORM = {
     "encoder?": {"ref?": str, "fingerprint?": str},
     "inputs?": [{"path": str, "sha256?": str}],
     "metrics?": {"sha256?": str},
-    # Of vg finetune.
+    # The entries that vg finetune adds.
     "task?": str,
     "seeds?": {str: {str: (float, type(None))}},  # null: a score that is not defined
     "data?": {str: {"file?": (str, type(None)), "sha256?": (str, type(None))}},
@@ -61,7 +61,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def kind_of(file: Path) -> str:
-    """Return the kind that a run.json begins with, be the rest of it damaged; "" of none."""
+    """Return the kind at the start of a run.json, even if the rest is damaged; "" for none."""
     found = re.match(rb'\{"format":\d+,"kind":"([\w-]+)"', file.read_bytes()[:200])
     return found[1].decode() if found else ""
 
@@ -153,7 +153,7 @@ def run_of(folder: Path) -> tuple[Path, str] | None:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder has the run.json of vg, and not that of something else."""
+    """Return whether a folder has the run.json of vg, and not one of another program."""
     file = folder / "run.json"
     if not file.is_file():
         return False
@@ -175,7 +175,7 @@ def check_model(folder: Path) -> None:
 def check_predictions(file: str | Path) -> None:
     """Check predictions, if they are in a finished run, against its run.json.
 
-    Those of a run are `RUN/seed-N/NAME`.
+    The predictions of a run are `RUN/seed-N/NAME`.
 
     Raises:
         DataError: as `read_run` and `check_written`.
@@ -189,10 +189,10 @@ def check_predictions(file: str | Path) -> None:
 
 
 def check_fingerprint(folder: Path, fingerprint: str) -> None:
-    """Compare an encoder with what the run.json of its run says; runs without hashes need it.
+    """Compare an encoder with the run.json of its run; runs without hashes need it.
 
     Raises:
-        DataError: it is another one (65); both fingerprints are printed.
+        DataError: it is another encoder (65); both fingerprints are printed.
     """
     found = run_of(folder)
     if found is None or found[1] != "encoder/":
@@ -200,4 +200,4 @@ def check_fingerprint(folder: Path, fingerprint: str) -> None:
     expected = read_run(found[0]).get("encoder", {}).get("fingerprint")
     if expected is not None and expected != fingerprint:
         why = f"is damaged or from another run: its weights have the fingerprint {fingerprint}"
-        raise DataError(f"{why}, run.json says {expected}; {_WAY_OUT}", folder)
+        raise DataError(f"{why}, run.json states {expected}; {_WAY_OUT}", folder)

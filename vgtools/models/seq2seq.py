@@ -40,7 +40,7 @@ def new_seq2seq(shape: str, tokenizer: Tokenizer, ref: str | None = None) -> Any
     Args:
         shape: a key of `SHAPES`.
         tokenizer: with `<pad>`, `<s>` and `</s>`.
-        ref: of the tokenizer, named in errors.
+        ref: the tokenizer's reference, named in errors.
 
     Raises:
         DataError: the tokenizer lacks one of them, or does not end a text with `</s>` (78).
@@ -85,7 +85,7 @@ def new_seq2seq(shape: str, tokenizer: Tokenizer, ref: str | None = None) -> Any
 
 
 def shift_right(labels: Tensor, config: Any) -> Tensor:
-    """Return (B, T) what the decoder reads to predict (B, T) labels; -100 becomes padding."""
+    """Return the (B, T) tokens that the decoder reads to predict (B, T) labels; -100 is padding."""
     start = labels.new_full((len(labels), 1), config.decoder_start_token_id)
     read = torch.cat([start, labels[:, :-1]], 1)
     return read.masked_fill(read < 0, config.pad_token_id)
@@ -169,8 +169,9 @@ def translate(
         sources: N lists of tokens, special ones included; an empty one has an empty translation.
         how: the search.
         batch_size: sentences per batch.
-        shown: a context with what the encoder sees beside the tokens of (B,) sentences.
-        dtype: of matrix products.
+        shown: a context with the inputs that the encoder sees in addition to the tokens of (B,)
+            sentences.
+        dtype: type of matrix products.
 
     Raises:
         DataError: memory ran out with a single sentence (exit 70).

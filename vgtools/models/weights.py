@@ -57,7 +57,7 @@ class WeightDifference:
     total: float  # mean |difference| over all shared parameters, each number counted once
     by_name: dict[str, float]  # the same for each tensor
     numbers: int  # shared parameters
-    alone: list[str]  # names in one of them only, or of different shapes: not compared
+    alone: list[str]  # names that only one of them has, or with different shapes: not compared
 
 
 def difference(a: Tensors, b: Tensors) -> WeightDifference:
@@ -92,18 +92,18 @@ def difference(a: Tensors, b: Tensors) -> WeightDifference:
 
 
 def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor]:
-    """Return a checkpoint's tensors, those of the encoder with Gaussian noise added.
+    """Return a checkpoint's tensors, with Gaussian noise added to the tensors of the encoder.
 
     Args:
-        tensors: as in the files; those outside the encoder do not change.
-        magnitude: mean |noise|, which is what `difference` measures. The standard deviation is
+        tensors: as in the files; tensors outside the encoder do not change.
+        magnitude: mean |noise|, the quantity that `difference` measures. The standard deviation is
             sqrt(pi / 2) = 1.2533 times as large.
-        seed: of the noise; the same seed gives the same weights.
+        seed: seed of the noise; the same seed gives the same weights.
 
     Source: Tan & Bansal 2020 (Vokenization), Table 3, "Weight Noise 6.5e-3", and section 5.1: "of
     the same magnitude".
-    Deviation: the paper does not say whether its 6.5e-3 is a mean or a standard deviation. For the
-    latter multiply by 0.798.
+    Deviation: the paper does not state whether its 6.5e-3 is a mean or a standard deviation. For
+    the latter multiply by 0.798.
     """
     import torch
 
@@ -123,7 +123,7 @@ def add_noise(tensors: Tensors, magnitude: float, seed: int) -> dict[str, Tensor
 def save_noisy(
     ref: str, output: str | Path, magnitude: float, seed: int, *, offline: bool = False
 ) -> dict[str, Any]:
-    """Write an encoder with noise as a run, and return what was done, for a record.
+    """Write an encoder with noise as a run, and return the facts of it for a record.
 
     Heads, configuration and tokenizer do not change.
 
@@ -144,7 +144,8 @@ def _save_noisy(
 ) -> dict[str, Any]:
     from safetensors.torch import save
 
-    # Written beside and renamed when whole: a folder that is there is a run, whenever it is killed.
+    # The run is written next to its place and renamed when whole, so that a folder at its place is
+    # a whole run even after a kill.
     work = own.temporary(folder)
     path = folder / "encoder"
 
@@ -185,7 +186,8 @@ def _save_noisy(
         save_run(work, _KIND, {}, {"noise": facts, "encoder": network})
         with file_errors(folder, reading=False):
             own.swap(work, folder)
-    except BaseException:  # a signal, too: nothing is left beside the folder
+    # A signal must also leave nothing next to the folder, and it is no Exception.
+    except BaseException:
         own.remove_tree(work)
         raise
     sync_dir(folder.parent)
@@ -207,7 +209,7 @@ def compare_encoders(
     `noise` is a run folder, None to write nothing; a `magnitude` of None takes the distance of the
     second encoder.
 
-    There is a record per encoder after the first, and one of the noise.
+    There is a record per encoder after the first, and a record of the noise.
     """
     first = read_weights(refs[0], offline=offline)[1]
     records: list[dict[str, Any]] = []
